@@ -70,7 +70,7 @@ import penstock.rpc._security.revocations
 import penstock.rpc._security.token_file
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
-from penstock.operator_attributes._schedule.metrics import DRIVER, SERVICE, StageMetrics
+from penstock.operator_attributes._schedule.states import DRIVER, SERVICE, StageMetrics
 from penstock.registration._local.metrics import SweepMetrics
 from penstock.spark_plugin._reading.progress.listener_metrics import ProgressMetrics
 from penstock.spark_plugin._reading.progress.metrics import QueryMetrics
@@ -101,7 +101,7 @@ DECLARING = {
     "efo_consumer/_publish/metrics.py",
     "efo_consumer/_continuity/guard.py",
     "efo_consumer/_reader/metrics.py",
-    "operator_attributes/_schedule/metrics.py",
+    "operator_attributes/_schedule/states.py",
     "registration/_local/metrics.py",
     "rpc/_server/attempts.py",
     "rpc/_server/audit.py",

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.async_sink._gateway.turns import FairTurns
+from penstock.async_sink._gateway.feeder import FairTurns
 
 
 def drain(turns: FairTurns[tuple[str, int]], count: int) -> list[tuple[str, int]]:

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.emulator import EmulatorConfig, Kinesis
-from penstock.emulator._http.delivery import CutConnection, CutStream
+from penstock.emulator._http.delivery import CutConnection, CutStream, pump
 from penstock.emulator._http.dispatch import Dispatcher, Request, Response
-from penstock.emulator._http.pump import pump
 from penstock.emulator._state import subscription
 from penstock.emulator.testing import ManualClock
 

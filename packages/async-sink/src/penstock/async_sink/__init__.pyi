@@ -5,7 +5,9 @@ from ._config import (
 )
 from ._core.classifier import FatalExceptionClassifier
 from ._core.entries import (
+    BufferedRequestState,
     ElementConverter,
+    EntryCodec,
     EntryFailure,
     EntryListener,
     EntryRunListener,
@@ -15,10 +17,6 @@ from ._core.entries import (
 from ._core.settlement import (
     ResultHandler,
     TerminalReason,
-)
-from ._core.state import (
-    BufferedRequestState,
-    EntryCodec,
 )
 from ._core.terminal import (
     CallbackHandler,
@@ -64,11 +62,15 @@ from ._destinations.state_format import (
 )
 from ._gateway.client import RemoteSink
 from ._rate.congestion import (
+    AIMDScalingStrategy,
     CongestionControlConfig,
     CongestionControlInfo,
     CongestionControlRateLimitingStrategy,
     CongestionControlStrategy,
+    NoOpScalingStrategy,
+    ProportionalScalingStrategy,
     ScalingDecision,
+    ScalingStrategy,
     ScalingTarget,
     ThresholdCongestionControlStrategy,
 )
@@ -81,12 +83,6 @@ from ._rate.defaults import (
 )
 from ._rate.gradient import GradientRateLimitingStrategy
 from ._rate.per_shard import PerShardRateLimitingStrategy
-from ._rate.scaling import (
-    AIMDScalingStrategy,
-    NoOpScalingStrategy,
-    ProportionalScalingStrategy,
-    ScalingStrategy,
-)
 from ._rate.strategy import (
     All,
     AsksAgain,

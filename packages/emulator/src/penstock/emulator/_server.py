@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
+import logging
 import ssl
 import tempfile
 import time
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+import trustme
 
 from penstock.emulator._clock import ManualClock, SystemClock
 from penstock.emulator._config import EmulatorConfig
@@ -18,20 +22,76 @@ from penstock.emulator._http.dispatch import Dispatcher
 from penstock.emulator._http.http1 import Http1Connection
 from penstock.emulator._http.http2 import Http2Connection
 from penstock.emulator._http.router import Router
-from penstock.emulator._http.tls import server_context
-from penstock.emulator._moto import OWN_SERVICES, start_companions
 from penstock.emulator._persist.journal import Journal
 from penstock.emulator._persist.persistence import Persistence
 from penstock.emulator._state.kinesis import Kinesis
-from penstock.emulator.errors import EmulatorError
+from penstock.emulator.errors import CompanionError, EmulatorError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from penstock.emulator._behaviour import Behaviour
     from penstock.emulator._clock import Clock
     from penstock.emulator._faults import FaultPlan
-    from penstock.emulator._moto import Companions
+
+OWN_SERVICES = frozenset({"kinesis", "firehose"})
+"""What the emulator itself answers."""
+
+
+class Companions:
+    """A server of moto's that has started."""
+
+    def __init__(self, server: Any, services: Sequence[str]) -> None:
+        self._server = server
+        host, port = server.get_host_and_port()
+        self.endpoints = dict.fromkeys(services, f"http://{host}:{port}")
+        """The endpoint by service."""
+
+    def stop(self) -> None:
+        """End it; takes up to half a second."""
+        self._server.stop()
+
+
+def start_companions(services: Sequence[str]) -> Companions:
+    """Start moto's server on a port of the loopback interface; blocks while moto is imported.
+
+    Raises:
+        CompanionError: moto is not installed, or does not know a service.
+    """
+    wanted = tuple(service for service in services if service not in OWN_SERVICES)
+    if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
+        raise CompanionError(services=wanted, reason="moto is missing; install penstock-emulator[companions]")
+    # Only here: moto is optional, and takes longer to import than everything else to start.
+    from moto.backend_index import backend_url_patterns
+    from moto.server import ThreadedMotoServer
+
+    known = {service for service, _ in backend_url_patterns}
+    unknown = sorted(set(wanted) - known)
+    if unknown:
+        raise CompanionError(services=wanted, reason=f"moto does not know {', '.join(unknown)}")
+    # Otherwise it writes a line to standard error for every request.
+    requests = logging.getLogger("werkzeug")
+    if requests.level == logging.NOTSET:
+        requests.setLevel(logging.WARNING)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    return Companions(server, wanted)
+
+
+def server_context(host: str, ca_file: Path) -> ssl.SSLContext:
+    """Make a server certificate for localhost and `host`, and write its authority to `ca_file`.
+
+    HTTP/2 is offered first, as Kinesis does: the client's ALPN decides.
+    """
+    authority = trustme.CA(organization_name="Penstock emulator")
+    names = dict.fromkeys(("localhost", "127.0.0.1", "::1", host))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(*names).configure_cert(context)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    authority.cert_pem.write_to_path(str(ca_file))
+    return context
+
 
 # What may wait in a connection's write buffer before its writers are held back.
 _WRITE_BUFFER_BYTES = 128 * 1024

@@ -16,8 +16,7 @@ import botocore.session
 
 from penstock.emulator._clock import AdjustableClock, ManualClock, OtherClock
 from penstock.emulator._config import EmulatorConfig
-from penstock.emulator._http.tls import server_context
-from penstock.emulator._server import EmulatorServer
+from penstock.emulator._server import EmulatorServer, server_context
 from penstock.emulator.errors import EmulatorStartError
 
 if TYPE_CHECKING:

@@ -36,22 +36,23 @@ from penstock.operator_attributes._schedule.estimate import (
     measures_of,
     relative_error,
 )
-from penstock.operator_attributes._schedule.events import (
+from penstock.operator_attributes._schedule.job_store import JobStore, StoredJob, StoredState
+from penstock.operator_attributes._schedule.local import LocalStageScheduler
+from penstock.operator_attributes._schedule.scheduler import StageChange, StageScheduler
+from penstock.operator_attributes._schedule.sqlite_store import SqliteJobStore
+from penstock.operator_attributes._schedule.staged_job import StagedJob
+from penstock.operator_attributes._schedule.states import (
     StageEvent,
     StageFailed,
     StageFinished,
     StageInterrupted,
     StageLost,
+    StageProgress,
     StageRestarted,
     StageReused,
     StageStarted,
+    StageState,
 )
-from penstock.operator_attributes._schedule.job_store import JobStore, StoredJob, StoredState
-from penstock.operator_attributes._schedule.local import LocalStageScheduler
-from penstock.operator_attributes._schedule.progress import StageProgress, StageState
-from penstock.operator_attributes._schedule.scheduler import StageChange, StageScheduler
-from penstock.operator_attributes._schedule.sqlite_store import SqliteJobStore
-from penstock.operator_attributes._schedule.staged_job import StagedJob
 from penstock.operator_attributes._service.remote import RemoteStageScheduler
 from penstock.operator_attributes._service.servicer import StageSchedulerServicer
 from penstock.operator_attributes._service.synchronous import BlockingStageScheduler, open_stage_scheduler

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from penstock.operator_attributes._schedule.events import StageEvent, StageFailed, StageFinished, StageStarted
 from penstock.operator_attributes._schedule.local import LocalStageScheduler
 from penstock.operator_attributes._schedule.scheduler import StageScheduler
+from penstock.operator_attributes._schedule.states import StageEvent, StageFailed, StageFinished, StageStarted
 from penstock.operator_attributes._service.remote import RemoteStageScheduler
 from penstock.operator_attributes._service.servicer import StageSchedulerServicer
 from penstock.operator_attributes._service.wire import SERVICE_NAME

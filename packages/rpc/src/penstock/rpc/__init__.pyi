@@ -4,10 +4,6 @@ from ._client.channel import (
     open_aio_channel,
     open_channel,
 )
-from ._client.failures import (
-    explain_failure,
-    failed_call,
-)
 from ._client.settings import ClientSettings, check_address
 from ._loop_thread import LoopThread
 from ._security.files import stamp_of
@@ -25,18 +21,18 @@ from ._server.run import (
     set_up_logging,
 )
 from ._server.server import (
+    MAX_SOCKET_PATH_BYTES,
     GrpcServer,
     Register,
     ServerSettings,
-)
-from ._server.sockets import (
-    MAX_SOCKET_PATH_BYTES,
     is_answered,
 )
 from ._server.token_check import Callers
 from ._status import (
     StatusTable,
     abort_with,
+    explain_failure,
+    failed_call,
     status_of,
     typed_error,
 )

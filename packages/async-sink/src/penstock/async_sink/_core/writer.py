@@ -14,12 +14,17 @@ from opentelemetry.trace import TracerProvider
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._core.classifier import EVERYTHING_IS_FATAL, FatalExceptionClassifier
 from penstock.async_sink._core.dispatcher import Dispatcher
-from penstock.async_sink._core.entries import ElementConverter, EntryListener, RequestEntryWrapper, function_of
+from penstock.async_sink._core.entries import (
+    BufferedRequestState,
+    ElementConverter,
+    EntryListener,
+    RequestEntryWrapper,
+    function_of,
+)
 from penstock.async_sink._core.loop import Clock, LoopClock
 from penstock.async_sink._core.pump import RequestPump, Submit
 from penstock.async_sink._core.runs import EntryRows, EntryRun, Rows
 from penstock.async_sink._core.settlement import ResultHandler
-from penstock.async_sink._core.state import BufferedRequestState
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._rate.defaults import aimd_strategy
 from penstock.async_sink._rate.strategy import CompleteStrategy, RateLimitingStrategy

@@ -11,9 +11,8 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 import msgspec
 
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._core.entries import ElementConverter, EntryFailure
+from penstock.async_sink._core.entries import BufferedRequestState, ElementConverter, EntryFailure
 from penstock.async_sink._core.settlement import ResultHandler, all_failed
-from penstock.async_sink._core.state import BufferedRequestState
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._core.writer import AsyncSinkBase, AsyncSinkWriter
 from penstock.async_sink._destinations.writer import DestinationWriter, EntryKind

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.async_sink._core.state import BufferedRequestState, EntryCodec
+from penstock.async_sink._core.entries import BufferedRequestState, EntryCodec
 from penstock.async_sink._destinations.dynamodb.codec import DynamoDbEntries
 from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry
 from penstock.async_sink._destinations.firehose import FirehoseEntries, FirehoseRequestEntry

@@ -6,10 +6,9 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._core.entries import EntryListener
+from penstock.async_sink._core.entries import EntryCodec, EntryListener
 from penstock.async_sink._core.runs import Rows
 from penstock.async_sink._core.settlement import ResultHandler
-from penstock.async_sink._core.state import EntryCodec
 from penstock.async_sink._core.writer import AsyncSinkWriter
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes

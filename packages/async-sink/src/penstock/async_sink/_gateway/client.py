@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from penstock.async_sink._config import AsyncSinkConfig, Ordering
+from penstock.async_sink._core.entries import BufferedRequestState
 from penstock.async_sink._core.settlement import ResultHandler
-from penstock.async_sink._core.state import BufferedRequestState
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._core.writer import AsyncSinkBase, AsyncSinkWriter
 from penstock.async_sink._destinations.writer import DestinationWriter

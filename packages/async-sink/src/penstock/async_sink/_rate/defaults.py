@@ -4,12 +4,14 @@ from collections.abc import Callable
 
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._rate.congestion import (
+    AIMDScalingStrategy,
     CongestionControlConfig,
     CongestionControlRateLimitingStrategy,
+    NoOpScalingStrategy,
+    ProportionalScalingStrategy,
     ScalingTarget,
 )
 from penstock.async_sink._rate.per_shard import PerShardRateLimitingStrategy
-from penstock.async_sink._rate.scaling import AIMDScalingStrategy, NoOpScalingStrategy, ProportionalScalingStrategy
 from penstock.async_sink._rate.strategy import All, RateLimitingStrategy
 from penstock.async_sink._rate.token_bucket import TokenBucketRateLimitingStrategy
 

@@ -15,8 +15,8 @@ from penstock.emulator._http.delivery import Delivery, FaultySend
 from penstock.emulator._http.eventstream import CONTENT_TYPE as EVENT_STREAM
 from penstock.emulator._http.signatures import SignatureVerifier
 from penstock.emulator._operations.perform import OPERATIONS, perform
+from penstock.emulator._state.quotas import target_of
 from penstock.emulator._state.subscription import Subscription
-from penstock.emulator._state.targets import target_of
 from penstock.emulator.errors import KinesisError
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import h11
 
 from penstock.emulator._clock import http_date, sleep
-from penstock.emulator._http.delivery import CutConnection, CutStream, abort, send_body
+from penstock.emulator._http.delivery import CutConnection, CutStream, abort, pump, send_body
 from penstock.emulator._http.dispatch import MAX_BODY_BYTES, Request, Response
-from penstock.emulator._http.pump import pump
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -14,9 +14,8 @@ import h2.events
 import h2.exceptions
 
 from penstock.emulator._clock import sleep
-from penstock.emulator._http.delivery import CutConnection, CutStream, abort, send_body
+from penstock.emulator._http.delivery import CutConnection, CutStream, abort, pump, send_body
 from penstock.emulator._http.dispatch import MAX_BODY_BYTES, Request, Response
-from penstock.emulator._http.pump import pump
 
 if TYPE_CHECKING:
     from penstock.emulator._clock import Clock

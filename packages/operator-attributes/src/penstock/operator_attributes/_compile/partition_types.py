@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from penstock.operator_attributes._compile.canonical import CanonicalEdge, CanonicalGraph
-from penstock.operator_attributes._compile.topology import UnionFind
+from penstock.operator_attributes._compile.topology import CanonicalEdge, CanonicalGraph, UnionFind
 from penstock.operator_attributes._graph.graph import Boundedness, ResultPartitionType, VertexKind
 from penstock.operator_attributes.errors import FullDamOverUnboundedError, UnboundedBlockingEdgeError
 

@@ -4,9 +4,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.operator_attributes._compile.canonical import CanonicalGraph
 from penstock.operator_attributes._compile.partition_types import Decisions
-from penstock.operator_attributes._compile.topology import UnionFind, strongly_connected, topological_order
+from penstock.operator_attributes._compile.topology import (
+    CanonicalGraph,
+    UnionFind,
+    strongly_connected,
+    topological_order,
+)
 from penstock.operator_attributes._graph.graph import ResultPartitionType
 
 # Deep, dense graphs would need as many copies as vertices times blocking edges above each other.

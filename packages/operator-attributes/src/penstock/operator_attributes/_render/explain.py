@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from penstock.operator_attributes._compile.plan import PlannedEdge, Stage, StagePlan
 from penstock.operator_attributes._graph.graph import Vertex, VertexKind
 from penstock.operator_attributes._render.words import count
-from penstock.operator_attributes._schedule.progress import StageProgress, StageState
+from penstock.operator_attributes._schedule.states import StageProgress, StageState
 
 
 def explain(plan: StagePlan, progress: Mapping[str, StageProgress] | None = None) -> str:

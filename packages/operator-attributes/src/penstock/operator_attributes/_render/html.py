@@ -7,7 +7,7 @@ from penstock.operator_attributes._render.svg import svg
 from penstock.operator_attributes._render.templates import render
 from penstock.operator_attributes._render.words import bytes_text, seconds_text
 from penstock.operator_attributes._schedule.estimate import Estimate
-from penstock.operator_attributes._schedule.progress import StageProgress
+from penstock.operator_attributes._schedule.states import StageProgress
 
 
 def html(

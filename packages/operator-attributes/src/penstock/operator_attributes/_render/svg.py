@@ -10,7 +10,7 @@ from penstock.operator_attributes._render.layout import Layout, Point, layered
 from penstock.operator_attributes._render.templates import render
 from penstock.operator_attributes._render.words import kind_text, progress_text, role_text, shorten
 from penstock.operator_attributes._schedule.estimate import Estimate
-from penstock.operator_attributes._schedule.progress import StageProgress
+from penstock.operator_attributes._schedule.states import StageProgress
 
 _NODE_HEIGHT = 48.0
 _PADDING = 20.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from penstock.operator_attributes._schedule.progress import StageState
+from penstock.operator_attributes._schedule.states import StageState
 
 LIGHT: Mapping[str, str] = {
     "page": "#f6f8fa",

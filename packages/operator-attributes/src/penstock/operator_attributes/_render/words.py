@@ -2,7 +2,7 @@
 
 from penstock.operator_attributes._compile.plan import Stage
 from penstock.operator_attributes._graph.graph import Vertex, VertexKind
-from penstock.operator_attributes._schedule.progress import StageProgress
+from penstock.operator_attributes._schedule.states import StageProgress
 
 
 def shorten(text: str, length: int) -> str:

@@ -8,8 +8,7 @@ from penstock.operator_attributes._compile.plan import StagePlan
 from penstock.operator_attributes._compile.regions import CyclicRegions
 from penstock.operator_attributes._graph.graph import JobGraph
 from penstock.operator_attributes._schedule.claims import Claim
-from penstock.operator_attributes._schedule.events import StageEvent
-from penstock.operator_attributes._schedule.progress import StageProgress
+from penstock.operator_attributes._schedule.states import StageEvent, StageProgress
 from penstock.operator_attributes.errors import UnknownStageError
 
 

@@ -3,16 +3,17 @@
 from collections.abc import Iterator, Mapping
 
 from penstock.operator_attributes._schedule.api import JobStatus, StageStatus
-from penstock.operator_attributes._schedule.events import (
+from penstock.operator_attributes._schedule.states import (
     StageEvent,
     StageFailed,
     StageFinished,
     StageInterrupted,
     StageLost,
+    StageProgress,
     StageReused,
     StageStarted,
+    StageState,
 )
-from penstock.operator_attributes._schedule.progress import StageProgress, StageState
 
 _GIVEN_UP = (StageState.FAILED, StageState.SKIPPED)
 

@@ -21,9 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.operator_attributes._compile.plan import Stage, StagePlan
-from penstock.operator_attributes._schedule.events import StageFinished, StageStarted
-from penstock.operator_attributes._schedule.progress import StageProgress
 from penstock.operator_attributes._schedule.scheduler import StageScheduler
+from penstock.operator_attributes._schedule.states import StageFinished, StageProgress, StageStarted
 from penstock.operator_attributes.errors import InvalidOptionError, UnknownStageError
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from penstock.operator_attributes._compile.plan import StagePlan
 from penstock.operator_attributes._schedule.claims import ClaimRecord
-from penstock.operator_attributes._schedule.events import StageEvent
+from penstock.operator_attributes._schedule.states import StageEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

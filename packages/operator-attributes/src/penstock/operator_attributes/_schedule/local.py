@@ -13,11 +13,10 @@ from penstock.operator_attributes._compile.regions import CyclicRegions
 from penstock.operator_attributes._graph.graph import JobGraph, Vertex
 from penstock.operator_attributes._schedule.api import JobStatus, StageStatus
 from penstock.operator_attributes._schedule.claims import Claim, ClaimBook
-from penstock.operator_attributes._schedule.events import StageEvent
 from penstock.operator_attributes._schedule.job_store import JobStore, StoredJob, StoredState, StoreWriter
 from penstock.operator_attributes._schedule.local_claims import LocalClaims
-from penstock.operator_attributes._schedule.metrics import SERVICE, StageMetrics
 from penstock.operator_attributes._schedule.scheduler import DEFAULT_MAX_ATTEMPTS, StageScheduler
+from penstock.operator_attributes._schedule.states import SERVICE, StageEvent, StageMetrics
 from penstock.operator_attributes.errors import (
     InvalidOptionError,
     JobExistsError,

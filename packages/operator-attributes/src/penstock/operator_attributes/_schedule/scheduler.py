@@ -4,17 +4,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from penstock.operator_attributes._compile.plan import Stage, StagePlan
-from penstock.operator_attributes._schedule.events import (
+from penstock.operator_attributes._schedule.states import (
     StageEvent,
     StageFailed,
     StageFinished,
     StageInterrupted,
     StageLost,
+    StageProgress,
     StageRestarted,
     StageReused,
     StageStarted,
+    StageState,
 )
-from penstock.operator_attributes._schedule.progress import StageProgress, StageState
 from penstock.operator_attributes.errors import (
     IllegalEventError,
     InsufficientSlotsError,

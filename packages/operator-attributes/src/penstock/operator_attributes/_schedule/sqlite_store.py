@@ -13,7 +13,8 @@ import msgspec
 
 from penstock.operator_attributes._compile.plan import StagePlan
 from penstock.operator_attributes._schedule.claims import ClaimRecord
-from penstock.operator_attributes._schedule.events import (
+from penstock.operator_attributes._schedule.job_store import StoredJob, StoredState
+from penstock.operator_attributes._schedule.states import (
     StageEvent,
     StageFailed,
     StageFinished,
@@ -23,7 +24,6 @@ from penstock.operator_attributes._schedule.events import (
     StageReused,
     StageStarted,
 )
-from penstock.operator_attributes._schedule.job_store import StoredJob, StoredState
 from penstock.operator_attributes.errors import InvalidDocumentError, JobStoreError
 
 _SCHEMA_VERSION: Final = 1

@@ -10,10 +10,8 @@ from typing import Final
 from penstock.operator_attributes._compile.plan import Stage, StagePlan
 from penstock.operator_attributes._schedule.api import JobStatus
 from penstock.operator_attributes._schedule.catch_up import catch_up
-from penstock.operator_attributes._schedule.events import StageEvent
-from penstock.operator_attributes._schedule.metrics import DRIVER, StageMetrics
-from penstock.operator_attributes._schedule.progress import StageProgress, StageState
 from penstock.operator_attributes._schedule.scheduler import DEFAULT_MAX_ATTEMPTS, StageChange, StageScheduler
+from penstock.operator_attributes._schedule.states import DRIVER, StageEvent, StageMetrics, StageProgress, StageState
 from penstock.operator_attributes._service.synchronous import BlockingStageScheduler
 from penstock.operator_attributes.errors import (
     IllegalEventError,

@@ -15,7 +15,7 @@ from penstock.operator_attributes._compile.regions import CyclicRegions
 from penstock.operator_attributes._graph.graph import JobGraph
 from penstock.operator_attributes._schedule.api import JobStatus
 from penstock.operator_attributes._schedule.claims import Claim
-from penstock.operator_attributes._schedule.events import StageEvent
+from penstock.operator_attributes._schedule.states import StageEvent
 from penstock.operator_attributes._service.wire import (
     CYCLIC_REGIONS,
     claim_from_wire,

@@ -14,8 +14,8 @@ from penstock.operator_attributes._compile.regions import CyclicRegions
 from penstock.operator_attributes._graph.graph import JobGraph
 from penstock.operator_attributes._schedule.api import JobStatus, StageSchedulerApi
 from penstock.operator_attributes._schedule.claims import Claim, ClaimDecision
-from penstock.operator_attributes._schedule.events import StageEvent
 from penstock.operator_attributes._schedule.local import LocalStageScheduler
+from penstock.operator_attributes._schedule.states import StageEvent
 from penstock.operator_attributes._service.remote import RemoteStageScheduler
 from penstock.operator_attributes.errors import (
     ClaimLostError,

@@ -14,17 +14,18 @@ from penstock.operator_attributes._graph.graph import (
 )
 from penstock.operator_attributes._schedule.api import JobStatus, StageStatus
 from penstock.operator_attributes._schedule.claims import Claim, ClaimDecision
-from penstock.operator_attributes._schedule.events import (
+from penstock.operator_attributes._schedule.states import (
     StageEvent,
     StageFailed,
     StageFinished,
     StageInterrupted,
     StageLost,
+    StageProgress,
     StageRestarted,
     StageReused,
     StageStarted,
+    StageState,
 )
-from penstock.operator_attributes._schedule.progress import StageProgress, StageState
 from penstock.operator_attributes.errors import (
     ClaimLostError,
     CompileError,

@@ -11,9 +11,8 @@ from typing import Final
 
 from penstock.registration._kinesis.registrar import FoundConsumer, StreamConsumerRegistrar
 from penstock.registration._lease import rules as lease_rules
-from penstock.registration._lease.listing import consumer_of
 from penstock.registration._lease.record import ConsumerRecord
-from penstock.registration._lease.watch import Key, Standing, Watch
+from penstock.registration._lease.watch import Key, Standing, Watch, consumer_of
 from penstock.registration._local.records import Records
 from penstock.registration._local.registrations import Registrations
 from penstock.registration._names import stream_name_of

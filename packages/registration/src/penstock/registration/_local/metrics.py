@@ -11,9 +11,8 @@ from typing import Final
 from opentelemetry import metrics
 
 from penstock.registration._lease import rules as lease_rules
-from penstock.registration._lease.listing import is_listed
 from penstock.registration._lease.record import ConsumerRecord
-from penstock.registration._lease.watch import Watch
+from penstock.registration._lease.watch import Watch, is_listed
 
 _GAUGES: Final = (
     ("consumers", "{consumer}", "Stream consumers that the registry knows, as of its last sweep"),

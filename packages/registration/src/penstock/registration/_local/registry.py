@@ -18,9 +18,8 @@ from penstock.registration._clock import Clock, elapsed_seconds
 from penstock.registration._config import LeaseSettings, RegistrarConfig
 from penstock.registration._kinesis.registrar import StreamConsumerRegistrar
 from penstock.registration._lease import rules as lease_rules
-from penstock.registration._lease.listing import consumer_of, is_listed
 from penstock.registration._lease.record import ConsumerRecord, RegistrationPhase
-from penstock.registration._lease.watch import Key, Watch
+from penstock.registration._lease.watch import Key, Watch, consumer_of, is_listed
 from penstock.registration._local.administration import CONSUMER_SHARD_HOUR_USD, Administration
 from penstock.registration._local.metrics import SweepMetrics
 from penstock.registration._local.records import Records

@@ -6,10 +6,14 @@ import grpc
 from opentelemetry.instrumentation.grpc import aio_client_interceptors, client_interceptor
 from opentelemetry.instrumentation.grpc.grpcext import intercept_channel
 
-from penstock.rpc._client.endings import CancelUnaryUnary, KeepStatusStreamStream
+from penstock.rpc._client.interceptors import (
+    CancelUnaryUnary,
+    KeepStatusStreamStream,
+    TokenInterceptor,
+    aio_token_interceptors,
+)
 from penstock.rpc._client.rotation import RotatingChannel
 from penstock.rpc._client.rotation_aio import RotatingAioChannel
-from penstock.rpc._client.token import TokenInterceptor, aio_token_interceptors
 from penstock.rpc._security.security import ClientSecurity, host_of
 
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
