@@ -82,6 +82,8 @@ TEXTS: dict[str, str | tuple[str, dict[str, str]]] = {
     "filterPushDown": "true",
     "addedStreamPosition": "LATEST",
     "recordPublisher": "efo",
+    "minRecordsPerBatch": "10",
+    "maxTriggerDelay": ("1m", {"minRecordsPerBatch": "10"}),
     "efoRegistration": ("eager", EFO),
     "efoConsumerName": ("other-app", EFO),
     "efoConsumerNamePrefix": ("p-", EFO),

@@ -49,10 +49,10 @@ def test_a_value_that_cannot_be_is_answered_with_the_rule(option: str, text: str
     ("option", "remedy"),
     [
         ("maxOffsetsPerTrigger", f"(Kafka) does not exist here: {_LIMIT}"),
-        ("maxTriggerDelay", "(Kafka) does not exist here: there is no least size to wait for: lengthen the trigger's"),
+        ("minOffsetsPerTrigger", "(Kafka) does not exist here: give the number as `minRecordsPerBatch`"),
         ("startingOffsets", "(Kafka) does not exist here: `initialPosition` is TRIM_HORIZON for earliest, LATEST for"),
         ("subscribe", "(Kafka) does not exist here: name the stream in `streamName`"),
-        ("kafka.bootstrap.servers", "(Kafka) does not exist here: nothing of Kafka's clients is here: leave it out"),
+        ("kafka.bootstrap.servers", "(Kafka) does not exist here: Kinesis has no brokers: give `region`, or"),
         (
             "path",
             "(Spark) does not exist here: a stream has no path: name it in `streamName`, and call load() or save()",

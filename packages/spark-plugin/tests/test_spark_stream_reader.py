@@ -14,6 +14,7 @@ from penstock.spark_plugin._reading.planning import default_max_partitions, grou
 from penstock.spark_plugin._reading.stream.available_now import Target
 from penstock.spark_plugin._reading.stream.offsets import (
     BatchLimit,
+    LeastRecords,
     Offset,
     OffsetMemory,
     batch_limit,
@@ -289,6 +290,53 @@ def test_a_micro_batch_is_bounded_in_records_and_in_bytes() -> None:
     source = reader(session, max_bytes_per_batch=700)
     source.latestOffset(at(s0=after(1)).to_json(), source.getDefaultReadLimit())
     assert session.reader.limits == [(10, 500), (0, 700)]
+
+
+def test_a_micro_batch_waits_for_its_fewest_records() -> None:
+    """Until there are as many, the first has waited for long enough, or the buffers are full."""
+    clock = LeastRecords(10, 60.0)
+    assert not clock.holds(0, 0.0, is_full=False)
+    assert clock.holds(9, 100.0, is_full=False)
+    assert clock.holds(9, 159.0, is_full=False)
+    assert not clock.holds(9, 160.0, is_full=False)
+    assert clock.holds(3, 161.0, is_full=False), "the wait begins anew"
+    assert not clock.holds(10, 162.0, is_full=False)
+    assert clock.holds(1, 200.0, is_full=False)
+    assert not clock.holds(1, 201.0, is_full=True)
+
+
+def test_a_query_makes_no_micro_batch_of_fewer_records() -> None:
+    """It stands still meanwhile, and goes on with all of them; a run that ends by itself takes what is there."""
+    session = FakeReadingSession()
+    session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
+    source = reader(session, min_records_per_batch=4)
+    start = at(s0=after(1)).to_json()
+    assert source.latestOffset(start, EVERYTHING) is start
+    session.reader.rows = 4
+    assert source.latestOffset(start, EVERYTHING) == at(s0=after(7)).to_json()
+    session.reader.rows = 1
+    source = KinesisStreamReader(
+        KinesisOptions(stream_name=("flights",), min_records_per_batch=4),
+        session_factory=session.open,
+        available_now=Ending,
+    )
+    source.prepareForTriggerAvailableNow()
+    assert source.latestOffset(start, EVERYTHING) == at(s0=after(7)).to_json()
+
+
+def test_the_progress_counts_shards_that_ended_and_reshards() -> None:
+    """Since the run began; a stream that was added is no reshard."""
+    session = FakeReadingSession()
+    source = reader(session, record_publisher="efo")
+    end = ShardPosition.shard_end()
+    steps = [at(s0=after(1)), at(s0=end), at(s0=end, s1=after(2), s2=after(3)), at(s1=after(4), s2=end)]
+    offset = steps[0].to_json()
+    session.reader.rows = 1
+    for step in steps[1:]:
+        session.positions = lambda *_, step=step, **__: PositionsSnapshot(step, 1, 1, 0)  # type: ignore[method-assign, misc]  # of this turn
+        offset = source.latestOffset(offset, EVERYTHING)
+    report = source.reportLatestOffset() or {}
+    assert (report["shardsEnded"], report["reshards"], report["consumers"]) == (2, 1, 1)
 
 
 class Ending:

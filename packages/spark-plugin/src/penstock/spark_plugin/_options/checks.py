@@ -385,6 +385,14 @@ def check_reading(options: "KinesisOptions") -> None:
         raise ContradictoryOptionsError(
             ("minPartitions", "maxPartitions"), f"there cannot be at least {least} partitions and at most {most}"
         )
+    fewest, records = options.min_records_per_batch, options.max_records_per_batch
+    if fewest is not None and records is not None and fewest > records:
+        raise ContradictoryOptionsError(
+            ("minRecordsPerBatch", "maxRecordsPerBatch"),
+            f"there cannot be at least {fewest} records and at most {records}",
+        )
+    if options.max_trigger_delay is not None and fewest is None:
+        raise MissingOptionError("minRecordsPerBatch", "maxTriggerDelay is how long a query waits for so many")
     if options.spill_folder is not None and not options.spill_bytes:
         raise MissingOptionError("spillBytes", "spillFolder is where these bytes are")
     added = options.added_stream_position

@@ -298,6 +298,26 @@ READING = (
         doc="Most records of a micro-batch.",
     ),
     OptionSpec(
+        name="minRecordsPerBatch",
+        group="reading",
+        acts=(DRIVER,),
+        only=(STREAM,),
+        type=OptionType.INTEGER,
+        minimum=1,
+        doc="Fewest records of a micro-batch: with fewer the query waits, at most `maxTriggerDelay`, and not where its "
+        "buffers are full. Runs that end by themselves do not wait.",
+    ),
+    OptionSpec(
+        name="maxTriggerDelay",
+        group="reading",
+        acts=(DRIVER,),
+        only=(STREAM,),
+        type=OptionType.SECONDS,
+        default="15m",
+        minimum=0.01,
+        doc="How long the first record waits for a micro-batch of `minRecordsPerBatch`.",
+    ),
+    OptionSpec(
         name="maxBytesPerBatch",
         group="reading",
         acts=(DRIVER,),

@@ -7,7 +7,6 @@ from penstock.spark_plugin.errors import ForeignOptionError
 _KAFKA = "Kafka"
 _SPARK = "Spark"
 _LIMIT = "limit a micro-batch by `maxRecordsPerBatch` or `maxBytesPerBatch`"
-_NO_LEAST = "there is no least size to wait for: lengthen the trigger's interval"
 _NO_TABLE = (
     "it comes from CREATE TABLE, and a stream cannot be a table: use CREATE TEMPORARY VIEW … USING kinesis OPTIONS (…)"
 )
@@ -22,8 +21,7 @@ _ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "endingOffsets": (_KAFKA, "a bounded read ends now, or at `endingPosition`: a time, or JSON per shard"),
     "endingOffsetsByTimestamp": (_KAFKA, "give one time as `endingTimestamp`"),
     "maxOffsetsPerTrigger": (_KAFKA, _LIMIT),
-    "minOffsetsPerTrigger": (_KAFKA, _NO_LEAST),
-    "maxTriggerDelay": (_KAFKA, _NO_LEAST),
+    "minOffsetsPerTrigger": (_KAFKA, "give the number as `minRecordsPerBatch`"),
     "includeHeaders": (_KAFKA, "records of Kinesis have no headers"),
     "startingOffsetsByTimestampStrategy": (_KAFKA, "leave it out: a time begins with the first record after it"),
     "groupIdPrefix": (_KAFKA, "there are no consumer groups: a query with enhanced fan-out has its `efoConsumerName`"),
@@ -41,12 +39,28 @@ _ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "owner": (_SPARK, _NO_TABLE),
     "table": (_SPARK, _NO_TABLE),
 }
+_KAFKA_CLIENT: Mapping[str, str] = {
+    "kafka.bootstrap.servers": "Kinesis has no brokers: give `region`, or `endpointUrl` for an endpoint of your own",
+    "kafka.group.id": "there are no consumer groups: a query with enhanced fan-out has its `efoConsumerName`",
+    "kafka.security.protocol": "give `endpointUrl` with https://, and `caBundle` for an authority of your own",
+    "kafka.auto.offset.reset": "`failOnDataLoss` says what happens where records are gone",
+    "kafka.max.poll.records": "one GetRecords asks for `getRecordsMaxRecords`",
+    "kafka.acks": "a write ends when Kinesis has acknowledged all records",
+    "kafka.compression.type": "records are written as they are: compress the column `data`",
+    "kafka.linger.ms": "records wait for others for `maxTimeInBuffer`",
+    "kafka.batch.size": "a request holds `maxBatchSizeInBytes` at most",
+}
+_KAFKA_CREDENTIALS = "credentials are AWS's: the default chain, `roleArn`, `awsProfile` or `awsAccessKeyId`"
 _BY_NAME = {name.lower(): (name, *what) for name, what in _ELSEWHERE.items()}
 
 
 def from_elsewhere(name: str) -> ForeignOptionError | None:
     """The error that says what to do instead of an option of Kafka's or Spark's; None for any other name."""
-    if name.lower().startswith("kafka."):
-        return ForeignOptionError(name, _KAFKA, "nothing of Kafka's clients is here: leave it out")
-    known, connector, remedy = _BY_NAME.get(name.lower(), ("", "", ""))
+    low = name.lower()
+    if low.startswith("kafka."):
+        other = (
+            _KAFKA_CREDENTIALS if low.startswith("kafka.sasl.") else "nothing of Kafka's clients is here: leave it out"
+        )
+        return ForeignOptionError(name, _KAFKA, _KAFKA_CLIENT.get(low, other))
+    known, connector, remedy = _BY_NAME.get(low, ("", "", ""))
     return ForeignOptionError(known, connector, remedy) if known else None

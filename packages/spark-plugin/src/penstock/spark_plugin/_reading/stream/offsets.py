@@ -21,6 +21,47 @@ class BatchLimit:
     bytes: int = 0
 
 
+class LeastRecords:
+    """Whether a micro-batch waits for more records (`minRecordsPerBatch`).
+
+    Args:
+        records: that it should have at least.
+        delay_seconds: that the first of them waits at most.
+    """
+
+    def __init__(self, records: int, delay_seconds: float) -> None:
+        self._records = records
+        self._delay_seconds = delay_seconds
+        self._since: float | None = None
+
+    def holds(self, records: int, now: float, *, is_full: bool) -> bool:
+        """Whether so many are too few at this moment. Once there are enough, the next one's wait begins anew.
+
+        Buffers that are full get no more: what they hold is read.
+        """
+        if self._since is None:
+            self._since = now
+        if 0 < records < self._records and not is_full and now - self._since < self._delay_seconds:
+            return True
+        self._since = None
+        return False
+
+
+def turnover(before: StreamPositions, after: StreamPositions) -> tuple[int, int]:
+    """How many shards came to their end between two offsets, and in how many streams others took over."""
+    ended = reshards = 0
+    for stream, shards in after.streams.items():
+        known = before.streams.get(stream)
+        if known is None:
+            continue  # a stream that was added
+        ended += sum(
+            position.is_shard_end and not (shard in known and known[shard].is_shard_end)
+            for shard, position in shards.items()
+        )
+        reshards += bool(shards.keys() - known.keys())
+    return ended, reshards
+
+
 def batch_limit(limit: ReadLimit, max_records: int | None, max_bytes: int | None) -> BatchLimit:
     """Spark's limit with the options' own. ReadAllAvailable takes precedence over the options, as Spark asks."""
     if isinstance(limit, ReadAllAvailable):

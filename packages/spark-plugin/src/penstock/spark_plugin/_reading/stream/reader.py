@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from penstock.efo_consumer import PositionsSnapshot, ShardRange, StreamPositions, ranges_between
+from penstock.efo_consumer import PositionsSnapshot, ShardRange, ShardState, StreamPositions, ranges_between
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.columns import in_layout
 from penstock.spark_plugin._reading.planning import (
@@ -25,12 +25,14 @@ from penstock.spark_plugin._reading.progress.metrics import LetGo, ReaderNumbers
 from penstock.spark_plugin._reading.stream.discovery import StreamDiscovery
 from penstock.spark_plugin._reading.stream.offsets import (
     BatchLimit,
+    LeastRecords,
     Offset,
     OffsetMemory,
     batch_limit,
     capped,
     default_limit,
     says_more,
+    turnover,
     with_ended,
 )
 from penstock.spark_plugin._reading.stream.partition import KinesisPartition, read_partition
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _QUIET_SECONDS = 10.0
 """A shard that stands at its tip for so long without a record that was there when the query began: it has expired."""
+_TRIGGER_DELAY_SECONDS = 900.0
 _PAUSE_SECONDS = 0.05
 """Between looks at shards that are behind, while others, which are read as far as they were, have more and more."""
 
@@ -95,6 +98,11 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._let_go = LetGo()
         self._discovery: StreamDiscovery | None = None
         self._committed: set[tuple[str, str]] = set()
+        self._ended_shards = self._reshards = 0
+        delay = self._options.max_trigger_delay
+        self._least = LeastRecords(
+            self._options.min_records_per_batch or 1, _TRIGGER_DELAY_SECONDS if delay is None else delay
+        )
         self._planned_records = 0
         self._planned_bytes = 0
         self._reached: StreamPositions | None = None
@@ -153,11 +161,13 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif self._ending is not None:
             latest = self._towards_the_end(session, positions, bound, self._ending)
         else:
-            latest = self._snapshot(session, positions, bound, wait=True).positions
+            latest = self._when_worthwhile(session, positions, bound)
         self._reached = self._streams.keys.keyed(latest)
         begins_anew = positions is not offset.positions
         if not begins_anew and not says_more(latest, positions):
             return start
+        ended, reshards = turnover(positions, latest)
+        self._ended_shards, self._reshards = self._ended_shards + ended, self._reshards + reshards
         self._planned_from_ns = began_ns
         # A reader in this process is nobody else's.
         epoch = session.reader.epoch if session.reader.endpoint else 0
@@ -211,6 +221,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {
             "streams": list(self._streams.options.stream_name),
             "reader": self._session.address,
+            "consumers": len(self._streams.options.stream_name) if self._options.record_publisher == "efo" else 0,
+            "shardsEnded": self._ended_shards,
+            "reshards": self._reshards,
             **({"efoConsumerName": self._consumer_name} if self._consumer_name else {}),
             **({"streamDiscovery": failure} if failure else {}),
             **self._numbers(self._session).to_json(),
@@ -301,6 +314,21 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._planned_records, self._planned_bytes = snapshot.records, snapshot.bytes
         return replace(snapshot, positions=keys.named(snapshot.positions))
+
+    def _when_worthwhile(self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit) -> StreamPositions:
+        """The next offset; the start itself while there are no records, or fewer than `minRecordsPerBatch`."""
+        until = time.monotonic() + self._options.latest_offset_wait
+        while True:
+            snapshot = self._snapshot(session, start, bound, wait=True)
+            is_full = snapshot.records < (self._options.min_records_per_batch or 1) and any(
+                one.condition.state is ShardState.STARVED for one in session.reader.stats()
+            )
+            if not self._least.holds(snapshot.records, time.monotonic(), is_full=is_full):
+                return snapshot.positions
+            if time.monotonic() >= until:
+                return start
+            session.check()
+            time.sleep(min(_PAUSE_SECONDS, self._options.latest_offset_wait))
 
     def _available_now(self) -> "TargetFinder":
         if self._available_now_factory is None:
