@@ -27,6 +27,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "latency": ("reading.latency", "put to rows at an idle stream and on busy shards, against polling"),
     "registry": ("services.registry", "leases and heartbeats on SQLite, against one transaction each"),
     "resume": ("spark.resume", "from a restart to the first live row, with and without committed stages"),
+    "scale": ("reading.scale", "a micro-batch of 8 to 8,000 shards in the driver's source, and its offset"),
     "shards": ("reading.shards", "one reader process over 1 to 1,000 shards"),
     "slots": ("spark.slots", "slot-seconds and state of a job, all deployed at once against staged"),
     "spark-sink": ("spark.sink", "a DataFrame written from Spark, against boto3 in foreachPartition"),

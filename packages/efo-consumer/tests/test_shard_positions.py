@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import random
+import zlib
+from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.efo_consumer import (
@@ -38,12 +42,97 @@ def test_positions_survive_their_json(positions: StreamPositions) -> None:
     assert json.dumps(StreamPositions.from_json(json.loads(text)).to_json()) == text
 
 
+facts = st.fixed_dictionaries(
+    {},
+    optional={
+        "record": sequence_numbers | st.just("") | st.just("007"),
+        "arrived": st.integers(0, 2**45),
+        "caughtUp": st.integers(0, 2**45),
+        "first": sequence_numbers,
+    },
+)
+documents = st.tuples(shard_positions, facts).map(lambda both: {**both[0].to_json(), **both[1]})
+ids = st.integers(0, 10**12 - 1).map(lambda number: f"shardId-{number:012d}") | st.text(max_size=6)
+
+
+@settings(
+    max_examples=20,
+    suppress_health_check=[HealthCheck.data_too_large, HealthCheck.large_base_example, HealthCheck.too_slow],
+)
+@given(st.dictionaries(ids, documents, min_size=64, max_size=66))
+def test_positions_of_many_shards_survive_packed(shards: dict[str, object]) -> None:
+    """A stream of 64 shards or more is logged as a packed text, from which all positions and facts come back."""
+    positions = StreamPositions.from_json({"version": 2, "streams": {"s": shards}, "created": {"s": 5}})
+    document = positions.to_json()
+    assert document["version"] == 3
+    assert isinstance(document["streams"]["s"], str)
+    back = StreamPositions.from_json(json.loads(json.dumps(document)))
+    assert back == positions
+    assert back.created == {"s": 5}
+    assert [one.with_facts for one in back.streams["s"].values()] == [
+        positions.streams["s"][shard_id].with_facts for shard_id in sorted(shards)
+    ]
+    assert back.to_json() == document
+
+
+def _idle(number: int, draw: random.Random) -> ShardPosition:
+    """The position of a shard that had its last record within the last day, numbered as Kinesis seems to do it."""
+    base, now = (49 << 180) + (number << 4), 1_790_000_000_000
+    record = base + (draw.randrange(10**6) << 85) + ((now // 1000 - draw.randrange(86_400)) << 36)
+    value = record + (draw.randrange(1, 20) << 85)
+    return ShardPosition(
+        PositionType.AFTER_SEQUENCE_NUMBER,
+        sequence_number=str(value),
+        record=str(record),
+        arrived_millis=now - draw.randrange(86_400_000),
+        caught_up_millis=now - draw.randrange(10_000),
+    )
+
+
+def test_an_idle_shard_takes_at_most_40_bytes_of_an_offset() -> None:
+    """An offset of thousands of shards is written for each micro-batch, so it has to be small."""
+    draw = random.Random(7)
+    shards = {f"shardId-{number:012d}": _idle(number, draw) for number in range(8_000)}
+    assert len(json.dumps(StreamPositions({"s": shards}).to_json())) <= 40 * 8_000
+
+
+def test_a_packed_text_that_becomes_too_large_is_refused() -> None:
+    """A few kilobytes that claim to be gigabytes take no memory."""
+    bomb = base64.b64encode(zlib.compress(bytes(20 * 1024 * 1024))).decode()
+    with pytest.raises(PositionsError, match="packed positions cannot be read: it is cut off or too large"):
+        StreamPositions.from_json({"version": 3, "streams": {"s": bomb}})
+
+
+@given(st.binary(max_size=300))
+def test_damage_of_a_packed_text_is_one_error(damage: bytes) -> None:
+    """Whatever the text holds, it is refused as no positions, or read."""
+    text = base64.b64encode(zlib.compress(damage)).decode()
+    with pytest.raises(PositionsError):
+        StreamPositions.from_json({"version": 3, "streams": {"s": text}})
+
+
+@given(st.integers(0, 5_000), st.integers(0, 255))
+def test_a_damaged_byte_of_a_packed_text_is_one_error(place: int, byte: int) -> None:
+    """A byte that changed inside is found, or gives positions: nothing else is raised."""
+    draw = random.Random(8)
+    packed = StreamPositions({"s": {f"shardId-{n:012d}": _idle(n, draw) for n in range(64)}}).to_json()["streams"]["s"]
+    content = bytearray(zlib.decompress(base64.b64decode(packed)))
+    content[place % len(content)] = byte
+    damaged = base64.b64encode(zlib.compress(content)).decode()
+    with suppress(PositionsError):
+        StreamPositions.from_json({"version": 3, "streams": {"s": damaged}})
+
+
 @pytest.mark.parametrize(
     "value",
     [
         {},
         [],
-        {"version": 3, "streams": {}},
+        {"version": 4, "streams": {}},
+        {"version": 3, "streams": {"s": []}},
+        {"version": 3, "streams": {"s": "not packed"}},
+        {"version": 3, "streams": {"s": "eJw="}},
+        {"version": 2, "streams": {"s": "eJw="}},
         {"version": 2, "streams": {}, "created": []},
         {"version": 1},
         {"version": 1, "streams": {"s": []}},

@@ -190,7 +190,7 @@ class ShardBuffer:
         Raises:
             NotAtHandError: a spilled segment has to be looked into, which is not in memory.
         """
-        if position.rank > self._end.rank or self._end.rank[0] == 0:
+        if position is self._end or position.rank > self._end.rank or self._end.rank[0] == 0:
             return ShardReach(position)
         end, rows, nbytes = position, 0, 0
         for segment in self._segments[self._index_after(position) :]:

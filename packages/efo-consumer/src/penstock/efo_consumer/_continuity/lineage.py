@@ -32,6 +32,11 @@ class ShardGraph:
         for parent in parents:
             self._children.setdefault(parent, set()).add(shard_id)
 
+    @property
+    def has_children(self) -> bool:
+        """Whether any shard is known to follow another one."""
+        return bool(self._children)
+
     def parents(self, shard_id: str) -> tuple[str, ...]:
         """Give the known parents."""
         return self._parents.get(shard_id, ())
@@ -103,7 +108,7 @@ class ShardGraph:
         before the positions began).
         """
         found: set[str] = set()
-        for shard_id, position in positions.items():
+        for shard_id, position in positions.items() if self._children else ():
             if not position.is_shard_end:
                 continue
             for child in self._children.get(shard_id, ()):

@@ -14,12 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
+from penstock.efo_consumer._model.packing import PackedPosition, pack, unpack
 from penstock.efo_consumer.errors import PositionsError
 
 _VERSION = 2
-_READ_VERSIONS = (1, 2)
+_PACKED_VERSION = 3
+_READ_VERSIONS = (1, _VERSION, _PACKED_VERSION)
+# Fewer are better read as they are.
+_PACKED_SHARDS = 64
 
 
 class PositionType(StrEnum):
@@ -99,7 +104,7 @@ class ShardPosition:
         """Whether nothing can follow in this shard."""
         return self.type is PositionType.SHARD_END
 
-    @property
+    @cached_property
     def rank(self) -> tuple[int, int]:
         """The total order of positions of one shard; sequence numbers count as integers.
 
@@ -109,6 +114,19 @@ class ShardPosition:
         if self.sequence_number is not None:
             return (1, int(self.sequence_number))
         return (2, 0) if self.is_shard_end else (0, 0)
+
+    @property
+    def with_facts(self) -> tuple[PositionType, int | None, str | None, int | None, str | None, int | None, str | None]:
+        """All fields in their order, to compare what is known of two positions, too."""
+        return (
+            self.type,
+            self.timestamp_millis,
+            self.sequence_number,
+            self.caught_up_millis,
+            self.record,
+            self.arrived_millis,
+            self.first_record,
+        )
 
     def __str__(self) -> str:
         value = self.timestamp_millis if self.sequence_number is None else self.sequence_number
@@ -223,42 +241,51 @@ class StreamPositions:
     def to_json(self) -> dict[str, Any]:
         """Give `{"version": 2, "streams": {stream: {shard: position}}, "created": {stream: millis}}`, in stable order.
 
-        `created` is left out if nothing is known.
+        `created` is left out if nothing is known. Of a stream with 64 shards or more the positions are a packed text,
+        and the version is 3.
         """
-        document: dict[str, Any] = {
-            "version": _VERSION,
-            "streams": {
-                stream: {shard: position.to_json() for shard, position in sorted(shards.items())}
-                for stream, shards in sorted(self.streams.items())
-            },
-        }
+        streams = {stream: _shards_to_json(shards) for stream, shards in sorted(self.streams.items())}
+        is_packed = any(isinstance(shards, str) for shards in streams.values())
+        document: dict[str, Any] = {"version": _PACKED_VERSION if is_packed else _VERSION, "streams": streams}
         if self.created:
             document["created"] = dict(sorted(self.created.items()))
         return document
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamPositions:
-        """Read what `to_json` gave, of this version or version 1.
+        """Read what `to_json` gave, of this version or an earlier one.
 
         Raises:
             PositionsError: the version is unknown, or the value is not positions.
         """
         version = value.get("version") if isinstance(value, Mapping) else None
         if version not in _READ_VERSIONS:
-            raise PositionsError(f"unknown version {version!r} of positions (this release reads 1 and {_VERSION})")
+            raise PositionsError(
+                f"unknown version {version!r} of positions (this release reads 1 to {_PACKED_VERSION})"
+            )
         streams = value.get("streams")
-        if not isinstance(streams, Mapping) or not all(isinstance(shards, Mapping) for shards in streams.values()):
+        kinds = Mapping | str if version == _PACKED_VERSION else Mapping
+        if not isinstance(streams, Mapping) or not all(isinstance(shards, kinds) for shards in streams.values()):
             raise PositionsError("positions need one object of shards per stream")
         created = value.get("created", {})
         if not isinstance(created, Mapping):
             raise PositionsError(f"created needs milliseconds per stream, got {created!r}")
         return cls(
-            {
-                stream: {shard: ShardPosition.from_json(position) for shard, position in shards.items()}
-                for stream, shards in streams.items()
-            },
+            {stream: _shards_from_json(shards) for stream, shards in streams.items()},
             {stream: millis for stream in created if (millis := _millis(created, stream)) is not None},
         )
+
+
+def _shards_to_json(shards: Mapping[str, ShardPosition]) -> dict[str, Any] | str:
+    if len(shards) < _PACKED_SHARDS:
+        return {shard: position.to_json() for shard, position in sorted(shards.items())}
+    return pack([PackedPosition(shard, *position.with_facts) for shard, position in sorted(shards.items())])
+
+
+def _shards_from_json(shards: Mapping[str, Any] | str) -> dict[str, ShardPosition]:
+    if not isinstance(shards, str):
+        return {shard: ShardPosition.from_json(position) for shard, position in shards.items()}
+    return {one.shard_id: ShardPosition(PositionType(one.type), *one[2:]) for one in unpack(shards)}
 
 
 @dataclass(frozen=True)
@@ -305,7 +332,7 @@ def ranges_between(start: StreamPositions, end: StreamPositions) -> list[ShardRa
     for stream, shards in sorted(end.streams.items()):
         for shard, upto in sorted(shards.items()):
             after = start.get(stream, shard) or ShardPosition.trim_horizon()
-            if after != upto:
+            if after is not upto and after != upto:
                 ranges.append(ShardRange(stream, shard, after, upto, end.created.get(stream)))
     for stream, shards in start.streams.items():
         for shard, position in shards.items():

@@ -79,40 +79,44 @@ class _Walk:
         self._rows = 0
         self._nbytes = 0
         self._jumped = False
+        # Of thousands of shards most are idle: each is looked at once, and again when it has moved.
+        self._unsettled = [(stream, shard_id) for stream, shards in start.streams.items() for shard_id in shards]
+        self._waiting: dict[ShardKey, ShardReach] = {}
 
     def settle(self) -> None:
         """Move shards without further records to their ends, and let children enter, until nothing moves."""
-        moved = True
-        while moved:
-            moved = False
-            for stream, shards in self._positions.items():
-                for shard_id, position in shards.items():
-                    buffer = self._buffers.get((stream, shard_id))
-                    if buffer is None or position.is_shard_end:
-                        continue
-                    rest = buffer.available(position)
-                    if not rest.rows and rest.end != position:
-                        self._jumped |= not buffer.covers(position)
-                        shards[shard_id] = rest.end
-                        moved = True
-                graph = self._graphs.get(stream)
-                if graph is None:
-                    continue
-                entrants = graph.entrants(shards)
-                for shard_id in entrants:
-                    shards[shard_id] = entering(shards[one] for one in graph.parents(shard_id) if one in shards)
-                    moved = True
+        while self._unsettled:
+            streams = set()
+            for key in self._unsettled:
+                self._settle(key)
+                streams.add(key[0])
+            self._unsettled = [
+                (stream, shard_id) for stream in streams if stream in self._graphs for shard_id in self._enter(stream)
+            ]
+
+    def _settle(self, key: ShardKey) -> None:
+        stream, shard_id = key
+        position, buffer = self._positions[stream][shard_id], self._buffers.get(key)
+        self._waiting.pop(key, None)
+        if buffer is None or position is buffer.end or position.is_shard_end:
+            return
+        rest = buffer.available(position)
+        if rest.rows:
+            self._waiting[key] = rest
+        elif rest.end != position:
+            self._jumped |= not buffer.covers(position)
+            self._positions[stream][shard_id] = rest.end
+
+    def _enter(self, stream: str) -> list[str]:
+        graph, shards = self._graphs[stream], self._positions[stream]
+        entrants = graph.entrants(shards)
+        for shard_id in entrants:
+            shards[shard_id] = entering(shards[one] for one in graph.parents(shard_id) if one in shards)
+        return entrants
 
     def waiting(self, turn: int) -> list[tuple[ShardKey, ShardReach]]:
         """Give the shards that have more records, in turn order, with what they have."""
-        found = []
-        for stream, shards in self._positions.items():
-            for shard_id, position in shards.items():
-                buffer = self._buffers.get((stream, shard_id))
-                rest = buffer.available(position) if buffer is not None and not position.is_shard_end else None
-                if rest is not None and rest.rows:
-                    found.append(((stream, shard_id), rest))
-        found.sort(key=lambda item: item[0])
+        found = sorted(self._waiting.items(), key=lambda item: item[0])
         first = turn % len(found) if found else 0
         return found[first:] + found[:first]
 
@@ -156,6 +160,7 @@ class _Walk:
         step = buffer.reach(position, max_rows, max_bytes, at_least_one=at_least_one)
         self._jumped |= step.rows > 0 and not buffer.covers(position)
         self._positions[stream][shard_id] = step.end
+        self._unsettled.append(key)
         self._rows += step.rows
         self._nbytes += step.nbytes
         return step.rows > 0

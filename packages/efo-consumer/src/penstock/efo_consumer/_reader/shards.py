@@ -244,10 +244,10 @@ class SessionShards:
             self._begin_children(stream)
 
     def _begin_children(self, stream: str) -> None:
-        if self._closed:
+        graph = self.graphs[stream]
+        if self._closed or not (graph.has_children or self._finished.get(stream)):
             return
         standing = self._standing(stream)
-        graph = self.graphs[stream]
         for child in () if self._named_only else graph.entrants(standing):
             parents = [standing[parent] for parent in graph.parents(child) if parent in standing]
             self._begin((stream, child), entering(parents))

@@ -44,7 +44,8 @@ _POSITION_KINDS = {number: kind for kind, number in _POSITION_TYPES.items()}
 
 def _to_message(kind: Callable[..., _T], value: object, **others: object) -> _T:
     """A message whose fields have the names of the value's, and hold the same but for `others`."""
-    return kind(**{**vars(value), **others})
+    names = [one.name for one in fields(value) if one.name not in others]  # type: ignore[arg-type]  # a dataclass
+    return kind(**{name: getattr(value, name) for name in names}, **others)
 
 
 def _from_message(kind: type[_T], message: object, **others: object) -> _T:

@@ -195,7 +195,7 @@ def says_more(latest: StreamPositions, start: StreamPositions) -> bool:
     alone waits for the next micro-batch.
     """
     return latest.streams != start.streams or any(
-        vars(position) != vars(start.streams[stream][shard])
+        position.with_facts != start.streams[stream][shard].with_facts
         for stream, shards in latest.streams.items()
         for shard, position in shards.items()
     )
