@@ -14,7 +14,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-from tools import java_archive
+from tools import quick_spark
 
 # Of each file that takes long: how many seconds, and how many of the processor, by `hatch run test --record-durations`.
 # A file is one process's: the last one to begin decides when all is done, so it must be a short one.
@@ -43,8 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let all JVMs that tests start, and those that these start, be quick to start."""
-    os.environ["JAVA_TOOL_OPTIONS"] = f"{java_archive.USING} {os.environ.get('JAVA_TOOL_OPTIONS', '')}".strip()
+    """Let all JVMs that tests start, and the Pythons that these start, be quick to start."""
+    quick_spark.use()
 
 
 @pytest.hookimpl(trylast=True)

@@ -23,10 +23,15 @@ _SERVER = {
 }
 
 
+def spark_home() -> Path:
+    """Where Spark is: the home that this process names, or PySpark's own."""
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+
+
 @contextlib.contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
     """The URL of a server in a process of its own, as users have it, that runs while this is entered."""
-    home = Path(pyspark.__file__).parent
+    home = spark_home()
     settings = {**_SERVER, "spark.sql.warehouse.dir": str(folder / "warehouse")}
     command = [
         str(home / "bin" / "spark-submit"),

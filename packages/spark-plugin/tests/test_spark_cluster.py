@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
+from connect_servers import spark_home
 from patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds executors, and binds 127.0.0.2, as Linux does")
 
-_HOME = Path(pyspark.__file__).parent
 _DRIVER = Path(__file__).with_name("cluster_driver.py")
 # Processes that live for a minute gain nothing from the second compiler.
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -31,7 +30,7 @@ class Cluster:
         self._workers: list[subprocess.Popen[bytes]] = []
         self._environment = {
             **os.environ,
-            "SPARK_HOME": str(_HOME),
+            "SPARK_HOME": str(spark_home()),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": _QUICK,
             "PYSPARK_PYTHON": sys.executable,
@@ -90,7 +89,7 @@ class Cluster:
     def _daemon(self, name: str, ready: str, *arguments: str) -> tuple["subprocess.Popen[bytes]", str]:
         log = self._folder / f"{name}-{len(self._workers)}.log"
         command = [
-            str(_HOME / "bin" / "spark-class"),
+            str(spark_home() / "bin" / "spark-class"),
             f"org.apache.spark.deploy.{name}",
             *("--host", "127.0.0.1", "--port", "0", "--webui-port", "0"),
             *arguments,

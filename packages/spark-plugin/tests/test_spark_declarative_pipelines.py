@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
-from connect_servers import connect_server
+from connect_servers import connect_server, spark_home
 from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark.pipelines", reason="Spark has declarative pipelines from 4.1 on")
@@ -48,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def run(tmp_path: Path, server: Server) -> Callable[[str], "subprocess.CompletedProcess[str]"]:
     """Runs a file of definitions by `spark-pipelines run`."""
-    home = Path(pyspark.__file__).parent
+    home = spark_home()
     environment = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(folder=tmp_path))
 

@@ -1,24 +1,34 @@
-"""Classes that Spark's JVMs have loaded, archived: those of the tests start in half the processor time.
+"""A home of Spark for tests, whose processes are quick to start: PySpark's own one, with what it loads prepared.
 
 `hatch run test` makes it once for an environment, which takes half a minute; the root's `conftest.py` names it to all
-JVMs that tests start. Java leaves an archive aside that is not of its own build and class path.
+processes that tests start. Two things are of its own:
+
+- An archive of the classes that Spark's JVMs load: they start in half the processor time. Java leaves an archive aside
+  that is not of its own build and class path.
+- `pyspark.zip`, from which Spark has its Python workers import PySpark, holds compiled modules too. Python keeps
+  nothing that it compiles of a zip file: each worker would compile all of PySpark again, most of a second's work.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import marshal
 import os
 import subprocess
 import sys
 import tempfile
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
 FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The JVMs of tests live for minutes at most: they gain nothing from the second compiler, nor from several threads that
 collect garbage, which take a quarter of the processor time."""
-ARCHIVE = Path(sys.prefix) / "share" / f"spark-{version('pyspark')}-classes.jsa"
-# Without the log: it would be among what a JVM prints.
-USING = f"{FLAGS} -Xshare:auto -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off"
+HOME = Path(sys.prefix) / "share" / f"spark-{version('pyspark')}"
+ARCHIVE = HOME / "classes.jsa"
+_OPTIONS = "JAVA_TOOL_OPTIONS"
+_UNCHECKED = 0b01
+"""In the header of a compiled module: it is taken as it is, whatever its source says."""
 
 # What most tests have Spark do. A server of Spark Connect starts beside the session.
 _WORK = """\
@@ -101,19 +111,62 @@ gateway.proc.wait()
 """
 
 
+def use() -> None:
+    """Let all processes that this one starts take the home, if it is there."""
+    if ARCHIVE.exists():
+        # Without Java's log: it would be among what a JVM prints.
+        options = f"{FLAGS} -Xshare:auto -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off"
+        os.environ["SPARK_HOME"] = str(HOME)
+    else:
+        options = FLAGS
+    os.environ[_OPTIONS] = f"{options} {os.environ.get(_OPTIONS, '')}".strip()
+
+
 def make() -> bool:
-    """Make the archive if it is not there; whether it is now."""
+    """Make the home if it is not there; whether it is now. The archive is made last: it says that all is there."""
     if ARCHIVE.exists():
         return True
-    ARCHIVE.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as folder:
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    for part in ("bin", "data", "jars", "sbin"):
+        _link(HOME / part, installed / part)
+    libraries = HOME / "python" / "lib"
+    libraries.mkdir(parents=True, exist_ok=True)
+    for library in (installed / "python" / "lib").iterdir():
+        _compiled(library, libraries / library.name)
+    return _archived()
+
+
+def _link(link: Path, target: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+def _compiled(library: Path, copy: Path) -> None:
+    """Copy a zip file of modules, each with what it is compiled to beside it; PySpark's own tests are left out."""
+    with zipfile.ZipFile(library) as modules, zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as made:
+        for info in modules.infolist():
+            if "/tests/" in info.filename:
+                continue
+            source = modules.read(info)
+            made.writestr(info, source)
+            if info.filename.endswith(".py"):
+                code = compile(source, f"{copy}/{info.filename}", "exec", dont_inherit=True)
+                header = importlib.util.MAGIC_NUMBER + _UNCHECKED.to_bytes(4, "little") + bytes(8)
+                made.writestr(f"{info.filename}c", header + marshal.dumps(code))
+
+
+def _archived() -> bool:
+    with tempfile.TemporaryDirectory(dir=HOME) as folder:
         made = Path(folder) / ARCHIVE.name
         options = f"{FLAGS} -XX:ArchiveClassesAtExit={made} -Xlog:cds=off -Xlog:cds+dynamic=off"
         work = Path(folder) / "work.py"
         work.write_text(_WORK)
         ended = subprocess.run(
             [sys.executable, str(work), folder],
-            env={**os.environ, "JAVA_TOOL_OPTIONS": options, "PYSPARK_PYTHON": sys.executable},
+            env={**os.environ, _OPTIONS: options, "SPARK_HOME": str(HOME), "PYSPARK_PYTHON": sys.executable},
             cwd=folder,
             capture_output=True,
             text=True,
