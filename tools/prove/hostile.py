@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> bool:
     for number in range(arguments.times):
         seed = random.randrange(10**6) if arguments.seed is None else arguments.seed + number
         paths = [*READER, *(SPARK if arguments.spark else ())]
-        options = ["-q", "-n", "2", "--dist", "loadfile", "--kinesis-profile", "hostile", "--kinesis-seed", str(seed)]
+        options = ["-q", "-n", "4", "--dist", "loadfile", "--kinesis-profile", "hostile", "--kinesis-seed", str(seed)]
         if subprocess.run([sys.executable, "-m", "pytest", *options, *paths], check=False).returncode:
             print(f"the hostile profile fails: hatch run prove hostile --seed {seed}")
             return False
