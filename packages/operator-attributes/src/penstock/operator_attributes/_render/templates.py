@@ -2,13 +2,11 @@
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from penstock.operator_attributes._render.theme import STATES, variables
 from penstock.operator_attributes._render.words import bytes_text, count, place_text, role_text, seconds_text
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 # What XML 1.0 cannot hold, not even escaped.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
@@ -20,10 +18,7 @@ def render(name: str, **values: object) -> str:
 
 
 @cache
-def _environment() -> "Environment":
-    # Only who asks for a picture pays for its import: each Spark worker imports this package.
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("penstock.operator_attributes._render"),
         autoescape=True,
