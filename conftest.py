@@ -24,11 +24,8 @@ RECORDED_SECONDS = 5.0
 BUSY = 0.4
 # So many processes run the busy files. They are as many as the processors that the suite is written for.
 BUSY_WORKERS = 2
-# What CI installs where it may, and what its machine may not have: the only reasons for which it skips tests.
-MISSING = (
-    *("kinesis-local is not installed", "no chromium", "needs libfaketime"),
-    *("this machine has no IPv6", "needs a name space of its own"),
-)
+# What a machine of CI may not have, and nobody can install: the only reasons for which tests are skipped there.
+MISSING = ("this machine has no IPv6", "needs a name space of its own")
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("usual", deadline=None)
@@ -87,21 +84,30 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """In CI no file is skipped as a whole."""
+    report = yield
+    _refuse_skipping(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI nothing is skipped unnoticed: a reason that is not known there is a failure."""
+    """In CI nothing is skipped unnoticed."""
     report = yield
     if report.when == "teardown" and item.config.getoption("--record-durations"):
         report.user_properties.append(("processor", _processor_seconds()))
-    if (
-        report.skipped
-        and os.environ.get("CI")
-        and not hasattr(report, "wasxfail")
-        and isinstance(report.longrepr, tuple)
-    ):
+    if not hasattr(report, "wasxfail"):
+        _refuse_skipping(report)
+    return report
+
+
+def _refuse_skipping(report: pytest.CollectReport | pytest.TestReport) -> None:
+    """Let a reason that is not known in CI be a failure there."""
+    if report.skipped and os.environ.get("CI") and isinstance(report.longrepr, tuple):
         reason = report.longrepr[2]
         if not any(known in reason for known in MISSING):
             report.outcome, report.longrepr = "failed", f"skipped in CI: {reason}"
-    return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -146,17 +152,3 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             for name, taken in sorted(long.items(), key=lambda one: -one[1][0])
         ]
         DURATIONS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show how each test failed that was tried again: whether it passed then or not, something is wrong with it."""
-    reports = terminalreporter.getreports("rerun")
-    if reports:
-        terminalreporter.section("tried again")
-    for report in reports:
-        terminalreporter.write_sep("_", report.nodeid)
-        terminalreporter.write_line(report.longreprtext)
-        # What it printed, too: Java says there why a session did not start.
-        for name, content in report.sections:
-            terminalreporter.write_sep("-", name)
-            terminalreporter.write_line(content)
