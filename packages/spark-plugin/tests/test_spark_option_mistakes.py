@@ -1,9 +1,11 @@
 """What people write by mistake, or out of habit from elsewhere, is answered with the name, the value and the cure."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from penstock.spark_plugin import KinesisOptions
@@ -118,3 +120,48 @@ def test_a_query_that_would_overwrite_a_stream_is_told_its_output_mode(spark: Sp
     writer = records.writeStream.format("kinesis").options(streamName="s", region="us-east-1").outputMode("complete")
     with pytest.raises(Exception, match=r"cannot be overwritten: write with outputMode\('append'\), or 'update'"):
         writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination(60)
+
+
+@pytest.fixture
+def stream(make_stream: Callable[[int], Any]) -> Any:
+    made = make_stream(1)
+    made.put(1)
+    return made
+
+
+def test_a_stream_is_no_table(spark: SparkSession, stream: Any, tmp_path: Path) -> None:
+    """Spark keeps no options of a table: one that cannot be read says what to do, also where it is left by a write."""
+    options = stream.options()
+    spelled = ", ".join(f"{name} '{text}'" for name, text in options.items())
+    rows = spark.createDataFrame([("a", "k")], "data string, partitionKey string")
+    with pytest.raises(AnalysisException, match="use CREATE TEMPORARY VIEW … USING kinesis OPTIONS"):
+        spark.sql(f"CREATE TABLE made USING kinesis OPTIONS ({spelled})")
+    with pytest.raises(AnalysisException, match=r"no option is given at all, as for a table: .* Drop it; read by load"):
+        spark.sql(f"CREATE TABLE made USING kinesis OPTIONS ({spelled}) AS SELECT 'a' AS data, 'k' AS partitionKey")
+    live = spark.readStream.format("kinesis").options(**options, initialPosition="TRIM_HORIZON").load()
+    writer = live.select("data", "partitionKey").writeStream.format("kinesis").options(**options)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    try:
+        spark.sql(f"CREATE TABLE declared (data string, partitionKey string) USING kinesis OPTIONS ({spelled})")
+        rows.write.format("kinesis").options(**options).mode("append").saveAsTable("saved")
+        writer.toTable("streamed").awaitTermination(60)
+        for name in ("declared", "streamed", "saved"):
+            with pytest.raises(AnalysisException, match="streamName' is required: no option is given at all, as for a"):
+                spark.table(name).count()
+        with pytest.raises(AnalysisException, match="streamName' is required: no option is given at all, as for a"):
+            spark.sql("INSERT INTO declared SELECT 'a', 'k'")
+    finally:
+        for name in ("declared", "streamed", "saved"):
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_views_are_read_and_not_written(spark: SparkSession, stream: Any) -> None:
+    """`STREAM` needs a view of a stream that is read; INSERT INTO says by what a stream is written."""
+    spelled = ", ".join(f"{name} '{text}'" for name, text in stream.options().items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW held USING kinesis OPTIONS ({spelled})")
+    with pytest.raises(AnalysisException, match=r"'shardId': is not written; .*INSERT INTO a view gives all columns"):
+        spark.sql("INSERT INTO held SELECT * FROM held")
+    with pytest.raises(AnalysisException, match="not a temp view of streaming logical plan"):
+        spark.sql("SELECT * FROM STREAM held")
+    spark.readStream.format("kinesis").options(**stream.options()).load().createOrReplaceTempView("live")
+    assert spark.sql("SELECT data FROM STREAM live").isStreaming

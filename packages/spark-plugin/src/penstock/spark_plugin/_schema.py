@@ -123,7 +123,13 @@ def sink_columns(schema: StructType, options: KinesisOptions, *, firehose: bool 
             if options.value_columns and name not in _STEERING:
                 continue
             wanted = "data" if firehose else "data, a partition key and, if you need them, explicitHashKey, streamName"
-            raise SchemaError(name, f"is not written; select {wanted}, or set 'valueFormat' to write all columns")
+            # INSERT INTO knows a view by the columns that it reads, and fills all of them.
+            hint = (
+                "; INSERT INTO a view gives all columns: use write.save()"
+                if names == read_schema(options).names
+                else ""
+            )
+            raise SchemaError(name, f"is not written; select {wanted}, or set 'valueFormat' to write all columns{hint}")
     return SinkColumns(data, key, hash_key, stream, value)
 
 

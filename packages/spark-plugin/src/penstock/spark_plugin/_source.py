@@ -22,6 +22,14 @@ from penstock.spark_plugin._schema import check_read_schema, read_schema
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin.errors import IrrelevantOptionError, MissingOptionError, SparkPluginError
 
+_NO_OPTIONS = (
+    "no option is given at all, as for a table: saveAsTable, toTable and CREATE TABLE leave one without any, and a "
+    "stream cannot be a table. Drop it; read by load(), or by CREATE TEMPORARY VIEW … USING kinesis OPTIONS (…), and "
+    "write by save() or start()"
+)
+"""Spark keeps no options of a table for a source of Python, and does not tell it of the table. It does not ask for the
+schema of one, either."""
+
 
 class KinesisDataSource(DataSource):
     """Amazon Kinesis Data Streams, for `read`, `readStream`, `write` and `writeStream`.
@@ -50,7 +58,7 @@ class KinesisDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that are read. Spark asks as the DataFrame is made: the moment of `efoRegistration=eager`."""
-        self._require_stream()
+        self._require_stream("it says which stream is read")
         # Not called for a write: with this the frame is refused as it is made, not as it is used.
         check_use(self.options, Use.ANY_READ)
         if self._eager:
@@ -90,6 +98,8 @@ class KinesisDataSource(DataSource):
         """A writer of a DataFrame."""
         check_use(self.options, Use.WRITE)
         refuse_overwrite(overwrite)
+        if not self.options and "streamName" not in schema.names:
+            raise MissingOptionError("streamName", _NO_OPTIONS)
         from penstock.spark_plugin._writing._writer import KinesisBatchWriter
 
         return KinesisBatchWriter(self._parsed, schema)
@@ -102,6 +112,6 @@ class KinesisDataSource(DataSource):
 
         return KinesisStreamWriter(self._parsed, schema)
 
-    def _require_stream(self) -> None:
+    def _require_stream(self, why: str = _NO_OPTIONS) -> None:
         if not self._parsed.stream_name and self._parsed.stream_name_pattern is None:
-            raise MissingOptionError("streamName", "it says which stream is read")
+            raise MissingOptionError("streamName", why)

@@ -62,5 +62,7 @@ def from_elsewhere(name: str) -> ForeignOptionError | None:
             _KAFKA_CREDENTIALS if low.startswith("kafka.sasl.") else "nothing of Kafka's clients is here: leave it out"
         )
         return ForeignOptionError(name, _KAFKA, _KAFKA_CLIENT.get(low, other))
+    if low.startswith("option."):  # what OPTIONS of a table are called beside their own names
+        return ForeignOptionError(name, _SPARK, _NO_TABLE)
     known, connector, remedy = _BY_NAME.get(low, ("", "", ""))
     return ForeignOptionError(known, connector, remedy) if known else None
