@@ -3,6 +3,7 @@
 import importlib
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -11,15 +12,18 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 from urllib.parse import parse_qs
 from urllib.request import Request, urlopen
 
+import botocore.session
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock.aws import AwsCredentialsError, AwsOptionError, AwsOptions, AwsSession
+from penstock.aws._provider import provided_credentials
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import aws_options, shared_session
@@ -394,3 +398,30 @@ def test_sessions_are_shared_by_those_alone_who_would_make_the_same(monkeypatch:
     for number in range(20):
         shared_session(AwsOptions(region=f"eu-west-{number}"))
     assert shared_session(one) is not first
+
+
+def test_the_guide_s_function_asks_databricks_for_a_service_credential(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it stands in the guide, with a stand-in for the API that Databricks has in its Python workers."""
+    guide = Path(__file__).parents[3] / "docs" / "pages" / "how-to" / "databricks.md"
+    (code,) = re.findall(r"```python\n(.*?)```", guide.read_text().partition("service credential of Unity")[2], re.S)[
+        :1
+    ]
+    (tmp_path / "unity_credentials.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = []
+
+    def give(name: str) -> botocore.session.Session:
+        asked.append(name)
+        session = botocore.session.Session()
+        session.set_credentials("unity-key", "unity-secret", "unity-token")
+        return session
+
+    api = ModuleType("databricks.service_credentials")
+    api.getServiceCredentialsProvider = give  # type: ignore[attr-defined]  # as Databricks has it
+    monkeypatch.setitem(sys.modules, "databricks", ModuleType("databricks"))
+    monkeypatch.setitem(sys.modules, "databricks.service_credentials", api)
+    given = provided_credentials("unity_credentials:kinesis_reader").get_frozen_credentials()
+    assert asked == ["kinesis-reader"]
+    assert (given.access_key, given.secret_key, given.token) == ("unity-key", "unity-secret", "unity-token")

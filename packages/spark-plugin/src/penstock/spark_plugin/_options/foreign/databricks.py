@@ -57,8 +57,8 @@ DATABRICKS: tuple[ForeignOption, ...] = (
     ),
     *_not_needed("an idle stream makes no empty micro-batches", "avoidEmptyBatches", harmless=("true",)),
     *_refused(
-        "it exists in Databricks alone: assume its role by `roleArn`, or give a function of Python by "
-        "`credentialsProvider`",
+        "it exists in Databricks alone: give a function that asks for it by `credentialsProvider`, as the guide for "
+        "Databricks shows, or assume its role by `roleArn`",
         "serviceCredential",
     ),
 )
