@@ -3,10 +3,11 @@
 import json
 import re
 import socket
+import struct
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import grpc
@@ -46,6 +47,9 @@ SMALL_REQUEST_BYTES = 16 * MIB
 GROWTH_BYTES = 300 * MIB
 # What clients may fill before it is known who they are.
 STRANGERS_BYTES = 32 * MIB
+# Of some thousand calls that wait until it is known who makes them: their windows, and what gRPC needs for each.
+WAITING_BYTES = {"sink-gateway": 300 * MIB}
+SMALL_WAITING_BYTES = 150 * MIB
 # What a service may say of a message that it can read; the rest would be a mistake of its own.
 TOLD = {
     grpc.StatusCode.OK,
@@ -123,6 +127,34 @@ def test_messages_of_strangers_do_not_fill_the_memory(service: Service, method: 
             time.sleep(0.005)  # its memory tells nobody when it grows
         assert {answer.result()[0] for answer in answers} == {expected}
     assert most - before < STRANGERS_BYTES
+
+
+def test_calls_of_strangers_that_wait_do_not_fill_the_memory(service: Service):
+    """Thousands of them at once, each with the beginning of a large message that goes no further: HTTP/2 by hand."""
+    before = most = service.resident_bytes()
+    begun = struct.pack(">xI", SMALL_REQUEST_BYTES - 100) + b"x" * 60_000
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(connect(service)) for _ in range(40)]
+        for connection in crowd:
+            # What is beyond the window is not read, and so not sent.
+            connection.settimeout(0.2)
+            with suppress(TimeoutError, ConnectionError):
+                connection.sendall(PREFACE + settings_frame())
+                for number in range(1, 400, 2):
+                    parts = [begun[at : at + 16_000] for at in range(0, len(begun), 16_000)]
+                    call = headers_frame(number, service.quick(), token=None)
+                    connection.sendall(call + b"".join(frame(0, 0, number, part) for part in parts))
+            most = max(most, service.resident_bytes())
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            most = max(most, service.resident_bytes())
+            time.sleep(0.01)  # as above
+    # Of too many that wait gRPC ends some, also those of others, by CANCELLED: until the crowd has gone.
+    deadline = time.monotonic() + DEADLINE
+    with raw_channel(service.address) as friend:
+        while ask(friend, service.quick())[0] is not grpc.StatusCode.OK:
+            assert time.monotonic() < deadline
+    assert most - before < WAITING_BYTES.get(service.name, SMALL_WAITING_BYTES)
 
 
 def test_a_message_that_is_small_only_while_it_is_compressed_is_refused(service: Service):

@@ -20,6 +20,7 @@ from security_tools import (
     DEADLINE,
     PREFACE,
     TOKEN,
+    Pki,
     Service,
     ask,
     connect,
@@ -131,8 +132,8 @@ def test_more_connections_than_allowed_are_turned_away(tmp_path):
                 assert time.monotonic() < deadline
 
 
-def test_slow_clients_are_ended(services):
-    """One says nothing, one begins a message and never ends it, one sends a byte now and then: all without an answer.
+def test_slow_clients_are_ended(services, tmp_path):
+    """One says nothing, also where TLS is wanted, one begins a message and never ends it, one sends a byte now and then: all without an answer.
 
     They are closed by the deadline of the handshake, or because they answer no ping.
     """
@@ -140,6 +141,8 @@ def test_slow_clients_are_ended(services):
     with ExitStack() as stack:
         ended = threading.Event()
         silent, half, dripping = [], [], []
+        tls = stack.enter_context(running("stage-scheduler", tmp_path, **Pki(tmp_path).server_settings()))
+        silent.append(stack.enter_context(connect(tls)))
         for service in services:
             silent.append(stack.enter_context(connect(service)))
             path = service.quick()
@@ -160,8 +163,7 @@ def test_slow_clients_are_ended(services):
         dripper = threading.Thread(target=drip)
         dripper.start()
         try:
-            for kind in (silent, half):
-                assert [has_ended(connection, deadline) for connection in kind] == [True] * len(services)
+            assert all([has_ended(connection, deadline) for connection in (*silent, *half)])
             # What drips is alive: it may go on, in a call of its own, for as long as it likes.
             assert all(answers(service) for service in services)
         finally:

@@ -40,6 +40,8 @@ class Servicer(pb_grpc.StageSchedulerServiceServicer):
     async def GetJob(self, request, context):
         if request.job_id == "missing":
             await abort_with(context, JobNotFoundError(request.job_id), {JobNotFoundError: grpc.StatusCode.NOT_FOUND})
+        if request.job_id == "defect":
+            raise FileNotFoundError("/srv/kept-here")
         metadata = dict(context.invocation_metadata())
         return pb.GetJobResponse(job=pb.Job(job_id=metadata.get("traceparent", "none")))
 
@@ -102,6 +104,17 @@ async def test_health_and_reflection_answer_while_the_server_is_open():
         listed = await call.read()
         call.cancel()
         assert SERVICE in {service.name for service in listed.list_services_response.service}
+
+
+async def test_an_error_that_nobody_foresaw_tells_nothing_from_inside(caplog):
+    """The log has it, with its traceback."""
+    async with server() as running, open_aio_channel(running.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as told:
+            await pb_grpc.StageSchedulerServiceStub(channel).GetJob(pb.GetJobRequest(job_id="defect"))
+    assert told.value.code() is grpc.StatusCode.INTERNAL
+    assert told.value.details() == "the service failed; its log says why"
+    assert "kept-here" not in str(told.value.trailing_metadata())
+    assert "/srv/kept-here" in caplog.text
 
 
 async def test_a_wrong_or_missing_token_is_refused_for_every_kind_of_call():

@@ -263,7 +263,7 @@ class GrpcServer:
         server = grpc.aio.server(
             interceptors=interceptors,
             options=[
-                *channel_options(settings.max_message_bytes, self._max_request_bytes),
+                *self._receiving_options(),
                 # Two servers on one port would each get half of the calls.
                 ("grpc.so_reuseport", 0),
                 # Half of the clients' interval: a ping that is a moment early is no offence.
@@ -301,6 +301,19 @@ class GrpcServer:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._server = server
         return self
+
+    def _receiving_options(self) -> list[tuple[str, Any]]:
+        """As of all channels, but for what comes in.
+
+        Until it is known who makes them, calls wait unread, some thousands of them at a time, with what was sent.
+        """
+        options = dict(channel_options(self._settings.max_message_bytes, self._max_request_bytes))
+        options |= {"grpc.max_metadata_size": 16 * 1024, "grpc.absolute_max_metadata_size": 16 * 1024}
+        # Windows stay at 64 kB a call, instead of growing with the bandwidth, and grow for a message that is being read.
+        options["grpc.http2.bdp_probe"] = 0
+        if self._max_request_bytes < self._settings.max_message_bytes:
+            options["grpc.http2.lookahead_bytes"] = 16 * 1024
+        return list(options.items())
 
     def _checks(self) -> list[Any]:
         """The interceptors that ask who may do what, the outermost first."""
