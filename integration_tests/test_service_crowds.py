@@ -133,7 +133,7 @@ def test_more_connections_than_allowed_are_turned_away(tmp_path):
 
 
 def test_slow_clients_are_ended(services, tmp_path):
-    """One says nothing, also where TLS is wanted, one begins a message and never ends it, one sends a byte now and then: all without an answer.
+    """One says nothing, also where TLS is wanted; one ends no message, one sends a byte now and then: all unanswered.
 
     They are closed by the deadline of the handshake, or because they answer no ping.
     """
@@ -163,7 +163,7 @@ def test_slow_clients_are_ended(services, tmp_path):
         dripper = threading.Thread(target=drip)
         dripper.start()
         try:
-            assert all([has_ended(connection, deadline) for connection in (*silent, *half)])
+            assert all(has_ended(connection, deadline) for connection in (*silent, *half))
             # What drips is alive: it may go on, in a call of its own, for as long as it likes.
             assert all(answers(service) for service in services)
         finally:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, KinesisRequestEntry, Ordering, RemoteSink
@@ -89,6 +90,27 @@ async def test_a_record_that_only_the_writer_can_refuse_fails_alone() -> None:
         await other.write(entry("other 2"))
         await asyncio.wait_for(other.flush(end_of_input=True), SECONDS)
     assert sorted(accepted(fake)) == ["1", "2", "other 1", "other 2"]
+
+
+async def test_a_call_that_a_crowd_pushed_out_is_made_again() -> None:
+    """gRPC ends calls by CANCELLED where thousands wait before them, which is no answer of the gateway."""
+    fake, calls = FakeDestination(), []
+
+    class Crowded(SinkGatewayServicer):
+        async def Write(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.WriteResponse]:
+            calls.append(1)
+            if len(calls) < 3:
+                await context.abort(grpc.StatusCode.CANCELLED, "")
+            async for answer in super().Write(request_iterator, context):
+                yield answer
+
+    servicer = Crowded(SharedDestinations(lambda _: FakeSink(fake)))
+    server = GrpcServer(ServerSettings(drain_seconds=0.2), register=[servicer.add_to], service_names=[SERVICE_NAME])
+    async with server, remote(server.address).create_writer() as writer:
+        await writer.write(entry("1"))
+        await asyncio.wait_for(writer.flush(end_of_input=True), SECONDS)
+    assert accepted(fake) == ["1"]
+    assert len(calls) == 3
 
 
 async def test_an_error_that_nobody_foresaw_is_told_to_everybody_who_waits() -> None:

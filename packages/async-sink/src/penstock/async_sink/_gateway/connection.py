@@ -18,7 +18,13 @@ from penstock.rpc import ClientSecurity, open_aio_channel, typed_error
 
 # A gateway that restarts, drains or is overloaded, and a network that breaks. All else is for good.
 _WORTH_ANOTHER_TRY = frozenset(
-    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        # Of a server that ends, and of one before which thousands of calls wait.
+        grpc.StatusCode.CANCELLED,
+    }
 )
 _BACKOFF = BackoffPolicy(base=timedelta(seconds=0.1), maximum=timedelta(seconds=5), exponent=2.0)
 _CLOSE_SECONDS = 5.0

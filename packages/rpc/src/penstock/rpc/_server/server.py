@@ -309,7 +309,7 @@ class GrpcServer:
         """
         options = dict(channel_options(self._settings.max_message_bytes, self._max_request_bytes))
         options |= {"grpc.max_metadata_size": 16 * 1024, "grpc.absolute_max_metadata_size": 16 * 1024}
-        # Windows stay at 64 kB a call, instead of growing with the bandwidth, and grow for a message that is being read.
+        # Windows stay at 64 kB a call, and grow for a message that is being read: not with the bandwidth.
         options["grpc.http2.bdp_probe"] = 0
         if self._max_request_bytes < self._settings.max_message_bytes:
             options["grpc.http2.lookahead_bytes"] = 16 * 1024
