@@ -281,7 +281,7 @@ def test_lists_outlive_their_file_for_a_minute_and_then_nobody_gets_in(
     assert file.refusal(world.chain("kept")) is None
     now += 61
     with caplog.at_level(logging.ERROR):
-        assert "cannot be told which certificates are revoked" in str(file.refusal(world.chain("kept")))
+        assert "cannot check which certificates are revoked" in str(file.refusal(world.chain("kept")))
     assert "no client's certificate is taken any more" in caplog.text
     world.put(revocation_list(world.authority, world.leaves["lost"]))
     assert file.refusal(world.chain("kept")) is None

@@ -43,7 +43,7 @@ class Parent:
 
 
 class Child:
-    """A Python module that runs in a process group of its own and tells what it does in JSON lines.
+    """A Python module that runs in a process group of its own and reports what it does in JSON lines.
 
     Ctrl-C in the terminal does not reach it: the demo ends its children itself, in order. Its standard input stays
     open as long as the demo lives; a child that reads the end of it knows that the demo was killed.
@@ -102,7 +102,7 @@ class Child:
 
         Raises:
             ChildEndedError: it ended before.
-            TimeoutError: it did not tell in time.
+            TimeoutError: it did not report in time.
         """
         with self._changed:
             is_there = self._changed.wait_for(
@@ -112,7 +112,7 @@ class Child:
             return self.latest[key]
         if is_there:
             raise ChildEndedError(self.name, self._process.wait(), self.log)
-        raise TimeoutError(f"the {self.name} did not tell {key!r} within {timeout_seconds:.0f} s; see {self.log}")
+        raise TimeoutError(f"the {self.name} did not report {key!r} within {timeout_seconds:.0f} s; see {self.log}")
 
     def go_on(self) -> None:
         """Tell it to go on, if it waits for that."""

@@ -33,7 +33,7 @@ class Pace:
 
 
 async def produce(aws: AwsOptions, stream_name: str, rows: int | None, rate: float | None, parent: Parent) -> None:
-    """Write flights in order of departure and tell how many were accepted, until all are or the parent wants an end.
+    """Write flights in order of departure and report how many were accepted, until all are or the parent wants an end.
 
     The first few go alone: they warm Spark up. The others follow when the parent says so.
     """

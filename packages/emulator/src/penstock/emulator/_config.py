@@ -134,7 +134,7 @@ class EmulatorConfig:
     manual_clock: bool = False
     """Whether time stands still until it is moved over HTTP (`POST /_emulator/clock`)."""
     seed: int | None = None
-    """Seed of every random choice; None draws one, which `/_emulator/faults` tells. `behaviour` can have its own."""
+    """Seed of every random choice; None draws one, which `/_emulator/faults` shows. `behaviour` can have its own."""
 
     def __post_init__(self) -> None:
         for name in ("port", "tls_port"):

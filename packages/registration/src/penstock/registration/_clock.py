@@ -10,9 +10,9 @@ Clock = Callable[[], float]
 
 
 def elapsed_seconds() -> float:
-    """Seconds since some moment, counting also those that the machine slept, where the system can tell.
+    """Seconds since some moment, counting also those that the machine slept, where the system counts them.
 
-    A registry must notice that it was away, also while a laptop was closed: `time.monotonic` would not tell on Linux.
+    A registry must notice that it was away, also while a laptop was closed: on Linux `time.monotonic` does not.
     """
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)

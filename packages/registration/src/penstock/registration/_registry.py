@@ -15,7 +15,7 @@ _LOOK_SECONDS: Final = 2.0
 class ConsumerRegistry(Protocol):
     """Leases on stream consumers.
 
-    Both homes raise the same errors: what a call raises does not tell where the registry lives.
+    The registry raises the same errors in this process and behind an endpoint.
     """
 
     async def acquire(self, request: AcquireRequest) -> Lease:

@@ -89,7 +89,7 @@ class AcquireRequest:
     caller: AwsLocation | None = None
     """Where the caller's stream is: a registry behind an endpoint refuses a stream of another place than its own."""
     claim: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False)
-    """Made anew for each request, and kept by `replace`: tells a run that asks again from a later run of the job.
+    """Made anew for each request, kept by `replace`: distinguishes a run that asks again from a later run.
 
     `NAME/RUN` is a claim by a name that outlives the runs, such as one in a query's checkpoint: a later run of that
     name takes the lease over as the same job does, although its job id is another."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CLOSE_SECONDS = 5.0
-"""How long `close` waits unless told otherwise."""
+"""How long `close` waits by default."""
 
 
 class LoopThread:

@@ -50,7 +50,7 @@ def status_of(error: BaseException, table: StatusTable) -> grpc.StatusCode | Non
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: Exception, table: StatusTable) -> NoReturn:
     """End the call with the error's status; its class name and fields travel in the trailing metadata.
 
-    An `InternalError` is logged, and told in its words for clients.
+    An `InternalError` is logged, and sent in its words for clients.
 
     Raises:
         Exception: the error itself, when the table does not name it: a bug, which gRPC reports as UNKNOWN.
@@ -82,7 +82,7 @@ def typed_error(error: grpc.RpcError, types: Iterable[type[Exception]]) -> Excep
             try:
                 told = json.loads(fields)
                 known = inspect.signature(kind).parameters
-                # A newer service may tell more than this release knows.
+                # A newer service may send fields that this release does not know.
                 return kind(**{field: told[field] for field in told if field in known})
             except (TypeError, ValueError):
                 return None
@@ -94,7 +94,7 @@ _AWAY: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 def failed_call(error: BaseException | None) -> grpc.RpcError | None:
-    """The failed call that an error tells of, somewhere below it."""
+    """The failed call among the causes of an error."""
     while error is not None:
         if isinstance(error, grpc.RpcError):
             return error

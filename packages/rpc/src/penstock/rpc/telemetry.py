@@ -15,7 +15,7 @@ def set_up_tracing(service: str) -> Telemetry | None:
     """Export spans and metrics as the `OTEL_*` variables say.
 
     Returns what exports, to be shut down at the end; None when the variables name nothing, which is the default. Where
-    the page for Prometheus is, whose port the system may have picked, is told on standard error.
+    the page for Prometheus is, whose port the system may have picked, is written to standard error.
 
     Raises:
         RpcOptionError: an exporter is not installed, or a variable cannot be used.

@@ -23,7 +23,7 @@ _NOISY: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
 
 
 class _Quiet(logging.Filter):
-    """Drops what the OTLP exporter logs of each attempt: `Outage` tells it once."""
+    """Drops what the OTLP exporter logs of each attempt: `Outage` logs it once."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith(("Transient error", "Failed to export", "Shutdown in progress"))

@@ -91,7 +91,7 @@ def _walk(children: dict[str | None, list[dict[str, Any]]], per_name: int) -> li
         for one in siblings:
             counts[one["name"]] = counts.get(one["name"], 0) + 1
         shown: dict[str, int] = {}
-        # Those that took part in most are shown: an idle micro-batch tells little.
+        # Those that took part in most are shown: an idle micro-batch shows little.
         wanted = {
             id(one)
             for name in counts

@@ -190,7 +190,7 @@ class AwsDestination(ABC, Generic[R]):
 
     @abstractmethod
     async def send(self, client: JsonClient, entries: Sequence[R], result_handler: ResultHandler[R]) -> None:
-        """Send the entries by one call, and tell the handler which of them were not accepted, and their lanes (shards)
+        """Send the entries by one call, and report to the handler which were not accepted, and their lanes (shards)
         where the answer names them. What is raised goes through `ServiceApi.kind_of`."""
 
     async def open(self, writer: AsyncSinkWriter[Any, R]) -> None:

@@ -40,7 +40,7 @@ class _Sent:
 
 
 class GatewayConnection:
-    """One stream of batches at a time. `opened`, `granted`, `lost` and `failed` tell the writer what changed.
+    """One stream of batches at a time. `opened`, `granted`, `lost` and `failed` inform the writer.
 
     `opened` gets the first grant of a stream, `granted` the others.
     """

@@ -43,7 +43,7 @@ _RECORDS_PER_FRAME = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """Frames of what is not as it was written last; and of all that there is, digests to tell that by."""
+    """Frames of what is not as it was written last; and digests of everything, to find out what changed."""
 
     frames: list[bytes]
     account: bytes

@@ -24,7 +24,7 @@ _TOP = 1 << 185
 
 
 class SequenceNumbers:
-    """The sequence numbers of one shard; with `timed=False` they do not tell when they were given out."""
+    """The sequence numbers of one shard; with `timed=False` they do not contain a time."""
 
     def __init__(self, *, epoch: int, index: int, timed: bool = True) -> None:
         self.epoch = epoch
@@ -58,7 +58,7 @@ class SequenceNumbers:
             return None
         if parts.epoch < self.epoch:
             return 0
-        # Epochs start over: only the time is left to tell them apart, if there is one.
+        # Epochs start over: only the time distinguishes them, if there is one.
         return parts.counter if 0 < self.arrival_seconds(text) < int(created) else None
 
 

@@ -226,7 +226,7 @@ class Shard:
         return None if counter is None else min(counter, self._next_counter)
 
     def is_known_number(self, sequence_number: str) -> bool:
-        """Whether a record has this number, or had it before it was trimmed, or ListShards tells it."""
+        """Whether a record has this number, or had it before it was trimmed, or ListShards shows it."""
         if sequence_number in (self.starting_sequence_number, self.ending_sequence_number):
             return True
         counter = self._sequence.counter(sequence_number)

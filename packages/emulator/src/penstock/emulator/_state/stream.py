@@ -97,7 +97,7 @@ class Stream:
     ) -> None:
         self.name = name
         self.arn = f"arn:aws:kinesis:{config.region}:{config.account_id}:stream/{name}"
-        # What tells two streams of one name apart is this time, in whole seconds.
+        # Two streams of one name differ by this time, in whole seconds.
         self.created = now if former is None else max(now, former.created + 1)
         self.mode = mode
         self.max_record_bytes = max_record_bytes
@@ -336,7 +336,7 @@ class Stream:
             raise limit_exceeded(
                 f"Stream {self._place} has {creating} consumers in CREATING; wait until they are ACTIVE."
             )
-        # The ARN tells registrations of one name apart by their second, so two of them must not share one.
+        # The ARNs of registrations of one name differ by their second, so two of them must not share one.
         created = max(int(now), self._last_consumer_created.get(name, self._consumers_after) + 1)
         self._last_consumer_created[name] = created
         consumer = Consumer(

@@ -92,7 +92,7 @@ class Subscription:
             return None
         behaviour = self._conduct.behaviour
         if behaviour.refuse_expired_ahead and self.position < self.shard.trimmed_to:
-            # Subscribing again with the last continuation is what tells the reader.
+            # The reader learns of it when it subscribes again with the last continuation.
             self.close()
             return None
         if self.shard.has_records(self.position):

@@ -34,7 +34,7 @@ class TokenSealer:
 
     def __init__(self, random: Random) -> None:
         self.key = random.randbytes(32)
-        """What tells these tokens from those of another emulator."""
+        """The key by which these tokens differ from those of another emulator."""
 
     def seal(self, kind: str, content: list[Any]) -> str:
         """Put `content` (strings and numbers) into a token of this kind."""

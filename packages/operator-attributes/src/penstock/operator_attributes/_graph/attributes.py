@@ -1,4 +1,4 @@
-"""What an operator tells the planner about itself (FLIP-331)."""
+"""What an operator declares to the planner (FLIP-331)."""
 
 import logging
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAttributes:
-    """What an operator tells the planner about itself (FLIP-331, `OperatorAttributes`)."""
+    """What an operator declares to the planner (FLIP-331, `OperatorAttributes`)."""
 
     output_only_after_end_of_stream: bool = False
     """True if and only if the operator emits records only after all of its inputs have ended (it is full-dam).

@@ -6,7 +6,7 @@ from penstock.operator_attributes._schedule.states import StageProgress
 
 
 def shorten(text: str, length: int) -> str:
-    """At most so many characters, the middle left out: the end of a name often tells it from others."""
+    """At most so many characters, the middle left out: names often differ at their end."""
     if len(text) <= length:
         return text
     head = length // 2
@@ -14,7 +14,7 @@ def shorten(text: str, length: int) -> str:
 
 
 def place_text(call_site: str) -> str:
-    """The end of a call site that tells it from others: `jobs/flights.py:12` of a longer path."""
+    """The end of a call site, which is enough to find it: `jobs/flights.py:12` of a longer path."""
     return "/".join(call_site.replace("\\", "/").split("/")[-2:])
 
 

@@ -27,7 +27,7 @@ class StageStatus:
     """Why its output blocks, with the call site; empty when it does not."""
     progress: StageProgress
     slots: int = 0
-    """Slots that it takes; 0 where the scheduler does not tell."""
+    """Slots that it takes; 0 if the scheduler does not report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,7 +144,7 @@ class ClaimBook:
         return present is not None and present.token == claim.token and not present.committed
 
     def is_committed(self, claim: Claim) -> bool:
-        """Whether the result that `claim` tells of is the committed one."""
+        """Whether the result named by `claim` is the committed one."""
         present = self._records.get((claim.store, claim.fingerprint))
         return present is not None and present.token == claim.token and present.committed
 

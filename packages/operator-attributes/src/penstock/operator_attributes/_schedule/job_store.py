@@ -36,7 +36,7 @@ class StoredState:
 
 
 class JobStore(Protocol):
-    """Keeps what a scheduler tells it; used by one scheduler, from one thread at a time.
+    """Keeps a scheduler's jobs and claims; used by one scheduler, from one thread at a time.
 
     What a call wrote is durable when it returns. Each raises JobStoreError, having changed nothing.
     """

@@ -120,7 +120,7 @@ class StagedJob:
             self._thread.start()
 
     def observe(self, look: Callable[[], object]) -> None:
-        """Call `look` about each second, from another thread: it applies what nobody would tell otherwise."""
+        """Call `look` about each second, from another thread: it applies what nobody else would report."""
         self._observe = look
 
     def state(self, stage_id: str) -> StageState:

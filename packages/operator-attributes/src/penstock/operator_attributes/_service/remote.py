@@ -100,7 +100,7 @@ class RemoteStageScheduler:
     async def report(self, job_id: str, event: StageEvent) -> JobStatus:
         """See `StageSchedulerApi.report`.
 
-        After RemoteSchedulerError the event may have arrived or not: `get_job` tells.
+        After RemoteSchedulerError the event may or may not have arrived: ask `get_job`.
         """
         with _typed_errors():
             response = await self._stub.Report(event_to_wire(job_id, event), timeout=self._timeout)

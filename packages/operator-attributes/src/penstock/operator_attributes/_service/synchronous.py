@@ -216,7 +216,7 @@ class BlockingStageScheduler:
                 try:
                     left = (await self._api.renew_claim(claim)).expires_seconds
                 except ClaimLostError as error:
-                    # Its commit will tell the caller.
+                    # The caller learns of it from its commit.
                     _log.warning("%s", error)
                     return
                 except OperatorAttributesError as error:

@@ -35,7 +35,7 @@ class Holding:
     renewed_at: float
     time_to_live_seconds: float
     claim: str = ""
-    """Of the request that was given the lease: tells the runs of a job apart, see `AcquireRequest.claim`."""
+    """Of the request that was given the lease: distinguishes the runs of a job, see `AcquireRequest.claim`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a registry tells of its consumers, as of its last sweep."""
+"""Metrics of a registry's consumers, as of its last sweep."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Registrations:
         self._others: dict[Key, tuple[int, float]] = {}
 
     def next_event(self) -> int:
-        """A number that tells what came first."""
+        """A number that grows with each record."""
         self._events += 1
         return self._events
 

@@ -203,7 +203,7 @@ class LocalConsumerRegistry:
                     ended.append(record.key)
             except RegistrationError as error:
                 _logger.warning("consumer %s of %s stays: %s", record.consumer_name, record.stream_arn, error)
-        # Made by those that sweep: registries that jobs have in their processes tell nothing.
+        # Made by those that sweep: registries inside jobs report none.
         self._metrics = self._metrics or SweepMetrics()
         self._metrics.swept((one for one in records if one.key not in ended), self._watch)
         return ended, [one for one in records if not (one.is_by_name or self._watch.is_due(one))]
@@ -324,7 +324,7 @@ class LocalConsumerRegistry:
                     reason=decision.reason,
                 )
             if isinstance(decision, lease_rules.Wait):
-                # Another process may release it at any moment, and there is nobody to tell us. And it is watched.
+                # Another process may release it at any moment, and nothing announces it. So it is watched.
                 await self._sleep(min(decision.seconds, self._watch.step_seconds, _ASK_AGAIN_SECONDS))
                 continue
             lock = self._lock(key)

@@ -202,7 +202,7 @@ class DynamoDbLeaseStore:
 
 
 def _partition_of(namespace: str, stream_arn: str) -> str:
-    """The partition key. An ARN, or a name of the first release, holds no blank, so that it tells both of its parts."""
+    """The partition key. An ARN, or a name of the first release, holds no blank, so both parts can be read from it."""
     return f"{stream_arn} {namespace}"
 
 

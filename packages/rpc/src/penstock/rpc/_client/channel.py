@@ -33,7 +33,7 @@ def channel_options(max_message_bytes: int, max_received_bytes: int | None = Non
         # A peer that is gone without a word is noticed in 20 s, before a lease of 30 s has run out.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 10_000),
-        # The one above is for what TCP does not acknowledge; a peer that hangs is given a minute unless told otherwise.
+        # The one above is for what TCP does not acknowledge; a peer that hangs is given a minute by default.
         ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
         # Its own default grows to two minutes: longer than a lease lives.

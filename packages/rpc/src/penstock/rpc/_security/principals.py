@@ -309,7 +309,7 @@ class PrincipalsFile:
         return self._of(token) if token and self.knows(token) is None else None
 
     def _of(self, token: str) -> Principal | None:
-        # By digest: how long a look-up takes tells nothing about a token.
+        # By digest: the duration of a look-up reveals nothing about a token.
         return self._file.value().by_token.get(token_digest(token))
 
 

@@ -125,7 +125,7 @@ class RevocationsFile:
         """
         lists = self._file.value()
         if lists is None:
-            return "it cannot be told which certificates are revoked: the service's log says why"
+            return "cannot check which certificates are revoked: the service's log says why"
         for number, certificate in enumerate(certificates):
             facts = _facts(certificate)
             if facts is None:
@@ -135,7 +135,7 @@ class RevocationsFile:
                 continue
             listed = lists.get(issuer)
             if listed is None and number == 0:
-                return "of the client's certificate it cannot be told whether it is revoked: its authority has no list"
+                return "cannot check whether the client's certificate is revoked: its authority has no list"
             if listed is None:
                 continue
             if serial_number in listed.serial_numbers:

@@ -127,7 +127,7 @@ class ClientSecurity:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSecurity:
-    """What a server demands. By default nothing: it listens on loopback only, unless told otherwise.
+    """What a server demands. By default nothing: it listens on loopback only.
 
     Files are read again when they have changed: those of TLS at the next connection, tokens at the next call.
     """

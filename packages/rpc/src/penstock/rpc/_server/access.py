@@ -183,7 +183,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
     def _refusal(self, caller: Principal, method: str, reason: str) -> grpc.RpcMethodHandler[Any, Any]:
         async def refuse(context: Any) -> None:
             found = self.find(context)
-            # The token alone proves nothing to one that needs a certificate, too: it is not told what it might do.
+            # The token alone proves nothing to one that needs a certificate, too: it does not learn what it might do.
             status = grpc.StatusCode.PERMISSION_DENIED, reason
             if isinstance(found, str):
                 status = grpc.StatusCode.UNAUTHENTICATED, found
@@ -268,7 +268,7 @@ class _Call:
     ) -> None:
         """Send what the behaviour answers to what the caller may ask.
 
-        Here, not by whoever is around: a call whose end comes in the midst of an answer is to be told it.
+        Here, not by whoever is around: a call that ends in the midst of an answer must learn that.
         """
         access, context = self._access, self._context
         await self._admit()

@@ -54,7 +54,7 @@ class Attempts:
         """Where a call comes from.
 
         Args:
-            peer: address of the connection, plain or as gRPC tells it; empty for one of this user, by a Unix socket.
+            peer: address of the connection, plain or as gRPC writes it; empty for one of this user, by a Unix socket.
             forwarded: what the call says of its way, `X-Forwarded-For`. Believed of trusted proxies only.
         """
         hops = [_plain(hop) for hop in (*forwarded.split(","), peer) if hop.strip()]

@@ -1,4 +1,4 @@
-"""What clients are told of malformed messages and unforeseen errors: a status, and nothing from inside."""
+"""What clients see of malformed messages and unforeseen errors: a status, and nothing internal."""
 
 # The published stubs make these classes generic, which they are not at run time.
 # mypy: disable-error-code="type-arg"

@@ -86,7 +86,7 @@ DEFAULT_MAX_CONNECTIONS = 4_096
 Register = Callable[[grpc.aio.Server], None]
 
 _SETTINGS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
-    "host": ("HOST", str, "address to bind to; loopback unless told otherwise"),
+    "host": ("HOST", str, "address to bind to; default: loopback"),
     "port": ("PORT", int, "port to bind to; 0 lets the system pick one"),
     "socket_path": ("SOCKET_PATH", Path, "Unix socket to listen on besides, for this machine's endpoint unix:PATH"),
     "certificate_file": ("CERTIFICATE_FILE", Path, "PEM of the server's certificate: turns TLS on"),
@@ -231,7 +231,7 @@ class GrpcServer:
         needed = settings.security.principals is not None or settings.audit_log is not None
         if needed and {one.service for one in rights} != set(service_names):
             option = "audit_log" if settings.security.principals is None else "principals"
-            raise RpcOptionError(option, "this server cannot tell what its calls act on: leave it out")
+            raise RpcOptionError(option, "this server does not know what its calls act on: leave it out")
         self._rights = rights
         self._audit: AuditLog | None = None
         self._settings = settings

@@ -101,7 +101,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
     Args:
         callers: whose tokens are taken.
         attempts: counts wrong tokens.
-        refused: told of each refusal: method, address, and why.
+        refused: called with each refusal: method, address, and why.
     """
 
     def __init__(
