@@ -4,7 +4,7 @@ import asyncio
 import concurrent.futures
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -120,20 +120,8 @@ class BlockingStageScheduler:
 
     def watch(self, job_id: str) -> Iterator[JobStatus]:
         """See `StageSchedulerApi.watch`. Close the iterator to end it early."""
-        states = self._api.watch(job_id)
-        try:
-            # A generator may be advanced by several tasks, one after the other.
-            while (job := self._call(lambda: anext(states, None))) is not None:
-                yield job
-        finally:
-
-            async def end() -> None:
-                async with aclosing(states):
-                    pass
-
-            # Closed meanwhile, or forked: then it has ended, or is not ours to end.
-            with suppress(SchedulerClosedError, WrongProcessError):
-                self._call(end)
+        with _typed_errors():
+            yield from self._thread.iterate(self._api.watch(job_id))
 
     def claim(
         self,
@@ -196,12 +184,8 @@ class BlockingStageScheduler:
         async def run() -> T:
             return await call()
 
-        try:
+        with _typed_errors():
             return self._thread.call(run())
-        except LoopThreadForkedError as error:
-            raise WrongProcessError(opened_in=error.made_in, used_in=error.used_in) from error
-        except (LoopThreadClosedError, concurrent.futures.CancelledError) as error:
-            raise SchedulerClosedError from error
 
     def _stop_renewing(self, claim: Claim) -> None:
         task = self._renewals.pop(_key(claim), None)
@@ -228,3 +212,13 @@ class BlockingStageScheduler:
 
 def _key(claim: Claim) -> tuple[str, str, int]:
     return claim.store, claim.fingerprint, claim.token
+
+
+@contextmanager
+def _typed_errors() -> Iterator[None]:
+    try:
+        yield
+    except LoopThreadForkedError as error:
+        raise WrongProcessError(opened_in=error.made_in, used_in=error.used_in) from error
+    except (LoopThreadClosedError, concurrent.futures.CancelledError) as error:
+        raise SchedulerClosedError from error
