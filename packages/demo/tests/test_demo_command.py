@@ -9,7 +9,7 @@ from penstock.demo import __main__ as command
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (TimeoutError("the emulator did not tell 'ca_file' within 60 s; see emulator.log"), "see emulator.log"),
+        (TimeoutError("the emulator did not report 'ca_file' within 60 s; see emulator.log"), "see emulator.log"),
         (EndpointConnectionError(endpoint_url="https://kinesis.nowhere"), "https://kinesis.nowhere"),
     ],
 )

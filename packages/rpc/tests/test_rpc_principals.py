@@ -373,7 +373,7 @@ def test_principals_and_tokens_are_given_one_or_the_other(file: Path) -> None:
     """A token may do all: beside principals it would be a way around them."""
     with pytest.raises(RpcOptionError, match="is given together with a token"):
         ServerSecurity(principals=file, token="a-token-that-may-do-all")
-    with pytest.raises(RpcOptionError, match="cannot tell what its calls act on"):
+    with pytest.raises(RpcOptionError, match="does not know what its calls act on"):
         GrpcServer(ServerSettings(security=ServerSecurity(principals=file)), register=[], service_names=[NAME])
 
 

@@ -1,6 +1,5 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
 from ._client.channel import (
-    DEFAULT_MAX_MESSAGE_BYTES,
     open_aio_channel,
     open_channel,
 )
@@ -11,7 +10,6 @@ from ._security.principals import Principal
 from ._security.security import (
     ClientSecurity,
     ServerSecurity,
-    is_loopback,
 )
 from ._server.attempts import Attempts
 from ._server.audit import AuditLog
@@ -31,9 +29,9 @@ from ._server.token_check import Callers
 from ._status import (
     StatusTable,
     abort_with,
+    errors_as_status,
     explain_failure,
     failed_call,
-    status_of,
     typed_error,
 )
 from .errors import (
@@ -45,7 +43,6 @@ from .errors import (
 )
 
 __all__ = [
-    "DEFAULT_MAX_MESSAGE_BYTES",
     "MAX_SOCKET_PATH_BYTES",
     "Attempts",
     "AuditLog",
@@ -68,15 +65,14 @@ __all__ = [
     "StatusTable",
     "abort_with",
     "check_address",
+    "errors_as_status",
     "explain_failure",
     "failed_call",
     "is_answered",
-    "is_loopback",
     "open_aio_channel",
     "open_channel",
     "run_service",
     "set_up_logging",
     "stamp_of",
-    "status_of",
     "typed_error",
 ]

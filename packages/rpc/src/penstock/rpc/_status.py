@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final, NoReturn, Protocol, runtime_checkable
 
 import grpc
@@ -39,12 +40,23 @@ def _fields(error: BaseException) -> str | None:
         return None
 
 
-def status_of(error: BaseException, table: StatusTable) -> grpc.StatusCode | None:
+def _status_of(error: BaseException, table: StatusTable) -> grpc.StatusCode | None:
     """The code of the nearest class of the error that the table names; None when it names none."""
     for kind in type(error).__mro__:
         if kind in table:
             return table[kind]
     return None
+
+
+@asynccontextmanager
+async def errors_as_status(context: grpc.aio.ServicerContext[Any, Any], table: StatusTable) -> AsyncIterator[None]:
+    """What a servicer does in this block ends its call by `abort_with` where it raises an error of the table."""
+    try:
+        yield
+    except Exception as error:
+        if _status_of(error, table) is None:
+            raise
+        await abort_with(context, error, table)
 
 
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: Exception, table: StatusTable) -> NoReturn:
@@ -55,7 +67,7 @@ async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: Excepti
     Raises:
         Exception: the error itself, when the table does not name it: a bug, which gRPC reports as UNKNOWN.
     """
-    code = status_of(error, table)
+    code = _status_of(error, table)
     if code is None:
         raise error
     if isinstance(error, InternalError):

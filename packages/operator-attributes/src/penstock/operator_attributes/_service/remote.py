@@ -1,10 +1,10 @@
 """The stage scheduler behind gRPC."""
 
 import dataclasses
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import grpc
 
@@ -31,6 +31,7 @@ from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
 from penstock.rpc import ClientSecurity, open_aio_channel, typed_error
 
+T = TypeVar("T")
 _ERRORS = tuple(
     kind
     for kind in vars(errors).values()
@@ -93,8 +94,7 @@ class RemoteStageScheduler:
             cyclic_regions=CYCLIC_REGIONS[cyclic_regions],
             restart=restart,
         )
-        with _typed_errors():
-            response = await self._stub.Submit(request, timeout=self._timeout)
+        response = await self._call(self._stub.Submit, request)
         return job_from_wire(response.job)
 
     async def report(self, job_id: str, event: StageEvent) -> JobStatus:
@@ -102,20 +102,17 @@ class RemoteStageScheduler:
 
         After RemoteSchedulerError the event may or may not have arrived: ask `get_job`.
         """
-        with _typed_errors():
-            response = await self._stub.Report(event_to_wire(job_id, event), timeout=self._timeout)
+        response = await self._call(self._stub.Report, event_to_wire(job_id, event))
         return job_from_wire(response.job)
 
     async def get_job(self, job_id: str) -> JobStatus:
         """See `StageSchedulerApi.get_job`."""
-        with _typed_errors():
-            response = await self._stub.GetJob(pb.GetJobRequest(job_id=job_id), timeout=self._timeout)
+        response = await self._call(self._stub.GetJob, pb.GetJobRequest(job_id=job_id))
         return job_from_wire(response.job)
 
     async def get_plan(self, job_id: str) -> StagePlan:
         """See `StageSchedulerApi.get_plan`: compiled again here, from the graph."""
-        with _typed_errors():
-            response = await self._stub.GetGraph(pb.GetGraphRequest(job_id=job_id), timeout=self._timeout)
+        response = await self._call(self._stub.GetGraph, pb.GetGraphRequest(job_id=job_id))
         regions = cyclic_regions_from_wire(response.cyclic_regions)
         return compile(graph_from_wire(response.graph), cyclic_regions=regions)
 
@@ -131,8 +128,7 @@ class RemoteStageScheduler:
 
     async def list_jobs(self) -> tuple[JobStatus, ...]:
         """See `StageSchedulerApi.list_jobs`."""
-        with _typed_errors():
-            response = await self._stub.ListJobs(pb.ListJobsRequest(), timeout=self._timeout)
+        response = await self._call(self._stub.ListJobs, pb.ListJobsRequest())
         return tuple(job_from_wire(job) for job in response.jobs)
 
     async def claim(
@@ -155,41 +151,39 @@ class RemoteStageScheduler:
             lease_seconds=lease_seconds or 0.0,
             wait_seconds=wait_seconds,
         )
-        with _typed_errors():
-            response = await self._stub.Claim(request, timeout=self._timeout + max(0.0, wait_seconds))
+        response = await self._call(self._stub.Claim, request, wait_seconds)
         return claim_from_wire(store, fingerprint, response)
 
     async def renew_claim(self, claim: Claim) -> Claim:
         """See `StageSchedulerApi.renew_claim`."""
         request = pb.RenewClaimRequest(store=claim.store, fingerprint=claim.fingerprint, token=claim.token)
-        with _typed_errors():
-            response = await self._stub.RenewClaim(request, timeout=self._timeout)
+        response = await self._call(self._stub.RenewClaim, request)
         return dataclasses.replace(claim, expires_seconds=response.expires_seconds)
 
     async def commit_claim(
         self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
     ) -> None:
         """See `StageSchedulerApi.commit_claim`. May be repeated after RemoteSchedulerError."""
-        with _typed_errors():
-            await self._stub.CommitClaim(
-                commit_to_wire(claim, location=location, rows=rows, size_bytes=size_bytes), timeout=self._timeout
-            )
+        request = commit_to_wire(claim, location=location, rows=rows, size_bytes=size_bytes)
+        await self._call(self._stub.CommitClaim, request)
 
     async def release_claim(self, claim: Claim) -> None:
         """See `StageSchedulerApi.release_claim`."""
         request = pb.ReleaseClaimRequest(store=claim.store, fingerprint=claim.fingerprint, token=claim.token)
-        with _typed_errors():
-            await self._stub.ReleaseClaim(request, timeout=self._timeout)
+        await self._call(self._stub.ReleaseClaim, request)
 
     async def forget_claim(self, claim: Claim) -> None:
         """See `StageSchedulerApi.forget_claim`."""
         request = pb.ForgetClaimRequest(store=claim.store, fingerprint=claim.fingerprint, token=claim.token)
-        with _typed_errors():
-            await self._stub.ForgetClaim(request, timeout=self._timeout)
+        await self._call(self._stub.ForgetClaim, request)
 
     async def close(self) -> None:
         """Close the channel. May be repeated."""
         await self._channel.close(None)
+
+    async def _call(self, method: Callable[..., Awaitable[T]], request: object, wait_seconds: float = 0.0) -> T:
+        with _typed_errors():
+            return await method(request, timeout=self._timeout + max(0.0, wait_seconds))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The gRPC face of a stage scheduler."""
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from typing import Any, Final
 
 import grpc
@@ -18,10 +18,9 @@ from penstock.operator_attributes._service.wire import (
     job_to_wire,
     reference_from_wire,
 )
-from penstock.operator_attributes.errors import OperatorAttributesError
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
-from penstock.rpc import MethodRights, ServiceRights, abort_with
+from penstock.rpc import MethodRights, ServiceRights, errors_as_status
 
 _JOB: Final = {"jobs": ("job_id",)}
 _STORE: Final = {"stores": ("store",)}
@@ -62,7 +61,7 @@ class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
 
     async def Submit(self, request: pb.SubmitRequest, context: _Context) -> pb.SubmitResponse:
         """See the contract."""
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS_TABLE):
             job = await self._scheduler.submit(
                 request.job_id,
                 graph_from_wire(request.graph),
@@ -75,19 +74,19 @@ class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
 
     async def Report(self, request: pb.ReportRequest, context: _Context) -> pb.ReportResponse:
         """See the contract."""
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS_TABLE):
             job = await self._scheduler.report(request.job_id, event_from_wire(request))
             return pb.ReportResponse(job=job_to_wire(job))
 
     async def GetJob(self, request: pb.GetJobRequest, context: _Context) -> pb.GetJobResponse:
         """See the contract."""
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS_TABLE):
             job = await self._scheduler.get_job(request.job_id)
             return pb.GetJobResponse(job=job_to_wire(job))
 
     async def GetGraph(self, request: pb.GetGraphRequest, context: _Context) -> pb.GetGraphResponse:
         """See the contract."""
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS_TABLE):
             plan = await self._scheduler.get_plan(request.job_id)
             return pb.GetGraphResponse(
                 graph=graph_to_wire(plan.graph), cyclic_regions=CYCLIC_REGIONS[plan.cyclic_regions]
@@ -95,19 +94,19 @@ class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
 
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:
         """See the contract."""
-        async with _errors_as_status(context), aclosing(self._scheduler.watch(request.job_id)) as jobs:
+        async with errors_as_status(context, STATUS_TABLE), aclosing(self._scheduler.watch(request.job_id)) as jobs:
             async for job in jobs:
                 yield pb.WatchResponse(job=job_to_wire(job))
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: _Context) -> pb.ListJobsResponse:
         """See the contract."""
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS_TABLE):
             jobs = await self._scheduler.list_jobs()
             return pb.ListJobsResponse(jobs=[job_to_wire(job) for job in jobs])
 
     async def Claim(self, request: pb.ClaimRequest, context: _Context) -> pb.ClaimResponse:
         """See the contract."""
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS_TABLE):
             claim = await self._scheduler.claim(
                 request.store,
                 request.fingerprint,
@@ -119,13 +118,13 @@ class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
 
     async def RenewClaim(self, request: pb.RenewClaimRequest, context: _Context) -> pb.RenewClaimResponse:
         """See the contract."""
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS_TABLE):
             claim = await self._scheduler.renew_claim(reference_from_wire(request))
             return pb.RenewClaimResponse(expires_seconds=claim.expires_seconds)
 
     async def CommitClaim(self, request: pb.CommitClaimRequest, context: _Context) -> pb.CommitClaimResponse:
         """See the contract."""
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS_TABLE):
             await self._scheduler.commit_claim(
                 reference_from_wire(request),
                 location=request.location,
@@ -136,21 +135,12 @@ class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
 
     async def ReleaseClaim(self, request: pb.ReleaseClaimRequest, context: _Context) -> pb.ReleaseClaimResponse:
         """See the contract."""
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS_TABLE):
             await self._scheduler.release_claim(reference_from_wire(request))
             return pb.ReleaseClaimResponse()
 
     async def ForgetClaim(self, request: pb.ForgetClaimRequest, context: _Context) -> pb.ForgetClaimResponse:
         """See the contract."""
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS_TABLE):
             await self._scheduler.forget_claim(reference_from_wire(request))
             return pb.ForgetClaimResponse()
-
-
-@asynccontextmanager
-async def _errors_as_status(context: _Context) -> AsyncIterator[None]:
-    """Answer the package's errors by status, class and fields."""
-    try:
-        yield
-    except OperatorAttributesError as error:
-        await abort_with(context, error, STATUS_TABLE)

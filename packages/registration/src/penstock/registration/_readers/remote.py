@@ -11,8 +11,7 @@ from penstock.proto.reader_directory.v1 import reader_directory_pb2 as pb
 from penstock.proto.reader_directory.v1 import reader_directory_pb2_grpc as pb_grpc
 from penstock.registration._readers.directory import AnnouncedReader, KnownReaders
 from penstock.registration._remote.status import STATUS, registration_error
-from penstock.registration.errors import RegistrationError
-from penstock.rpc import ClientSecurity, MethodRights, ServiceRights, abort_with, open_aio_channel
+from penstock.rpc import ClientSecurity, MethodRights, ServiceRights, errors_as_status, open_aio_channel
 
 READERS_SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ReaderDirectoryService"].full_name
 """For health checks and reflection."""
@@ -47,11 +46,9 @@ class ReaderDirectoryServicer(pb_grpc.ReaderDirectoryServiceServicer):
 
     async def Announce(self, request: pb.AnnounceRequest, context: Any) -> pb.AnnounceResponse:
         """See the contract."""
-        try:
+        async with errors_as_status(context, STATUS):
             seconds = await self._known.announce(_reader_of(request.job_id, request.reader))
-        except RegistrationError as error:
-            await abort_with(context, error, STATUS)
-        return pb.AnnounceResponse(time_to_live_seconds=seconds)
+            return pb.AnnounceResponse(time_to_live_seconds=seconds)
 
     async def Withdraw(self, request: pb.WithdrawRequest, context: Any) -> pb.WithdrawResponse:
         """See the contract."""

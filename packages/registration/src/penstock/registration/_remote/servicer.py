@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,8 +17,8 @@ from penstock.registration._remote import messages
 from penstock.registration._remote.heartbeats import HeartbeatInbox
 from penstock.registration._remote.status import STATUS
 from penstock.registration._values import AcquireRequest
-from penstock.registration.errors import LocationMismatchError, RegistrationError
-from penstock.rpc import MethodRights, ServiceRights, abort_with
+from penstock.registration.errors import LocationMismatchError
+from penstock.rpc import MethodRights, ServiceRights, errors_as_status
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ConsumerRegistryService"].full_name
 """For health checks and reflection."""
@@ -100,7 +99,7 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
         self._draining.set()
 
     async def Acquire(self, request: pb.AcquireRequest, context: Context) -> pb.AcquireResponse:
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS):
             asked = messages.acquire_request(request)
             await self._check_location(asked)
             lease = await self._registry.acquire(asked)
@@ -133,7 +132,7 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
     async def Heartbeat(
         self, request_iterator: AsyncIterator[pb.HeartbeatRequest], context: Context
     ) -> AsyncIterator[pb.HeartbeatResponse]:
-        async with _errors_as_status(context), HeartbeatInbox(request_iterator, self._draining) as inbox:
+        async with errors_as_status(context, STATUS), HeartbeatInbox(request_iterator, self._draining) as inbox:
             while requests := await inbox.take():
                 leases = map(messages.lease_named, requests)
                 outcomes = await asyncio.gather(*map(self._registry.heartbeat, leases))
@@ -146,39 +145,30 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
                     )
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS):
             arn = request.disowned_consumer_arn
             lease = replace(messages.lease_named(request), consumer_arn=arn)
             will = await self._registry.release(lease, disown=bool(arn))
             return pb.ReleaseResponse(will_deregister=will)
 
     async def ListConsumers(self, request: pb.ListConsumersRequest, context: Context) -> pb.ListConsumersResponse:
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS):
             consumers = await self._registry.list_consumers(request.stream_name or None, with_state=request.with_state)
             return pb.ListConsumersResponse(consumers=map(messages.consumer_message, consumers))
 
     async def ForceRelease(self, request: pb.ForceReleaseRequest, context: Context) -> pb.ForceReleaseResponse:
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS):
             lease = await self._registry.force_release(request.stream_name, request.consumer_name)
             return pb.ForceReleaseResponse(lease=None if lease is None else messages.lease_message(lease))
 
     async def AdoptConsumer(self, request: pb.AdoptConsumerRequest, context: Context) -> pb.AdoptConsumerResponse:
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS):
             consumer = await self._registry.adopt(
                 request.stream_name, request.consumer_name, stream_arn=request.stream_arn or None
             )
             return pb.AdoptConsumerResponse(consumer=messages.consumer_message(consumer))
 
     async def CollectGarbage(self, request: pb.CollectGarbageRequest, context: Context) -> pb.CollectGarbageResponse:
-        async with _errors_as_status(context):
+        async with errors_as_status(context, STATUS):
             orphans = await self._registry.collect_garbage(request.stream_name or None, dry_run=request.dry_run)
             return pb.CollectGarbageResponse(orphans=map(messages.orphan_message, orphans))
-
-
-@asynccontextmanager
-async def _errors_as_status(context: Context) -> AsyncIterator[None]:
-    """Tell the caller of the package's errors by status, class and fields."""
-    try:
-        yield
-    except RegistrationError as error:
-        await abort_with(context, error, STATUS)
