@@ -56,12 +56,13 @@ async def _measure(session: AwsSession, shards: int, seconds: float) -> dict[str
         followers = [tasks.create_task(_follow(publisher, "shardId-000000000000", counts), name="follow 0")]
         while not counts.begun:  # noqa: ASYNC110  # a measurement, not a program
             await asyncio.sleep(0.1)
-        first_bytes = _resident_bytes()
+        first_bytes, began = _resident_bytes(), time.perf_counter()
         for index in range(1, shards):
             shard_id = f"shardId-000000{index:06}"
             followers.append(tasks.create_task(_follow(publisher, shard_id, counts), name=f"follow {index}"))
         while len(counts.begun) < shards:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
+        begin_seconds = time.perf_counter() - began
         rows, cpu, wall = counts.rows, time.process_time(), time.perf_counter()
         await asyncio.sleep(seconds)
         cpu, wall, rows = time.process_time() - cpu, time.perf_counter() - wall, counts.rows - rows
@@ -73,6 +74,7 @@ async def _measure(session: AwsSession, shards: int, seconds: float) -> dict[str
         "cores": cpu / wall,
         "records_per_second": rows / wall,
         "cpu_per_record": cpu / rows if rows else 0.0,
+        "begin_seconds": begin_seconds,
         "bytes_per_shard": grown_bytes / max(1, shards - 1),
         "resident_bytes": float(_resident_bytes()),
     }

@@ -1,8 +1,9 @@
-"""What a driver does for a micro-batch of 8 to 8,000 shards, a twentieth of which is busy; and what is logged of it.
+"""What a driver does for a micro-batch of 8 to 8,000 shards, what is logged of it, and what 8,000 subscriptions take.
 
-Kinesis is in memory, so that the reader's own work is seen alone: the next positions, the offset as JSON and back, the
-ranges between two offsets, and the commit. Spark's work beside it hardly depends on the number of shards, but for the
-bytes of the offset, which it writes to its log and hands from process to process.
+For a micro-batch a twentieth of the shards is busy, and Kinesis is in memory, so that the reader's own work is seen
+alone: the next positions, the offset as JSON and back, the ranges between two offsets, and the commit. Spark's work
+beside it hardly depends on the number of shards, but for the bytes of the offset, which it writes to its log and hands
+from process to process. The subscriptions are real ones, over HTTP/2, to a server in a process of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks._harness import Case
+from benchmarks.reading.shards import read_by_process
 from penstock.efo_consumer import (
     LocalShardReader,
     OpenRequest,
@@ -38,6 +40,8 @@ _BATCHES = 5
 _BUSY = 20
 _STEPS = ("positions", "log", "parse", "ranges", "commit")
 _AIM_BYTES = 40.0
+_AIM_BEGIN_SECONDS = 10.0
+_AIM_KILOBYTES = 20.0
 _NOW_MILLIS = 1_790_000_000_000
 
 
@@ -111,7 +115,7 @@ def _print_table(figures: dict[int, list[dict[str, float]]]) -> None:
 
 
 def run(rounds: int) -> Iterator[Case]:
-    """Absolute figures for all numbers of shards, then what 8,000 cost over 1,000, and their offset."""
+    """Absolute figures for all numbers of shards, then what 8,000 cost over 1,000, their offset and subscriptions."""
     figures: dict[int, list[dict[str, float]]] = {shards: [] for shards in SHARDS}
     for number in range(rounds):
         for shards in SHARDS if number % 2 == 0 else reversed(SHARDS):
@@ -124,3 +128,8 @@ def run(rounds: int) -> Iterator[Case]:
     yield Case(
         name="offset-idle-shard", peer_name="40-bytes", unit="B", ours=[_offset_bytes(8_000)], peers=[_AIM_BYTES]
     )
+    idle = read_by_process(SHARDS[-1], 0.0)
+    begun, kilobytes = idle["begin_seconds"], idle["bytes_per_shard"] / 1000
+    yield Case(name="subscribe-8000", peer_name="10-seconds", unit="s", ours=[begun], peers=[_AIM_BEGIN_SECONDS])
+    yield Case(name="shard-memory", peer_name="20-kB", unit="kB", ours=[kilobytes], peers=[_AIM_KILOBYTES])
+    yield Case(name="idle-8000-cores", peer_name="1-core", unit="cores", ours=[idle["cores"]], peers=[1.0])

@@ -25,7 +25,7 @@ _BUSY_SECONDS = 5.0
 _IDLE_SECONDS = 10.0
 
 
-def _read(shards: int, events_per_second: float) -> dict[str, float]:
+def read_by_process(shards: int, events_per_second: float) -> dict[str, float]:
     """What a reader process of its own takes."""
     seconds = _BUSY_SECONDS if events_per_second else _IDLE_SECONDS
     with frame_server(events_per_second) as server:
@@ -62,12 +62,12 @@ def _print_table(figures: dict[int, list[dict[str, float]]], idle: dict[int, dic
 
 def run(rounds: int) -> Iterator[Case]:
     """Absolute figures for all numbers of shards, then what the thousand cost over the one."""
-    busy = partial(_read, events_per_second=_EVENTS_PER_SECOND)
+    busy = partial(read_by_process, events_per_second=_EVENTS_PER_SECOND)
     figures: dict[int, list[dict[str, float]]] = {shards: [] for shards in SHARDS}
     for number in range(rounds):
         for shards in SHARDS if number % 2 == 0 else reversed(SHARDS):
             figures[shards].append(busy(shards))
-    idle = {shards: _read(shards, 0.0) for shards in SHARDS}
+    idle = {shards: read_by_process(shards, 0.0) for shards in SHARDS}
     _print_table(figures, idle)
     yield Case(
         name="busy-1000-over-1",
