@@ -13,12 +13,24 @@ import pytest
 from console_browser import Page, browser_page, needs_browser
 from console_world import HOSTILE, World, console, session, shard_stats, shot_folder, submit, world
 
+from penstock.aws import AwsOptions
+from penstock.emulator.testing import running_emulator
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as sink
 from penstock.rpc import ServerSecurity
 
 pytestmark = needs_browser
 TOKEN = "a-long-secret-of-the-console"
-PAGES = ("", "consumers", "streams", "stream?name=flights", "sinks", "jobs", "job?id=report")
+PAGES = (
+    "",
+    "consumers",
+    "readers",
+    "search?q=flights",
+    "streams",
+    "stream?name=flights",
+    "sinks",
+    "jobs",
+    "job?id=report",
+)
 
 
 @pytest.fixture
@@ -121,24 +133,27 @@ async def test_all_can_be_done_with_the_keyboard(page: Page, services: World) ->
     async with console(services.endpoints(), allow_actions=True) as running:
         await ready(page, running.url, "consumers", "job-1")
         seen = []
-        for _ in range(13):
+        for _ in range(15):
             await page.press("Tab")
             seen.append(await page.eval("document.activeElement.textContent.trim().split('\\n')[0]"))
             assert await page.eval("getComputedStyle(document.activeElement).outlineStyle") == "solid", seen
-        assert seen[:10] == [
+        assert seen[:12] == [
             "Skip to content",
             "Penstock console",
             "Overview",
             "Consumers",
+            "Readers",
             "Streams",
             "Sinks",
             "Jobs",
+            # The field of the search.
+            "",
             "Refresh",
             "Pause updates",
             "Dark colours",
         ]
         # What scrolls sideways can be reached, then what is in it.
-        assert seen[11:13] == ["flights", "Release…"]
+        assert seen[13:15] == ["flights", "Release…"]
         await page.press("Enter")
         await page.until("document.title.startsWith('Release consumer')")
         await page.press("Tab")
@@ -152,6 +167,31 @@ async def test_all_can_be_done_with_the_keyboard(page: Page, services: World) ->
         await page.press("Enter")
         await page.until("document.activeElement.id === 'main'")
     assert all(one.lease is None for one in await services.registry.list_consumers())
+
+
+async def test_records_are_looked_at_and_things_are_found_by_forms(page: Page) -> None:
+    """By what the browser sends; the page of records stays as it is, and the policy refuses nothing."""
+    with running_emulator() as kinesis:
+        client = kinesis.client()
+        client.create_stream(StreamName="flights", ShardCount=1)
+        client.put_record(StreamName="flights", PartitionKey="EWR", Data=HOSTILE.encode())
+        aws = AwsOptions(
+            region="us-east-1", endpoint_url=kinesis.endpoint_url, access_key_id="test", secret_access_key="test"
+        )
+        async with console(aws=aws, streams=("flights",), show_records=True) as running:
+            await ready(page, running.url, "stream?name=flights", "shardId-000000000000")
+            await page.click("a[href^='/records']")
+            await page.eval("document.getElementById('shard').value = 'shardId-000000000000'")
+            await page.eval("document.getElementById('from').value = 'TRIM_HORIZON'")
+            await page.click("main button[type=submit]")
+            assert await page.eval("document.querySelector('pre').textContent") == HOSTILE
+            assert await page.eval("document.getElementById('pause')") is None
+            assert await page.eval("document.documentElement.scrollWidth <= window.innerWidth")
+            await page.eval("document.querySelector('[name=q]').value = 'flights'")
+            await page.eval("document.querySelector('.search').requestSubmit()")
+            await page.until("document.title.startsWith('Search')")
+            assert await page.eval("document.querySelector('.found a').textContent") == "stream flights"
+            assert page.violations == []
 
 
 async def test_a_screen_reader_is_told_everything(page: Page, services: World) -> None:

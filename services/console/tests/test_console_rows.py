@@ -8,6 +8,7 @@ import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
+import pytest
 from console_world import END, session, shard_stats, two_stages
 
 from penstock.efo_consumer import ShardCondition, ShardState
@@ -26,12 +27,13 @@ from penstock.rpc import ServerSettings
 from penstock.services.console._access.hosts import holds_token, where_to
 from penstock.services.console._endpoints import Endpoint
 from penstock.services.console._settings import ConsoleSettings
-from penstock.services.console._sources.history import History, lags
+from penstock.services.console._sources.history import History, Rates, lags
 from penstock.services.console._sources.services import RegistrySource
 from penstock.services.console._values import Answer, Kind, SinkDestination, Snapshot, State
 from penstock.services.console._views.attention import concerns
 from penstock.services.console._views.consumers import consumer_rows
 from penstock.services.console._views.jobs import by_state, job_rows
+from penstock.services.console._views.search import found
 from penstock.services.console._views.sinks import on_disk, sink_rows
 from penstock.services.console._views.streams import reader_rows, shard_page, stream_rows
 from penstock.services.console._views.view import View, endpoints
@@ -254,3 +256,38 @@ def test_the_example_of_the_readme_runs() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     ended = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("lag", "received", "is_hot"),
+    [(500, 850_000, True), (500, 700_000, False), (60_000, 2_000_000, False), (-1, 2_000_000, False)],
+)
+def test_a_hot_shard_is_marked_where_its_reader_is_near_the_tip(lag: int, received: int, is_hot: bool) -> None:
+    """One that catches up receives more than is written; what is in the buffer was not taken by a query."""
+    rates, answers = Rates(), []
+    for now, size in ((10.0, 0), (12.0, 2 * received)):
+        busy = shard_stats("flights", 0, millis_behind_latest=lag, bytes=size, records=size // 10_000)
+        stats = [replace(busy, buffered_bytes=size // 2), shard_stats("flights", 1)]
+        answers.append(Answer(kind=Kind.READER, endpoint="a:1", value=(session("q", stats),)))
+        rates.take_readings("reader", [("a:1", answers[-1].value or ())], now)
+    now_seen = view(Snapshot(readers=(answers[-1],), rates=rates.per_second))
+    busy_row, idle_row = shard_page(now_seen, "flights").rows
+    assert busy_row.rates is not None
+    assert (busy_row.rates.received_bytes, busy_row.rates.taken_bytes) == (received, received / 2)
+    assert busy_row.rates.is_hot is is_hot
+    assert idle_row.rates is not None
+    assert (idle_row.rates.received_bytes, idle_row.rates.is_hot) == (0.0, False)
+    assert any("near what a shard takes" in one.what for one in concerns(now_seen)) is is_hot
+    rates.take_readings("reader", [], 14.0)
+    assert not rates.per_second
+
+
+def test_search_finds_all_words_in_any_case_and_nothing_without_words() -> None:
+    reader = Answer(kind=Kind.READER, endpoint="a:1", value=(session("delays/flights", [shard_stats("flights", 0)]),))
+    now = view(Snapshot(readers=(reader,)))
+    assert [(one.kind, one.name) for one in found(now, "FLIGHTS")] == [
+        ("stream", "flights"),
+        ("reader", "delays/flights"),
+    ]
+    assert [one.kind for one in found(now, "delays a:1")] == ["reader"]
+    assert found(now, "delays orders") == found(now, " ") == []

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from penstock.aws import AwsError
 from penstock.operator_attributes import svg
 from penstock.operator_attributes.errors import OperatorAttributesError
 from penstock.services.console._access.guard import WHO, Guard
@@ -16,6 +17,7 @@ from penstock.services.console._actions import ActionLog
 from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._sources.collector import ASKING_ERRORS, Collector
 from penstock.services.console._sources.history import History
+from penstock.services.console._sources.records import Looked, RecordsSource
 from penstock.services.console._sources.resume import resumption
 from penstock.services.console._sources.services import Plans
 from penstock.services.console._values import Kind
@@ -23,11 +25,14 @@ from penstock.services.console._views.attention import concerns
 from penstock.services.console._views.consumers import consumer_rows, total_per_hour
 from penstock.services.console._views.jobs import MARKS, by_state, job_row, job_rows
 from penstock.services.console._views.readers import running_readers
+from penstock.services.console._views.search import MOST_FOUND, found
+from penstock.services.console._views.shard_tree import shard_tree
 from penstock.services.console._views.sinks import on_disk, sink_rows
 from penstock.services.console._views.sparkline import span_words
 from penstock.services.console._views.streams import (
     ORDERS,
     PAGE_SIZES,
+    known_streams,
     reader_rows,
     shard_page,
     stream_names,
@@ -35,6 +40,7 @@ from penstock.services.console._views.streams import (
 )
 from penstock.services.console._views.templates import STATIC, Templates
 from penstock.services.console._views.view import View, endpoints, health, missing, service_rows
+from penstock.services.console.errors import ConsoleOptionError
 
 _MENU: Final = (
     ("overview", "/", "Overview"),
@@ -45,6 +51,8 @@ _MENU: Final = (
     ("jobs", "/jobs", "Jobs"),
 )
 PATHS: Final = {name: path for name, path, _ in _MENU} | {"stream": "/stream", "job": "/job"}
+_MOST_OFFERED: Final = 500
+_OWN_SITES: Final = (None, "none", "same-origin")
 # A picture may have styles of its own: it is shown as an image, which reaches nothing, and holds no script.
 _PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 
@@ -63,6 +71,7 @@ class Pages:
         log: ActionLog,
         *,
         unlisted: Callable[[str], str] = lambda stream: "",
+        records: RecordsSource | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
@@ -73,6 +82,7 @@ class Pages:
         self._plans = plans
         self._log = log
         self._unlisted = unlisted
+        self._records = records
         self._wall_clock = wall_clock
 
     def add_to(self, app: web.Application) -> None:
@@ -80,6 +90,8 @@ class Pages:
         app.router.add_get("/", self.overview)
         for name in ("consumers", "readers", "streams", "stream", "sinks", "jobs", "job"):
             app.router.add_get(PATHS[name], getattr(self, name))
+        app.router.add_get("/records", self.records)
+        app.router.add_get("/search", self.search)
         app.router.add_get("/job/picture.svg", self.picture)
         app.router.add_get("/static/{name}", self.static)
         app.router.add_get("/healthz", self.healthz)
@@ -153,8 +165,55 @@ class Pages:
             sizes=PAGE_SIZES,
             readers=reader_rows(view, name),
             unlisted=self._unlisted(name),
+            shows_records=self._records is not None,
             consumers=[row for row in consumer_rows(view) if row.stream == name],
             missing=[*missing(view, Kind.READER), *missing(view, Kind.KINESIS)],
+        )
+
+    async def search(self, request: web.Request) -> web.Response:
+        """What has some words in its names."""
+        view, text = self._view(), request.query.get("q", "")[:200]
+        return await self._page(request, "search", view, text=text, found=found(view, text), most=MOST_FOUND)
+
+    async def records(self, request: web.Request) -> web.Response:
+        """Some records of a shard, for who may see them; each look is in the log and the audit log."""
+        if self._records is None:
+            raise web.HTTPForbidden(text="The console was started without --show-records true: it shows no records.")
+        view, query = self._view(), request.query
+        stream, shard = query.get("stream", ""), query.get("shard", "")
+        known = known_streams(view.snapshot, self._settings.streams)
+        if stream not in known:
+            raise web.HTTPNotFound(text="No service names such a stream.")
+        nodes = shard_tree(view.snapshot.listed(stream), view.snapshot.readings().get(stream, {}))
+        start, shown_as = query.get("from", "-5m"), query.get("as", "text")
+        self._guard.demand(request, "Records", streams=stream)
+        looked: Looked | None = None
+        problem = ""
+        if shard:
+            if request.headers.get("Sec-Fetch-Site") not in _OWN_SITES:
+                # It takes of the shard's quota: no page of somebody else's may let a browser do that.
+                raise web.HTTPForbidden(text="This link does not come from a page of this console.")
+            try:
+                looked = await self._records.look(known[stream], shard, start, shown_as)
+            except (AwsError, ConsoleOptionError) as error:
+                problem = str(error)
+            outcome = problem or f"{len(looked.records) if looked else 0} of {shard}"
+            self._log.add(
+                request[WHO], "read records", outcome, succeeded=not problem, shown=False, about={"streams": stream}
+            )
+        return await self._page(
+            request,
+            "records",
+            view,
+            stream=stream,
+            shard=shard,
+            shards=[one.shard_id for one in nodes[:_MOST_OFFERED]],
+            start=start,
+            shown_as=shown_as,
+            formats=self._records.formats(),
+            looked=looked,
+            problem=problem,
+            is_still=True,
         )
 
     async def sinks(self, request: web.Request) -> web.Response:
@@ -239,7 +298,7 @@ class Pages:
         )
 
     async def _page(self, request: web.Request, name: str, view: View, **values: Any) -> web.Response:
-        shown = {"stream": "streams", "job": "jobs"}.get(name, name)
+        shown = {"stream": "streams", "records": "streams", "job": "jobs"}.get(name, name)
         # In a thread: a thousand shards take a while, and other pages go on meanwhile.
         text = await asyncio.to_thread(
             self._templates.render,
@@ -253,13 +312,15 @@ class Pages:
             clock=time.strftime("%H:%M:%S UTC", time.gmtime(self._wall_clock())),
             interval=self._settings.interval_seconds,
             here=request.path_qs,
+            searched=request.query.get("q", "")[:200] if name == "search" else "",
             endpoints=endpoints(view),
             span=span_words(self._settings.interval_seconds * (self._settings.history_points - 1)),
-            **values,
+            **{"is_still": False, **values},
         )
         response = web.Response(text=text, content_type="text/html")
-        # Nothing secret is on these pages: forms, which hold a token, are sent as they are.
-        response.enable_compression()
+        if name != "records":
+            # Nothing secret is on the others: forms, which hold a token, and records are sent as they are.
+            response.enable_compression()
         return response
 
 

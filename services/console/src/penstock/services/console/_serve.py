@@ -25,6 +25,7 @@ from penstock.services.console._sources.collector import Collector
 from penstock.services.console._sources.drivers import DriversSource
 from penstock.services.console._sources.history import History
 from penstock.services.console._sources.kinesis import KinesisSource
+from penstock.services.console._sources.records import RecordsSource
 from penstock.services.console._sources.services import (
     AnySource,
     Plans,
@@ -76,7 +77,9 @@ async def console_server(settings: ConsoleSettings, *, limits: Limits | None = N
     sources += [(source, settings.interval_seconds) for source in _drivers(settings)]
     kinesis: KinesisSource | None = None
     if settings.aws is not None:
-        kinesis = KinesisSource(settings.aws, lambda: known_streams(collector.snapshot(), settings.streams))
+        kinesis = KinesisSource(
+            settings.aws, lambda: known_streams(collector.snapshot(), settings.streams), lists_all=settings.list_streams
+        )
         sources.append((kinesis, settings.shards_interval_seconds))
     collector = Collector(sources, history)
     audit = None if settings.server.audit_log is None else AuditLog(settings.server.audit_log, "console")
@@ -143,6 +146,12 @@ def _application(
     def unlisted(stream: str) -> str:
         return "" if kinesis is None else kinesis.failures.get(stream, "")
 
-    Pages(settings, collector, history, guard, templates, Plans(stages), log, unlisted=unlisted).add_to(app)
+    records = None
+    if settings.show_records and settings.aws is not None:
+        records = RecordsSource(settings.aws, settings.avro_schemas)
+    pages = Pages(
+        settings, collector, history, guard, templates, Plans(stages), log, unlisted=unlisted, records=records
+    )
+    pages.add_to(app)
     Actions(settings, collector, guard, sessions, templates, log, limits, registry=registry, stages=stages).add_to(app)
     return app

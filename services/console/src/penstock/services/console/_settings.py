@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final, Self
 
 from penstock.aws import AwsOptions, check_encrypted
@@ -43,12 +44,18 @@ class ConsoleSettings:
     """To list shards; None: they are not listed."""
     local_readers: bool = False
     """Whether the readers in drivers of this user and machine are shown, which had no registry to announce them to."""
+    list_streams: bool = False
+    """Whether all streams of the account and region are shown, also those that no service names."""
     streams: tuple[str, ...] = ()
     """Streams to show beside those that the services name."""
     allowed_hosts: tuple[str, ...] = ()
     """Names by which it may be called, beside addresses, localhost and this machine's name."""
     allow_actions: bool = False
     """Whether leases can be released and stages resumed."""
+    show_records: bool = False
+    """Whether records can be looked at, by who may."""
+    avro_schemas: Path | None = None
+    """Folder with `STREAM.avsc`, by which records are decoded as Avro."""
     interval_seconds: float = _NUMBERS["interval_seconds"][0]
     """Between two questions to a service."""
     shards_interval_seconds: float = _NUMBERS["shards_interval_seconds"][0]
@@ -67,6 +74,12 @@ class ConsoleSettings:
             value = getattr(self, name)
             if not least <= value <= 1e9:
                 raise ConsoleOptionError(name, f"{value:g} is not between {least:g} and 1e9")
+        if self.show_records and self.aws is None:
+            raise ConsoleOptionError("show_records", "needs --region, or another setting of how to reach Kinesis")
+        if self.list_streams and self.aws is None:
+            raise ConsoleOptionError("list_streams", "needs --region, or another setting of how to reach Kinesis")
+        if self.avro_schemas is not None and not (self.show_records and self.avro_schemas.is_dir()):
+            raise ConsoleOptionError("avro_schemas", "is a folder of STREAM.avsc, and goes with --show-records true")
         if self.server.socket_path is not None:
             raise RpcOptionError("socket_path", "is for services of gRPC: browsers know no sockets, so leave it out")
 
@@ -80,7 +93,10 @@ class ConsoleSettings:
         AwsOptions.add_arguments(parser, PREFIX, note="; turns listing shards on")
         add("allow_insecure_endpoint", "true: credentials may go to an http:// endpoint of another host")
         add("local_readers", "false: leave out readers in drivers of this user and machine that have no registry")
+        add("list_streams", "true: show all streams of the account and region; needs kinesis:ListStreams")
         add("streams", "streams to show beside those that services name, with commas between them")
+        add("show_records", "true: let records be looked at, with kinesis:GetRecords and GetShardIterator")
+        add("avro_schemas", "folder with STREAM.avsc, by which records are decoded as Avro")
         add("allowed_hosts", "names by which browsers may call it, with commas between them")
         for name, (default, _, words) in _NUMBERS.items():
             add(name, f"{words}; default {default:g}")
@@ -106,9 +122,12 @@ class ConsoleSettings:
             endpoints=Endpoint.from_arguments(arguments, environment),
             aws=_aws(arguments, environment),
             local_readers=_switch("local_readers", arguments.local_readers or "true"),
+            list_streams=_switch("list_streams", arguments.list_streams or "false"),
             streams=_names(arguments.streams),
             allowed_hosts=_names(arguments.allowed_hosts),
             allow_actions=arguments.allow_actions,
+            show_records=_switch("show_records", arguments.show_records or "false"),
+            avro_schemas=Path(arguments.avro_schemas) if arguments.avro_schemas else None,
             interval_seconds=numbers.get("interval_seconds", cls.interval_seconds),
             shards_interval_seconds=numbers.get("shards_interval_seconds", cls.shards_interval_seconds),
             history_points=int(numbers.get("history_points", cls.history_points)),

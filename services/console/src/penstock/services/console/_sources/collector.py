@@ -150,9 +150,12 @@ class Collector:
     def _remember(self, answer: Answer[Any], now: float) -> None:
         if answer.kind is Kind.READER:
             self._history.add(lags(answer.endpoint, answer.value))
+            self._rates.take_readings(answer.name, [(answer.endpoint, answer.value or ())], now)
         elif answer.kind is Kind.DRIVERS:
             for driver in answer.value or ():
                 self._history.add(lags(driver.address, driver.sessions))
+            readers = [(driver.address, driver.sessions) for driver in answer.value or ()]
+            self._rates.take_readings(answer.name, readers, now)
         elif answer.kind is Kind.SINK:
             self._history.add(self._rates.take(answer, now))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.services.console._values import Reading, name_of
@@ -117,6 +117,7 @@ class Rates:
     """Rates of counters, from one answer to the next."""
 
     def __init__(self) -> None:
+        self._of_source: dict[str, set[Series]] = {}
         self._before: dict[Series, tuple[float, float]] = {}
         self.per_second: dict[Series, float] = {}
         """The newest rate of each series that has one."""
@@ -131,12 +132,36 @@ class Rates:
                 series = sink_series(answer.endpoint, sink, what)
                 counted[series] = (now, float(count(sink)))
                 values[series] = self._rate(series, now, counted[series][1])
-        for known in [one for one in self._before if one[1] == answer.endpoint]:
+        for known in [one for one in self._before if one[:2] == ("sink", answer.endpoint)]:
             del self._before[known]
             self.per_second.pop(known, None)
         self._before |= counted
         self.per_second |= {series: rate for series, rate in values.items() if series in counted and rate is not None}
         return values
+
+    def take_readings(self, source: str, readers: Iterable[tuple[str, Sequence[SessionInfo]]], now: float) -> None:
+        """Take what readers have received, and what was taken of their buffers; by the series of each reading.
+
+        Args:
+            source: who told of them; those that it tells no more are forgotten.
+            readers: the sessions of each, by its endpoint.
+            now: monotonic seconds.
+        """
+        counted: dict[Series, tuple[float, float]] = {}
+        for endpoint, sessions in readers:
+            for session in sessions:
+                for stats in session.shards:
+                    series = Reading(endpoint=endpoint, session_id=session.session_id, stats=stats).series
+                    taken = stats.bytes - stats.buffered_bytes
+                    for what, count in (("records", stats.records), ("bytes", stats.bytes), ("taken", taken)):
+                        counted[*series, what] = (now, float(count))
+        rates = {series: self._rate(series, *value) for series, value in counted.items()}
+        for gone in self._of_source.get(source, set()):
+            self._before.pop(gone, None)
+            self.per_second.pop(gone, None)
+        self._of_source[source] = set(counted)
+        self._before |= counted
+        self.per_second |= {series: rate for series, rate in rates.items() if rate is not None}
 
     def _rate(self, series: Series, now: float, count: float) -> float | None:
         at, before = self._before.get(series, (now, count))

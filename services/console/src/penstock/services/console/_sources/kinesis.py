@@ -19,13 +19,17 @@ class KinesisSource:
     Args:
         options: how to reach AWS.
         streams: by name, the name or the ARN that they go by.
+        lists_all: whether all streams of the account and region are listed too, by ListStreams.
     """
 
     kind = Kind.KINESIS
 
-    def __init__(self, options: AwsOptions, streams: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self, options: AwsOptions, streams: Callable[[], Mapping[str, str]], *, lists_all: bool = False
+    ) -> None:
         self._options = options
         self._streams = streams
+        self._lists_all = lists_all
         self._client: JsonClient | None = None
         self.failures: dict[str, str] = {}
         """By stream: why its shards could not be listed the last time."""
@@ -47,7 +51,9 @@ class KinesisSource:
             self._client = JsonClient(session)
             await self._client.__aenter__()
         slots = asyncio.Semaphore(_AT_ONCE)
-        streams = self._streams()
+        streams = dict(self._streams())
+        if self._lists_all:
+            streams = {name: name for name in await self._all_names(self._client)} | streams
         names = sorted(streams)[:_MOST_STREAMS]
         answers = await asyncio.gather(*(self._list(self._client, streams[name], slots) for name in names))
         found = {name: shards for name, shards in zip(names, answers, strict=True) if isinstance(shards, tuple)}
@@ -64,6 +70,18 @@ class KinesisSource:
         client, self._client = self._client, None
         if client is not None:
             await client.__aexit__(None, None, None)
+
+    @staticmethod
+    async def _all_names(client: JsonClient) -> list[str]:
+        names: list[str] = []
+        more: dict[str, str] = {}
+        while True:
+            # An option of its own: it needs another permission than all else here.
+            page = await client.call("ListStreams", {"Limit": 1_000, **more})
+            names += page["StreamNames"]
+            if not page["HasMoreStreams"]:
+                return names
+            more = {"ExclusiveStartStreamName": names[-1]}
 
     @staticmethod
     async def _list(client: JsonClient, name: str, slots: asyncio.Semaphore) -> tuple[Shard, ...] | Exception:

@@ -64,6 +64,14 @@ def _streams(view: View) -> Iterator[Concern]:
                 cure="It is retried for as long as the query's retryPatience. Look at the cause: quota, permission, "
                 "network, or a query that takes nothing.",
             )
+        if row.hot:
+            yield Concern(
+                page="stream",
+                query={"name": row.name},
+                what=f"Stream {row.name}: {', '.join(row.hot[:5])} {'are' if len(row.hot) > 1 else 'is'} near what a "
+                "shard takes, 1 MB or 1,000 records a second",
+                cure="Split it, or add shards (penstock streams reshard); if one shard alone is hot, keys are skewed.",
+            )
         if row.losses:
             yield Concern(
                 page="stream",

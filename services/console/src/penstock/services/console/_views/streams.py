@@ -36,6 +36,49 @@ class StreamRow:
     troubles: Sequence[str]
     """What is the matter with shards that cannot be read at the moment, in words, each once."""
     spark: Sparkline
+    hot: Sequence[str]
+    """Shards that are near their limit."""
+
+
+HOT_SHARE = 0.8
+"""Of what a shard takes; from here on it is marked."""
+_MOST_BYTES, _MOST_RECORDS = 1_000_000.0, 1_000.0
+_CLOSE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRates:
+    """What comes into a shard's reader, and what its query takes, per second; None where not known."""
+
+    records: float | None
+    received_bytes: float | None
+    taken_bytes: float | None
+    """That a query took of the buffers."""
+    load: float | None
+    """Of what Kinesis lets into a shard (1 MB and 1,000 records a second); None where the reader catches up, which says
+    nothing of what is written now."""
+
+    @property
+    def is_hot(self) -> bool:
+        """Whether the shard is near its limit."""
+        return self.load is not None and self.load >= HOT_SHARE
+
+
+def shard_rates(view: View, readings: Sequence[Reading]) -> ShardRates | None:
+    """Of the reader that is nearest to the tip, as each reads the same records; None where nobody reads."""
+    if not readings:
+        return None
+    best = min(readings, key=lambda one: (one.stats.millis_behind_latest < 0, one.stats.millis_behind_latest))
+    lag = lag_seconds(best.stats.millis_behind_latest)
+    records, received, taken = (view.snapshot.rates.get((*best.series, what)) for what in ("records", "bytes", "taken"))
+    known = [rate / most for rate, most in ((records, _MOST_RECORDS), (received, _MOST_BYTES)) if rate is not None]
+    is_close = lag is not None and lag <= _CLOSE_SECONDS
+    return ShardRates(
+        records=records,
+        received_bytes=received,
+        taken_bytes=taken,
+        load=max(known, default=None) if is_close else None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +90,7 @@ class ShardRow:
     worst: Reading | None
     """That with the largest lag."""
     spark: Sparkline | None
+    rates: ShardRates | None
 
     @property
     def lag(self) -> float | None:
@@ -113,6 +157,7 @@ def known_streams(snapshot: Snapshot, also: Sequence[str] = ()) -> dict[str, str
     names |= {stats.stream_name for _, session in snapshot.sessions() for stats in session.shards}
     names |= {name for one in snapshot.drivers for driver in one.value or () for name in driver.stream_names}
     names |= {sink.destination for one in snapshot.sinks for sink in one.value or () if sink.kind == "kinesis"}
+    names |= set((snapshot.kinesis.value or {}) if snapshot.kinesis is not None else {})
     # ARNs come last and stay: they say more.
     return {name_of(name): name for name in sorted(names, key=lambda name: name.startswith("arn:")) if name}
 
@@ -172,6 +217,7 @@ def _stream_row(view: View, name: str, readings: dict[str, list[Reading]]) -> St
         losses=sum(reading.stats.losses for reading in every),
         troubles=_troubles([reading for reading in every if reading.stats.condition.is_troubled]),
         spark=view.spark(stream_lag_series(endpoint, name), "Largest lag", seconds_words),
+        hot=sorted(shard for shard, of in readings.items() if (rates := shard_rates(view, of)) and rates.is_hot),
     )
 
 
@@ -205,7 +251,7 @@ def _reader_row(endpoint: str, session_id: str, readings: Sequence[Reading]) -> 
 def _shard_row(view: View, node: ShardNode, readings: Sequence[Reading]) -> ShardRow:
     worst, _ = _worst(readings)
     spark = None if worst is None else view.spark(worst.series, "Lag", seconds_words)
-    return ShardRow(node=node, readings=readings, worst=worst, spark=spark)
+    return ShardRow(node=node, readings=readings, worst=worst, spark=spark, rates=shard_rates(view, readings))
 
 
 def _worst(readings: Sequence[Reading]) -> tuple[Reading | None, float | None]:

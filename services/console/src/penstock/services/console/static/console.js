@@ -18,7 +18,8 @@
     paused = !paused;
     button.textContent = paused ? "Go on updating" : "Pause updates";
   });
-  status.append(" ", button);
+  // A page that is not to be asked for again says 0.
+  if (pause) status.append(" ", button);
 
   // The system's colours, until the others are chosen; a choice is of this browser, and goes when it is the system's again.
   const root = document.documentElement;
@@ -150,5 +151,5 @@
       if (!paused && !document.hidden) await update();
     }
   }
-  forever();
+  if (pause) forever();
 })();
