@@ -82,6 +82,7 @@ TEXTS: dict[str, str | tuple[str, dict[str, str]]] = {
     "filterPushDown": "true",
     "addedStreamPosition": "LATEST",
     "recordPublisher": "efo",
+    "maxRecordsPerShardPerBatch": "10",
     "minRecordsPerBatch": "10",
     "maxTriggerDelay": ("1m", {"minRecordsPerBatch": "10"}),
     "efoRegistration": ("eager", EFO),

@@ -1,5 +1,6 @@
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -77,6 +78,22 @@ def test_a_consumer_without_a_name_is_named_by_the_checkpoint(
         assert set(seen) == {(prefix.get("consumerNamePrefix") or "penstock-") + runs.log[0]["query"]}
         names.append(runs.log[0]["query"])
     assert names[0] != names[1]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_no_shard_has_more_of_a_micro_batch_than_its_limit(
+    make_stream: Callable[[int], Any], readers: list[str], count: int
+) -> None:
+    """By the query's own reader, one service and two of them: in order, and nothing is left."""
+    source = make_stream(3)
+    source.put(60)
+    way = {"readerEndpoint": ",".join(readers[:count]), "serviceToken": "a-secret-of-these-tests"} if count else {}
+    runs = Runs()
+    runs.available_now(source.options(**TRIM, maxRecordsPerShardPerBatch="4", **way))
+    assert sorted(runs.keys) == sorted(source.put_keys)
+    most = [max(Counter(shard for _, shard, _ in rows).values()) for rows in runs.batches if rows]
+    assert set(most) <= {1, 2, 3, 4}
+    assert 4 in most
 
 
 class Stopped:

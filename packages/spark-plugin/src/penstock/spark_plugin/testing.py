@@ -65,7 +65,13 @@ class FakeShardReader:
         return self.epoch
 
     def positions(
-        self, start: StreamPositions, *, max_records: int = 0, max_bytes: int = 0, wait_seconds: float = 0.0
+        self,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        wait_seconds: float = 0.0,
+        max_records_per_shard: int = 0,
     ) -> PositionsSnapshot:
         """Give `reaches` and `rows`, whatever the limits; the start where nothing was set."""
         self.limits.append((max_records, max_bytes))
@@ -119,7 +125,13 @@ class FakeReadingSession:
             raise self.lost
 
     def positions(
-        self, start: StreamPositions, *, max_records: int = 0, max_bytes: int = 0, wait_seconds: float = 0.0
+        self,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        wait_seconds: float = 0.0,
+        max_records_per_shard: int = 0,
     ) -> PositionsSnapshot:
         """What the reader says."""
         return self.reader.positions(start, max_records=max_records, max_bytes=max_bytes, wait_seconds=wait_seconds)

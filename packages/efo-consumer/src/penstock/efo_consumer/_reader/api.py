@@ -197,6 +197,7 @@ class PositionsOptions(TypedDict, total=False):
     max_records: int
     max_bytes: int
     wait_seconds: float
+    max_records_per_shard: int
 
 
 class RangeOptions(TypedDict, total=False):
@@ -238,6 +239,7 @@ class ShardReader(Protocol):
         max_records: int = 0,
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
+        max_records_per_shard: int = 0,
     ) -> PositionsSnapshot:
         """Tell how far the buffers lead from `start`; what was answered is promised to be readable.
 

@@ -187,10 +187,16 @@ class LocalShardReader:
         max_records: int = 0,
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
+        max_records_per_shard: int = 0,
     ) -> PositionsSnapshot:
         """See `ShardReader.positions`."""
         return await self._session(session_id).positions(
-            epoch, start, max_records=max_records, max_bytes=max_bytes, wait_seconds=wait_seconds
+            epoch,
+            start,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            wait_seconds=wait_seconds,
+            max_records_per_shard=max_records_per_shard,
         )
 
     async def read_range(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._continuity.lineage import entering
@@ -42,16 +42,18 @@ def reach(
     *,
     max_rows: int | None = None,
     max_bytes: int | None = None,
+    max_rows_per_shard: int | None = None,
     turn: int = 0,
 ) -> Reach:
     """Give the furthest positions from `start` within the limits.
 
     Every shard gets an equal share of the limits; what one does not need goes to the others, and what is left
-    over to whoever is first in turn. Children enter as soon as all of their parents stand at SHARD_END in the
+    over to whoever is first in turn. No shard gets more than
+    `max_rows_per_shard`. Children enter as soon as all of their parents stand at SHARD_END in the
     answer; parents whose children were all in `start` leave. At least one segment is let through when any is
     there, though it exceed `max_bytes`.
     """
-    walk = _Walk(start, buffers, graphs, max_rows, max_bytes)
+    walk = _Walk(start, buffers, graphs, max_rows, max_bytes, max_rows_per_shard)
     while True:
         walk.settle()
         waiting = walk.waiting(turn)
@@ -70,12 +72,15 @@ class _Walk:
         graphs: Mapping[str, ShardGraph],
         max_rows: int | None,
         max_bytes: int | None,
+        max_rows_per_shard: int | None,
     ) -> None:
         self._positions = {stream: dict(shards) for stream, shards in start.streams.items()}
         self._buffers = buffers
         self._graphs = graphs
         self._max_rows = max_rows
         self._max_bytes = max_bytes
+        self._max_rows_per_shard = max_rows_per_shard
+        self._taken: dict[ShardKey, int] = {}
         self._rows = 0
         self._nbytes = 0
         self._jumped = False
@@ -117,6 +122,9 @@ class _Walk:
     def waiting(self, turn: int) -> list[tuple[ShardKey, ShardReach]]:
         """Give the shards that have more records, in turn order, with what they have."""
         found = sorted(self._waiting.items(), key=lambda item: item[0])
+        if self._max_rows_per_shard is not None:
+            lefts = ((key, rest, self._shard_rows_left(key)) for key, rest in found)
+            found = [(key, replace(rest, rows=min(rest.rows, left))) for key, rest, left in lefts if left]
         first = turn % len(found) if found else 0
         return found[first:] + found[:first]
 
@@ -157,13 +165,22 @@ class _Walk:
     ) -> bool:
         stream, shard_id = key
         buffer, position = self._buffers[key], self._positions[stream][shard_id]
+        left = self._shard_rows_left(key)
+        if left is not None:
+            max_rows = left if max_rows is None else min(max_rows, left)
+            # A segment that cannot be cut any more must not wait for ever: other shards use up no limit of this one.
+            at_least_one |= max_bytes is None and key not in self._taken
         step = buffer.reach(position, max_rows, max_bytes, at_least_one=at_least_one)
         self._jumped |= step.rows > 0 and not buffer.covers(position)
         self._positions[stream][shard_id] = step.end
         self._unsettled.append(key)
         self._rows += step.rows
+        self._taken[key] = self._taken.get(key, 0) + step.rows
         self._nbytes += step.nbytes
         return step.rows > 0
+
+    def _shard_rows_left(self, key: ShardKey) -> int | None:
+        return None if self._max_rows_per_shard is None else max(0, self._max_rows_per_shard - self._taken.get(key, 0))
 
     def _rows_left(self) -> int | None:
         return None if self._max_rows is None else max(0, self._max_rows - self._rows)

@@ -101,12 +101,20 @@ class ReaderSession:
         await self._followed.adopt(request, created, self._config)
 
     async def positions(
-        self, epoch: int, start: StreamPositions, *, max_records: int, max_bytes: int, wait_seconds: float
+        self,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int,
+        max_bytes: int,
+        wait_seconds: float,
+        max_records_per_shard: int = 0,
     ) -> PositionsSnapshot:
         """See `ShardReader.positions`."""
         self._calls += 1
+        limits = (max_records, max_bytes, max_records_per_shard)
         try:
-            return await self._positions(epoch, start, max_records, max_bytes, self._clock() + wait_seconds)
+            return await self._positions(epoch, start, limits, self._clock() + wait_seconds)
         finally:
             self._calls -= 1
             self.touch()
@@ -122,14 +130,14 @@ class ReaderSession:
         return self._time_to_live if self._calls else self._called_at + self._time_to_live - now
 
     async def _positions(
-        self, epoch: int, start: StreamPositions, max_records: int, max_bytes: int, deadline: float
+        self, epoch: int, start: StreamPositions, limits: tuple[int, int, int], deadline: float
     ) -> PositionsSnapshot:
         while True:
             self.check_epoch(epoch)
             await self._followed.follow(start)
             self.check_epoch(epoch)
             self._raise_failure(start)
-            found = await self._reach(start, max_records, max_bytes)
+            found = await self._reach(start, *limits)
             self.check_epoch(epoch)
             now = self._clock()
             interval = self._config.idle_offset_interval.total_seconds()
@@ -147,7 +155,9 @@ class ReaderSession:
             until = min(deadline, idle_at) if idle_at > now else deadline
             await self._news.wait(until - now)
 
-    async def _reach(self, start: StreamPositions, max_records: int, max_bytes: int) -> Reach:
+    async def _reach(
+        self, start: StreamPositions, max_records: int, max_bytes: int, max_records_per_shard: int
+    ) -> Reach:
         kept: list[Spilled] = []
         try:
             while True:
@@ -159,6 +169,7 @@ class ReaderSession:
                         {} if self._named_only else self._followed.graphs,
                         max_rows=max_records or None,
                         max_bytes=max_bytes or None,
+                        max_rows_per_shard=max_records_per_shard or None,
                         turn=self._turn,
                     )
                 except NotAtHandError as missing:

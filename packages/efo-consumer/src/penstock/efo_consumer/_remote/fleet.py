@@ -150,6 +150,7 @@ class FleetShardReader:
         max_records: int = 0,
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
+        max_records_per_shard: int = 0,
     ) -> PositionsSnapshot:
         """See `ShardReader.positions`. Shards whose owner does not answer stay where they are until they move.
 
@@ -169,7 +170,7 @@ class FleetShardReader:
                 # Meanwhile the hearts try.
                 await asyncio.sleep(patience.pause(error, self._clock()))
                 continue
-            snapshot = await self._ask_all(start, max_records, max_bytes)
+            snapshot = await self._ask_all(start, max_records, max_bytes, max_records_per_shard)
             if snapshot.positions == start and news:
                 # Readers tell moves without records only once in a while, and have told them to the polls.
                 snapshot = self._merge(start, news)
@@ -254,7 +255,9 @@ class FleetShardReader:
                 found += self._known.waiting(parts[member.endpoint], member.failed_at, cause)
         return found
 
-    async def _ask_all(self, start: StreamPositions, max_records: int = 0, max_bytes: int = 0) -> PositionsSnapshot:
+    async def _ask_all(
+        self, start: StreamPositions, max_records: int = 0, max_bytes: int = 0, max_records_per_shard: int = 0
+    ) -> PositionsSnapshot:
         """Ask each owner about its shards, without waiting, and put the answers together."""
         parts = place(start, self._members.owners(self._clock()))
         asked = [member.endpoint for member in self._members.served()]
@@ -263,7 +266,7 @@ class FleetShardReader:
         self._turn += 1
         answers = await asyncio.gather(
             *(
-                self._ask(endpoint, parts.get(endpoint, _NOWHERE), limit, nbytes, 0.0)
+                self._ask(endpoint, parts.get(endpoint, _NOWHERE), limit, nbytes, 0.0, max_records_per_shard)
                 for endpoint, limit in records.items()
             )
         )
@@ -342,12 +345,24 @@ class FleetShardReader:
         return [result for result in results if isinstance(result, PositionsSnapshot) and not result.records]
 
     async def _ask(
-        self, endpoint: str, start: StreamPositions, max_records: int, max_bytes: int, wait_seconds: float
+        self,
+        endpoint: str,
+        start: StreamPositions,
+        max_records: int,
+        max_bytes: int,
+        wait_seconds: float,
+        max_records_per_shard: int = 0,
     ) -> PositionsSnapshot | None:
         assert self._request is not None
         session_id, epoch = self._request.session_id, self._request.epoch
         asked = self._readers[endpoint].positions(
-            session_id, epoch, start, max_records=max_records, max_bytes=max_bytes, wait_seconds=wait_seconds
+            session_id,
+            epoch,
+            start,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            wait_seconds=wait_seconds,
+            max_records_per_shard=max_records_per_shard,
         )
         try:
             return await self._call(endpoint, asked)

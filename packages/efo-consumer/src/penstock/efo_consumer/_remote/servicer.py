@@ -109,6 +109,7 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
                 max_records=request.max_records,
                 max_bytes=request.max_bytes,
                 wait_seconds=request.wait_seconds,
+                max_records_per_shard=request.max_records_per_shard,
             )
         return messages.snapshot_to_message(snapshot)
 

@@ -391,6 +391,11 @@ def check_reading(options: "KinesisOptions") -> None:
             ("minRecordsPerBatch", "maxRecordsPerBatch"),
             f"there cannot be at least {fewest} records and at most {records}",
         )
+    if fewest is not None and options.max_records_per_shard_per_batch is not None:
+        raise ContradictoryOptionsError(
+            ("minRecordsPerBatch", "maxRecordsPerShardPerBatch"),
+            "how many shards have records is not known beforehand: bound micro-batches by maxRecordsPerBatch",
+        )
     if options.max_trigger_delay is not None and fewest is None:
         raise MissingOptionError("minRecordsPerBatch", "maxTriggerDelay is how long a query waits for so many")
     if options.spill_folder is not None and not options.spill_bytes:

@@ -126,6 +126,7 @@ class KinesisOptions:
     max_partitions: int | None = None
     """None: half of the cores, at most 8."""
     max_records_per_batch: int | None = None
+    max_records_per_shard_per_batch: int | None = None
     min_records_per_batch: int | None = None
     max_trigger_delay: float | None = None
     """None: 15 minutes."""

@@ -298,6 +298,15 @@ READING = (
         doc="Most records of a micro-batch.",
     ),
     OptionSpec(
+        name="maxRecordsPerShardPerBatch",
+        group="reading",
+        acts=(DRIVER,),
+        only=(STREAM,),
+        type=OptionType.INTEGER,
+        minimum=1,
+        doc="Most records of one shard in a micro-batch.",
+    ),
+    OptionSpec(
         name="minRecordsPerBatch",
         group="reading",
         acts=(DRIVER,),

@@ -486,6 +486,7 @@ class PositionsRequest(_message.Message):
     MAX_RECORDS_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     WAIT_SECONDS_FIELD_NUMBER: _builtins.int
+    MAX_RECORDS_PER_SHARD_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """As in Open."""
     epoch: _builtins.int
@@ -496,6 +497,8 @@ class PositionsRequest(_message.Message):
     """Most bytes (data and partition keys) between start and the answer; zero for no bound. At least one event is always let through."""
     wait_seconds: _builtins.float
     """Seconds to wait for the first record beyond start, at most; zero answers at once."""
+    max_records_per_shard: _builtins.int
+    """Most records of any one shard between start and the answer; zero for no bound. A single event of Kinesis may be cut."""
     @_builtins.property
     def start(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamPositions]:
         """From here on; one entry per stream."""
@@ -509,10 +512,11 @@ class PositionsRequest(_message.Message):
         max_records: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
         wait_seconds: _builtins.float = ...,
+        max_records_per_shard: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "max_bytes", b"max_bytes", "max_records", b"max_records", "session_id", b"session_id", "start", b"start", "wait_seconds", b"wait_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "max_bytes", b"max_bytes", "max_records", b"max_records", "max_records_per_shard", b"max_records_per_shard", "session_id", b"session_id", "start", b"start", "wait_seconds", b"wait_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

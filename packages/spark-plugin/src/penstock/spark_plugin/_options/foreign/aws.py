@@ -61,14 +61,17 @@ AWS: tuple[ForeignOption, ...] = (
     *_means("subscribeToShardMaxRetries", "kinesis.subscribeToShard.maxRetries"),
     *_means("maxTimeInBuffer", "kinesis.sink.recordMaxBufferedTimeMs"),
     *_not_needed(
-        "a micro-batch is bounded as a whole: `maxRecordsPerBatch`, `maxBytesPerBatch`",
+        "a micro-batch holds what is there; bound it by `maxRecordsPerShardPerBatch`, or as a whole",
         *_old("maxFetchRecordsPerShard", "executor.maxFetchRecordsPerShard"),
     ),
     *_not_needed(
         "a task reads a range that is known beforehand, for as long as that takes",
         *_old("maxFetchTimePerShardSec", "maxFetchTimeInSec", "executor.maxFetchTimeInMs"),
     ),
-    *_not_needed("a micro-batch is bounded as a whole: `maxRecordsPerBatch`", "maxFetchRecordsPerShard"),
+    *_not_needed(
+        "a micro-batch holds what is there; bound it by `maxRecordsPerShardPerBatch`, or as a whole",
+        "maxFetchRecordsPerShard",
+    ),
     *_not_needed("a task reads a range that is known beforehand, for as long as that takes", "maxFetchTimeInMs"),
     *_means("getRecordsMaxRecords", "maxRecordPerRead"),
     *_means("getRecordsInterval", "idleTimeBetweenReadsInMs", text="at least 200 ms", convert=_interval),

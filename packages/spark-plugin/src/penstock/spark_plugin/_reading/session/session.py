@@ -73,7 +73,13 @@ class ReadingSession(Protocol):
         ...
 
     def positions(
-        self, start: StreamPositions, *, max_records: int = 0, max_bytes: int = 0, wait_seconds: float = 0.0
+        self,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        wait_seconds: float = 0.0,
+        max_records_per_shard: int = 0,
     ) -> PositionsSnapshot:
         """How far the reader has come; see `BlockingSession.positions`. Raises LeaseLostError as `check` does."""
         ...
@@ -152,7 +158,13 @@ class KinesisSession:
             self._leases.check()
 
     def positions(
-        self, start: StreamPositions, *, max_records: int = 0, max_bytes: int = 0, wait_seconds: float = 0.0
+        self,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        wait_seconds: float = 0.0,
+        max_records_per_shard: int = 0,
     ) -> PositionsSnapshot:
         """See `BlockingSession.positions`. Leases that were taken back are told to the reader, which goes on by them.
 
@@ -160,7 +172,12 @@ class KinesisSession:
             LeaseLostError: a stream consumer was lost.
         """
         ask = partial(
-            self.reader.positions, start, max_records=max_records, max_bytes=max_bytes, wait_seconds=wait_seconds
+            self.reader.positions,
+            start,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            wait_seconds=wait_seconds,
+            max_records_per_shard=max_records_per_shard,
         )
         if self._leases is None:
             return ask()

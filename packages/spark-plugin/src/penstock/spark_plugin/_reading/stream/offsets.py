@@ -15,10 +15,11 @@ _OFFSETS_IN_MIND = 4
 
 @dataclass(frozen=True, slots=True)
 class BatchLimit:
-    """Most records and bytes of a micro-batch; 0 for no bound."""
+    """Most records and bytes of a micro-batch, and most records of one shard in it; 0 for no bound."""
 
     records: int = 0
     bytes: int = 0
+    records_per_shard: int = 0
 
 
 class LeastRecords:
@@ -62,7 +63,9 @@ def turnover(before: StreamPositions, after: StreamPositions) -> tuple[int, int]
     return ended, reshards
 
 
-def batch_limit(limit: ReadLimit, max_records: int | None, max_bytes: int | None) -> BatchLimit:
+def batch_limit(
+    limit: ReadLimit, max_records: int | None, max_bytes: int | None, max_records_per_shard: int | None = None
+) -> BatchLimit:
     """Spark's limit with the options' own. ReadAllAvailable takes precedence over the options, as Spark asks."""
     if isinstance(limit, ReadAllAvailable):
         return BatchLimit()
@@ -71,7 +74,7 @@ def batch_limit(limit: ReadLimit, max_records: int | None, max_bytes: int | None
         records = limit.max_rows if limit.max_rows < _NO_LIMIT else 0
     elif isinstance(limit, ReadMaxBytes):
         size = limit.max_bytes
-    return BatchLimit(records, size)
+    return BatchLimit(records, size, max_records_per_shard or 0)
 
 
 def default_limit(max_records: int | None, max_bytes: int | None) -> ReadLimit:

@@ -83,10 +83,16 @@ class PlainStreamReader(DataSourceStreamReader):
     def _limit(self) -> ReadLimit:
         if not self._is_first:
             return self._reader.getDefaultReadLimit()
-        if self._options.max_records_per_batch is not None or self._options.max_bytes_per_batch is not None:
+        options = self._options
+        limits = (
+            options.max_records_per_batch,
+            options.max_bytes_per_batch,
+            options.max_records_per_shard_per_batch,
+        )
+        if any(limits):
             _log.warning(
-                "before Spark 4.2 maxRecordsPerBatch and maxBytesPerBatch do not bound the first micro-batch of a run, "
-                "which reads all that is there: it may be the only one"
+                "before Spark 4.2 maxRecordsPerBatch, maxBytesPerBatch and maxRecordsPerShardPerBatch do not bound the "
+                "first micro-batch of a run, which reads all that is there: it may be the only one"
             )
         return ReadAllAvailable()
 

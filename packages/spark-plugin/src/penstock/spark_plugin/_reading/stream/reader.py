@@ -155,7 +155,12 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         session.check()
         if self._ending is None and not isinstance(limit, ReadAllAvailable):
             positions = self._with_found(session, offset, positions)
-        bound = batch_limit(limit, self._options.max_records_per_batch, self._options.max_bytes_per_batch)
+        bound = batch_limit(
+            limit,
+            self._options.max_records_per_batch,
+            self._options.max_bytes_per_batch,
+            self._options.max_records_per_shard_per_batch,
+        )
         if isinstance(limit, ReadAllAvailable):
             latest = self._to_the_end(session, positions, self._ending or self._available_now())
         elif self._ending is not None:
@@ -311,6 +316,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_records=bound.records,
             max_bytes=bound.bytes,
             wait_seconds=self._options.latest_offset_wait if wait else 0,
+            max_records_per_shard=bound.records_per_shard,
         )
         self._planned_records, self._planned_bytes = snapshot.records, snapshot.bytes
         return replace(snapshot, positions=keys.named(snapshot.positions))
