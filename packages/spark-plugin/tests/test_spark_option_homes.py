@@ -230,6 +230,7 @@ def asked(options: KinesisOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
     monkeypatch.setattr(leases_module, "open_registry", lambda **_: registry)
     monkeypatch.setattr(session_module, "connect_reader", lambda *_, **__: reader)
     monkeypatch.setattr(session_module, "_start_host", lambda *_: host)
+    monkeypatch.setattr(session_module, "ReaderAnnouncer", lambda *_: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(session_module.uuid, "uuid4", lambda: SimpleNamespace(hex="0"))
     session_module.open_session(
         options, StreamPositions({options.arn_of(name) or name: {} for name in options.stream_name})
