@@ -32,9 +32,9 @@ class World:
         self.clock = clock
         self.endpoint_url = endpoint_url
 
-    def create(self, name: str) -> int:
+    def create(self, name: str, shards: int = 1) -> int:
         """Create a stream; give its time of creation in milliseconds, as Kinesis tells it."""
-        self.client.create_stream(StreamName=name, ShardCount=1)
+        self.client.create_stream(StreamName=name, ShardCount=shards)
         self.clock.advance(60)
         summary = self.client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
         return int(summary["StreamCreationTimestamp"].timestamp() * 1000)
@@ -58,6 +58,19 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     behaviour = Behaviour.profile(request.param, seed=1)
     with running_emulator(clock=clock, behaviour=behaviour, enforce_limits=False) as emulator:
         yield World(emulator.client(), clock, emulator.endpoint_url)
+
+
+def test_a_query_of_many_shards_goes_on_from_a_packed_offset(world: World) -> None:
+    """Its log holds one text for all shards; each run reads what came since the run before."""
+    world.create("orders", shards=80)
+    runs = Runs()
+    for count in (30, 60):
+        world.put("orders", 30)
+        runs.available_now(world.options("orders"))
+        assert len(set(runs.keys)) == len(runs.keys) == count
+    packed = runs.log[-1]["streams"]["orders"]
+    assert (runs.log[-1]["version"], type(packed)) == (3, str)
+    assert len(StreamPositions.from_json(runs.log[-1]).streams["orders"]) == 80
 
 
 def iso(millis: int) -> str:
