@@ -156,14 +156,20 @@ def event(*numbers: int, arrived: int, is_end: bool = False) -> ShardEvent:
 
 
 def find(
-    start: dict[str, ShardPosition], listed: list[ListedShard], shards: dict[str, list[ShardEvent]], *refused: str
+    start: dict[str, ShardPosition],
+    listed: list[ListedShard],
+    shards: dict[str, list[ShardEvent]],
+    *refused: str,
+    asked: list[ShardPosition] | None = None,
 ) -> Target:
-    """The target of a run that began at second 1000."""
+    """The target of a run that began at second 1000; `asked` gets the positions from which shards were read."""
 
     async def list_shards(_: str) -> list[ListedShard]:
         return listed
 
     async def read_once(stream: str, shard: str, begin: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
+        if asked is not None:
+            asked.append(begin)
         if begin.sequence_number in refused:
             raise RecordPublisherFatalError("too old", stream=stream, shard_id=shard, code="InvalidArgumentException")
         for one in shards[shard]:
@@ -183,6 +189,26 @@ def test_the_end_is_the_last_record_before_the_beginning() -> None:
     assert found.needed == {("f", "s"): 6}
     assert not found.is_reached(StreamPositions({"f": {"s": ShardPosition.after("5")}}))
     assert found.is_reached(StreamPositions({"f": {"s": ShardPosition.after("6")}}))
+
+
+def idle(millis_behind_latest: int = 0) -> ShardEvent:
+    """A poll that finds no record."""
+    records = pa.RecordBatch.from_pylist([], schema=WIRE_SCHEMA)
+    return ShardEvent(records, "5", millis_behind_latest, (), 0)
+
+
+def test_an_idle_shard_is_asked_twice_however_long_it_was_idle() -> None:
+    """Whether it was written to lately, and from where the query stands: one poll tells that nothing came."""
+    asked: list[ShardPosition] = []
+    found = find({"s": ShardPosition.after("5")}, [ListedShard("s")], {"s": [idle()]}, asked=asked)
+    assert found.is_reached(StreamPositions({"f": {"s": ShardPosition.after("5")}}))
+    assert asked == [ShardPosition.at_timestamp(997_000), ShardPosition.after("5")]
+
+
+def test_a_poll_that_does_not_reach_the_tip_tells_nothing() -> None:
+    """Pages without records may come in a row: then the last record is looked for further and further back."""
+    found = find({"s": ShardPosition.after("1")}, [ListedShard("s")], {"s": [idle(5_000), event(5, 6, arrived=200)]})
+    assert found.needed == {("f", "s"): 6}
 
 
 def test_a_merged_shard_is_left_while_one_of_its_parents_goes_on() -> None:

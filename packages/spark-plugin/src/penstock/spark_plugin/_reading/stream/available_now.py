@@ -188,15 +188,30 @@ class _Tips:
             last, at_end = await self._scan(shard.shard_id, ShardPosition.at_timestamp(begin))
             if last is not None:
                 return last, at_end
+            if window == _WINDOWS_MILLIS[0] and (found := await self._peek(shard.shard_id, position)) is not None:
+                return found
         try:
             return await self._scan(shard.shard_id, position)
         except RecordPublisherFatalError as error:
-            if error.code != "InvalidArgumentException" or position.sequence_number is None:
+            if not _is_refused(error, position):
                 raise
             # The stream no longer holds it. Whether that is a loss, the reader says.
             return await self._scan(shard.shard_id, ShardPosition.trim_horizon())
 
-    async def _scan(self, shard_id: str, begin: ShardPosition) -> tuple[ShardPosition | None, bool]:
+    async def _peek(self, shard_id: str, position: ShardPosition) -> tuple[ShardPosition | None, bool] | None:
+        """What `_scan` would find, if one poll tells, as of an idle shard; otherwise None."""
+        try:
+            return await self._scan(shard_id, position, is_peek=True)
+        except _MoreToReadError:
+            return None
+        except RecordPublisherFatalError as error:
+            if not _is_refused(error, position):
+                raise
+            return None
+
+    async def _scan(
+        self, shard_id: str, begin: ShardPosition, *, is_peek: bool = False
+    ) -> tuple[ShardPosition | None, bool]:
         last: ShardPosition | None = None
         async with aclosing(self._read_once(self._stream, shard_id, begin)) as events:
             async for event in events:
@@ -210,7 +225,17 @@ class _Tips:
                     for child in event.child_shards:
                         self._shards.setdefault(child.shard_id, child)
                     return last, True
+                if is_peek and event.millis_behind_latest != 0:
+                    raise _MoreToReadError
         return last, False
+
+
+class _MoreToReadError(Exception):
+    """A poll did not reach the tip of its shard."""
+
+
+def _is_refused(error: RecordPublisherFatalError, position: ShardPosition) -> bool:
+    return error.code == "InvalidArgumentException" and position.sequence_number is not None
 
 
 def _after_row(records: pa.RecordBatch, row: int) -> ShardPosition:
