@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import math
+import re
 from base64 import b64encode
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -262,3 +264,33 @@ def test_what_a_format_cannot_write_is_named(value_format: str, field: StructFie
     with pytest.raises(SchemaError) as caught:
         check_value_fields([field], KinesisOptions(stream_name=("s",), value_format=value_format))
     assert caught.value.column == named
+
+
+@pytest.mark.parametrize(
+    ("expression", "ours", "sparks"),
+    [
+        (
+            "array(1e10D, 1e-5D, 1e7D, 0.001D, 1.0D)",
+            "1e+10,0.00001,10000000.0,0.001,1.0",
+            "1.0E10,1.0E-5,1.0E7,0.001,1.0",
+        ),
+        ("float(16777216)", "16777216.0", "1.6777216E7"),
+        ("timestamp'2026-01-31 12:00:00.123456'", "2026-01-31T12:00:00.123456Z", "2026-01-31T12:00:00.123Z"),
+        ("timestamp'2026-01-31 12:00:00.120'", "2026-01-31T12:00:00.120Z", "2026-01-31T12:00:00.120Z"),
+        ("map(date'2026-01-31', 1)", "2026-01-31:1", "20484:1"),
+        ("map(timestamp'2026-01-31 12:00:00', 1)", "2026-01-31T12:00:00.000Z:1", "1769860800000000:1"),
+        ("map(decimal('1.50'), cast('0.0000001' AS decimal(20, 10)))", "2:1.000E-7", "2:1.000E-7"),
+        ("map(true, binary('hello?>'))", "true:aGVsbG8/Pg==", "true:aGVsbG8/Pg=="),
+    ],
+)
+def test_json_differs_from_that_of_spark_as_the_readme_says(
+    spark: SparkSession, expression: str, ours: str, sparks: str
+) -> None:
+    """In the letters of numbers and times; brackets and quotes are left out of what is compared."""
+    frame = spark.sql(f"SELECT {expression} AS v")
+
+    def bare(text: str) -> str:
+        return re.sub(r'["{}\[\]]', "", text).removeprefix("v:")
+
+    assert bare(json_rows(frame.toArrow().combine_chunks().to_batches()[0])[0].as_py()) == ours
+    assert bare(frame.selectExpr("to_json(struct(v)) AS json").first().json) == sparks  # type: ignore[union-attr]  # a row
