@@ -34,7 +34,6 @@ from penstock.efo_consumer import (
     ranges_between,
     resolve_initial_positions,
 )
-from penstock.efo_consumer._start.initial import shards_open_at
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc import GrpcServer, ServerSettings
 
@@ -267,14 +266,6 @@ def test_trim_horizon_and_a_time_begin_at_the_shards_of_then(emulator: RunningEm
     assert (raised.value.stream, raised.value.code) == ("nothing", "ResourceNotFoundException")
     with pytest.raises(InitialPositionError, match="ahead"):
         resolve_initial_positions(session, [STREAM], InitialPosition.parse("AT_TIMESTAMP", str(then + 60_000)))
-
-
-def test_a_time_begins_also_at_shards_whose_parents_expired() -> None:
-    """No record since then is missed: what nobody can list as open then, but its parents are gone, is read too."""
-    lineage = {"a": {"gone"}, "b": {"gone"}, "old": set[str](), "c": {"old"}, "d": {"c"}}
-    assert shards_open_at(["c"], lineage) == ["c", "a", "b"]
-    assert shards_open_at([], lineage) == ["a", "b", "old"]
-    assert shards_open_at(["old", "a", "b"], lineage) == ["old", "a", "b"]
 
 
 @pytest.mark.parametrize(

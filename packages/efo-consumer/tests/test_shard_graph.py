@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.efo_consumer import ShardPosition
-from penstock.efo_consumer._continuity.lineage import ShardGraph
+from penstock.efo_consumer import Shard, ShardPosition, next_shards, with_ancestors
+from penstock.efo_consumer._continuity.lineage import ShardGraph, open_at
 
 AT = ShardPosition.after("5")
 END = ShardPosition.shard_end()
@@ -94,3 +94,31 @@ def test_a_shard_that_left_enters_no_more() -> None:
     assert graph.entrants(after) == []
     assert graph.leavers(after) == ["parent"]
     assert graph.entrants({"parent": END}) == ["left", "right"]
+
+
+def listed(**parents: str) -> list[Shard]:
+    """What ListShards shows: shards by name, each with its parents' names as letters."""
+    return [Shard(shard, tuple(names)) for shard, names in parents.items()]
+
+
+def test_a_time_begins_also_at_shards_whose_parents_expired() -> None:
+    """No record since then is missed: what nobody can list as open then, but its parents are gone, is read too."""
+    shards = listed(a="g", b="g", o="", c="o", d="c")
+    assert open_at(["c"], shards) == ["c", "a", "b"]
+    assert open_at([], shards) == ["a", "b", "o"]
+    assert open_at(["o", "a", "b"], shards) == ["o", "a", "b"]
+
+
+def test_ancestors_are_named_though_they_are_not_listed() -> None:
+    """A shard that has expired is known by its children alone."""
+    assert with_ancestors(["d"], listed(a="", c="ag", d="c")) == {"a", "c", "d", "g"}
+
+
+def test_what_is_listed_leads_on_from_ends_and_from_shards_that_are_gone() -> None:
+    """Children after all of their parents; after a shard that expired its children, or the oldest that are left."""
+    family = listed(p="", q="", c="pq", d="c")
+    assert next_shards({"p": END, "q": AT}, family) == []
+    assert next_shards({"p": END, "q": END}, family) == ["c"]
+    assert next_shards({"p": END, "q": END, "c": END}, family) == ["d"]
+    assert next_shards({"g": END}, listed(a="g", b="g")) == ["a", "b"]
+    assert next_shards({"g": END}, listed(y="u", z="u")) == ["y", "z"]

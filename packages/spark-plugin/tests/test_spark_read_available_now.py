@@ -2,7 +2,6 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -137,12 +136,6 @@ def test_closed_shards_are_read_to_their_end(make_stream: Callable[[int], Any]) 
     assert sorted(runs.keys) == sorted(source.put_keys)
 
 
-@dataclass
-class ListedShard:
-    shard_id: str
-    parent_shard_ids: tuple[str, ...] = ()
-
-
 def event(*numbers: int, arrived: int, is_end: bool = False) -> ShardEvent:
     """Records of these numbers that arrived at a second."""
     at = datetime.fromtimestamp(arrived, UTC)
@@ -157,14 +150,14 @@ def event(*numbers: int, arrived: int, is_end: bool = False) -> ShardEvent:
 
 def find(
     start: dict[str, ShardPosition],
-    listed: list[ListedShard],
+    listed: list[Shard],
     shards: dict[str, list[ShardEvent]],
     *refused: str,
     asked: list[ShardPosition] | None = None,
 ) -> Target:
     """The target of a run that began at second 1000; `asked` gets the positions from which shards were read."""
 
-    async def list_shards(_: str) -> list[ListedShard]:
+    async def list_shards(_: str) -> list[Shard]:
         return listed
 
     async def read_once(stream: str, shard: str, begin: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
@@ -182,7 +175,7 @@ def find(
 
 def test_the_end_is_the_last_record_before_the_beginning() -> None:
     """However long ago it was; a child of a shard that goes on is not begun."""
-    listed = [ListedShard("s"), ListedShard("t"), ListedShard("child", ("s",))]
+    listed = [Shard("s"), Shard("t"), Shard("child", ("s",))]
     shards = {"s": [event(5, 6, arrived=200), event(8, arrived=1001)], "t": [event(9, arrived=2000)], "child": []}
     found = find({"s": ShardPosition.after("1"), "t": ShardPosition.trim_horizon()}, listed, shards)
     assert found.bounds == {"f": {"s": ShardPosition.after("6"), "t": ShardPosition.trim_horizon()}}
@@ -200,20 +193,20 @@ def idle(millis_behind_latest: int = 0) -> ShardEvent:
 def test_an_idle_shard_is_asked_twice_however_long_it_was_idle() -> None:
     """Whether it was written to lately, and from where the query stands: one poll tells that nothing came."""
     asked: list[ShardPosition] = []
-    found = find({"s": ShardPosition.after("5")}, [ListedShard("s")], {"s": [idle()]}, asked=asked)
+    found = find({"s": ShardPosition.after("5")}, [Shard("s")], {"s": [idle()]}, asked=asked)
     assert found.is_reached(StreamPositions({"f": {"s": ShardPosition.after("5")}}))
     assert asked == [ShardPosition.at_timestamp(997_000), ShardPosition.after("5")]
 
 
 def test_a_poll_that_does_not_reach_the_tip_tells_nothing() -> None:
     """Pages without records may come in a row: then the last record is looked for further and further back."""
-    found = find({"s": ShardPosition.after("1")}, [ListedShard("s")], {"s": [idle(5_000), event(5, 6, arrived=200)]})
+    found = find({"s": ShardPosition.after("1")}, [Shard("s")], {"s": [idle(5_000), event(5, 6, arrived=200)]})
     assert found.needed == {("f", "s"): 6}
 
 
 def test_a_merged_shard_is_left_while_one_of_its_parents_goes_on() -> None:
     """The merge came after the run had begun: what the other parent held then is not all of it."""
-    listed = [ListedShard("a"), ListedShard("b"), ListedShard("child", ("a", "b"))]
+    listed = [Shard("a"), Shard("b"), Shard("child", ("a", "b"))]
     parents = {"a": [event(5, arrived=200, is_end=True)], "b": [event(6, arrived=200), event(8, arrived=1001)]}
     start = {"a": ShardPosition.trim_horizon(), "b": ShardPosition.trim_horizon()}
     found = find(start, listed, {**parents, "child": [event(9, arrived=1002)]})
@@ -223,16 +216,16 @@ def test_a_merged_shard_is_left_while_one_of_its_parents_goes_on() -> None:
 def test_a_position_that_is_too_old_is_the_readers_to_judge() -> None:
     """The target is found all the same, so that the query can go on where losses are allowed."""
     shards = {"s": [event(5, 6, arrived=200)]}
-    found = find({"s": ShardPosition.after("1")}, [ListedShard("s")], shards, "1")
+    found = find({"s": ShardPosition.after("1")}, [Shard("s")], shards, "1")
     assert found.needed == {("f", "s"): 6}
 
 
 def test_generations_that_are_gone_leave_what_is_there() -> None:
     """A shard that has expired leads to its children, or to the oldest shards that are left."""
     shards = {"child": [event(5, 6, arrived=200)], "far": [event(7, arrived=300)]}
-    child = [ListedShard("child", ("s",))]
+    child = [Shard("child", ("s",))]
     assert find({"s": ShardPosition.after("1")}, child, shards).needed["f", "child"] == 6
-    far = [ListedShard("far", ("unknown",))]
+    far = [Shard("far", ("unknown",))]
     assert find({"s": ShardPosition.after("1")}, far, shards).needed["f", "far"] == 7
     gone = find({"s": ShardPosition.after("1")}, [], {})
     assert not gone.is_reached(StreamPositions({"f": {"s": ShardPosition.after("9" * 56)}}))

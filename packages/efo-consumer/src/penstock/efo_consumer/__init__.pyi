@@ -10,6 +10,7 @@ from ._consumer.consumer import Consumer, ConsumerBatch, ConsumerRecord
 from ._consumer.lag import ShardLag, measure_lag
 from ._consumer.spark_checkpoint import LoggedBatch, SparkCheckpoint
 from ._continuity.guard import check_streams
+from ._continuity.lineage import next_shards, with_ancestors
 from ._embedded.host import ReaderHost
 from ._embedded.session import BlockingSession, connect_reader
 from ._model.events import WIRE_SCHEMA, ShardEvent
@@ -158,10 +159,12 @@ __all__ = [
     "find_leftovers",
     "list_shards",
     "measure_lag",
+    "next_shards",
     "ranges_between",
     "read_once",
     "read_ranges",
     "resolve_initial_positions",
     "resolve_sequence_numbers",
     "to_read_batch",
+    "with_ancestors",
 ]

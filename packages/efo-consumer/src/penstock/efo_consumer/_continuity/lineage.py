@@ -186,20 +186,64 @@ def successors(gone: str, listed: Iterable[Shard], standing: Collection[str]) ->
         listed: all shards that the stream still lists.
         standing: the shards that have a position.
     """
-    shards = {shard.shard_id: shard for shard in listed}
-    read, pending = set(standing), list(standing)
-    while pending:
-        shard = shards.get(pending.pop())
-        parents = set(shard.parent_shard_ids) - read if shard is not None else set()
-        read |= parents
-        pending += parents
-    roots = [shard for shard in shards.values() if not any(parent in shards for parent in shard.parent_shard_ids)]
-    unread = [shard for shard in roots if shard.shard_id not in read]
-    found = [shard for shard in shards.values() if gone in shard.parent_shard_ids]
+    shards = tuple(listed)
+    read, oldest = with_ancestors(standing, shards), roots(shards)
+    unread = [shard for shard in oldest if shard.shard_id not in read]
+    found = [shard for shard in shards if gone in shard.parent_shard_ids]
     if found:
         # Kinesis numbers shards as they are made: what came of a child that is gone is younger than its parent.
         found += [shard for shard in unread if shard.parent_shard_ids and shard.shard_id > gone and shard not in found]
-    found = found or unread or roots
+    found = found or unread or oldest
     return tuple(
         shard if gone in shard.parent_shard_ids else replace(shard, parent_shard_ids=(gone,)) for shard in found
     )
+
+
+def with_ancestors(shard_ids: Iterable[str], listed: Iterable[Shard]) -> set[str]:
+    """Give these shards and all that came before them, as far as the listed shards name their parents."""
+    parents = {shard.shard_id: shard.parent_shard_ids for shard in listed}
+    found, pending = set[str](), list(shard_ids)
+    while pending:
+        shard_id = pending.pop()
+        if shard_id not in found:
+            found.add(shard_id)
+            pending += parents.get(shard_id, ())
+    return found
+
+
+def roots(listed: Collection[Shard]) -> list[Shard]:
+    """Give the oldest shards: those of whose parents none is listed any more."""
+    ids = {shard.shard_id for shard in listed}
+    return [shard for shard in listed if ids.isdisjoint(shard.parent_shard_ids)]
+
+
+def open_at(listed_as_open: Iterable[str], listed: Collection[Shard]) -> list[str]:
+    """Give the shards at which reading from a time begins: every record since is in these or their descendants.
+
+    Those are the shards that were open then, and those whose ancestors expired before anybody could list them as open.
+
+    Args:
+        listed_as_open: what ListShards shows for the time.
+        listed: all shards that are still listed.
+    """
+    chosen = dict.fromkeys(listed_as_open)
+    past = with_ancestors(chosen, listed)
+    return [*chosen, *(root.shard_id for root in roots(listed) if root.shard_id not in past)]
+
+
+def next_shards(positions: Mapping[str, ShardPosition], listed: Collection[Shard]) -> list[str]:
+    """Give the shards that a session would enter next from these positions, if it saw only what is listed.
+
+    Args:
+        positions: of one stream. Shards that are not listed stand at their end.
+        listed: all shards that the stream still lists.
+    """
+    graph, ids = ShardGraph(), {shard.shard_id for shard in listed}
+    for shard in listed:
+        graph.add(shard.shard_id, shard.parent_shard_ids)
+        for parent in set(shard.parent_shard_ids) - ids:
+            graph.add(parent, ())
+    for gone in positions.keys() - ids:
+        for shard in successors(gone, listed, positions):
+            graph.add(shard.shard_id, shard.parent_shard_ids)
+    return graph.entrants(positions)

@@ -23,6 +23,7 @@ from penstock.aws import (
     are_credentials_refused,
     classify,
 )
+from penstock.efo_consumer._continuity.lineage import open_at, roots
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE
@@ -190,12 +191,12 @@ class _Resolver:
             ids = _ids(await self._list(ShardFilter("AT_LATEST")))
             now_millis = math.floor((self._clock.earliest() - _ARRIVAL_SECONDS) * 1000)
             return self._positions(ids, ShardPosition.at_timestamp(now_millis))
-        lineage = {shard.shard_id: {*shard.parent_shard_ids} for shard in await self._list(None)}
+        listed = await self._list(None)
         millis = start.timestamp_millis
         if millis is None:
-            return self._positions(_roots(lineage), ShardPosition.trim_horizon())
+            return self._positions(_ids(roots(listed)), ShardPosition.trim_horizon())
         await self._wait_until(millis)
-        ids = shards_open_at(_ids(await self._list(ShardFilter("AT_TIMESTAMP", timestamp_millis=millis))), lineage)
+        ids = open_at(_ids(await self._list(ShardFilter("AT_TIMESTAMP", timestamp_millis=millis))), listed)
         if millis > (self._clock.earliest() - _LATE_LIST_SECONDS) * 1000:
             ids = await self._without_ended(ids, millis)
         return self._positions(ids, ShardPosition.at_timestamp(millis))
@@ -267,29 +268,6 @@ class _Resolver:
 
 def _ids(shards: list[Shard]) -> list[str]:
     return [shard.shard_id for shard in shards]
-
-
-def shards_open_at(listed_as_open: Iterable[str], lineage: Mapping[str, set[str]]) -> list[str]:
-    """Give the shards at which reading from a time begins: every record since is in these or their descendants.
-
-    Those are the shards that were open then, and those whose ancestors expired before anybody could list them as open.
-
-    Args:
-        listed_as_open: what ListShards shows for the time.
-        lineage: parents by shard id, of all shards that are still listed.
-    """
-    chosen = dict.fromkeys(listed_as_open)
-    ancestors: set[str] = set()
-    pending = list(chosen)
-    while pending:
-        parents = lineage.get(pending.pop(), set()) - ancestors
-        ancestors |= parents
-        pending += parents
-    return [*chosen, *(root for root in _roots(lineage) if root not in chosen and root not in ancestors)]
-
-
-def _roots(lineage: Mapping[str, set[str]]) -> list[str]:
-    return [shard_id for shard_id, parents in lineage.items() if not parents & lineage.keys()]
 
 
 @contextmanager

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from penstock.aws import AwsSession
-from penstock.efo_consumer import DataLossError, HashKeyRange, Shard, ShardPosition
+from penstock.efo_consumer import DataLossError, HashKeyRange, Shard, ShardPosition, with_ancestors
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, epoch_micros
-from penstock.spark_plugin._reading.start.initial_positions import ancestors, latest_millis, named, seam_of
+from penstock.spark_plugin._reading.start.initial_positions import latest_millis, named, seam_of
 from penstock.spark_plugin.errors import ContradictoryOptionsError
 
 _log = logging.getLogger(__name__)
@@ -109,11 +109,11 @@ class Bounds:
         _check_listed(stream, shards, after_shards or {}, upto_shards or {}, fail_on_data_loss=fail_on_data_loss)
         past: set[str] = set()
         if after_shards is not None:
-            past = ancestors(after_shards, {one.shard_id: set(one.parent_shard_ids) for one in shards})
+            past = with_ancestors(after_shards, shards) - after_shards.keys()
         # All that precedes a named end belongs to the read: the parents of its shards are read to their end.
         whole: set[str] = set()
         if upto_shards is not None:
-            whole = ancestors(upto_shards, {one.shard_id: set(one.parent_shard_ids) for one in shards})
+            whole = with_ancestors(upto_shards, shards) - upto_shards.keys()
         parents = {parent for one in shards for parent in one.parent_shard_ids}
         for shard in shards:
             after = (after_shards or {}).get(shard.shard_id, self.after)

@@ -14,6 +14,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     list_shards,
     resolve_initial_positions,
+    with_ancestors,
 )
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
@@ -104,13 +105,14 @@ def after_sequence_numbers(
 
     `stream` is a name or an ARN.
     """
-    parents = {one.shard_id: set(one.parent_shard_ids) for one in asyncio.run(_listed(session, stream, retry_patience))}
-    past = _closure(shards, parents)
+    listed = asyncio.run(_listed(session, stream, retry_patience))
+    past = with_ancestors(shards, listed)
+    unread = {one.shard_id for one in listed} - past
     # Others follow their parents; but what lies behind a named shard is not read, and nobody follows it.
     others = {
-        one
-        for one, of in parents.items()
-        if one not in past and not of & shards.keys() and not (of & parents.keys()) - past
+        one.shard_id
+        for one in listed
+        if one.shard_id in unread and not (shards.keys() | unread) & set(one.parent_shard_ids)
     }
     return {**dict.fromkeys(sorted(others), ShardPosition.trim_horizon()), **shards}
 
@@ -118,22 +120,6 @@ def after_sequence_numbers(
 async def _listed(session: AwsSession, stream: str, retry_patience: float) -> list[Shard]:
     async with JsonClient(session) as client:
         return await list_shards(client, StreamIdentity.of(stream), retry_patience=timedelta(seconds=retry_patience))
-
-
-def ancestors(shards: Mapping[str, ShardPosition], parents: Mapping[str, set[str]]) -> set[str]:
-    """The shards that were read to their end before any of these began."""
-    return _closure(shards, parents) - shards.keys()
-
-
-def _closure(first: Mapping[str, ShardPosition], steps: Mapping[str, set[str]]) -> set[str]:
-    found: set[str] = set()
-    pending = list(first)
-    while pending:
-        one = pending.pop()
-        if one not in found:
-            found.add(one)
-            pending += steps.get(one, ())
-    return found
 
 
 def _starting_position(session: AwsSession, options: KinesisOptions) -> InitialPosition:

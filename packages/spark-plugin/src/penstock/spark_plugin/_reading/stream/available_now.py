@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +17,7 @@ from penstock.efo_consumer import (
     StreamIdentity,
     StreamPositions,
     list_shards,
+    next_shards,
 )
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.spark_plugin._connections import aws_options
@@ -36,21 +36,7 @@ _BEYOND = 1 << 256
 """More than any sequence number."""
 
 
-class ListedShard(Protocol):
-    """A shard as ListShards shows it."""
-
-    @property
-    def shard_id(self) -> str:
-        """Chosen by Kinesis."""
-        ...
-
-    @property
-    def parent_shard_ids(self) -> tuple[str, ...]:
-        """None, one after a split, two after a merge."""
-        ...
-
-
-ListShards = Callable[[str], Awaitable[Sequence[ListedShard]]]
+ListShards = Callable[[str], Awaitable[Sequence[Shard]]]
 """Of a stream, all shards that it lists."""
 ReadOnce = Callable[[str, str, ShardPosition], AsyncGenerator[ShardEvent, None]]
 """Of a stream and a shard, what it holds after a position, up to its tip or end."""
@@ -148,11 +134,11 @@ class _Tips:
         self._before_millis = before_millis
         self._read_once = read_once
         self._slots = slots
-        self._shards: dict[str, ListedShard] = {}
+        self._shards: dict[str, Shard] = {}
         self.last: dict[str, int] = {}
 
     async def find(
-        self, positions: Mapping[str, ShardPosition], listed: Sequence[ListedShard]
+        self, positions: Mapping[str, ShardPosition], listed: Sequence[Shard]
     ) -> Mapping[str, ShardPosition]:
         """The bound of each shard, generation by generation: what follows an open shard is not read."""
         shards = self._shards = {one.shard_id: one for one in listed}
@@ -161,14 +147,17 @@ class _Tips:
         # Only its end will do, which the reader shows, or a loss in its stead.
         self.last = {shard: _BEYOND for shard in bounds if not positions[shard].is_shard_end}
         pending = {shard: position for shard, position in positions.items() if shard in shards}
-        pending = pending or _entrants(shards, bounds)
+        pending = pending or self._next(bounds)
         while pending:
             found = await asyncio.gather(*(self._bound(shards[shard], position) for shard, position in pending.items()))
             bounds.update(zip(pending, found, strict=True))
-            pending = _entrants(shards, bounds)
+            pending = self._next(bounds)
         return bounds
 
-    async def _bound(self, shard: ListedShard, position: ShardPosition) -> ShardPosition:
+    def _next(self, bounds: Mapping[str, ShardPosition]) -> dict[str, ShardPosition]:
+        return dict.fromkeys(next_shards(bounds, self._shards.values()), ShardPosition.trim_horizon())
+
+    async def _bound(self, shard: Shard, position: ShardPosition) -> ShardPosition:
         if position.is_shard_end or (position.timestamp_millis or 0) >= self._before_millis:
             return position
         async with self._slots:
@@ -178,7 +167,7 @@ class _Tips:
             return ShardPosition.shard_end() if at_end else last
         return ShardPosition.shard_end() if at_end else position
 
-    async def _look(self, shard: ListedShard, position: ShardPosition) -> tuple[ShardPosition | None, bool]:
+    async def _look(self, shard: Shard, position: ShardPosition) -> tuple[ShardPosition | None, bool]:
         """The last record before the time, and whether the shard ends with it."""
         stands = position.known_millis or 0
         for window in _WINDOWS_MILLIS:
@@ -285,19 +274,3 @@ class AvailableNow:
         finally:
             await backend.aclose()
         return found.renamed(keys)
-
-
-def _entrants(shards: Mapping[str, ListedShard], bounds: Mapping[str, ShardPosition]) -> dict[str, ShardPosition]:
-    """The shards that are read next, from their oldest record: those whose parents are all read to their end."""
-    ended = {shard for shard, bound in bounds.items() if bound.is_shard_end}
-    found = [
-        one.shard_id
-        for one in shards.values()
-        if one.shard_id not in bounds
-        and ended.intersection(one.parent_shard_ids)
-        and all(parent in ended or parent not in shards for parent in one.parent_shard_ids)
-    ]
-    if not found and not ended & shards.keys() and bounds.keys() == ended:
-        # All that the query stood at has expired, and so have their children: what is left begins anew.
-        found = [one.shard_id for one in shards.values() if not shards.keys() & set(one.parent_shard_ids)]
-    return dict.fromkeys(found, ShardPosition.trim_horizon())
