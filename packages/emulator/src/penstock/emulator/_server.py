@@ -18,10 +18,9 @@ import trustme
 from penstock.emulator._clock import ManualClock, SystemClock
 from penstock.emulator._config import EmulatorConfig
 from penstock.emulator._firehose import Firehose
-from penstock.emulator._http.dispatch import Dispatcher
+from penstock.emulator._http.dispatch import Dispatcher, Router
 from penstock.emulator._http.http1 import Http1Connection
 from penstock.emulator._http.http2 import Http2Connection
-from penstock.emulator._http.router import Router
 from penstock.emulator._persist.journal import Journal
 from penstock.emulator._persist.persistence import Persistence
 from penstock.emulator._state.kinesis import Kinesis

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from penstock.emulator._clock import Clock
-    from penstock.emulator._http.router import Router
+    from penstock.emulator._http.dispatch import Router
 
 _READ_BYTES = 256 * 1024
 _WRITE_BYTES = 256 * 1024

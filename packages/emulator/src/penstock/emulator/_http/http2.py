@@ -19,7 +19,7 @@ from penstock.emulator._http.dispatch import MAX_BODY_BYTES, Request, Response
 
 if TYPE_CHECKING:
     from penstock.emulator._clock import Clock
-    from penstock.emulator._http.router import Router
+    from penstock.emulator._http.dispatch import Router
 
 _logger = logging.getLogger(__name__)
 _READ_BYTES = 256 * 1024
