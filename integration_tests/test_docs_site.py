@@ -6,7 +6,10 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote, urlsplit
@@ -44,9 +47,11 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as the workflow builds it, which knows where the sources are."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(DOCS / "mkdocs.yml"), "-d", str(folder)]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    sources = {"PENSTOCK_REPOSITORY": "https://git.example/penstock/", "PENSTOCK_EDIT_URI": "edit/main/docs/pages/"}
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"} | sources
     built = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert built.returncode == 0, built.stderr
     return folder
@@ -61,6 +66,39 @@ def pages(site: Path) -> dict[Path, Page]:
 def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(DOCS / "hooks"))
     return importlib.import_module("reference")
+
+
+@pytest.mark.parametrize("scheme", ["file", "http"])
+async def test_the_search_finds_words_from_files_and_over_http(
+    site: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a browser, as people open it: by a folder of files, and by a server."""
+    monkeypatch.syspath_prepend(str(ROOT / "services" / "console" / "tests"))
+    browser = importlib.import_module("console_browser")
+    if browser.BROWSER is None:
+        pytest.skip("no chromium or google-chrome on the PATH")
+
+    class Files(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Leave the test's output alone."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            begin = site.as_uri() if scheme == "file" else f"http://127.0.0.1:{server.server_port}"
+            async with browser.browser_page() as page:
+                await page.go(f"{begin}/index.html?q=retention")
+                await page.until("document.querySelectorAll('.md-search-result__item').length > 5")
+                assert page.violations == []
+        finally:
+            server.shutdown()
+
+
+def test_pages_that_people_wrote_can_be_edited_where_they_are(site: Path) -> None:
+    """The link leads to the page's source; pages that are made have none."""
+    link = 'href="https://git.example/penstock/edit/main/docs/pages/how-to/reshard.md"'
+    assert link in (site / "how-to" / "reshard.html").read_text()
+    assert "/edit/main/" not in (site / "reference" / "errors.html").read_text()
 
 
 @pytest.mark.timeout(300)

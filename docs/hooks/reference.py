@@ -12,7 +12,6 @@ import reference_options
 import reference_proto
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
 
 from penstock.telemetry import reference as telemetry_reference
 
@@ -31,12 +30,6 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
                 _log.warning("%s/%s has a path of this machine: %s…", _PAGES, name, local)
         files.append(File.generated(config, f"{_PAGES}/{name}", content=content))
     return files
-
-
-def on_page_context(context: dict[str, Any], page: Page, **_: Any) -> dict[str, Any]:
-    """Nobody needs to find these in an editor."""
-    page.edit_url = None
-    return context
 
 
 @functools.cache
