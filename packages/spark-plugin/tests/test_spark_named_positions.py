@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -127,3 +128,26 @@ def test_a_position_that_has_expired_fails_a_bounded_read_or_is_skipped(caplog: 
         with caplog.at_level(logging.WARNING):
             assert bounded(options | {"failOnDataLoss": "false"}) == left
         assert f"flights/{FIRST}: the range" in caplog.text
+
+
+def test_a_shard_begins_at_a_time_of_its_own() -> None:
+    """Beside one that begins at its oldest record; by a stream that is followed and by a bounded read."""
+    clock = ManualClock(float(int(time.time() - 3600)))
+    with running_emulator(clock=clock, enforce_limits=False) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="flights", ShardCount=2)
+        shards = client.list_shards(StreamName="flights")["Shards"]
+        put = []
+        for _ in range(2):
+            for shard in shards:
+                key = shard["HashKeyRange"]["StartingHashKey"]
+                answer = client.put_record(StreamName="flights", Data=b"x", PartitionKey="k", ExplicitHashKey=key)
+                put.append((answer["ShardId"], answer["SequenceNumber"]))
+            clock.advance(60)
+        moment = datetime.fromtimestamp(clock.time() - 90, UTC).isoformat()
+        position = {shards[0]["ShardId"]: f"AT_TIMESTAMP {moment}", shards[1]["ShardId"]: "TRIM_HORIZON"}
+        options = endpoint_options(emulator.endpoint_url, "flights", initialPosition=json.dumps(position))
+        runs = Runs()
+        runs.available_now(options)
+        assert sorted(runs.keys) == sorted(put[1:])
+        assert bounded(options) == sorted(put[1:])

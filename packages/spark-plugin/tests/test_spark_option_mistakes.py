@@ -34,7 +34,12 @@ def parse(**options: str) -> KinesisOptions:
             '{"a": 5}',
             f"{_SHARDS}; 5 of a is no text: JSON's numbers are not exact enough",
         ),
-        ("initialPosition", '{"a": "x"}', '{"a": "x"}', f"{_SHARDS}; 'x' of a is no sequence number, TRIM_HORIZON or"),
+        (
+            "initialPosition",
+            '{"a": "x"}',
+            '{"a": "x"}',
+            f"{_SHARDS}; 'x' of a is no sequence number, AT_TIMESTAMP <time>,",
+        ),
         ("initialPosition", "{}", "{}", f"{_SHARDS}; it names no shard"),
         ("roleArn", "admin", "admin", "an ARN such as arn:aws:iam::123456789012:role/reader"),
         ("fanoutConsumerARN", "c", "c", _CONSUMER),

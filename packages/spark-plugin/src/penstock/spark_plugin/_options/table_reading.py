@@ -26,8 +26,8 @@ READING = (
         default="LATEST (streams), TRIM_HORIZON (bounded reads)",
         doc="Where a new query, or a bounded read, begins: LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, or after "
         'sequence numbers: `{"shardId-000000000000": "4959…"}`, of several streams `{"<stream>": {"<shard>": '
-        '"4959…"}}`; instead of a number also an object with `iteratorType`, as in the AWS connector\'s checkpoints. '
-        "LATEST is a time by the service's clock: records of "
+        '"4959…"}}`; instead of a number also `AT_TIMESTAMP <time>`, or an object with `iteratorType`, as in the AWS '
+        "connector's checkpoints. LATEST is a time by the service's clock: records of "
         "the two seconds before the query began may be included. A time before the stream's retention is TRIM_HORIZON. "
         "Also `startingPosition`.",
         also=("startingPosition",),

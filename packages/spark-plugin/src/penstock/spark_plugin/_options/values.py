@@ -267,7 +267,7 @@ def _json_position(spec: OptionSpec, text: str) -> PositionOption:
             time = parse_time_as(spec, by_name.pop("at_timestamp"), by_name.pop("format", None))
             if not by_name:
                 return PositionOption(PositionOptionType.AT_TIMESTAMP, time)
-        streams = StreamPositions.from_json(document).streams if "version" in document else _in_streams(document)
+        streams = StreamPositions.from_json(document).streams if "version" in document else _in_streams(spec, document)
     except InvalidOptionError:
         raise
     except (ValueError, AttributeError, PositionsError) as error:
@@ -277,7 +277,7 @@ def _json_position(spec: OptionSpec, text: str) -> PositionOption:
     return PositionOption(PositionOptionType.SEQUENCE_NUMBERS, streams=streams)
 
 
-def _in_streams(document: Mapping[str, Any]) -> dict[str, dict[str, ShardPosition]]:
+def _in_streams(spec: OptionSpec, document: Mapping[str, Any]) -> dict[str, dict[str, ShardPosition]]:
     """Positions of the only stream's shards, those of several streams as Kafka's offsets are, or the AWS connector's.
 
     That one's offsets are objects per shard, beside `metadata` with the stream's name.
@@ -286,22 +286,25 @@ def _in_streams(document: Mapping[str, Any]) -> dict[str, dict[str, ShardPositio
     if isinstance(of_offsets, dict):
         stream, document = str(of_offsets.get("streamName", "")), {**document}
         del document["metadata"]
-        return {stream: {shard: _in_shard(shard, value) for shard, value in document.items()}}
+        return {stream: {shard: _in_shard(spec, shard, value) for shard, value in document.items()}}
     per_stream = [isinstance(value, dict) and "iteratorType" not in value for value in document.values()]
     if not any(per_stream):
-        return {"": {shard: _in_shard(shard, value) for shard, value in document.items()}}
+        return {"": {shard: _in_shard(spec, shard, value) for shard, value in document.items()}}
     if not all(per_stream):
         raise ValueError("shards are named beside streams, or without iteratorType")
     empty = [stream for stream, shards in document.items() if not shards]
     if empty:
         raise ValueError(f"it names no shard of {', '.join(empty)}")
     return {
-        stream: {shard: _in_shard(f"{stream}/{shard}", value) for shard, value in shards.items()}
+        stream: {shard: _in_shard(spec, f"{stream}/{shard}", value) for shard, value in shards.items()}
         for stream, shards in document.items()
     }
 
 
-def _in_shard(shard: str, value: object) -> ShardPosition:
+_OF_ENDS = ("endingPosition", "boundedUntil")
+
+
+def _in_shard(spec: OptionSpec, shard: str, value: object) -> ShardPosition:
     if isinstance(value, dict) and "iteratorType" in value:
         kind, value = str(value["iteratorType"]), _of_iterator(shard, value)
         if kind != "AFTER_SEQUENCE_NUMBER":
@@ -311,8 +314,14 @@ def _in_shard(shard: str, value: object) -> ShardPosition:
         raise ValueError(f"{json.dumps(value)} of {shard} is no text{f': {why}' if isinstance(value, int) else ''}")
     if value == "SHARD_END":
         return ShardPosition.shard_end()
+    word, _, time = value.partition(" ")
+    if word == "AT_TIMESTAMP" and time:
+        if spec.name in _OF_ENDS:
+            raise ValueError(f"{value!r} of {shard} is a time, at which a read ends in all shards: endingTimestamp")
+        return ShardPosition.at_timestamp(first_millis(_time(spec, time.strip())))
     if value != "TRIM_HORIZON" and not value.isdecimal():
-        raise ValueError(f"{value!r} of {shard} is no sequence number, TRIM_HORIZON or SHARD_END")
+        at = "" if spec.name in _OF_ENDS else ", AT_TIMESTAMP <time>"
+        raise ValueError(f"{value!r} of {shard} is no sequence number{at}, TRIM_HORIZON or SHARD_END")
     return ShardPosition.trim_horizon() if value == "TRIM_HORIZON" else ShardPosition.after(value)
 
 
