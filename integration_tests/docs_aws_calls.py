@@ -12,7 +12,7 @@ SERVICES = {
     "registration": ("kinesis", "dynamodb"),
     "efo-consumer": ("kinesis", "dynamodb"),
     "async-sink": ("kinesis", "firehose", "dynamodb", "sqs"),
-    "spark-plugin": ("kinesis",),
+    "spark-plugin": ("kinesis", "glue"),
 }
 # An action of IAM that has another name than the operation.
 ACTIONS = {"sqs:SendMessageBatch": "sqs:SendMessage"}
@@ -51,7 +51,7 @@ def called_by(package: Path) -> set[str]:
     called = set()
     for source, words, _ in parsed:
         for service in SERVICES[package.name]:
-            if service == "dynamodb" and "dynamodb" not in source.lower():
+            if service in ("dynamodb", "glue") and service not in source.lower():
                 continue
             for name in operations(service):
                 if name in words or ((method := xform_name(name)) in words and method not in own):

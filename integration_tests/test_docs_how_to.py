@@ -49,10 +49,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     }
     with ExitStack() as stack:
         quick = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
-        emulator = stack.enter_context(running_emulator(region="eu-west-1", account_id="123456789012", **quick))
+        emulator = stack.enter_context(
+            running_emulator(region="eu-west-1", account_id="123456789012", companions=("glue",), **quick)
+        )
         environment |= {
             "AWS_ENDPOINT_URL_KINESIS": emulator.endpoint_url,
             "AWS_ENDPOINT_URL_FIREHOSE": emulator.endpoint_url,
+            "AWS_ENDPOINT_URL_GLUE": emulator.endpoints["glue"],
         }
         hosts = {}
         for name, module in {

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     )
     from penstock.spark_plugin._reading.progress.listener_metrics import ProgressMetrics
     from penstock.spark_plugin._reading.progress.metrics import ReaderNumbers
+    from penstock.spark_plugin._schemas.column import from_glue
+    from penstock.spark_plugin._schemas.header import GlueRecord, decode_glue_record, encode_glue_record
     from penstock.spark_plugin._stages.declare.automatic import plan, run_staged
     from penstock.spark_plugin._stages.declare.data_stream import DataStream, KeyedStream, WindowedStream
     from penstock.spark_plugin._stages.declare.partition_window import PartitionWindowedStream
@@ -37,6 +39,7 @@ __all__ = [
     "TRACEPARENT_PROPERTY",
     "DataStream",
     "FirehoseDataSource",
+    "GlueRecord",
     "KeyedStream",
     "KinesisDataSource",
     "KinesisOptions",
@@ -52,7 +55,10 @@ __all__ = [
     "avro_schema",
     "configure",
     "current_traceparent",
+    "decode_glue_record",
+    "encode_glue_record",
     "ensure_java",
+    "from_glue",
     "kinesis_progress",
     "log_progress",
     "missing_settings",
@@ -77,6 +83,10 @@ _OF_THE_DRIVER = {
     "ProgressMetrics": "_reading.progress.listener_metrics",
     "ReaderNumbers": "_reading.progress.metrics",
     "WindowedStream": "_stages.declare.data_stream",
+    "GlueRecord": "_schemas.header",
+    "decode_glue_record": "_schemas.header",
+    "encode_glue_record": "_schemas.header",
+    "from_glue": "_schemas.column",
     "kinesis_progress": "_reading.progress.listener",
     "log_progress": "_reading.progress.listener",
     "options_table": "_options.docs",

@@ -12,6 +12,9 @@ SparkPluginError
 |  |- ForeignOptionError            another connector's, for which there is nothing here
 |  `- DangerousOptionError          would give secrets or records away
 |- SchemaError                      a column is missing or has another type
+|- SchemaRegistryError              the Glue Schema Registry lacks or refuses a schema, or cannot be asked
+|  `- SchemaCompatibilityError      a new version is not compatible with those before it
+|- SchemaDecodeError                a record is not what its schema says
 |- ExtraMissingError                a library that an option needs is not installed
 |- FirehoseReadError                Firehose delivers; there is nothing to read
 |- RowError                         a row cannot be written as it is
@@ -193,6 +196,63 @@ class SchemaError(SparkPluginError, ValueError):
     def __init__(self, column: str, reason: str) -> None:
         super().__init__(f"column {column!r}: {reason}")
         self.column, self.reason = column, reason
+
+
+class SchemaRegistryError(SparkPluginError):
+    """The Glue Schema Registry has no such schema, refuses it, or cannot be asked; `code` is its own, if it answered.
+
+    Cure: Correct the schema's name, the region or the permissions, as the message says.
+    """
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the registry says that there is no such schema, or version."""
+        return self.code == "EntityNotFoundException"
+
+
+class SchemaCompatibilityError(SchemaRegistryError):
+    """The columns make a schema that is not compatible with the versions before it; nothing was written.
+
+    Cure: Write columns that the compatibility mode allows, or a schema of another name.
+    """
+
+    def __init__(self, registry: str, schema: str, compatibility: str) -> None:
+        allowed = next(
+            (rule for name, rule in _COMPATIBILITIES.items() if compatibility.startswith(name)),
+            "the registry lets no version follow another",
+        )
+        of_all = ", and not only of the last one" if compatibility.endswith("_ALL") else ""
+        super().__init__(
+            f"the columns make a schema that is not {compatibility} compatible with schema {schema!r} of registry "
+            f"{registry!r}: {allowed}{of_all}. Change the columns (cast, 'valueColumns'), name another schema by "
+            "'schemaName', or let its owner change its compatibility"
+        )
+        self.registry, self.schema, self.compatibility = registry, schema, compatibility
+
+
+_COMPATIBILITIES = {
+    "BACKWARD": "readers of the new version must be able to read the data of the old one, so columns may go, and new "
+    "ones must be nullable",
+    "FORWARD": "readers of the old version must be able to read the data of the new one, so columns may be added, and "
+    "only nullable ones may go",
+    "FULL": "readers of each version must be able to read the data of the other, so only nullable columns may be added "
+    "or go",
+}
+
+
+class SchemaDecodeError(SparkPluginError, ValueError):
+    """A record is not what its schema says, or has none.
+
+    Cure: Filter such records out, or read them with `mode="PERMISSIVE"`, which makes nulls of them.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"a record cannot be decoded: {reason}")
+        self.reason = reason
 
 
 class ExtraMissingError(SparkPluginError, ImportError):

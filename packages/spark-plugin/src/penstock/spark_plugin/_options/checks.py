@@ -228,12 +228,16 @@ def check_endpoints(options: "KinesisOptions", environ: Mapping[str, str]) -> No
             ("region", "endpointUrl"),
             f"{options.endpoint_url} is in {region}, and requests would be for {options.region}",
         )
-    # With a gateway this process calls no AWS at all: the endpoint is only compared.
-    if options.allow_insecure_endpoint or options.sink_endpoint is not None:
+    if options.allow_insecure_endpoint:
         return
-    given = options.endpoint_url or environ.get("AWS_ENDPOINT_URL_KINESIS") or environ.get("AWS_ENDPOINT_URL")
+    endpoints: dict[str, str | None] = {}
+    # With a gateway this process calls no Kinesis at all: the endpoint is only compared.
+    if options.sink_endpoint is None:
+        given = options.endpoint_url or environ.get("AWS_ENDPOINT_URL_KINESIS") or environ.get("AWS_ENDPOINT_URL")
+        endpoints |= {"endpointUrl": given, "stsEndpointUrl": options.sts_endpoint_url}
+    endpoints["glueEndpointUrl"] = options.glue_endpoint_url
     exposed = exposed_endpoint(
-        {"endpointUrl": given, "stsEndpointUrl": options.sts_endpoint_url},
+        endpoints,
         access_key_id=options.aws_access_key_id or environ.get("AWS_ACCESS_KEY_ID", ""),
         profile=options.aws_profile,
     )

@@ -161,6 +161,15 @@ class KinesisOptions:
     value_columns: tuple[str, ...] = ()
     csv_delimiter: str = ","
     avro_encoding: str = "binary"
+    schema_registry: str | None = None
+    schema_name: str | None = None
+    """None: the stream's."""
+    schema_version: int | None = None
+    schema_message: str | None = None
+    schema_auto_register: bool = False
+    schema_compatibility: str = "backward"
+    schema_compression: str = "none"
+    glue_endpoint_url: str | None = None
     record_delimiter: str | None = None
     record_ids: bool = False
     dead_letter_path: str | None = None

@@ -1,8 +1,8 @@
 """Rows of Spark as records of a sink: columns to columns, and the rows that no destination takes."""
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +10,9 @@ import pyarrow as pa
 from penstock.async_sink import FirehoseSink, KinesisStreamsSink
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import RECORD_ID, SinkColumns
+from penstock.spark_plugin._schemas.registry import SchemaVersion
 from penstock.spark_plugin._writing._value_formats import ValueEncoder, value_encoder
+from penstock.spark_plugin._writing._value_registry import Encoded
 from penstock.spark_plugin._writing._value_text import compute, decoded, is_utf8, join
 
 _RANDOM_KEY_BYTES = 16
@@ -27,6 +29,8 @@ class Records:
     """A column of names of streams; None: all go to the stream of the options."""
     first_row: int
     """Of the task's rows, counted from zero."""
+    faults: Mapping[int, str] = field(default_factory=dict)
+    """Why rows are none that the value's schema takes, by their place."""
 
 
 class RecordMaker:
@@ -38,7 +42,7 @@ class RecordMaker:
         options: KinesisOptions,
         *,
         firehose: bool = False,
-        schema: str | None = None,
+        schema: SchemaVersion | str | None = None,
         id_prefix: str = "",
     ) -> None:
         self._columns = columns
@@ -52,7 +56,8 @@ class RecordMaker:
         """The records of the next record batch."""
         columns, first = self._columns, self._rows
         self._rows += batch.num_rows
-        arrays, names = [self._data(batch, first)], ["data"]
+        data, faults = self._data(batch, first)
+        arrays, names = [data], ["data"]
         if self._has_keys:
             arrays.append(self._keys(batch))
             names.append("partitionKey")
@@ -60,13 +65,14 @@ class RecordMaker:
                 arrays.append(batch.column(columns.explicit_hash_key).cast(pa.string()))
                 names.append("explicitHashKey")
         streams = None if columns.stream_name is None else batch.column(columns.stream_name).cast(pa.string())
-        return Records(pa.RecordBatch.from_arrays(arrays, names=names), streams, first)
+        return Records(pa.RecordBatch.from_arrays(arrays, names=names), streams, first, faults)
 
-    def _data(self, batch: Any, first: int) -> Any:
+    def _data(self, batch: Any, first: int) -> Encoded:
         options = self._options
+        faults: dict[int, str] = {}
         ids = self._ids(batch.num_rows, first) if options.record_ids else None
         if self._encode is not None:
-            data = self._encode(_value(batch, self._columns.value, ids))
+            data, faults = self._encode(_value(batch, self._columns.value, ids))
         else:
             assert self._columns.data is not None
             data = _as_binary(batch.column(self._columns.data))
@@ -74,7 +80,7 @@ class RecordMaker:
                 data = join([ids.cast(pa.binary()), data], b"\n")
         if options.record_delimiter is not None:
             data = join([_as_binary(data), options.record_delimiter.encode()], b"")
-        return _as_binary(data)
+        return _as_binary(data), faults
 
     def _ids(self, rows: int, first: int) -> Any:
         return join([self._prefix, pa.array(range(first, first + rows), pa.int64()).cast(pa.string())])
@@ -111,12 +117,20 @@ class BadRow:
     reason: str
 
 
-def bad_rows(batch: Any, streams: Any, *, firehose: bool, max_record_bytes: int, needs_stream: bool) -> list[BadRow]:
+def bad_rows(
+    batch: Any,
+    streams: Any,
+    *,
+    firehose: bool,
+    max_record_bytes: int,
+    needs_stream: bool,
+    faults: Mapping[int, str] | None = None,
+) -> list[BadRow]:
     """The bad rows among records, in their order, each with the first thing that is wrong with it.
 
-    `streams` is the column of streams, or None; with `needs_stream` a null there has no default.
+    `streams` is the column of streams, or None; with `needs_stream` a null there has no default. `faults` are known.
     """
-    found: dict[int, str] = {}
+    found: dict[int, str] = dict(faults or {})
     if streams is not None:
         if not is_utf8(streams):
             readable = pa.array(decoded(streams), pa.string()).cast(pa.binary())

@@ -67,12 +67,18 @@ def avro_schema(schema: StructType, columns: Sequence[str] = ()) -> str:
     return avro_schema_of([schema[name] for name in columns or default_value_columns(schema)])
 
 
-def avro_schema_of(fields: Sequence[StructField]) -> str:
-    """The schema of a record of these fields; each is a union with null where it may be null."""
-    return json.dumps(_record("topLevelRecord", "", fields, set()))
+def avro_schema_of(fields: Sequence[StructField], *, with_defaults: bool = False) -> str:
+    """The schema of a record of these fields; each is a union with null where it may be null.
+
+    `with_defaults` null comes first in it, and is the default: a version with such a field more can read what was
+    written before.
+    """
+    return json.dumps(_record("topLevelRecord", "", fields, set(), with_defaults=with_defaults))
 
 
-def _record(name: str, path: str, fields: Sequence[StructField], taken: set[str]) -> dict[str, Any]:
+def _record(
+    name: str, path: str, fields: Sequence[StructField], taken: set[str], *, with_defaults: bool
+) -> dict[str, Any]:
     # Names of records are unique within a schema; Spark's structs have none, and `a.b` is written as `a_b` is.
     name = next(one for number in count(1) if (one := name if number == 1 else f"{name}_{number}") not in taken)
     taken.add(name)
@@ -81,21 +87,24 @@ def _record(name: str, path: str, fields: Sequence[StructField], taken: set[str]
         full = f"{path}.{field.name}" if path else field.name
         if not _NAME.fullmatch(field.name):
             raise SchemaError(full, "is no name in Avro, which has letters, digits and _ alone; rename it with 'alias'")
-        kind = _type(field.dataType, full, taken)
-        made.append({"name": field.name, "type": [kind, "null"] if field.nullable else kind})
+        kind = _type(field.dataType, full, taken, with_defaults=with_defaults)
+        if field.nullable and with_defaults:
+            made.append({"name": field.name, "type": ["null", kind], "default": None})
+        else:
+            made.append({"name": field.name, "type": [kind, "null"] if field.nullable else kind})
     return {"type": "record", "name": name, "fields": made}
 
 
-def _type(kind: DataType, path: str, taken: set[str]) -> Any:
+def _type(kind: DataType, path: str, taken: set[str], *, with_defaults: bool) -> Any:
     if isinstance(kind, StructType):
-        return _record("record_" + re.sub(r"\W", "_", path), path, kind.fields, taken)
+        return _record("record_" + re.sub(r"\W", "_", path), path, kind.fields, taken, with_defaults=with_defaults)
     if isinstance(kind, ArrayType):
-        items = _type(kind.elementType, f"{path}.element", taken)
+        items = _type(kind.elementType, f"{path}.element", taken, with_defaults=with_defaults)
         return {"type": "array", "items": [items, "null"] if kind.containsNull else items}
     if isinstance(kind, MapType):
         if not isinstance(kind.keyType, StringType):
             raise SchemaError(path, f"has keys of {kind.keyType.simpleString()}; keys of Avro's maps are strings")
-        values = _type(kind.valueType, f"{path}.value", taken)
+        values = _type(kind.valueType, f"{path}.value", taken, with_defaults=with_defaults)
         return {"type": "map", "values": [values, "null"] if kind.valueContainsNull else values}
     if isinstance(kind, DecimalType):
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
@@ -111,25 +120,36 @@ def avro_encoder(schema_json: str, encoding: str) -> Callable[[Any], Any]:
     Raises:
         ExtraMissingError: fastavro is not installed.
     """
+    encode_row, header = avro_row_encoder(schema_json), b""
+    if encoding == "single-object":
+        from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+        header = _MARKER + bytes.fromhex(fingerprint(to_parsing_canonical_form(json.loads(schema_json)), "CRC-64-AVRO"))
+
+    def encode(batch: Any) -> Any:
+        rows = batch.to_pylist(maps_as_pydicts="strict")
+        return pa.array([header + encode_row(row) for row in rows], pa.binary())
+
+    return encode
+
+
+def avro_row_encoder(schema_json: str) -> Callable[[Any], bytes]:
+    """Makes the bytes of one row, a dictionary; the encoder raises what fastavro raises for values that do not fit.
+
+    Raises:
+        ExtraMissingError: fastavro is not installed.
+    """
     try:
         import fastavro
-        from fastavro.schema import fingerprint, to_parsing_canonical_form
     except ImportError as error:
         raise ExtraMissingError("avro", "valueFormat=avro", "fastavro") from error
 
-    schema = fastavro.parse_schema(json.loads(schema_json))
-    header = b""
-    if encoding == "single-object":
-        header = _MARKER + bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+    schema, buffer = fastavro.parse_schema(json.loads(schema_json)), BytesIO()
 
-    def encode(batch: Any) -> Any:
-        values, buffer = [], BytesIO()
-        for row in batch.to_pylist(maps_as_pydicts="strict"):
-            buffer.seek(0)
-            buffer.truncate()
-            buffer.write(header)
-            fastavro.schemaless_writer(buffer, schema, row)
-            values.append(buffer.getvalue())
-        return pa.array(values, pa.binary())
+    def encode(row: Any) -> bytes:
+        buffer.seek(0)
+        buffer.truncate()
+        fastavro.schemaless_writer(buffer, schema, row)
+        return buffer.getvalue()
 
     return encode

@@ -21,10 +21,12 @@ from pyspark.sql.types import (
 
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import RECORD_ID
+from penstock.spark_plugin._schemas.registry import SchemaVersion
+from penstock.spark_plugin._writing._value_registry import Encoded, registered_schema, registry_encoder
 from penstock.spark_plugin.errors import SchemaError
 
-ValueEncoder = Callable[[Any], Any]
-"""Makes a column of strings or binaries, one per row, of a record batch with the value's columns."""
+ValueEncoder = Callable[[Any], Encoded]
+"""Makes a column of strings or binaries, one per row, of a record batch with the value's columns; and its bad rows."""
 
 _PLAIN = (
     BinaryType,
@@ -38,37 +40,52 @@ _PLAIN = (
 )
 
 
-def check_value_fields(fields: Sequence[StructField], options: KinesisOptions) -> str | None:
-    """Check that the format can write the fields; the Avro schema, if that is the format.
+def check_value_fields(fields: Sequence[StructField], options: KinesisOptions) -> SchemaVersion | str | None:
+    """Check that the format can write the fields; their schema, if it has one: registered, or Avro's own as JSON.
 
     Raises:
         SchemaError: Naming the first column that it cannot.
+        SchemaRegistryError: The Glue Schema Registry has no such schema, refuses it, or cannot be asked.
         ExtraMissingError: The format's library is not installed here.
     """
+    if options.schema_registry is not None:
+        return registered_schema(_with_id(fields, options), options)
     if options.value_format == "avro":
         from penstock.spark_plugin._writing._value_avro import avro_encoder, avro_schema_of
 
         schema = avro_schema_of(_with_id(fields, options))
         avro_encoder(schema, options.avro_encoding)
         return schema
-    for field in fields:
-        _check(field.dataType, field.name, nested=options.value_format == "json")
+    check_field_types(fields, nested=options.value_format == "json")
     return None
 
 
-def value_encoder(options: KinesisOptions, schema: str | None) -> ValueEncoder:
+def check_field_types(fields: Sequence[StructField], *, nested: bool) -> None:
+    """Check that JSON (`nested`), or CSV, has the types of the fields.
+
+    Raises:
+        SchemaError: Naming the first one that has none.
+    """
+    for field in fields:
+        _check(field.dataType, field.name, nested=nested)
+
+
+def value_encoder(options: KinesisOptions, schema: SchemaVersion | str | None) -> ValueEncoder:
     """The encoder of the option `valueFormat`; `schema` is what `check_value_fields` gave."""
+    if isinstance(schema, SchemaVersion):
+        return registry_encoder(options, schema)
     if options.value_format == "avro":
         from penstock.spark_plugin._writing._value_avro import avro_encoder
 
-        return avro_encoder(schema or "", options.avro_encoding)
+        avro_rows = avro_encoder(schema or "", options.avro_encoding)
+        return lambda batch: (avro_rows(batch), {})
     if options.value_format == "csv":
         from penstock.spark_plugin._writing._value_csv import csv_rows
 
-        return lambda batch: csv_rows(batch, options.csv_delimiter)
+        return lambda batch: (csv_rows(batch, options.csv_delimiter), {})
     from penstock.spark_plugin._writing._value_json import json_rows
 
-    return json_rows
+    return lambda batch: (json_rows(batch), {})
 
 
 def _with_id(fields: Sequence[StructField], options: KinesisOptions) -> list[StructField]:

@@ -19,6 +19,7 @@ from penstock.spark_plugin._connections import aws_options, caller_location, sha
 from penstock.spark_plugin._garbage import freeze_garbage
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import sink_columns
+from penstock.spark_plugin._schemas.registry import SchemaVersion
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
 from penstock.spark_plugin._user_errors import with_remedies
@@ -33,6 +34,7 @@ from penstock.spark_plugin._writing._records import RecordMaker, Records, bad_ro
 from penstock.spark_plugin._writing._sink_task import SinkTask
 from penstock.spark_plugin._writing._sinks import make_sink, sink_config
 from penstock.spark_plugin._writing._value_formats import check_value_fields
+from penstock.spark_plugin._writing._value_registry import check_registry_options
 from penstock.spark_plugin._writing._value_text import compute, decoded
 from penstock.spark_plugin._writing._write_summary import WriteSummary, total
 from penstock.spark_plugin.errors import InvalidOptionError, RowError
@@ -52,13 +54,14 @@ class _Writer:
     def __init__(self, options: KinesisOptions, schema: StructType, *, firehose: bool = False) -> None:
         self._options = options
         self._firehose = firehose
+        check_registry_options(options)
         self._columns = sink_columns(schema, options, firehose=firehose)
-        self._schema = None
+        self._schema: SchemaVersion | str | None = None
         if options.value_format is not None:
             fields = [schema.fields[index] for index in self._columns.value]
             self._schema = check_value_fields(fields, options)
             if self._schema is not None:
-                _log.info("the Avro schema of %s is %s", self._destination, self._schema)
+                _log.info("the schema of %s is %s", self._destination, self._schema)
         self._folder = None if options.dead_letter_path is None else dead_letter_folder(options.dead_letter_path)
         # Refused here, by the option's name, and not in the tasks.
         try:
@@ -158,6 +161,7 @@ class _Writer:
             firehose=self._firehose,
             max_record_bytes=self._max_record_bytes,
             needs_stream=default is None,
+            faults=records.faults,
         )
         if not bad:
             return records

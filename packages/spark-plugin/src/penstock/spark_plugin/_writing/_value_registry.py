@@ -1,0 +1,191 @@
+"""Rows as records of the Glue Schema Registry: the schema version, found on the driver, and the encoder of tasks."""
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructField
+
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.spec import field_name
+from penstock.spark_plugin._schemas.header import glue_header
+from penstock.spark_plugin._schemas.registry import SchemaVersion, open_registry
+from penstock.spark_plugin.errors import (
+    ContradictoryOptionsError,
+    InvalidOptionError,
+    MissingOptionError,
+)
+
+_FORMATS = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
+_OF_REGISTRY = {
+    "schemaName": None,
+    "schemaVersion": None,
+    "schemaMessage": None,
+    "schemaAutoRegister": False,
+    "schemaCompatibility": "backward",
+    "schemaCompression": "none",
+    "glueEndpointUrl": None,
+}
+"""What an option is when it was left out."""
+
+Encoded = tuple[Any, dict[int, str]]
+"""A column of binaries, and why rows are none that the schema takes, by their place; those are JSON instead."""
+
+
+def check_registry_options(options: KinesisOptions) -> None:
+    """Options of the registry stand together.
+
+    Raises:
+        OptionError: They do not.
+    """
+    kind = options.value_format
+    given = [name for name, left_out in _OF_REGISTRY.items() if getattr(options, field_name(name)) != left_out]
+    if options.schema_registry is None:
+        if given:
+            raise MissingOptionError("schemaRegistry", f"{given[0]} belongs to it")
+        if kind == "protobuf":
+            raise MissingOptionError("schemaRegistry", "valueFormat=protobuf writes a message of a registered schema")
+        return
+    if kind is None:
+        raise MissingOptionError(
+            "valueFormat", "schemaRegistry has the schema of what it makes: avro, json or protobuf"
+        )
+    if kind not in _FORMATS:
+        raise ContradictoryOptionsError(("schemaRegistry", "valueFormat"), f"the registry has no schemas of {kind}")
+    if options.avro_encoding != "binary":
+        raise ContradictoryOptionsError(("avroEncoding", "schemaRegistry"), "a record has one header")
+    if options.record_delimiter is not None:
+        raise ContradictoryOptionsError(
+            ("recordDelimiter", "schemaRegistry"),
+            "the header's bytes may be the delimiter's: it would separate nothing",
+        )
+    if options.schema_message is not None and kind != "protobuf":
+        raise ContradictoryOptionsError(("schemaMessage", "valueFormat"), "messages belong to valueFormat=protobuf")
+    if options.schema_auto_register:
+        if kind == "protobuf":
+            raise InvalidOptionError(
+                "schemaAutoRegister", "true", "false with valueFormat=protobuf: whoever writes the .proto file numbers "
+                "its fields, and numbers that followed the columns would change with them",
+            )  # fmt: skip
+        if options.schema_version is not None:
+            raise ContradictoryOptionsError(
+                ("schemaVersion", "schemaAutoRegister"), "what is written is that version, or what the columns make"
+            )
+    elif options.schema_compatibility != "backward":
+        raise MissingOptionError("schemaAutoRegister", "schemaCompatibility is that of the schema that it makes")
+
+
+def registered_schema(fields: Sequence[StructField], options: KinesisOptions) -> SchemaVersion:
+    """The schema version that rows of these columns are written with; asks the registry.
+
+    Raises:
+        SchemaRegistryError: It is not there, or the registry cannot be asked.
+        SchemaCompatibilityError: The new version is not compatible with those before it.
+        SchemaError: A column does not fit into it.
+        ExtraMissingError: The library of its format is not installed here.
+    """
+    registry, name = options.schema_registry or "", _schema_name(options)
+    client = open_registry(options)
+    data_format = _FORMATS[options.value_format or ""]
+    if options.schema_auto_register:
+        definition = _definition(fields, data_format, name)
+        version = client.registered(registry, name, data_format, definition, options.schema_compatibility.upper())
+    else:
+        version = client.version_of_name(registry, name, options.schema_version)
+    if version.data_format != data_format:
+        raise ContradictoryOptionsError(
+            ("valueFormat", "schemaName"),
+            f"schema {name!r} is {version.data_format}, and what is written is {options.value_format}",
+        )
+    if data_format == "AVRO":
+        from penstock.spark_plugin._schemas.avro import check_avro_fields
+
+        check_avro_fields(fields, version.definition, name)
+    elif data_format == "JSON":
+        from penstock.spark_plugin._schemas.json_schema import json_check
+
+        json_check(version.definition)
+    else:
+        from penstock.spark_plugin._schemas.protobuf import check_protobuf_fields
+
+        check_protobuf_fields(fields, version.definition, options.schema_message, name)
+    return version
+
+
+def _schema_name(options: KinesisOptions) -> str:
+    if options.schema_name is not None:
+        return options.schema_name
+    if len(options.stream_name) != 1:
+        raise MissingOptionError(
+            "schemaName", "rows name their streams, so that there is no one stream to name it after"
+        )
+    return options.stream_name[0]
+
+
+def _definition(fields: Sequence[StructField], data_format: str, name: str) -> str:
+    if data_format == "AVRO":
+        from penstock.spark_plugin._writing._value_avro import avro_schema_of
+
+        return avro_schema_of(fields, with_defaults=True)
+    from penstock.spark_plugin._schemas.json_schema import json_schema_of
+    from penstock.spark_plugin._writing._value_formats import check_field_types
+
+    check_field_types(fields, nested=True)
+    return json_schema_of(fields, name)
+
+
+def registry_encoder(options: KinesisOptions, version: SchemaVersion) -> Callable[[Any], Encoded]:
+    """Makes records, with their header, of a record batch with the value's columns."""
+    is_compressed = options.schema_compression == "zlib"
+    header = glue_header(version.id, "zlib" if is_compressed else "none")
+    payloads = _json_payloads(version) if version.data_format == "JSON" else _row_payloads(options, version)
+
+    def encode(batch: Any) -> Encoded:
+        values, faults = [], {}
+        for index, (payload, fault) in enumerate(payloads(batch)):
+            if fault is None:
+                values.append(header + (zlib.compress(payload) if is_compressed else payload))
+            else:
+                values.append(payload)
+                faults[index] = f"schema {version.schema!r} (version {version.number}) does not take it: {fault}"
+        return pa.array(values, pa.binary()), faults
+
+    return encode
+
+
+Payloads = Callable[[Any], Iterator[tuple[bytes, str | None]]]
+
+
+def _json_payloads(version: SchemaVersion) -> Payloads:
+    from penstock.spark_plugin._schemas.json_schema import json_check
+    from penstock.spark_plugin._writing._value_json import json_rows
+
+    check = json_check(version.definition)
+
+    def payloads(batch: Any) -> Iterator[tuple[bytes, str | None]]:
+        for text in json_rows(batch).to_pylist():
+            yield text.encode(), check(json.loads(text))
+
+    return payloads
+
+
+def _row_payloads(options: KinesisOptions, version: SchemaVersion) -> Payloads:
+    if version.data_format == "AVRO":
+        from penstock.spark_plugin._writing._value_avro import avro_row_encoder
+
+        encode: Callable[[Any], bytes] = avro_row_encoder(version.definition)
+    else:
+        from penstock.spark_plugin._schemas.protobuf import protobuf_encoder
+
+        encode = protobuf_encoder(version.definition, options.schema_message)
+
+    def payloads(batch: Any) -> Iterator[tuple[bytes, str | None]]:
+        for row in batch.to_pylist(maps_as_pydicts="strict"):
+            try:
+                yield encode(row), None
+            except Exception as error:  # whatever the libraries say of a value; the row is told as JSON
+                yield json.dumps(row, default=str, ensure_ascii=False).encode(), str(error) or type(error).__name__
+
+    return payloads

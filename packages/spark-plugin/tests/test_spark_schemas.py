@@ -1,0 +1,696 @@
+"""Records with schemas of the AWS Glue Schema Registry: their bytes, what they become, and how they are written."""
+
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID, uuid4
+
+import boto3
+import pyarrow as pa
+import pytest
+from moto.glue.models import FakeSchemaVersion, GlueBackend
+from pyspark.sql import SparkSession, functions
+from pyspark.sql.types import (
+    ArrayType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from penstock.aws import AwsOptions, BackoffPolicy
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.spark_plugin import (
+    KinesisDataSource,
+    KinesisOptions,
+    decode_glue_record,
+    encode_glue_record,
+    from_glue,
+)
+from penstock.spark_plugin._schema import sink_columns
+from penstock.spark_plugin._schemas import registry as registry_module
+from penstock.spark_plugin._schemas.avro import avro_decoder, avro_spark_type
+from penstock.spark_plugin._schemas.column import planned_records
+from penstock.spark_plugin._schemas.header import message_index, split_message_index
+from penstock.spark_plugin._schemas.json_schema import json_check, json_schema_of, json_spark_type
+from penstock.spark_plugin._schemas.protobuf import proto_file, protobuf_decoder, protobuf_encoder, protobuf_spark_type
+from penstock.spark_plugin._schemas.registry import GlueSchemaRegistry
+from penstock.spark_plugin._writing._records import RecordMaker, bad_rows
+from penstock.spark_plugin._writing._value_avro import avro_row_encoder
+from penstock.spark_plugin._writing._value_formats import check_value_fields
+from penstock.spark_plugin.errors import (
+    ContradictoryOptionsError,
+    DangerousOptionError,
+    InvalidOptionError,
+    IrrelevantOptionError,
+    MissingOptionError,
+    OptionError,
+    SchemaCompatibilityError,
+    SchemaDecodeError,
+    SchemaError,
+    SchemaRegistryError,
+)
+from penstock.spark_plugin.testing import endpoint_options
+
+# As tests of github.com/awslabs/aws-glue-schema-registry have them (GlueSchemaRegistryKafkaStreamsSerdeTest).
+ID = UUID("b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63")
+HEADER = bytes(one % 256 for one in (3, 0, -73, -76, -89, -16, -100, -106, 78, 74, -90, -121, -5, 93, -23, -17, 12, 99))
+AVRO = HEADER + bytes(one % 256 for one in (10, 115, 97, 110, 115, 97, 0, -58, 1, 0, 6, 114, 101, 100))
+JSON = HEADER + b'{"firstName":"John","lastName":"Doe","age":21}'
+USER = json.dumps(
+    {
+        "namespace": "com.amazonaws.services.schemaregistry.serializers.avro",
+        "type": "record",
+        "name": "User",
+        "fields": [
+            {"name": "name", "type": "string"},
+            {"name": "favorite_number", "type": ["int", "null"]},
+            {"name": "favorite_color", "type": ["string", "null"]},
+        ],
+    }
+)
+ORDER = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+enum Colour { RED = 0; BLUE = 1; }
+message Order {
+  string id = 1;
+  optional int32 count = 2;
+  google.protobuf.Timestamp at = 3;
+  map<string, Item> items = 4;
+  repeated string tags = 5;
+  Colour colour = 6;
+  uint64 total = 7;
+  message Item { double price = 1; }
+}
+"""
+ORDER_ROW = {
+    "id": "o-1",
+    "count": 3,
+    "at": datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC),
+    "items": {"a": {"price": 1.5}},
+    "tags": ["x", "y"],
+    "colour": "BLUE",
+    "total": Decimal(2**64 - 1),
+}
+PERSON = json.dumps(
+    {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"firstName": {"type": "string"}, "lastName": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["firstName"],
+    }
+)
+
+
+def test_a_record_has_the_bytes_that_the_registrys_own_serializers_give_it() -> None:
+    """Header and payload, for Avro and JSON, from the tests of AWS's own library."""
+    assert encode_glue_record(AVRO[18:], ID) == AVRO
+    assert decode_glue_record(AVRO) == (ID, AVRO[18:])
+    assert avro_decoder(USER, None)(AVRO[18:]) == {"name": "sansa", "favorite_number": 99, "favorite_color": "red"}
+    assert json.loads(decode_glue_record(JSON).payload) == {"firstName": "John", "lastName": "Doe", "age": 21}
+
+
+def test_a_compressed_payload_is_zlibs() -> None:
+    """Byte 1 is 5, and what follows the header is a zlib stream, which is read up to a bound."""
+    record = encode_glue_record(b"flight " * 1000, ID, "zlib")
+    assert record[:18] == bytes((3, 5)) + ID.bytes
+    assert zlib.decompress(record[18:]) == b"flight " * 1000
+    assert decode_glue_record(record) == (ID, b"flight " * 1000)
+    assert decode_glue_record(record, max_payload_bytes=7000).payload == b"flight " * 1000
+    with pytest.raises(SchemaDecodeError, match="more than 6999 bytes without compression"):
+        decode_glue_record(record, max_payload_bytes=6999)
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (b"", "it is empty"),
+        (b'{"a": 1, "b": "no header"}', "it begins with 7b 22 61 22; the header with 03"),
+        (HEADER[:17], "no header"),
+        (b"\x03\x07" + HEADER[2:], "names compression 7; known are 0"),
+        (b"\x03\x05" + HEADER[2:] + b"abc", "is damaged"),
+        (encode_glue_record(b"flight " * 99, ID, "zlib")[:-6], "is cut off"),
+    ],
+)
+def test_what_has_no_header_is_told(record: bytes, words: str) -> None:
+    """With the bytes that it begins with."""
+    with pytest.raises(SchemaDecodeError, match=words):
+        decode_glue_record(record)
+
+
+def test_messages_of_protobuf_are_numbered_by_their_names() -> None:
+    """All of a file, nested ones and entries of maps too; the example of MessageIndexFinder's documentation."""
+    nested = 'syntax = "proto3"; message B { message C {} message A { message D {} } }'
+    assert [one.full_name for one in proto_file(nested).messages] == ["B", "B.A", "B.A.D", "B.C"]
+    assert [one.full_name for one in proto_file(ORDER).messages] == [
+        "shop.Order",
+        "shop.Order.Item",
+        "shop.Order.ItemsEntry",
+    ]
+    for number in (0, 1, 127, 128, 300, 70_000):
+        assert split_message_index(message_index(number) + b"rest") == (number, b"rest")
+    assert message_index(300) == b"\xac\x02"
+    with pytest.raises(SchemaDecodeError, match="number of a Protobuf message"):
+        split_message_index(b"\x80")
+
+
+def test_a_protobuf_message_goes_there_and_back() -> None:
+    """Every kind of field; an optional one that is not set is null, others have Protobuf's defaults."""
+    kind = protobuf_spark_type(ORDER, "Order", "orders")
+    assert kind.simpleString() == (
+        "struct<id:string,count:int,at:timestamp,items:map<string,struct<price:double>>,tags:array<string>,"
+        "colour:string,total:decimal(20,0)>"
+    )
+    encode, decode = protobuf_encoder(ORDER, "shop.Order"), protobuf_decoder(ORDER, "Order", kind, "orders")
+    assert decode(encode(ORDER_ROW)) == ORDER_ROW
+    assert decode(encode({"id": "o-2", "at": None})) == {
+        "id": "o-2", "count": None, "at": None, "items": {}, "tags": [], "colour": "RED", "total": Decimal(0),
+    }  # fmt: skip
+    some = StructType([StructField("id", StringType()), StructField("unheard", LongType())])
+    assert protobuf_decoder(ORDER, None, some, "orders")(encode(ORDER_ROW)) == {"id": "o-1"}
+    with pytest.raises(SchemaDecodeError, match=r"it is a message shop\.Order, and not shop\.Order\.Item"):
+        protobuf_decoder(ORDER, "Item", kind, "orders")(encode(ORDER_ROW))
+    with pytest.raises(SchemaDecodeError, match="message 9 of a schema that has 3"):
+        decode(b"\x09")
+    for row, words in (({"colour": "PINK"}, "'PINK' is no shop.Colour: RED, BLUE"), ({"tags": [None]}, "is null")):
+        with pytest.raises(ValueError, match=words):
+            encode(row)
+
+
+def test_a_schema_that_protoc_refuses_is_told_with_its_line() -> None:
+    """In protoc's own words."""
+    with pytest.raises(SchemaError, match=r"protoc does not take .* line 1:.*Strin"):
+        proto_file('syntax = "proto3"; message A { Strin a = 1; }')
+    with pytest.raises(SchemaError, match=r"has several messages: A, B; say which by 'schemaMessage'"):
+        protobuf_spark_type('syntax = "proto3"; message A {} message B {}', None, "letters")
+    with pytest.raises(SchemaError, match=r"'next': holds A within itself"):
+        protobuf_spark_type('syntax = "proto3"; message A { A next = 1; }', None, "letters")
+
+
+def test_avro_types_are_those_of_sparks_own_reader() -> None:
+    """Unions with null, named types that are used again, logical types; other unions have none."""
+    address = {"type": "record", "name": "Address", "fields": [{"name": "street", "type": "string"}]}
+    fields = {
+        "home": address,
+        "work": ["null", "Address"],
+        "tags": {"type": "array", "items": ["null", "string"]},
+        "counts": {"type": "map", "values": "long"},
+        "price": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        "at": {"type": "long", "logicalType": "timestamp-millis"},
+        "key": {"type": "string", "logicalType": "uuid"},
+        "size": ["int", "long", "null"],
+        "noon": {"type": "int", "logicalType": "time-millis"},
+    }
+    definition = {"type": "record", "name": "All", "fields": [{"name": n, "type": t} for n, t in fields.items()]}
+    assert avro_spark_type(json.dumps(definition)).simpleString() == (
+        "struct<home:struct<street:string>,work:struct<street:string>,tags:array<string>,counts:map<string,bigint>,"
+        "price:decimal(9,2),at:timestamp,key:string,size:bigint,noon:int>"
+    )
+    for kind, words in (
+        (["string", "long"], "is a union of long, string"),
+        (["null", "All"], "holds All within itself"),
+    ):
+        wrong = {"type": "record", "name": "All", "fields": [{"name": "bad", "type": kind}]}
+        with pytest.raises(SchemaError, match=f"'bad': {words}"):
+            avro_spark_type(json.dumps(wrong))
+
+
+def test_json_schemas_say_what_spark_can_read() -> None:
+    """References within a schema, maps and arrays; what is of several types is JSON's own text."""
+    definition = {
+        "type": "object",
+        "properties": {
+            "id": {"type": ["string", "null"]},
+            "lines": {"type": "array", "items": {"$ref": "#/definitions/line"}},
+            "labels": {"type": "object", "additionalProperties": {"type": "boolean"}},
+            "any": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+            "size": {"type": ["integer", "number"]},
+        },
+        "definitions": {"line": {"properties": {"n": {"type": "integer"}, "next": {"$ref": "#/definitions/line"}}}},
+    }
+    assert json_spark_type(json.dumps(definition)).simpleString() == (
+        "struct<id:string,lines:array<struct<n:bigint,next:string>>,labels:map<string,boolean>,any:string,size:double>"
+    )
+    with pytest.raises(SchemaError, match="says nothing of its fields"):
+        json_spark_type('{"type": "string"}')
+
+
+def test_the_schema_of_columns_is_that_of_their_json() -> None:
+    """What may be null may be missing; numbers that JSON does not have are refused."""
+    fields = [
+        StructField("id", LongType(), nullable=False),
+        StructField("list", ArrayType(DoubleType(), containsNull=True)),
+        StructField("map", MapType(StringType(), IntegerType(), valueContainsNull=False)),
+        StructField("at", TimestampType()),
+    ]
+    check = json_check(json_schema_of(fields, "rows"))
+    assert check({"id": 1, "list": [1.5, None], "map": {"a": 1}, "at": "2026-01-01T00:00:00.000Z"}) is None
+    assert check({"list": []}) == "'id' is a required property"
+    assert check({"id": 1, "list": ["NaN"]}) == "list.0: 'NaN' is not of type 'number', 'null'"
+    with pytest.raises(SchemaError, match="registry's JSON Schema is none"):
+        json_check('{"type": "no-type"}')
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator(companions=("glue",)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def glue(emulator: RunningEmulator) -> Any:
+    """boto3's own client: another party that registers schemas."""
+    client = boto3.client(
+        "glue",
+        region_name="us-east-1",
+        endpoint_url=emulator.endpoints["glue"],
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+    client.create_registry(RegistryName="shop")
+    return client
+
+
+@pytest.fixture
+def name(glue: Any) -> str:
+    """Of a schema of the test's own."""
+    return f"schema-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def options(emulator: RunningEmulator) -> dict[str, str]:
+    """For `from_glue`."""
+    return {
+        "region": "us-east-1",
+        "glueEndpointUrl": emulator.endpoints["glue"],
+        "awsAccessKeyId": "test",
+        "awsSecretAccessKey": "test",
+    }
+
+
+def register(glue: Any, name: str, data_format: str, definition: str, compatibility: str = "BACKWARD") -> UUID:
+    made = glue.create_schema(
+        RegistryId={"RegistryName": "shop"},
+        SchemaName=name,
+        DataFormat=data_format,
+        Compatibility=compatibility,
+        SchemaDefinition=definition,
+    )
+    return UUID(made["SchemaVersionId"])
+
+
+def register_version(glue: Any, name: str, definition: str) -> UUID:
+    schema = {"RegistryName": "shop", "SchemaName": name}
+    return UUID(glue.register_schema_version(SchemaId=schema, SchemaDefinition=definition)["SchemaVersionId"])
+
+
+@pytest.fixture
+def registry(emulator: RunningEmulator) -> GlueSchemaRegistry:
+    aws = AwsOptions(region="us-east-1", access_key_id="test", secret_access_key="test")
+    return GlueSchemaRegistry(aws, emulator.endpoints["glue"])
+
+
+def test_a_version_is_asked_for_once(
+    glue: Any, name: str, registry: GlueSchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that there is not; the cache is bounded, and forgets what was used longest ago."""
+    asked: list[str] = []
+    original = GlueBackend.get_schema_version
+
+    def counted(self: Any, *arguments: Any, **named: Any) -> Any:
+        asked.append(str(arguments or named))
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(GlueBackend, "get_schema_version", counted)
+    first = register(glue, name, "AVRO", USER)
+    for _ in range(3):
+        version = registry.version_of_id(first)
+        assert (version.schema, version.number, version.data_format) == (name, 1, "AVRO")
+    assert len(asked) == 1
+    for _ in range(2):
+        with pytest.raises(SchemaRegistryError, match=f"no schema version {ID}") as caught:
+            registry.version_of_id(ID)
+        assert caught.value.is_missing
+    assert len(asked) == 2
+    monkeypatch.setattr(registry_module, "MAX_CACHED_VERSIONS", 1)
+    second = register_version(glue, name, USER.replace("favorite_color", "colour"))
+    registry.version_of_id(second)
+    registry.version_of_id(first)
+    assert len(asked) == 4
+
+
+def test_a_schema_that_is_not_there_is_told_with_its_registry(
+    registry: GlueSchemaRegistry, glue: Any, name: str
+) -> None:
+    """By name, and by number; and an endpoint that does not answer by its option."""
+    with pytest.raises(SchemaRegistryError, match=rf"no schema '{name}' in registry 'shop'"):
+        registry.version_of_name("shop", name)
+    register(glue, name, "AVRO", USER)
+    with pytest.raises(SchemaRegistryError, match=f"no version 7 of schema '{name}'"):
+        registry.version_of_name("shop", name, 7)
+    assert registry.version_of_name("shop", name).number == 1
+
+
+def written(fields: StructType, rows: list[dict[str, Any]], **options: str) -> tuple[list[bytes], dict[int, str]]:
+    """The data of records that a writer makes of rows, and those that it cannot."""
+    parsed = KinesisOptions.parse({"streamName": "s", "fixedPartitionKey": "k", **options})
+    schema = check_value_fields(fields.fields, parsed)
+    maker = RecordMaker(sink_columns(fields, parsed), parsed, schema=schema)
+    records = maker.of(pa.Table.from_pylist(rows, ARROW[fields.simpleString()]).combine_chunks().to_batches()[0])
+    wrong = bad_rows(
+        records.batch, None, firehose=False, max_record_bytes=1 << 20, needs_stream=False, faults=records.faults
+    )
+    return records.batch.column("data").to_pylist(), {one.index: one.reason for one in wrong}
+
+
+USERS = StructType([StructField("name", StringType()), StructField("favorite_number", IntegerType())])
+ARROW = {USERS.simpleString(): pa.schema({"name": pa.string(), "favorite_number": pa.int32()})}
+
+
+def writer_options(options: dict[str, str], name: str, value_format: str, **more: str) -> dict[str, str]:
+    return {**options, "schemaRegistry": "shop", "schemaName": name, "valueFormat": value_format, **more}
+
+
+def test_rows_are_written_by_a_registered_schema(glue: Any, name: str, options: dict[str, str]) -> None:
+    """Byte for byte what AWS's serializer writes, but for the id; a row that does not fit is told, as JSON."""
+    first = register(glue, name, "AVRO", USER)
+    rows = [{"name": "sansa", "favorite_number": 99}, {"name": None, "favorite_number": 1}]
+    records, wrong = written(USERS, rows, **writer_options(options, name, "avro"))
+    assert records[0] == bytes((3, 0)) + first.bytes + b"\x0asansa\x00\xc6\x01\x02"
+    assert (list(wrong), json.loads(records[1])) == ([1], rows[1])
+    assert wrong[1].startswith(f"schema '{name}' (version 1) does not take it: ")
+    packed, _ = written(USERS, rows[:1], **writer_options(options, name, "avro", schemaCompression="zlib"))
+    assert packed[0][1] == 5
+    assert decode_glue_record(packed[0]) == decode_glue_record(records[0])
+    second = register_version(glue, name, USER.replace('"name": "favorite_color"', '"name": "colour"'))
+    records, _ = written(USERS, rows[:1], **writer_options(options, name, "avro"))
+    assert decode_glue_record(records[0]).schema_version_id == second
+    records, _ = written(USERS, rows[:1], **writer_options(options, name, "avro", schemaVersion="1"))
+    assert decode_glue_record(records[0]).schema_version_id == first
+
+
+def test_json_is_checked_against_its_schema(glue: Any, name: str, options: dict[str, str]) -> None:
+    """As AWS's serializer does."""
+    definition = json.dumps({"type": "object", "properties": {"favorite_number": {"maximum": 50}}})
+    register(glue, name, "JSON", definition)
+    rows = [{"name": "a", "favorite_number": 50}, {"name": "b", "favorite_number": 51}]
+    records, wrong = written(USERS, rows, **writer_options(options, name, "json"))
+    assert decode_glue_record(records[0]).payload == b'{"name":"a","favorite_number":50}'
+    assert wrong == {
+        1: f"schema '{name}' (version 1) does not take it: favorite_number: 51 is greater than the maximum of 50"
+    }
+
+
+def test_protobuf_is_written_by_the_message_that_is_named(glue: Any, name: str, options: dict[str, str]) -> None:
+    """With its number before it; columns that the message does not have are refused by name."""
+    two = 'syntax = "proto3"; message Other {} message User { string name = 1; sint32 favorite_number = 2; }'
+    first = register(glue, name, "PROTOBUF", two)
+    given = writer_options(options, name, "protobuf", schemaMessage="User")
+    records, wrong = written(USERS, [{"name": "sansa", "favorite_number": 99}], **given)
+    assert (records, wrong) == ([bytes((3, 0)) + first.bytes + b"\x01\x0a\x05sansa\x10\xc6\x01"], {})
+    with pytest.raises(SchemaError, match="has several messages: Other, User"):
+        written(USERS, [], **writer_options(options, name, "protobuf"))
+    more = StructType([StructField("surname", StringType())])
+    with pytest.raises(
+        SchemaError, match=r"'surname': message User of schema .* has no such field, and name, favorite"
+    ):
+        check_value_fields(more.fields, KinesisOptions.parse({"streamName": "s", **given}))
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        (StructField("surname", StringType()), "'surname': schema .* has no such field, and name, favorite_number"),
+        (StructField("favorite_number", LongType()), "'favorite_number': is bigint, and int in schema .*: cast it"),
+        (StructField("favorite_number", DecimalType(3, 0)), r"is decimal\(3,0\), and int in schema"),
+        (StructField("favorite_color", StringType()), "'name': schema .* needs it, and there is no such column"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named_before_anything_is_written(
+    glue: Any, name: str, options: dict[str, str], field: StructField, words: str
+) -> None:
+    """By the registered Avro schema."""
+    register(glue, name, "AVRO", USER)
+    fields = [field] if field.name == "favorite_color" else [StructField("name", StringType()), field]
+    with pytest.raises(SchemaError, match=words):
+        check_value_fields(fields, KinesisOptions.parse({"streamName": "s", **writer_options(options, name, "avro")}))
+
+
+@pytest.mark.parametrize("value_format", ["avro", "json"])
+def test_a_schema_of_columns_is_registered_on_request_alone(
+    glue: Any, name: str, options: dict[str, str], registry: GlueSchemaRegistry, value_format: str
+) -> None:
+    """A new schema, then the same again, then a version with a nullable column more, which can read the first."""
+    given = writer_options(options, name, value_format)
+    row = {"name": "sansa", "favorite_number": 99}
+    with pytest.raises(SchemaRegistryError, match=f"no schema '{name}' .*'schemaAutoRegister'"):
+        written(USERS, [row], **given)
+    given |= {"schemaAutoRegister": "true", "schemaCompatibility": "full"}
+    (first,) = written(USERS, [row], **given)[0]
+    assert written(USERS, [row], **given)[0] == [first]
+    schema = glue.get_schema(SchemaId={"RegistryName": "shop", "SchemaName": name})
+    assert (schema["Compatibility"], schema["LatestSchemaVersion"]) == ("FULL", 1)
+    more = StructType([*USERS.fields, StructField("city", StringType())])
+    ARROW[more.simpleString()] = ARROW[USERS.simpleString()].append(pa.field("city", pa.string()))
+    (second,) = written(more, [{**row, "city": "Winterfell"}], **given)[0]
+    newer = registry.version_of_id(decode_glue_record(second).schema_version_id)
+    assert newer.number == 2
+    if value_format == "avro":
+        older = registry.version_of_id(decode_glue_record(first).schema_version_id)
+        payload = decode_glue_record(first).payload
+        assert avro_decoder(older.definition, newer.definition)(payload) == {**row, "city": None}
+
+
+def test_an_incompatible_schema_is_told_in_plain_words(
+    glue: Any, name: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry checks a new version after it has taken it: PENDING, and then FAILURE. moto takes everything."""
+    register(glue, name, "AVRO", USER, "FORWARD_ALL")
+    statuses = iter(["PENDING", "PENDING", "FAILURE"])
+    original = FakeSchemaVersion.get_schema_version_as_dict
+    monkeypatch.setattr(FakeSchemaVersion, "as_dict", lambda self: {
+        "SchemaVersionId": self.schema_version_id, "VersionNumber": 2, "Status": next(statuses),
+    })  # fmt: skip
+    monkeypatch.setattr(
+        FakeSchemaVersion, "get_schema_version_as_dict", lambda self: {**original(self), "Status": next(statuses)}
+    )
+    with pytest.raises(SchemaCompatibilityError) as caught:
+        written(USERS, [], **writer_options(options, name, "avro", schemaAutoRegister="true"))
+    assert str(caught.value) == (
+        f"the columns make a schema that is not FORWARD_ALL compatible with schema '{name}' of registry 'shop': "
+        "readers of the old version must be able to read the data of the new one, so columns may be added, and only "
+        "nullable ones may go, and not only of the last one. Change the columns (cast, 'valueColumns'), name another "
+        "schema by 'schemaName', or let its owner change its compatibility"
+    )
+
+
+def test_a_schema_of_another_format_is_refused(glue: Any, name: str, options: dict[str, str]) -> None:
+    """Before anything is written."""
+    register(glue, name, "JSON", PERSON)
+    with pytest.raises(ContradictoryOptionsError, match=f"schema '{name}' is JSON, and what is written is avro"):
+        written(USERS, [], **writer_options(options, name, "avro"))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"valueFormat": "protobuf"}, MissingOptionError, "'schemaRegistry' is required: valueFormat=protobuf"),
+        ({"schemaName": "a"}, MissingOptionError, "'schemaRegistry' is required: schemaName belongs to it"),
+        ({"glueEndpointUrl": "http://127.0.0.1:1"}, MissingOptionError, "glueEndpointUrl belongs to it"),
+        ({"schemaRegistry": "r"}, MissingOptionError, "'valueFormat' is required"),
+        ({"schemaRegistry": "r", "valueFormat": "csv"}, ContradictoryOptionsError, "no schemas of csv"),
+        (
+            {"schemaRegistry": "r", "valueFormat": "avro", "avroEncoding": "single-object"},
+            ContradictoryOptionsError,
+            "a record has one header",
+        ),
+        (
+            {"schemaRegistry": "r", "valueFormat": "json", "recordDelimiter": "\\n"},
+            ContradictoryOptionsError,
+            "would separate nothing",
+        ),
+        (
+            {"schemaRegistry": "r", "valueFormat": "json", "schemaMessage": "A"},
+            ContradictoryOptionsError,
+            "messages belong to valueFormat=protobuf",
+        ),
+        (
+            {"schemaRegistry": "r", "valueFormat": "protobuf", "schemaAutoRegister": "true"},
+            InvalidOptionError,
+            "numbers its fields",
+        ),
+        (
+            {"schemaRegistry": "r", "valueFormat": "avro", "schemaAutoRegister": "true", "schemaVersion": "2"},
+            ContradictoryOptionsError,
+            "'schemaVersion' and 'schemaAutoRegister'",
+        ),
+        (
+            {"schemaRegistry": "r", "valueFormat": "avro", "schemaCompatibility": "full"},
+            MissingOptionError,
+            "'schemaAutoRegister' is required",
+        ),
+    ],
+)
+def test_options_of_the_registry_stand_together(given: dict[str, str], error: type[Exception], words: str) -> None:
+    """Each is refused where it could not act, before AWS is asked for anything."""
+    source = KinesisDataSource({"streamName": "s", "region": "us-east-1", "fixedPartitionKey": "k", **given})
+    with pytest.raises(error, match=words):
+        source.writer(StructType([StructField("data", StringType())]), overwrite=False)
+
+
+def test_from_glue_refuses_what_it_cannot_use(options: dict[str, str]) -> None:
+    """Arguments that lack their others, and options of Kinesis."""
+    with pytest.raises(MissingOptionError, match="schema_name"):
+        from_glue("data", options=options)
+    with pytest.raises(MissingOptionError, match="schema_version belongs to it"):
+        from_glue("data", schema=USERS, schema_version=1, options=options)
+    with pytest.raises(InvalidOptionError, match="FAILFAST or PERMISSIVE"):
+        from_glue("data", schema=USERS, mode="DROPMALFORMED", options=options)  # type: ignore[arg-type]  # a mistake
+    with pytest.raises(IrrelevantOptionError, match="'streamName' is of no use to from_glue"):
+        from_glue("data", schema=USERS, options={"streamName": "s"})
+    with pytest.raises(OptionError, match="'glueEndpointUrl': is a scheme, a host and a port, without user"):
+        from_glue("data", schema=USERS, options={"glueEndpointUrl": "https://me:secret@127.0.0.1:1"})
+    with pytest.raises(DangerousOptionError, match="'glueEndpointUrl': records and session tokens would go to glue"):
+        from_glue("data", schema=USERS, options={"glueEndpointUrl": "http://glue.internal:1", "awsProfile": "p"})
+
+
+@pytest.fixture
+def read(options: dict[str, str]) -> Callable[..., list[Any]]:
+    """What tasks make of records, without Spark; JSON stays text, which Spark itself reads."""
+
+    def values(records: list[bytes | None], **given: Any) -> list[Any]:
+        planned = planned_records(registry="shop", options=options, **given)
+        found: list[Any] = planned.arrow(records).to_pylist(maps_as_pydicts="strict")
+        return found
+
+    return values
+
+
+def test_avro_of_every_version_becomes_that_of_the_query(glue: Any, name: str, read: Callable[..., list[Any]]) -> None:
+    """Fields that were added have their defaults; types, maps and nested records come through; a null stays one."""
+    fields: list[Any] = [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}]},
+        {"name": "labels", "type": {"type": "map", "values": {"type": "array", "items": "string"}}},
+        {"name": "key", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "noon", "type": {"type": "int", "logicalType": "time-millis"}},
+    ]
+    old = json.dumps({"type": "record", "name": "Sale", "fields": fields})
+    new = json.dumps(
+        {"type": "record", "name": "Sale", "fields": [*fields, {"name": "n", "type": "int", "default": 7}]}
+    )
+    first = register(glue, name, "AVRO", old)
+    register_version(glue, name, new)
+    row = {
+        "id": 1,
+        "at": datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+        "price": Decimal("12.34"),
+        "day": date(2026, 1, 2),
+        "labels": {"a": ["x", "y"], "b": []},
+        "key": str(ID),
+        "noon": 43_200_000,
+    }
+    payload = avro_row_encoder(old)({**row, "noon": time(12)})
+    record = encode_glue_record(payload, first, "zlib")
+    assert read([record, None], schema_name=name) == [{**row, "n": 7}, None]
+    assert read([record], schema_name=name, schema_version=1) == [row]
+    assert read([record, None], schema=StructType([StructField("id", LongType()), StructField("no", LongType())])) == [
+        {"value": {"id": 1, "no": None}, "text": None},
+        None,
+    ]
+
+
+def test_what_cannot_be_read_fails_or_is_null(glue: Any, name: str, read: Callable[..., list[Any]]) -> None:
+    """No header, another schema, a version that there is not, bytes that are not what the schema says, types."""
+    mine = register(glue, name, "AVRO", USER)
+    other = register(glue, f"{name}-2", "JSON", PERSON)
+    good = encode_glue_record(AVRO[18:], mine)
+    wrong = {
+        b"no header": "it begins with 6e 6f 20 68",
+        encode_glue_record(JSON[18:], other): rf"it is of version 1 of schema '{name}-2' \(JSON\)",
+        encode_glue_record(AVRO[18:], uuid4()): "there is no schema version",
+        encode_glue_record(b"\xff", mine): "it is not what its Avro schema says",
+        good + b"\x00": "1 bytes follow what its Avro schema describes",
+    }
+    for record, words in wrong.items():
+        with pytest.raises((SchemaDecodeError, SchemaRegistryError), match=words):
+            read([good, record], schema_name=name)
+    sansa = {"name": "sansa", "favorite_number": 99, "favorite_color": "red"}
+    assert read([good, *wrong, good], schema_name=name, mode="PERMISSIVE") == [sansa, *[None] * 5, sansa]
+    halves = [encode_glue_record(b'{"firstName": ', other), encode_glue_record(b'{"firstName": "a"}', other)]
+    assert read(halves, schema_name=f"{name}-2", mode="PERMISSIVE") == [None, '{"firstName": "a"}']
+    number = StructType([StructField("name", IntegerType())])
+    with pytest.raises(SchemaDecodeError, match="does not fit the type struct<name:int>"):
+        read([good], schema=number)
+    assert read([good], schema=number, mode="PERMISSIVE") == [None]
+
+
+def test_what_says_nothing_about_a_record_is_an_error_in_either_mode(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registry that does not answer would make nulls of all records."""
+    monkeypatch.setattr(registry_module, "_POLICY", BackoffPolicy(max_attempts=1))
+    nobody = {**options, "glueEndpointUrl": "http://127.0.0.1:9"}
+    away = planned_records(schema=USERS, mode="PERMISSIVE", options=nobody)
+    with pytest.raises(SchemaRegistryError, match=r"cannot be asked .*check glueEndpointUrl"):
+        away.arrow([encode_glue_record(AVRO[18:], uuid4())])
+
+
+def test_spark_writes_and_reads_with_the_registry(
+    spark: SparkSession, emulator: RunningEmulator, glue: Any, name: str, options: dict[str, str]
+) -> None:
+    """Avro through the data source, there and back; JSON and Protobuf in one column; a record that fails the task."""
+    emulator.client().create_stream(StreamName=name, ShardCount=1)
+    place = {**endpoint_options(emulator.endpoint_url, name), "glueEndpointUrl": options["glueEndpointUrl"]}
+    rows = spark.range(5).select("id", functions.lit(1.5).alias("price")).coalesce(1)
+    given = {"schemaRegistry": "shop", "valueFormat": "avro", "schemaAutoRegister": "true", "schemaCompression": "zlib"}
+    rows.write.format("kinesis").options(**place, **given, randomPartitionKey="true").mode("append").save()
+    stream = spark.read.format("kinesis").options(**endpoint_options(emulator.endpoint_url, name)).load()
+    found = stream.select(from_glue("data", registry="shop", schema_name=name, options=options).alias("sale"))
+    assert found.schema["sale"].dataType.simpleString() == "struct<id:bigint,price:double>"
+    assert sorted(map(tuple, found.select("sale.*").collect())) == [(number, 1.5) for number in range(5)]
+    order = register(glue, f"{name}-order", "PROTOBUF", ORDER)
+    person = register(glue, f"{name}-person", "JSON", PERSON)
+    message = encode_glue_record(protobuf_encoder(ORDER, None)(ORDER_ROW), order)
+    document = encode_glue_record(b'{"firstName": "John", "age": 21, "more": true}', person)
+    frame = spark.createDataFrame([(document,), (message,), (None,)], "data binary").coalesce(1)
+    any_of = from_glue("data", schema="firstName string, id string, tags array<string>", options=options)
+    orders = from_glue("data", registry="shop", schema_name=f"{name}-order", mode="PERMISSIVE", options=options)
+    people = from_glue("data", registry="shop", schema_name=f"{name}-person", mode="PERMISSIVE", options=options)
+    local = {**ORDER_ROW, "at": datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC).astimezone().replace(tzinfo=None)}
+    read = frame.select(any_of.alias("any"), orders.alias("order"), people.alias("person")).collect()
+    assert [row.asDict(recursive=True) for row in read] == [
+        {
+            "any": {"firstName": "John", "id": None, "tags": None},
+            "order": None,
+            "person": {"firstName": "John", "lastName": None, "age": 21},
+        },
+        {"any": {"firstName": None, "id": "o-1", "tags": ["x", "y"]}, "order": local, "person": None},
+        {"any": None, "order": None, "person": None},
+    ]
+    strict = from_glue("data", registry="shop", schema_name=f"{name}-order", options=options)
+    with pytest.raises(Exception, match=rf"it is of version 1 of schema '{name}-person'"):
+        frame.select(strict).collect()
+
+
+def test_durations_keep_their_sign() -> None:
+    """Both parts of a Protobuf duration have it."""
+    definition = (
+        'syntax = "proto3"; import "google/protobuf/duration.proto"; message A { google.protobuf.Duration d = 1; }'
+    )
+    encode = protobuf_encoder(definition, None)
+    decode = protobuf_decoder(definition, None, protobuf_spark_type(definition, None, "a"), "a")
+    for value in (timedelta(seconds=-1, microseconds=-500_000), timedelta(days=3, microseconds=1), timedelta(0)):
+        assert decode(encode({"d": value})) == {"d": value}
