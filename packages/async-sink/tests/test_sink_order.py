@@ -55,7 +55,7 @@ async def run(writer: FakeWriter, entries: Sequence[Any], clock: FakeClock) -> N
         await clock.advance(0.05)
         if writing.done():
             break
-    await asyncio.wait_for(writing, 1)
+    await asyncio.wait_for(writing, 60)
 
 
 def keyed(make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, **options: Any) -> FakeWriter:

@@ -59,11 +59,11 @@ async def test_a_long_poll_ends_with_the_first_record(home: str) -> None:
     async with reader_at(home, kinesis) as reader:
         epoch = await reader.open(request(start))
         assert (await reader.positions("q", epoch, start, wait_seconds=0.05)).positions == start
-        polling = asyncio.create_task(reader.positions("q", epoch, start, wait_seconds=30))
+        polling = asyncio.create_task(reader.positions("q", epoch, start, wait_seconds=120))
         await reader.stats("q")
         assert not polling.done()
         written = kinesis.put("s", shard, 3)
-        snapshot = await asyncio.wait_for(polling, 5)
+        snapshot = await asyncio.wait_for(polling, 60)
         assert await read(reader, start, snapshot.positions) == written
 
 

@@ -13,7 +13,8 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError, ResponseStreamingError
 
-IMPATIENT = Config(parameter_validation=False, retries={"total_max_attempts": 1}, read_timeout=0.3)
+ONCE = Config(parameter_validation=False, retries={"total_max_attempts": 1})
+IMPATIENT = ONCE.merge(Config(read_timeout=0.3))
 
 
 def names(world: Any) -> list[str]:
@@ -39,10 +40,11 @@ def test_a_delay_is_as_long_as_the_clock_says(world: Any) -> None:
 def test_an_answer_can_be_lost_after_or_before_the_operation(world: Any, kind: str, applies: bool) -> None:
     """The caller hears nothing; whether the stream is there depends on `applies`."""
     world.emulator.faults.add(kind, operation="CreateStream", applies=applies)
-    client = world.emulator.client(config=IMPATIENT)
+    client = world.emulator.client(config=IMPATIENT if kind == "silence" else ONCE)
     with pytest.raises(ReadTimeoutError if kind == "silence" else (ConnectionClosedError, ResponseStreamingError)):
         client.create_stream(StreamName="stream", ShardCount=1)
-    assert names(world) == (["stream"] if applies else [])
+    # On a busy machine the caller may have given up before its request was read.
+    world.until(lambda: names(world) == (["stream"] if applies else []))
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -93,4 +95,4 @@ def test_waiting_is_over_when_the_caller_goes(world: Any) -> None:
     started = time.monotonic()
     world.emulator.faults.clear()
     assert names(world) == []
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
