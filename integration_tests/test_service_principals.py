@@ -87,6 +87,15 @@ def test_each_method_of_each_contract_is_in_the_table_of_its_service(name: str) 
         assert one.resources or one.all_of, f"{method.name} acts on nothing that a principal could be kept from"
 
 
+def test_whatever_belongs_to_a_caller_is_kept_apart_by_each_method() -> None:
+    """Sessions of readers and leases of registries: a method that forgot it would act on those of others."""
+    for name, field in (("shard-reader", "session_id"), ("consumer-registry", "job_id")):
+        rights = SERVICERS[name].rights
+        named = [one for one in methods_of(name) if field in one.input_type.fields_by_name]
+        assert len(named) >= 3
+        assert [one.name for one in named if rights.methods[one.name].owned != field] == []
+
+
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_each_field_that_names_a_resource_is_looked_at(name: str) -> None:
     """Whatever the contract calls a stream, a consumer, a job, a session, a store or a destination."""
