@@ -133,6 +133,9 @@ def test_a_stream_cannot_be_overwritten() -> None:
     source = KinesisDataSource({"streamName": "a"})
     with pytest.raises(SparkPluginError, match="append"):
         source.writer(schema(data=BinaryType, partitionKey=StringType), overwrite=True)
+    with pytest.raises(SparkPluginError) as caught:
+        source.streamWriter(schema(data=BinaryType, partitionKey=StringType), overwrite=True)
+    assert str(caught.value) == "a stream cannot be overwritten: write with outputMode('append'), or 'update'"
 
 
 @pytest.mark.parametrize("endpoint", [None, "127.0.0.1:1"])
