@@ -18,8 +18,10 @@ from penstock.async_sink import (
     state_from_bytes,
     state_to_bytes,
 )
-from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
+from penstock.async_sink.errors import DestinationError, InvalidRecordError, RecordTooLargeError
+from penstock.aws import AwsOptions, AwsSession
 from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.registration import open_store
 from penstock.rpc.testing import ServiceProcess, service_process
 
 MODULE = "penstock.services.sink_gateway"
@@ -126,6 +128,22 @@ def plain(value: Any) -> Any:
         items = [plain(inner) for inner in value]
         return items if any(isinstance(item, dict) for item in items) else sorted(items)
     return value
+
+
+async def test_the_table_of_a_registry_is_no_destination(
+    emulator: RunningEmulator, gateway: ServiceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may write would hold, or delete, the leases of all jobs."""
+    name = new("leases")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", emulator.endpoints["dynamodb"])
+    session = AwsSession(AwsOptions(region="us-east-1", access_key_id="test", secret_access_key="test"))
+    store = open_store(f"dynamodb://{name}", session)
+    assert await store.list() == []
+    await store.close()
+    async with RemoteSink(gateway.address, kind="dynamodb", destination=name).create_writer() as writer:
+        await writer.write(DynamoDbRequestEntry.delete_key({"stream": "s", "consumer_name": "c"}))
+        with pytest.raises(DestinationError, match="that of a consumer registry, whose leases are its own"):
+            await writer.flush(end_of_input=True)
 
 
 async def test_items_of_tables(emulator: RunningEmulator, gateway: ServiceProcess) -> None:

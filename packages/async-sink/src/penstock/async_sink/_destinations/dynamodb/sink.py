@@ -21,11 +21,15 @@ from penstock.async_sink._destinations.aws import (
 )
 from penstock.async_sink._destinations.dynamodb.codec import DynamoDbEntries
 from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry, Item, key_of
+from penstock.async_sink.errors import DestinationError
 from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 
 _UNPROCESSED = "UnprocessedItem"
+# By which the table of a consumer registry is told (`DynamoDbLeaseStore`): whoever may write through a gateway would
+# take over, or delete, the leases of all jobs.
+_KEY_OF_LEASES = ("stream", "consumer_name")
 # Two regions of a global table wrote the same item at once; the service asks for another try.
 _CONFLICT_CODE = "ReplicatedWriteConflictException"
 _encoder = msgspec.json.Encoder()
@@ -121,10 +125,14 @@ class Table(AwsDestination[DynamoDbRequestEntry]):
         super().__init__(aws, name, self._entries)
 
     async def learn(self, client: JsonClient) -> None:
-        """The table's key, if it was not given."""
+        """The table's key, if it was not given; a table of leases is refused."""
         if not self._entries.key_names:
             table = (await look_up(client, "DescribeTable", {"TableName": self.name}))["Table"]
-            self._entries.key_names = tuple(element["AttributeName"] for element in table["KeySchema"])
+            key_names = tuple(element["AttributeName"] for element in table["KeySchema"])
+            if key_names == _KEY_OF_LEASES:
+                reason = f"its key is {' and '.join(key_names)}: that of a consumer registry, whose leases are its own"
+                raise DestinationError(self.name, "TableOfLeases", f"{reason}; write to another table")
+            self._entries.key_names = key_names
 
     async def send(
         self,
