@@ -141,3 +141,9 @@ def test_letters_of_a_gateway_are_redriven(emulator: RunningEmulator, tmp_path: 
     assert in_stream(emulator, "flights") == [("JFK", b"AA1")]
     assert (tmp_path / "rejected.jsonl").read_text() == text
     assert [one["open"] for one in rows(run(emulator, "ls", tmp_path, "--json"))] == [0, 1]
+
+
+def test_a_path_that_is_not_there_is_named_with_what_belongs_there(emulator: RunningEmulator, tmp_path: Path) -> None:
+    ended = run(emulator, "ls", tmp_path / "none")
+    told = f"penstock dead-letters ls: cannot read {tmp_path / 'none'}: No such file or directory: name a job's"
+    assert (ended.returncode, ended.stderr.startswith(told)) == (2, True), ended.stderr

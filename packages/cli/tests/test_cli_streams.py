@@ -153,7 +153,7 @@ def test_an_interrupt_writes_what_was_read(emulator: RunningEmulator) -> None:
         errors, out = process.stderr.read(), process.stdout.read()
     assert process.returncode == 130
     assert b"Traceback" not in errors
-    assert b"1 records" in out
+    assert b"1 record, " in out
 
 
 def test_streams_are_listed_and_described(emulator: RunningEmulator) -> None:

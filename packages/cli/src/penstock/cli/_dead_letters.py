@@ -109,7 +109,9 @@ def main(argv: Sequence[str]) -> int:
             if arguments.stream in (None, one.stream) and arguments.code in (None, one.code)
         ]
     except (OSError, LetterError) as error:
-        sys.stderr.write(f"{PROG} {arguments.command}: {error}\n")
+        reason = f"cannot read {arguments.path}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        cure = ": name a job's deadLetterPath, or the folder of a gateway's --durable" if reason != str(error) else ""
+        sys.stderr.write(f"{PROG} {arguments.command}: {reason}{cure}\n")
         return ExitCode.USAGE
     if arguments.command == "ls":
         screen.show(Table(columns=_FILES, rows=list(_file_rows(letters)), empty="no dead letters"))

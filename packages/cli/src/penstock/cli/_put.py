@@ -171,10 +171,8 @@ def _put(arguments: argparse.Namespace, files: Sequence[BinaryIO]) -> int:
         "throttled": metrics.throttled,
         "seconds": round(seconds, 3),
     }
-    text = (
-        f"{metrics.records_out} records, {metrics.bytes_out} bytes to {arguments.stream} in {seconds:.1f} s; "
-        f"{failures.count} failed"
-    )
+    counted = "1 record" if metrics.records_out == 1 else f"{metrics.records_out} records"
+    text = f"{counted}, {metrics.bytes_out} bytes to {arguments.stream} in {seconds:.1f} s; {failures.count} failed"
     cells = [arguments.stream, str(metrics.records_out), size(metrics.bytes_out), str(failures.count)]
     row = Row([*cells, str(metrics.retried), f"{seconds:.1f}"], document, text)
     Screen(sys.stdout, as_json=arguments.json).show(Table(columns=_COLUMNS, rows=[row]))
