@@ -187,7 +187,7 @@ def test_a_client_that_means_another_account_is_refused(stream: str, gateway: Se
 def test_a_drain_takes_its_time_once(emulator: RunningEmulator, stream: str) -> None:
     """Also with a throttled stream: clients that wait are sent away, and the process ends."""
     emulator.call(lambda: emulator.faults.add("throttle", stream=stream, operation="PutRecords"))
-    arguments = ["serve", "--endpoint-url", emulator.endpoint_url, "--drain-seconds", "6"]
+    arguments = ["serve", "--endpoint-url", emulator.endpoint_url, "--drain-seconds", "12"]
     with service_process(MODULE, arguments, ENVIRONMENT) as process, ThreadPoolExecutor(1) as threads:
         sink = RemoteSink(process.address, destination=stream, reconnect_timeout=timedelta(0))
         writing = threads.submit(write_batches, sink, [rows(0, 600)])
@@ -196,8 +196,8 @@ def test_a_drain_takes_its_time_once(emulator: RunningEmulator, stream: str) -> 
             time.sleep(0.05)
         began = time.monotonic()
         assert process.terminate(60) == 0
-        # Twice the time, and a second, as it was.
-        assert 5 < time.monotonic() - began < 10
+        # Not twice the time.
+        assert 11 < time.monotonic() - began < 24
         with pytest.raises(GatewayError):
             writing.result()
 
