@@ -39,7 +39,14 @@ def test_each_setting_that_the_documents_name_is_there():
     parser = argparse.ArgumentParser()
     ServerSettings.add_arguments(parser, "PENSTOCK_READER")
     known = set(re.findall(r"--[a-z][a-z-]+", parser.format_help()))
-    others = {"--allow-actions", "--allow-insecure-endpoint", "--build-arg", "--required", "--upgrade"}
+    others = {
+        "--allow-actions",
+        "--allow-insecure-endpoint",
+        "--build-arg",
+        "--required",
+        "--show-records",
+        "--upgrade",
+    }
     others |= {"--minutes", "--corpus", "--who", "--event", "--since"}
     rights = (ROOT / "docs" / "pages" / "operations" / "who-may-do-what.md").read_text()
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT + rights))
