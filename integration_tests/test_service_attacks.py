@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from penstock.emulator.testing import running_emulator
-from penstock.rpc import DEFAULT_MAX_MESSAGE_BYTES, ClientSecurity, open_channel
+from penstock.rpc import ClientSecurity, ServerSettings, open_channel
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -41,7 +41,8 @@ from security_tools import (
 
 MIB = 1024 * 1024
 # Records come in to the gateway alone; all that others are asked is small.
-REQUEST_BYTES = {"sink-gateway": DEFAULT_MAX_MESSAGE_BYTES}
+LARGEST_BYTES = ServerSettings.max_message_bytes
+REQUEST_BYTES = {"sink-gateway": LARGEST_BYTES}
 SMALL_REQUEST_BYTES = 16 * MIB
 # A service takes some 100 MiB, and one message of the largest size may be in memory a few times over.
 GROWTH_BYTES = 300 * MIB
@@ -161,7 +162,7 @@ def test_a_message_that_is_small_only_while_it_is_compressed_is_refused(service:
     """64 MiB of zeros are 64 kB on the wire: it is the size in memory that counts."""
     before = service.resident_bytes()
     with raw_channel(service.address) as channel:
-        bomb = b"\0" * (DEFAULT_MAX_MESSAGE_BYTES * 4)
+        bomb = b"\0" * (LARGEST_BYTES * 4)
         code, _ = ask(channel, service.quick(), bomb, compression=grpc.Compression.Gzip)
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert service.resident_bytes() - before < GROWTH_BYTES
