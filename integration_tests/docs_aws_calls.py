@@ -12,10 +12,15 @@ SERVICES = {
     "registration": ("kinesis", "dynamodb"),
     "efo-consumer": ("kinesis", "dynamodb"),
     "async-sink": ("kinesis", "firehose", "dynamodb", "sqs"),
-    "spark-plugin": ("kinesis", "glue"),
+    "spark-plugin": ("kinesis", "glue", "s3"),
 }
 # An action of IAM that has another name than the operation.
-ACTIONS = {"sqs:SendMessageBatch": "sqs:SendMessage"}
+ACTIONS = {
+    "sqs:SendMessageBatch": "sqs:SendMessage",
+    "s3:HeadBucket": "s3:ListBucket",
+    "s3:ListObjectsV2": "s3:ListBucket",
+    "s3:DeleteObjects": "s3:DeleteObject",
+}
 
 
 @cache

@@ -29,7 +29,8 @@ def hold(folder: Path, point: str) -> None:
 
 def create_pipeline(folder: Path, *, refresh: str | None = None) -> Pipeline:
     text = str(folder)  # not the folder's own functions: a path counts as it is written
-    pipeline = Pipeline("killed", store=folder / "store")
+    options = json.loads(os.environ.get("PENSTOCK_TEST_STORE_OPTIONS", "null"))
+    pipeline = Pipeline("killed", store=os.environ.get("PENSTOCK_TEST_STORE", folder / "store"), store_options=options)
 
     @pipeline.source(bounded=True)
     def rates(spark: SparkSession) -> DataFrame:
@@ -69,7 +70,9 @@ def create_pipeline(folder: Path, *, refresh: str | None = None) -> Pipeline:
             temporary.write_text(json.dumps(rows))
             temporary.replace(Path(text) / "table" / f"{batch_id}.json")
 
-        return joined.writeStream.foreachBatch(write)
+        writer = joined.writeStream.foreachBatch(write)
+        # Spark cannot put it into a store on S3 here.
+        return writer if options is None else writer.option("checkpointLocation", f"{text}/checkpoint")
 
     return pipeline
 

@@ -6,8 +6,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from s3_servers import options, running_s3, s3_client
 
 DRIVER = Path(__file__).with_name("runs_driver.py")
 FILES = 6
@@ -40,12 +42,45 @@ def commits(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in (folder / "store/stages").glob("*/*/_COMMITTED.json")}
 
 
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A bucket that the drivers have their store in; a client of it."""
+    with running_s3() as endpoint_url:
+        client = s3_client(endpoint_url)
+        client.create_bucket(Bucket="stages")
+        monkeypatch.setenv("PENSTOCK_TEST_STORE", "s3://stages/store")
+        monkeypatch.setenv("PENSTOCK_TEST_STORE_OPTIONS", json.dumps(options(endpoint_url, claimSeconds="2")))
+        yield client
+
+
+def commits_on_s3(client: Any) -> dict[Path, int]:
+    """As `commits`."""
+    found = client.list_objects_v2(Bucket="stages", Prefix="store/stages/").get("Contents", ())
+    markers = (one for one in found if one["Key"].endswith("_COMMITTED.json"))
+    return {Path(one["Key"]): one["LastModified"].timestamp() for one in markers}
+
+
+def test_a_run_on_s3_goes_on_where_its_driver_was_killed(s3: Any, until: Callable[..., None], tmp_path: Path) -> None:
+    """kill -9 during a stage, after another was committed: its claim runs out, and nothing is left of the attempt."""
+    check_kills(("stage",), until, tmp_path, lambda: commits_on_s3(s3))
+    keys = [one["Key"] for one in s3.list_objects_v2(Bucket="stages", Prefix="store/stages/")["Contents"]]
+    attempts = {tuple(key.split("/")[2:5]) for key in keys if key.endswith(".parquet")}
+    assert sorted(stage for stage, _, _ in attempts) == ["ranks", "totals"]
+    assert not (tmp_path / "store").exists()
+
+
 @pytest.mark.parametrize("points", [("stage", "stream"), ("commit", "deployment")], ids="-".join)
 def test_a_run_goes_on_where_its_driver_was_killed(
     points: tuple[str, str], until: Callable[..., None], tmp_path: Path
 ) -> None:
     """kill -9 during a stage, after its commit, before the deployment, in mid-stream: the snapshot is kept, though the
     inputs change meanwhile; no row is lost or doubled."""
+    check_kills(points, until, tmp_path, lambda: commits(tmp_path))
+
+
+def check_kills(
+    points: tuple[str, ...], until: Callable[..., None], tmp_path: Path, commits: Callable[[], dict[Path, int]]
+) -> None:
     (tmp_path / "rates.csv").write_text("k,v\n0,1\n0,2\n1,10\n2,100\n")
     (tmp_path / "table").mkdir()
     (tmp_path / "numbers").mkdir()
@@ -58,7 +93,7 @@ def test_a_run_goes_on_where_its_driver_was_killed(
 
     def reached(point: str) -> bool:
         if point == "commit":
-            return any(path.parts[-3] == "ranks" for path in commits(tmp_path))
+            return any(path.parts[-3] == "ranks" for path in commits())
         return (tmp_path / f"reached-{point}").exists() and (point != "stream" or states.exists())
 
     committed: dict[Path, int] = {}
@@ -70,8 +105,8 @@ def test_a_run_goes_on_where_its_driver_was_killed(
         with driver(tmp_path) as process:
             until(lambda: reached(point) or process.poll() is not None, f"{point} was not reached")  # noqa: B023
             assert process.poll() is None, log()
-        assert committed.items() <= commits(tmp_path).items()  # What was committed is not computed again.
-        committed = commits(tmp_path)
+        assert committed.items() <= commits().items()  # What was committed is not computed again.
+        committed = commits()
         # Also during a stage its inputs were committed before: they are what it goes on with.
         assert {path.parts[-3] for path in committed} == ({"totals"} if point == "stage" else {"totals", "ranks"})
         if point == "stream":
@@ -86,8 +121,10 @@ def test_a_run_goes_on_where_its_driver_was_killed(
     with driver(tmp_path) as process:
         until(lambda: done() or process.poll() is not None, "rows are missing")
         assert process.poll() is None, log()
-    assert json.loads(states.read_text()) == {"totals": "reused", "ranks": "reused", "table": "running"}
-    assert commits(tmp_path) == committed
+    ranks = "finished" if points[-1] == "stage" else "reused"
+    assert json.loads(states.read_text()) == {"totals": "reused", "ranks": ranks, "table": "running"}
+    assert committed.items() <= commits().items()
+    assert len(commits()) == 2
     totals = {0: 3, 1: 10, 2: 100}
     numbers = [n for first in range(FILES) for n in (first, first + 100)]
     assert rows(tmp_path) == sorted([n, totals[n % 3]] for n in numbers)

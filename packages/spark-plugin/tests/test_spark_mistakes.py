@@ -127,7 +127,7 @@ def test_a_store_that_cannot_be_written_says_what_it_has_to_be(spark: SparkSessi
     """A file in its place, or on its way, and a file system that takes no folder."""
     (tmp_path / "file").write_text("")
     for store in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/penstock")):
-        with pytest.raises(StoreUnusableError, match="in which this driver and all executors may write"):
+        with pytest.raises(StoreUnusableError, match="which this driver and all executors may write"):
             job(store).run(spark)
 
 

@@ -49,15 +49,13 @@ def test_a_store_is_where_its_path_says(elsewhere: SparkSession, tmp_path: Path)
     assert list((result / "counts").glob("*.parquet"))
 
 
-OBJECTS = "an object store, which has neither the locks that keep two drivers apart nor a rename that commits at once"
+OBJECTS = "reached by Arrow, which cannot write there on the condition that nobody else has"
 ELSEWHERE = "Sources, sinks and a checkpointLocation of a sink's own may lie wherever Spark reaches them"
 
 
 @pytest.mark.parametrize(
     ("store", "reason"),
     [
-        ("s3://bucket/store", f"Amazon S3 is {OBJECTS}; mount Amazon EFS or FSx for Lustre"),
-        ("s3a://bucket", f"Amazon S3 is {OBJECTS}; mount Amazon EFS or FSx for Lustre"),
         ("gs://bucket/store", f"Google Cloud Storage is {OBJECTS}; mount Filestore"),
         ("abfss://c@a.dfs.core.windows.net/s", f"Azure is {OBJECTS}; mount Azure Files by NFS, or Azure NetApp Files"),
         (
@@ -77,8 +75,9 @@ def test_a_store_that_cannot_be_locked_is_refused(option: str, store: str, reaso
     with pytest.raises(StoreUnusableError) as caught:
         Pipeline("job", **given)
     assert str(caught.value) == (
-        f"the store's folder {store} cannot be used ({reason} on driver and executors. {ELSEWHERE}): `store=` takes a "
-        "folder that exists or can be made, in which this driver and all executors may write"
+        f"the store's folder {store} cannot be used ({reason} on driver and executors, or give a place on s3://. "
+        f"{ELSEWHERE}): `store=` takes a folder that exists or can be made, or s3://BUCKET/FOLDER, which this driver "
+        "and all executors may write"
     )
 
 
@@ -91,5 +90,5 @@ def test_a_store_that_is_not_mounted_is_refused(store: str) -> None:
 
 def test_a_store_may_be_told_as_a_url_of_a_file(tmp_path: Path) -> None:
     """As Spark takes it, too."""
-    assert Pipeline("job", store=f"file://{tmp_path}/a%20store").store == tmp_path / "a store"
-    assert Pipeline("job", store=f"{tmp_path}/a:b").store == tmp_path / "a:b"
+    assert Pipeline("job", store=f"file://{tmp_path}/a%20store").place.store == tmp_path / "a store"
+    assert Pipeline("job", store=f"{tmp_path}/a:b").place.store == tmp_path / "a:b"

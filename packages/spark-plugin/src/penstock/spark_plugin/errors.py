@@ -31,6 +31,7 @@ SparkPluginError
    |- PipelineDefinitionError       declared in a way that cannot run
    |- StageFailedError              a stage failed for the last time that it may
    |- StoreInUseError               another driver runs on the store
+   |- StoreLostError                another driver has taken the store over, or it could not be reached for too long
    |- StoreUnusableError            the store's folder cannot be made or written
    `- SchedulerUnavailableError     the stage scheduler cannot be asked
 ```
@@ -481,16 +482,33 @@ class StoreInUseError(PipelineError):
         self.store, self.holder = store, holder
 
 
-class StoreUnusableError(PipelineError):
-    """The folder of a store cannot be made or written.
+class StoreLostError(PipelineError):
+    """The claim of a driver on its store was lost while it ran: another has it, or the store could not be reached.
 
-    Cure: Give a folder that this driver and all executors may write.
+    Its live queries were stopped.
+
+    Cure: Let one driver run on a store. If no other did, look after the way to the store; then run the pipeline again:
+    it goes on where this run was left.
+    """
+
+    def __init__(self, store: str, reason: str) -> None:
+        super().__init__(
+            f"the claim on the store {store} is lost ({reason}): this run has ended; if no other driver is meant to "
+            "run on that store, run the pipeline again, and it goes on where this run was left"
+        )
+        self.store, self.reason = store, reason
+
+
+class StoreUnusableError(PipelineError):
+    """The folder of a store, or its place on S3, cannot be made or written.
+
+    Cure: Give one that this driver and all executors may write.
     """
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(
             f"the store's folder {folder} cannot be used ({reason}): `store=` takes a folder that exists or can be "
-            "made, in which this driver and all executors may write"
+            "made, or s3://BUCKET/FOLDER, which this driver and all executors may write"
         )
         self.folder, self.reason = folder, reason
 

@@ -48,6 +48,7 @@ def run_staged(
     writer: DataStreamWriter,
     *,
     store: str | Path,
+    store_options: Mapping[str, str] | None = None,
     name: str = "staged",
     resume: bool = True,
     refresh: bool = False,
@@ -69,6 +70,7 @@ def run_staged(
         writer: `df.writeStream…`. A `checkpointLocation` in which its query has come some way is gone on from; without
             one the checkpoint lies in the store. See `Pipeline.sink`.
         store: As of a `Pipeline`.
+        store_options: As of a `Pipeline`.
         name: Of the job, and of the query where the writer has no `queryName`.
         resume: See `Pipeline.run`, as for all that follow.
         refresh: See there.
@@ -94,7 +96,7 @@ def run_staged(
     _check_writer(writer, site)
     plans = plans_of(writer)
     frame = plans.written(writer)
-    pipeline = _pipeline(writer, store, name, site)
+    pipeline = _pipeline(writer, store, store_options, name, site)
     try:
         return pipeline.run(
             frame.sparkSession,
@@ -128,7 +130,9 @@ def _check_writer(writer: object, site: str) -> None:
     )
 
 
-def _pipeline(writer: DataStreamWriter, store: str | Path, name: str, site: str) -> Pipeline:
+def _pipeline(
+    writer: DataStreamWriter, store: str | Path, options: Mapping[str, str] | None, name: str, site: str
+) -> Pipeline:
     plans = plans_of(writer)
     frame = plans.written(writer)
     root = plans.read(frame)
@@ -136,7 +140,7 @@ def _pipeline(writer: DataStreamWriter, store: str | Path, name: str, site: str)
         raise PipelineDefinitionError(f"{site}: only a stream is staged by itself; a batch job is one stage already")
     cuts = find_cuts(root, output_mode=plans.output_mode(writer), site=site)
     plans.check(frame, root, cuts)
-    pipeline = Pipeline(name, store=store)
+    pipeline = Pipeline(name, store=store, store_options=options)
 
     def declare(one: str, kind: VertexKind, function: Any, **how: Any) -> None:
         pipeline.declare(one, kind, function, **{"code": "automatic", "site": site, **how})

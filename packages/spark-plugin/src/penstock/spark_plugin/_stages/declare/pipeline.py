@@ -28,7 +28,8 @@ from penstock.operator_attributes import (
 )
 from penstock.spark_plugin._stages.declare.declared import Declared, Exchange, Keyed, named, place_of
 from penstock.spark_plugin._stages.declare.refreshes import find_refreshes, seconds_text
-from penstock.spark_plugin._stages.store.names import safe_name, store_folder
+from penstock.spark_plugin._stages.store.names import safe_name
+from penstock.spark_plugin._stages.store.opening import StorePlace
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 if TYPE_CHECKING:
@@ -59,30 +60,37 @@ class Pipeline:
         *,
         store: str | Path,
         stages: str | Path | None = None,
+        store_options: Mapping[str, str] | None = None,
         cyclic_regions: CyclicRegions | str = CyclicRegions.PER_RESULT,
     ) -> None:
         """Begin an empty pipeline.
 
         Args:
             name: For people, and for the names of queries.
-            store: Folder for committed results and checkpoints, which the driver and all executors can reach.
-            stages: Folder for committed results that several pipelines share, each with a store of its own: a stage of
-                the same name and fingerprint is computed once. Default: in `store`.
+            store: Folder for committed results and checkpoints, which the driver and all executors can reach; or
+                `s3://BUCKET/FOLDER`, where results are written and read by Arrow, whatever Spark reaches.
+            stages: Folder, or place on S3, for committed results that several pipelines share, each with a store of its
+                own: a stage of the same name and fingerprint is computed once. Default: in `store`.
+            store_options: How a store on S3 is reached, by the names that the data source has: `region`,
+                `endpointUrl` (of S3), `awsAccessKeyId`, `awsSecretAccessKey`, `awsSessionToken`, `awsProfile`,
+                `roleArn` and those that go with it, `webIdentityTokenFile`, `credentialsProvider`, `proxyUrl`; and
+                `claimSeconds`, after which the store of a driver that is not heard of is another's (30). Default: what
+                the environment says, on the driver and on each executor.
             cyclic_regions: What becomes of bounded rows that several stages need. By default each result is a stage of
                 its own, which reads them by itself; `"hand-over"` computes them once, commits them, and hands them
                 over; `"read-twice"` and `"merge"` make one stage of results that have them in common.
 
         Raises:
-            PipelineDefinitionError: It has no name, or there is no such rule.
-            StoreUnusableError: A folder is on no file system that is mounted here.
+            PipelineDefinitionError: It has no name, or there is no such rule or option.
+            StoreUnusableError: A folder is on no file system that is mounted here, nor on S3.
         """
         if not name:
             raise PipelineDefinitionError("a pipeline needs a name")
         self.name = name
         self.site = caller(also_skip=(_PACKAGE,))
         """`file:line` where it was begun."""
-        self.store = store_folder(store)
-        self.stages = store_folder(stages) if stages is not None else None
+        self.place = StorePlace.parse(store, stages, store_options, self.site)
+        """Where its store is, and how it is reached."""
         try:
             self.cyclic_regions = CyclicRegions(cyclic_regions)
         except ValueError:
@@ -251,7 +259,12 @@ class Pipeline:
         `boundedUntil` of the bounded read and `continueFrom` of the stream: the time at which the first of them was
         planned. It stays the same over restarts, until a run that does not resume.
         """
-        return str((self.store / "seams" / f"{safe_name(name)}.json").absolute())
+        if not isinstance(self.place.store, Path):
+            raise PipelineDefinitionError(
+                f"seam {name!r} ({caller(also_skip=(_PACKAGE,))}) cannot lie in {self.place.store.url}: give "
+                "boundedUntil and continueFrom one path of a file that the driver has whenever it runs"
+            )
+        return str((self.place.store / "seams" / f"{safe_name(name)}.json").absolute())
 
     def graph(self) -> JobGraph:
         """The job graph, as the planner takes it."""
@@ -420,9 +433,7 @@ class Pipeline:
         Raises:
             StoreInUseError: A driver runs on the store.
         """
-        from penstock.spark_plugin._stages.store.store import StageStore
-
-        with StageStore(self.store, stages=self.stages) as store:
+        with self.place.open() as store:
             return store.clean_up()
 
     def read(

@@ -1,6 +1,7 @@
 """What a run needs of a session, for the two kinds of sessions that there are."""
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from penstock.spark_plugin._spark import tell_lines
 from penstock.spark_plugin._stages.plans.plans import is_connect
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY
 
+_log = logging.getLogger(__name__)
 _OF_JOBS = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
@@ -37,6 +39,9 @@ class SessionJobs(Protocol):
 
     def qualified(self, path: str) -> str:
         """A path as a URL, as the session would take it; as it is where that cannot be seen."""
+
+    def reaches(self, path: str) -> bool:
+        """Whether the session has a file system for a URL."""
 
     def is_batch_writer(self, value: object) -> bool:
         """Whether something is a `df.write…`."""
@@ -94,6 +99,18 @@ class ClassicJobs:
         found = self._spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
         configuration = self._spark._jsparkSession.sessionState().newHadoopConf()
         return str(found.getFileSystem(configuration).makeQualified(found).toString())
+
+    def reaches(self, path: str) -> bool:
+        found = self._spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
+        try:
+            found.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
+        except Exception as error:
+            if type(error).__name__ != "Py4JJavaError":
+                raise
+            # No class for its scheme, or one that is not set up.
+            _log.debug("Spark does not reach %s", path, exc_info=True)
+            return False
+        return True
 
     def is_batch_writer(self, value: object) -> bool:
         return isinstance(value, DataFrameWriter)

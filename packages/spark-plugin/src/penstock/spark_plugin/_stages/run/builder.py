@@ -15,9 +15,8 @@ from penstock.spark_plugin._stages.fingerprints.sources import session_fingerpri
 from penstock.spark_plugin._stages.plans.cut import find_cuts
 from penstock.spark_plugin._stages.plans.plans import plans_of
 from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
-from penstock.spark_plugin._stages.store.committed import read_committed
+from penstock.spark_plugin._stages.store.api import PipelineStore, StageResult
 from penstock.spark_plugin._stages.store.pins import Pin
-from penstock.spark_plugin._stages.store.store import StageFolder, StageStore
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 _log = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ class StageBuilder:
         declared: Mapping[str, Declared],
         plan: StagePlan,
         spark: SparkSession,
-        store: StageStore,
+        store: PipelineStore,
         pins: Mapping[str, Pin] | None = None,
     ) -> None:
         self._declared = declared
@@ -90,7 +89,7 @@ class StageBuilder:
         """What was declared by that name."""
         return self._declared[name]
 
-    def folder(self, stage: Stage) -> StageFolder:
+    def folder(self, stage: Stage) -> StageResult:
         """Where a bounded stage's result is, or goes to."""
         return self.store.stage(self.name(stage), self.fingerprint(stage))
 
@@ -249,18 +248,23 @@ class StageBuilder:
         return [_sorted(one, source, frame) for source, frame in zip(one.inputs, frames, strict=True)]
 
     def _committed(self, stage: Stage, vertex: str, reader: Stage) -> DataFrame:
-        frame = read_committed(self._spark, self.folder(stage).output(vertex))
+        folder = self.folder(stage)
+        frame = folder.read(self._spark, vertex)
         order = self._declared[vertex].order
         if reader.bounded and order is not None:
             # Files are read side by side, in no order.
             frame = order(frame)
         if not reader.bounded and self._keeps:
             # Every micro-batch reads it: from memory that takes less than half of the time.
-            frame = self._keyed(frame, self._declared[vertex].keys, self.folder(stage)).persist()
+            frame = self._keyed(frame, self._declared[vertex].keys, folder).persist()
             self.kept.setdefault(reader.id, []).append(frame)
+        result = folder.committed() if not folder.shows_size else None
+        if result is not None and result.size_bytes <= self._jobs.broadcast_bytes():
+            # What Spark itself does with files of that size.
+            frame = frame.hint("broadcast")
         return frame
 
-    def _keyed(self, frame: DataFrame, keys: tuple[str, ...], folder: StageFolder) -> DataFrame:
+    def _keyed(self, frame: DataFrame, keys: tuple[str, ...], folder: StageResult) -> DataFrame:
         """The rows as a join by these keys wants them: what is not sent to all tasks is else shuffled in each batch."""
         committed = folder.committed()
         if not keys or committed is None or committed.size_bytes <= self._jobs.broadcast_bytes():

@@ -13,8 +13,7 @@ from penstock.spark_plugin._reading.stream.offsets import parse_offset
 from penstock.spark_plugin._stages.declare.declared import Declared
 from penstock.spark_plugin._stages.plans.plans import LiveSource, plans_of
 from penstock.spark_plugin._stages.plans.session_jobs import SessionJobs, jobs_of
-from penstock.spark_plugin._stages.store.names import as_url
-from penstock.spark_plugin._stages.store.store import StageStore
+from penstock.spark_plugin._stages.store.api import PipelineStore
 from penstock.spark_plugin.errors import OffsetError, OptionError, PipelineDefinitionError
 
 _log = logging.getLogger(__name__)
@@ -26,7 +25,7 @@ _NO_OFFSET = "-"
 class Checkpoints:
     """The checkpoints of a run's live queries. A query that has come some way goes on from there, or is refused."""
 
-    def __init__(self, spark: SparkSession, store: StageStore, *, resume: bool) -> None:
+    def __init__(self, spark: SparkSession, store: PipelineStore, *, resume: bool) -> None:
         """`resume`: whether queries go on from where an earlier run was left."""
         self._spark = spark
         self._store = store
@@ -43,10 +42,16 @@ class Checkpoints:
             PipelineDefinitionError: Its user has given one that is not where the query has come to.
         """
         options = plans_of(writer).options(writer)
-        own = self._jobs.qualified(as_url(self._store.checkpoint(sink.name).absolute()))
+        own = self._own(sink.name)
         before = self._before(sink.name, own)
         given = options.get("checkpointlocation") or ""
         wanted = self._jobs.qualified(given) if given else before or self._of_session(options) or own
+        if wanted is None:
+            raise PipelineDefinitionError(
+                f"sink {sink.name!r} ({sink.call_site}) has no checkpointLocation, and Spark cannot put one into the "
+                f"store {self._store.name}, for whose scheme this session has no file system: give its writer a "
+                "checkpointLocation that Spark reaches"
+            )
         if before is not None and wanted != before:
             raise self._wrong(
                 sink, wanted, f", but its query has come as far as the one in {before}: give it that location or none, "
@@ -74,12 +79,18 @@ class Checkpoints:
             return 0 if error.getCondition() == "PATH_NOT_FOUND" else None
         return max((int(row["file_name"]) + 1 for row in rows if row["file_name"].isdigit()), default=0)
 
-    def _before(self, sink: str, own: str) -> str | None:
+    def _own(self, sink: str) -> str | None:
+        """Where the store has the checkpoint of a sink, as the session names it; None where Spark cannot reach that."""
+        url = self._store.checkpoint_url(sink)
+        names = [url, url.replace("s3://", "s3a://", 1)] if url.startswith("s3://") else [url]
+        return next((self._jobs.qualified(one) for one in names if self._jobs.reaches(one)), None)
+
+    def _before(self, sink: str, own: str | None) -> str | None:
         """Where the query has come some way; None if it has not begun."""
         adopted = self._store.adopted(sink)
         if adopted is not None and self._offsets(adopted) is not None:
             return adopted
-        return own if self._store.has_begun(sink) else None
+        return own if own is not None and self._store.has_begun(sink) else None
 
     def _of_session(self, options: Any) -> str | None:
         """Where Spark would look for the checkpoint of a query with a name, if it has one there."""

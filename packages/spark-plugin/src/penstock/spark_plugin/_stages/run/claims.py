@@ -10,7 +10,6 @@ from penstock.operator_attributes import BlockingStageScheduler, Claim, ClaimDec
 from penstock.operator_attributes.errors import ClaimLostError, SchedulingError
 from penstock.spark_plugin._stages.run.builder import StageBuilder
 from penstock.spark_plugin._stages.run.runner import StageRunner
-from penstock.spark_plugin._stages.store.committed import damage
 from penstock.spark_plugin._stages.store.store import CommittedStage
 
 _log = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ class StageClaims:
             if claim is None or claim.decision is ClaimDecision.COMPUTE:
                 return Outcome(result=self._compute(stage, claim), reused=False)
             result = folder.committed()
-            if result is not None and not damage(folder, result):
+            if result is not None and not folder.damage(result):
                 return Outcome(result=result, reused=True)
             # What was committed was cleaned up since then, or lost.
             self._tell("forgotten", partial(BlockingStageScheduler.forget_claim, claim=claim))
@@ -107,7 +106,7 @@ class StageClaims:
         except BaseException:
             self._tell("released", lambda service: service.release_claim(claim))
             raise
-        location = str(self._builder.folder(stage).path)
+        location = self._builder.folder(stage).location
         told = self._tell(
             "committed",
             lambda service: service.commit_claim(

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from penstock.operator_attributes import Stage
 from penstock.spark_plugin._stages.run.builder import StageBuilder
-from penstock.spark_plugin._stages.store.committed import damage
-from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder
+from penstock.spark_plugin._stages.store.api import StageResult
+from penstock.spark_plugin._stages.store.store import CommittedStage
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +54,6 @@ class StageLookup:
         return self.lost(stage)
 
 
-def _wrong(folder: StageFolder) -> str:
+def _wrong(folder: StageResult) -> str:
     result = folder.committed()
-    return damage(folder, result) if result is not None else ""
+    return folder.damage(result) if result is not None else ""

@@ -27,8 +27,9 @@ from penstock.spark_plugin._stages.run.claims import Outcome, StageClaims
 from penstock.spark_plugin._stages.run.lookup import StageLookup
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
 from penstock.spark_plugin._stages.run.runner import StageRunner
+from penstock.spark_plugin._stages.store.api import PipelineStore
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
-from penstock.spark_plugin._stages.store.store import CommittedStage, StageStore
+from penstock.spark_plugin._stages.store.store import CommittedStage
 from penstock.spark_plugin._telemetry import tracer
 from penstock.spark_plugin.errors import PipelineDefinitionError, PipelineError
 
@@ -44,7 +45,7 @@ class RunParts:
     pipeline: str
     run: PipelineRun
     job: StagedJob
-    store: StageStore
+    store: PipelineStore
     builder: StageBuilder
     runner: StageRunner
     claims: StageClaims
@@ -226,7 +227,7 @@ class RunLoop:
         self._store.pin(
             RunPins(
                 pipeline=self._pipeline,
-                store=str(self._store.path),
+                store=self._store.name,
                 stages=self._builder.used,
                 ended=ended,
                 refreshing={} if ended else self._refreshing,

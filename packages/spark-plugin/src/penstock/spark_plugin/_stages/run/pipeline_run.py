@@ -38,8 +38,8 @@ from penstock.spark_plugin._stages.run.causes import words
 from penstock.spark_plugin._stages.run.refreshing import LiveRefreshes, RefreshProgress
 from penstock.spark_plugin._stages.run.restarts import NEVER, QueryRestarts, Restart, RestartPolicy
 from penstock.spark_plugin._stages.run.runner import StageRunner
-from penstock.spark_plugin._stages.store.store import StageStore
-from penstock.spark_plugin.errors import PipelineError
+from penstock.spark_plugin._stages.store.api import PipelineStore
+from penstock.spark_plugin.errors import PipelineError, StoreLostError
 
 _log = logging.getLogger(__name__)
 _SECONDS_BETWEEN_LOOKS = 1
@@ -50,7 +50,9 @@ _SECONDS_BETWEEN_BOUNDARIES = 0.005
 class PipelineRun:
     """A pipeline that was run: its stages as they stand, and its live queries."""
 
-    def __init__(self, plan: StagePlan, scheduler: StagedJob, store: StageStore, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, plan: StagePlan, scheduler: StagedJob, store: PipelineStore, *, clock: Callable[[], float]
+    ) -> None:
         self.plan = plan
         self.warnings: Sequence[str] = ()
         """What was found in the functions of live stages that should be declared, and in what sources hold."""
@@ -177,6 +179,17 @@ class PipelineRun:
             ending.callback(self._end_watch)
             if not self._stopping.is_set():
                 ending.callback(self._measure_arrivals)
+
+    def lose(self, error: StoreLostError) -> None:
+        """End the live stages: another driver has the store, and may run them."""
+        with self._looking:
+            for stage_id in self._live:
+                if self._scheduler.state(stage_id) is StageState.RUNNING:
+                    self.causes[stage_id] = error
+                    self._scheduler.apply(
+                        StageFailed(stage_id=stage_id, at=self._clock(), error=str(error), retryable=False)
+                    )
+        self._stop_queries()
 
     def deploy(self, stage: Stage, queries: Mapping[str, StreamingQuery], inputs: Sequence[DataFrame]) -> None:
         """Take over the queries of a live stage, and the committed results that are kept in memory for them."""

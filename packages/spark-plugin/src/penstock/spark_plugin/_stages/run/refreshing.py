@@ -14,8 +14,8 @@ from penstock.spark_plugin._stages.run.causes import words
 from penstock.spark_plugin._stages.run.claims import StageClaims
 from penstock.spark_plugin._stages.run.lookup import StageLookup
 from penstock.spark_plugin._stages.run.runner import StageRunner
+from penstock.spark_plugin._stages.store.api import PipelineStore
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
-from penstock.spark_plugin._stages.store.store import StageStore
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
@@ -62,7 +62,7 @@ class RefreshParts:
 
     pipeline: str
     run: "PipelineRun"
-    store: StageStore
+    store: PipelineStore
     builder: StageBuilder
     create: Callable[[StageBuilder], tuple[StageRunner, StageClaims]]
     """Makes what runs the stages of a builder."""
@@ -202,7 +202,5 @@ class LiveRefreshes:
 
     def _pin(self, builder: StageBuilder, refreshing: Mapping[str, Pin]) -> None:
         self._store.pin(
-            RunPins(
-                pipeline=self._pipeline, store=str(self._store.path), stages=builder.used, refreshing=dict(refreshing)
-            )
+            RunPins(pipeline=self._pipeline, store=self._store.name, stages=builder.used, refreshing=dict(refreshing))
         )

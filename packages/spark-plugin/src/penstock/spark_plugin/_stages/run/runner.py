@@ -5,7 +5,6 @@ import threading
 import time
 from contextlib import AbstractContextManager
 
-import pyarrow.dataset
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,8 +15,8 @@ from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
 from penstock.spark_plugin._stages.run.builder import StageBuilder
 from penstock.spark_plugin._stages.run.checkpoints import Checkpoints
 from penstock.spark_plugin._stages.run.readers import check_query
-from penstock.spark_plugin._stages.store.names import as_url
-from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
+from penstock.spark_plugin._stages.store.api import PipelineStore, StageResult
+from penstock.spark_plugin._stages.store.store import CommittedStage
 from penstock.spark_plugin._telemetry import current_traceparent
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
@@ -29,7 +28,7 @@ class StageRunner:
     """Runs the stages of one pipeline in one session."""
 
     def __init__(
-        self, pipeline: str, builder: StageBuilder, spark: SparkSession, store: StageStore, *, resume: bool
+        self, pipeline: str, builder: StageBuilder, spark: SparkSession, store: PipelineStore, *, resume: bool
     ) -> None:
         self._pipeline = pipeline
         self.builder = builder
@@ -55,31 +54,30 @@ class StageRunner:
         """End the jobs of a stage."""
         self._jobs.cancel(self.builder.name(stage))
 
-    def _run_bounded(self, stage: Stage, folder: StageFolder) -> CommittedStage:
+    def _run_bounded(self, stage: Stage, folder: StageResult) -> CommittedStage:
         began, fingerprint = time.monotonic(), self.builder.fingerprint(stage)
         folder.begin(stage.name)
         built: dict[str, DataFrame] = {}
         try:
             with self._job_group(stage):
                 for vertex in stage.outputs:
-                    self.builder.build(stage, vertex, built).write.parquet(as_url(folder.output(vertex)))
+                    folder.write(vertex, self.builder.build(stage, vertex, built))
                 for sink in self._sinks(stage):
                     if (sink, fingerprint) not in self._saved:
                         self._save(stage, sink, built)
                         self._saved.add((sink, fingerprint))
         finally:
             self.builder.let_go(stage)
-        rows, size_bytes = _measure(folder, stage)
+        rows, size_bytes = folder.measure(stage.outputs)
         result = CommittedStage(
             stage=stage.name,
             fingerprint=fingerprint,
             rows=rows,
             size_bytes=size_bytes,
             seconds=time.monotonic() - began,
-            outputs={vertex: folder.output(vertex).name for vertex in stage.outputs},
+            outputs={vertex: folder.output_name(vertex) for vertex in stage.outputs},
         )
-        folder.commit(result)
-        return result
+        return folder.commit(result)
 
     def _save(self, stage: Stage, sink: str, built: dict[str, DataFrame]) -> None:
         writer = self.builder.writer(stage, sink, built)
@@ -160,14 +158,3 @@ class StageRunner:
         return self._jobs.group(
             self.builder.name(stage), f"{self._pipeline}: stage {stage.name}", current_traceparent()
         )
-
-
-def _measure(folder: StageFolder, stage: Stage) -> tuple[int, int]:
-    rows = size_bytes = 0
-    for vertex in stage.outputs:
-        files = sorted(folder.output(vertex).glob("*.parquet"))
-        size_bytes += sum(file.stat().st_size for file in files)
-        rows += (
-            int(pyarrow.dataset.dataset([str(file) for file in files], format="parquet").count_rows()) if files else 0
-        )
-    return rows, size_bytes

@@ -1,8 +1,6 @@
 """The stage scheduler that a run is told to, and the names that it is told under."""
 
-import hashlib
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -50,24 +48,6 @@ def _security(environment: Mapping[str, str]) -> ClientSecurity:
     )
 
 
-def job_id(pipeline: str, store: Path) -> str:
-    """The name of a pipeline's job: the same for as long as its store is, wherever that is mounted."""
-    return f"{pipeline}-{folder_id(store)[:8]}"
-
-
-def folder_id(folder: Path) -> str:
-    """What a folder is known by to all drivers: made by the first that asks, and kept in it."""
-    file = folder / ".id"
-    if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".id.{os.getpid()}.{secrets.token_hex(4)}"
-        temporary.write_text(secrets.token_hex(16))
-        try:
-            os.link(temporary, file)
-        except FileExistsError:
-            pass  # another was first
-        finally:
-            temporary.unlink()
-    text = file.read_text().strip()
-    # A file that was emptied by hand still gives one name to all.
-    return text or hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]
+def job_id(pipeline: str, store: str) -> str:
+    """The name of a pipeline's job: the same for as long as its store is, by what that is known by."""
+    return f"{pipeline}-{store[:8]}"

@@ -26,8 +26,8 @@ from penstock.spark_plugin._stages.run.readers import check_consumers
 from penstock.spark_plugin._stages.run.refreshing import LiveRefreshes, RefreshParts
 from penstock.spark_plugin._stages.run.restarts import RestartPolicy
 from penstock.spark_plugin._stages.run.runner import StageRunner
-from penstock.spark_plugin._stages.run.scheduler_service import address_of, folder_id, job_id, open_service
-from penstock.spark_plugin._stages.store.store import StageStore
+from penstock.spark_plugin._stages.run.scheduler_service import address_of, job_id, open_service
+from penstock.spark_plugin._stages.store.api import PipelineStore
 from penstock.spark_plugin.errors import PipelineError, SchedulerUnavailableError, StageFailedError
 
 if TYPE_CHECKING:
@@ -58,12 +58,12 @@ def run_pipeline(
     check_session(spark)
     missing_settings(spark)
     plan = pipeline.compile()
-    store = StageStore(pipeline.store, stages=pipeline.stages)
+    store = pipeline.place.open()
     store.__enter__()
     try:
         service = open_service(settings.scheduler_endpoint, settings.scheduler_security)
         try:
-            job = _job(pipeline, plan, settings, service, clock)
+            job = _job(pipeline, store, plan, settings, service, clock)
         except BaseException:
             if service is not None:
                 service.close()
@@ -72,6 +72,7 @@ def run_pipeline(
         store.release()
         raise
     run = PipelineRun(plan, job, store, clock=clock)
+    store.when_lost(run.lose)
     try:
         if not settings.resume:
             store.forget()
@@ -82,7 +83,7 @@ def run_pipeline(
         )
         run.warnings = builder.warnings
         check_consumers(pipeline.readers(), builder)
-        results = folder_id(store.stages) if service is not None else ""
+        results = store.results_identity() if service is not None else ""
         owner = f"{job.job_id}#{secrets.token_urlsafe(16)}"
 
         def create(builder: StageBuilder, *, resume: bool = True) -> tuple[StageRunner, StageClaims]:
@@ -146,6 +147,7 @@ def run_pipeline(
 
 def _job(
     pipeline: "Pipeline",
+    store: PipelineStore,
     plan: StagePlan,
     settings: RunSettings,
     service: BlockingStageScheduler | None,
@@ -157,7 +159,7 @@ def _job(
         max_attempts=settings.max_attempts,
         clock=clock,
         service=service,
-        job_id=job_id(pipeline.name, pipeline.store) if service is not None else "",
+        job_id=job_id(pipeline.name, store.identity()) if service is not None else "",
     )
 
 

@@ -7,6 +7,7 @@ text; a link that leads out of the store is not followed.
 import hashlib
 import os
 import re
+import secrets
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
@@ -17,11 +18,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
 _FINGERPRINT = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """One letter is a drive's."""
-_OBJECTS = (
-    "is an object store, which has neither the locks that keep two drivers apart nor a rename that commits at once"
-)
+_OBJECTS = "is reached by Arrow, which cannot write there on the condition that nobody else has"
 _CURES = {
-    "Amazon S3": (("s3", "s3a", "s3n"), _OBJECTS, "Amazon EFS or FSx for Lustre"),
     "Google Cloud Storage": (("gs",), _OBJECTS, "Filestore"),
     "Azure": (("abfs", "abfss", "wasb", "wasbs", "adl"), _OBJECTS, "Azure Files by NFS, or Azure NetApp Files"),
     "HDFS": (
@@ -78,8 +76,8 @@ def store_folder(path: str | Path) -> Path:
         if parts.scheme.lower() in schemes:
             raise StoreUnusableError(
                 str(path),
-                f"{whose} {lacks}; mount {mount} on driver and executors. Sources, sinks and a checkpointLocation "
-                "of a sink's own may lie wherever Spark reaches them",
+                f"{whose} {lacks}; mount {mount} on driver and executors, or give a place on s3://. Sources, sinks and "
+                "a checkpointLocation of a sink's own may lie wherever Spark reaches them",
             )
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise StoreUnusableError(str(path), "it is on no file system that is mounted here")
@@ -100,3 +98,21 @@ def open_own(path: Path) -> IO[str]:
 def open_lock(path: Path) -> IO[str]:
     """Open a file to read and write, made if need be; an error if it is a link."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | _NO_FOLLOW, 0o666), "r+")
+
+
+def folder_id(folder: Path) -> str:
+    """What a folder is known by to all drivers: made by the first that asks, and kept in it."""
+    file = folder / ".id"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".id.{os.getpid()}.{secrets.token_hex(4)}"
+        temporary.write_text(secrets.token_hex(16))
+        try:
+            os.link(temporary, file)
+        except FileExistsError:
+            pass  # another was first
+        finally:
+            temporary.unlink()
+    text = file.read_text().strip()
+    # A file that was emptied by hand still gives one name to all.
+    return text or hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]

@@ -43,13 +43,22 @@ class RunPins:
     def read(cls, file: Path) -> Self | None:
         """The pins in a file; None where there are none, or they cannot be read."""
         try:
-            document = json.loads(file.read_text())
+            return cls.parse(file.read_text())
+        except (OSError, ValueError):
+            return None
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Self | None:
+        """The pins of a text; None where it holds none."""
+        try:
+            document = json.loads(text)
+            document.pop("claim", None)
             stages = {name: Pin(**pin) for name, pin in document.pop("stages").items()}
             refreshing = {name: Pin(**pin) for name, pin in document.pop("refreshing", {}).items()}
             if not all(is_fingerprint(pin.fingerprint) for pin in (*stages.values(), *refreshing.values())):
                 return None
             return cls(stages=stages, refreshing=refreshing, **document)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
     def write(self, file: Path) -> None:

@@ -24,17 +24,20 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.spark_plugin._stages.store.committed import damage, measure, read_committed
 from penstock.spark_plugin._stages.store.file_lock import FileLock
-from penstock.spark_plugin._stages.store.names import is_fingerprint, open_own, safe_name, within
+from penstock.spark_plugin._stages.store.names import as_url, folder_id, is_fingerprint, open_own, safe_name, within
 from penstock.spark_plugin._stages.store.pins import RunPins
 from penstock.spark_plugin._stages.store.removal import HIDDEN, Removal
-from penstock.spark_plugin.errors import StoreInUseError, StoreUnusableError
+from penstock.spark_plugin.errors import StoreInUseError, StoreLostError, StoreUnusableError
 
 _MARKER = "_COMMITTED.json"
 _STARTED = "_STARTED.json"
@@ -60,8 +63,15 @@ class CommittedStage:
 class StageFolder:
     """Where one stage with one fingerprint leaves its result."""
 
+    shows_size = True
+
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def location(self) -> str:
+        """Its path."""
+        return str(self.path)
 
     def output(self, vertex: str) -> Path:
         """The folder of a vertex's Parquet files."""
@@ -106,7 +116,27 @@ class StageFolder:
         except (ValueError, TypeError, KeyError, AttributeError):
             return False
 
-    def commit(self, stage: CommittedStage) -> None:
+    def write(self, vertex: str, frame: DataFrame) -> None:
+        """Write the rows of a vertex, by Spark."""
+        frame.write.parquet(as_url(self.output(vertex)))
+
+    def output_name(self, vertex: str) -> str:
+        """Of the folder of a vertex."""
+        return self.output(vertex).name
+
+    def measure(self, vertices: Sequence[str]) -> tuple[int, int]:
+        """Rows and bytes that were written."""
+        return measure([self.output(vertex) for vertex in vertices])
+
+    def read(self, spark: SparkSession, vertex: str) -> DataFrame:
+        """The committed rows of a vertex."""
+        return read_committed(spark, self.output(vertex))
+
+    def damage(self, result: CommittedStage) -> str:
+        """See `committed.damage`."""
+        return damage(result.outputs, self.output, (result.size_bytes, result.rows))
+
+    def commit(self, stage: CommittedStage) -> CommittedStage:
         """Declare the data complete. The marker appears at once and whole, or not at all."""
         temporary = self.path / f"{_MARKER}.{os.getpid()}"
         with open_own(temporary) as file:
@@ -114,6 +144,7 @@ class StageFolder:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.path / _MARKER)
+        return stage
 
 
 class StageStore:
@@ -136,9 +167,25 @@ class StageStore:
     ) -> None:
         self.release()
 
+    @property
+    def name(self) -> str:
+        """Its path."""
+        return str(self.path)
+
     def release(self) -> None:
         """Let another driver have the store."""
         self._lock.release()
+
+    def when_lost(self, call: Callable[[StoreLostError], None]) -> None:
+        """Never: the operating system holds the lock for as long as the process lives."""
+
+    def identity(self) -> str:
+        """What the store is known by to all drivers, wherever each has mounted it."""
+        return folder_id(self.path)
+
+    def results_identity(self) -> str:
+        """What its results are known by."""
+        return folder_id(self.stages)
 
     def stage(self, name: str, fingerprint: str) -> StageFolder:
         """The folder of a stage's result with a fingerprint.
@@ -186,6 +233,10 @@ class StageStore:
             StoreUnusableError: It lies outside of the store.
         """
         return within(self.path, self.path / "live" / safe_name(sink) / "checkpoint")
+
+    def checkpoint_url(self, sink: str) -> str:
+        """The same as a URL."""
+        return as_url(self.checkpoint(sink).absolute())
 
     def has_begun(self, sink: str) -> bool:
         """Whether a query has logged offsets in its checkpoint in the store."""

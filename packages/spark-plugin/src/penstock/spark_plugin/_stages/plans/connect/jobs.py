@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from pyspark.core.status import StatusTracker
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.readwriter import DataFrameWriter
 from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
@@ -44,6 +45,13 @@ class ConnectJobs:
 
     def qualified(self, path: str) -> str:
         return path.rstrip("/")
+
+    def reaches(self, path: str) -> bool:
+        try:
+            self._spark.read.text(path).schema  # noqa: B018  # asks the server
+        except PySparkException as error:
+            return error.getCondition() == "PATH_NOT_FOUND"
+        return True
 
     def is_batch_writer(self, value: object) -> bool:
         return isinstance(value, DataFrameWriter)

@@ -1,0 +1,179 @@
+"""Claims on what one driver may do at a time, as objects with a heartbeat: what file locks are on a file system."""
+
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+from penstock.aws import AwsError
+from penstock.spark_plugin._storage.objects import Objects
+from penstock.spark_plugin.errors import StoreLostError
+
+_log = logging.getLogger(__name__)
+_BEATS_PER_LEASE = 3
+_GRACE_SECONDS = 1.0
+"""A store tells times in whole seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    token: int
+    """One more than that of the claim before: who has the lower one has lost it."""
+    owner: str
+    """For people."""
+    nonce: str
+    seconds: float
+    """Without a heartbeat for so long, it is another's."""
+    beat: int = 0
+    released: bool = False
+
+    def dump(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> "_Held":
+        try:
+            one = cls(**json.loads(data))
+            if isinstance(one.token, int) and isinstance(one.seconds, int | float):
+                return one
+        except (ValueError, TypeError):
+            pass
+        # Emptied or broken by hand: nobody can hold it, as nobody could renew it.
+        return cls(token=0, owner="nobody", nonce="", seconds=0, released=True)
+
+
+class ObjectClaim:
+    """A claim, held from `acquire` to `release` by a thread that renews it. One that is not renewed runs out.
+
+    Who holds it is judged by the store's clock, and by what was seen unchanged for that time: never by another host's
+    clock.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        key: str,
+        *,
+        seconds: float,
+        lost: Callable[[StoreLostError], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Hold nothing yet; `lost` is called, on a thread of its own, when a claim is another's before its release."""
+        self._objects = objects
+        self._key = key
+        self._seconds = seconds
+        self._when_lost = lost
+        self._clock = clock
+        self._seen: tuple[str, float] | None = None
+        self._held: _Held | None = None
+        self._version = ""
+        self._renewed_at = 0.0
+        self._lost: StoreLostError | None = None
+        self._released = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.holder = "another driver"
+        """Who had it when it was last looked at."""
+        self.holder_lives = False
+        """Whether the holder has renewed it since this claim looked for the first time."""
+
+    @property
+    def token(self) -> int:
+        """The fencing number; 0 while nothing is held."""
+        return self._held.token if self._held is not None else 0
+
+    def acquire(self) -> bool:
+        """Take it if it is free, or has run out; to be asked again.
+
+        Raises:
+            penstock.aws.AwsError: The store cannot be reached.
+        """
+        now = self._clock()
+        found = self._objects.get(self._key)
+        before = _Held.parse(found.data) if found is not None else None
+        if found is not None and before is not None and not before.released:
+            if self._seen is None or self._seen[0] != found.version:
+                self.holder_lives = self._seen is not None
+                self._seen = found.version, now
+            age = max(found.age_seconds, now - self._seen[1])
+            self.holder = f"{before.owner}, last heard of {age:.0f} s ago"
+            if age < before.seconds + _GRACE_SECONDS:
+                return False
+            _log.warning("the claim of %s on %s has run out: taking it over", before.owner, self._name)
+        mine = _Held(
+            token=before.token + 1 if before is not None else 1,
+            owner=f"process {os.getpid()} on {socket.gethostname()}",
+            nonce=secrets.token_hex(16),
+            seconds=self._seconds,
+        )
+        if found is None:
+            version = self._objects.create(self._key, mine.dump())
+        else:
+            version = self._objects.replace(self._key, mine.dump(), found.version)
+        if version is None:
+            return False
+        self._held, self._version, self._renewed_at = mine, version, now
+        self._lost = None
+        self._released.clear()
+        self._thread = threading.Thread(target=self._renew, name=f"penstock claim {self._key}", daemon=True)
+        self._thread.start()
+        return True
+
+    def check(self) -> None:
+        """Nothing is held by others for as long as this does not raise. Raises: StoreLostError."""
+        if self._lost is None and self._clock() - self._renewed_at > self._seconds:
+            self._lose(f"it could not be renewed for {self._clock() - self._renewed_at:.0f} s")
+        if self._lost is not None:
+            raise self._lost
+
+    def release(self) -> None:
+        """Let another have it. Can be repeated; what cannot be told to the store runs out by itself."""
+        self._released.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        held, self._held = self._held, None
+        if held is not None and self._lost is None:
+            try:
+                self._objects.replace(self._key, replace(held, released=True).dump(), self._version)
+            except AwsError as error:
+                _log.warning(
+                    "the claim on %s could not be released, and runs out in %.0f s: %s", self._name, held.seconds, error
+                )
+
+    def abandon(self) -> None:
+        """Stop renewing it, as a driver does that is killed."""
+        self._released.set()
+
+    @property
+    def _name(self) -> str:
+        return f"{self._objects.place.url}/{self._key}"
+
+    def _renew(self) -> None:
+        while not self._released.wait(self._seconds / _BEATS_PER_LEASE):
+            held, asked_at = self._held, self._clock()
+            if held is None:
+                return
+            mine = replace(held, beat=held.beat + 1)
+            try:
+                version = self._objects.replace(self._key, mine.dump(), self._version)
+            except Exception as error:
+                if self._clock() - self._renewed_at > self._seconds:
+                    self._lose(f"it could not be renewed for {self._clock() - self._renewed_at:.0f} s: {error}")
+                    return
+                _log.warning("the claim on %s could not be renewed, and is tried again: %s", self._name, error)
+                continue
+            if version is None:
+                self._lose("another driver has taken it over")
+                return
+            self._held, self._version, self._renewed_at = mine, version, asked_at
+
+    def _lose(self, reason: str) -> None:
+        self._lost = StoreLostError(self._objects.place.url, reason)
+        _log.error("%s", self._lost)
+        if self._when_lost is not None:
+            self._when_lost(self._lost)

@@ -1,0 +1,138 @@
+"""Which store a `store=` means: a folder that is mounted, or objects on S3."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.spark_plugin._stages.store.names import store_folder
+from penstock.spark_plugin.errors import PipelineDefinitionError, StoreUnusableError
+
+if TYPE_CHECKING:
+    from penstock.spark_plugin._stages.store.api import PipelineStore
+    from penstock.spark_plugin._storage.places import Place
+
+_AWS = (
+    "awsAccessKeyId",
+    "awsProfile",
+    "awsSecretAccessKey",
+    "awsSessionToken",
+    "credentialsProvider",
+    "endpointUrl",
+    "proxyUrl",
+    "region",
+    "roleArn",
+    "roleExternalId",
+    "roleSessionDuration",
+    "roleSessionName",
+    "roleSessionTags",
+    "stsEndpointUrl",
+    "webIdentityTokenFile",
+)
+_CLAIM_SECONDS = "claimSeconds"
+OPTIONS = (*_AWS, _CLAIM_SECONDS)
+"""Of a store on S3."""
+_DEFAULT_CLAIM_SECONDS = 30.0
+_LEAST_CLAIM_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorePlace:
+    """Where a pipeline's store lies, and its results."""
+
+    store: "Path | Place"
+    stages: "Path | Place | None"
+    claim_seconds: float = field(default=_DEFAULT_CLAIM_SECONDS)
+
+    @classmethod
+    def parse(
+        cls, store: str | Path, stages: str | Path | None, options: Mapping[str, str] | None, site: str
+    ) -> "StorePlace":
+        """What a user has given.
+
+        Raises:
+            StoreUnusableError: It is nothing that can be a store.
+            PipelineDefinitionError: An option is wrong, or cannot act there.
+        """
+        given = _known(options or {}, site)
+        seconds = _seconds(given.pop(_CLAIM_SECONDS, None), site)
+        places = [None if one is None else _place(one, given, site) for one in (store, stages)]
+        if isinstance(places[0], Path) and given:
+            raise PipelineDefinitionError(
+                f"{site}: store_options {', '.join(map(repr, given))} act on a store on s3://, and "
+                f"store={str(store)!r} is a folder: leave them out"
+            )
+        if places[1] is not None and isinstance(places[0], Path) != isinstance(places[1], Path):
+            raise PipelineDefinitionError(
+                f"{site}: store={str(store)!r} and stages={str(stages)!r}: give two folders, or two places on s3://"
+            )
+        assert places[0] is not None
+        return cls(store=places[0], stages=places[1], claim_seconds=seconds)
+
+    def open(self) -> "PipelineStore":
+        """The store; nothing is held yet.
+
+        Raises:
+            StoreUnusableError: It cannot be reached.
+        """
+        if isinstance(self.store, Path):
+            from penstock.spark_plugin._stages.store.store import StageStore
+
+            assert self.stages is None or isinstance(self.stages, Path)
+            return StageStore(self.store, stages=self.stages)
+        from penstock.aws import AwsError
+        from penstock.spark_plugin._stages.store.object_store import ObjectStore
+        from penstock.spark_plugin._storage.objects import S3Objects
+
+        assert not isinstance(self.stages, Path)
+        try:
+            objects = S3Objects(self.store)
+            try:
+                stages = objects.below("stages") if self.stages is None else S3Objects(self.stages)
+                return ObjectStore(objects, stages, claim_seconds=self.claim_seconds)
+            except BaseException:
+                objects.close()
+                raise
+        except AwsError as error:
+            raise StoreUnusableError(self.store.url, str(error)) from error
+
+
+def _place(given: str | Path, options: Mapping[str, str], site: str) -> "Path | Place":
+    from penstock.spark_plugin._storage.places import S3_SCHEMES
+
+    if str(given).partition("://")[0].lower() not in S3_SCHEMES or "://" not in str(given):
+        return store_folder(given)
+    from penstock.aws import AwsOptionError
+    from penstock.spark_plugin._storage.places import Place
+
+    try:
+        return Place.parse(str(given), options)
+    except AwsOptionError as error:
+        raise PipelineDefinitionError(f"{site}: store_options: {error}") from error
+    except ValueError as error:
+        raise StoreUnusableError(str(given), str(error)) from error
+
+
+def _known(options: Mapping[str, str], site: str) -> dict[str, str]:
+    names = {name.lower(): name for name in OPTIONS}
+    found = {}
+    for name, text in options.items():
+        if name.lower() not in names:
+            near = get_close_matches(name.lower(), names, 1)
+            cure = f"did you mean {names[near[0]]!r}?" if near else f"give one of {', '.join(OPTIONS)}"
+            raise PipelineDefinitionError(f"{site}: store_options has no option {name!r}: {cure}")
+        found[names[name.lower()]] = str(text)
+    return found
+
+
+def _seconds(text: str | None, site: str) -> float:
+    if text is None:
+        return _DEFAULT_CLAIM_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not _LEAST_CLAIM_SECONDS <= seconds <= 3600:
+        raise PipelineDefinitionError(f"{site}: store_options: {_CLAIM_SECONDS}={text!r} must be 1 to 3600 seconds")
+    return seconds

@@ -1,0 +1,1 @@
+"""Files and small objects that lie wherever a URL says."""

@@ -1,0 +1,179 @@
+"""Small objects on S3 that are made or replaced on a condition: what several drivers agree on."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+from penstock.aws import (
+    AwsConnectionError,
+    AwsError,
+    AwsServiceError,
+    BackoffPolicy,
+    ErrorKind,
+    classify,
+    date_seconds,
+    retry,
+)
+from penstock.rpc import LoopThread
+from penstock.spark_plugin._storage.places import Place, session_of
+
+_BACKOFF = BackoffPolicy(base=timedelta(milliseconds=200), maximum=timedelta(seconds=5), exponent=2, max_attempts=8)
+_MOST_DELETED = 1000
+"""That one request of S3 takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object as it stands."""
+
+    data: bytes
+    version: str
+    """Another for each content."""
+    age_seconds: float
+    """Since it was written, by the store's own clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An object of a listing."""
+
+    key: str
+    size: int
+
+
+class Objects(Protocol):
+    """Objects of one place, by keys below it. All calls block; an outage is borne for about half a minute.
+
+    Raises:
+        penstock.aws.AwsError: The service refuses, or does not answer for that long.
+    """
+
+    place: Place
+    """Where; its region is the bucket's."""
+
+    def get(self, key: str) -> Found | None:
+        """The object; None where there is none."""
+
+    def create(self, key: str, data: bytes) -> str | None:
+        """Make an object; its version, or None if another has that key. Whole or not at all, also if this is killed.
+
+        To be called with data that no other caller has: the same data is taken for an answer that was lost.
+        """
+
+    def replace(self, key: str, data: bytes, version: str) -> str | None:
+        """Replace an object; its version, or None if it is not the one of `version` any more. See `create`."""
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """Objects whose keys begin so, in the order of their keys."""
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects, in no order."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+class S3Objects:
+    """See `Objects`: by the conditional writes of S3 (`If-None-Match`, `If-Match`)."""
+
+    def __init__(self, place: Place, *, backoff: BackoffPolicy = _BACKOFF) -> None:
+        """Look for the bucket. Raises: penstock.aws.AwsError: It is not there, or not to be used."""
+        session = session_of(place.options)
+        self._bucket, self._prefix, self._backoff = place.bucket, place.prefix, backoff
+        self._shares = False
+        self._loop = LoopThread(f"penstock store {place.url}")
+        self._client = session.aio_client("s3", endpoint_url=session.options.endpoint_url)
+        try:
+            region = self._call("head_bucket").get("BucketRegion") or session.region
+        except BaseException:
+            self.close()
+            raise
+        self.place = place.in_region(region)
+
+    def below(self, path: str) -> "S3Objects":
+        """Those of a folder in it, over the same connections, which are this one's to close."""
+        one = copy.copy(self)
+        one._prefix, one.place, one._shares = f"{self._prefix}{path}/", self.place.below(path), True
+        return one
+
+    def get(self, key: str) -> Found | None:
+        async def read(answer: dict[str, Any]) -> Found:
+            async with answer["Body"] as body:
+                data = await body.read()
+            written = answer["LastModified"].timestamp()
+            now = date_seconds(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
+            return Found(data, answer["ETag"], max(0.0, now - written) if now is not None else 0.0)
+
+        try:
+            found: Found = self._call("get_object", read, Key=self._prefix + key)
+        except AwsServiceError as error:
+            if error.status == 404 and error.code != "NoSuchBucket":
+                return None
+            raise
+        return found
+
+    def create(self, key: str, data: bytes) -> str | None:
+        return self._put(key, data, IfNoneMatch="*")
+
+    def replace(self, key: str, data: bytes, version: str) -> str | None:
+        return self._put(key, data, IfMatch=version)
+
+    def _put(self, key: str, data: bytes, **condition: str) -> str | None:
+        try:
+            return str(self._call("put_object", None, Key=self._prefix + key, Body=data, **condition)["ETag"])
+        except AwsServiceError as error:
+            if error.status != 412 and not (error.status == 404 and "IfMatch" in condition):
+                raise
+        # An answer may have been lost, of a call that was carried out and then sent again.
+        found = self.get(key)
+        return found.version if found is not None and found.data == data else None
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        token: dict[str, str] = {}
+        while True:
+            page = self._call("list_objects_v2", None, Prefix=self._prefix + prefix, **token)
+            for one in page.get("Contents", ()):
+                yield Listed(one["Key"][len(self._prefix) :], int(one["Size"]))
+            if not page.get("IsTruncated"):
+                return
+            token = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for first in range(0, len(keys), _MOST_DELETED):
+            some = [{"Key": self._prefix + key} for key in keys[first : first + _MOST_DELETED]]
+            answer = self._call("delete_objects", Delete={"Objects": some, "Quiet": True})
+            for error in answer.get("Errors", ()):
+                raise AwsServiceError(
+                    code=error.get("Code", "UnknownError"),
+                    message=f"{error.get('Key')}: {error.get('Message')}",
+                    status=200,
+                    operation="DeleteObjects",
+                )
+
+    def close(self) -> None:
+        if not self._shares:
+            self._loop.close(self._client.close)
+
+    def _call(self, operation: str, read: Callable[[Any], Any] | None = None, /, **parameters: Any) -> Any:
+        async def call() -> Any:
+            answer = await self._client.call(operation, Bucket=self._bucket, **parameters)
+            if read is None:
+                return answer
+            try:
+                return await read(answer)
+            except AwsError:
+                raise
+            except Exception as error:  # its body breaks off, by the errors of any layer below
+                raise AwsConnectionError(
+                    operation=operation, endpoint=self._bucket, reason=str(error) or type(error).__name__
+                ) from error
+
+        return self._loop.call(retry(call, self._backoff, is_retryable=_may_pass))
+
+
+def _may_pass(error: BaseException) -> bool:
+    if isinstance(error, AwsServiceError) and error.code == "ConditionalRequestConflict":
+        return True  # another writes at the same moment
+    return classify(error) is not ErrorKind.FATAL

@@ -1,0 +1,113 @@
+"""Where files lie, by URL, for the driver and for its tasks: opened by `pyarrow.fs`, without Spark and Hadoop."""
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Self
+from urllib.parse import quote, unquote, urlsplit
+
+from pyarrow import fs
+
+from penstock.aws import AwsOptionError, AwsOptions, AwsSession, HttpProxy
+
+S3_SCHEMES = ("s3", "s3a", "s3n")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A folder by its URL, on S3 with what it takes to reach AWS. Can be pickled, but holds secrets."""
+
+    url: str
+    """Without a slash at its end."""
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Of AWS, by their camelCase names."""
+
+    @classmethod
+    def parse(cls, url: str, options: Mapping[str, str] | None = None) -> Self:
+        """The place that a URL means; `options` are those of AWS, by their camelCase names.
+
+        Raises:
+            ValueError: The URL names no bucket, or holds a user, a password, a query or a fragment.
+            penstock.aws.AwsOptionError: An option is wrong, or cannot act here.
+        """
+        parts = urlsplit(url)
+        if parts.scheme.lower() not in S3_SCHEMES:
+            return cls(url=url.rstrip("/"))
+        if _BUCKET.fullmatch(parts.netloc) is None or parts.query or parts.fragment:
+            raise ValueError("write s3://BUCKET/FOLDER")
+        aws = AwsOptions.from_mapping(options or {})
+        if aws.ca_bundle is not None:
+            raise AwsOptionError(
+                "caBundle", "cannot be given for files on S3, whose client trusts the authorities of the system"
+            )
+        path = posixpath.normpath("/" + unquote(parts.path)).strip("/")
+        return cls(url=f"s3://{parts.netloc}/{path}".rstrip("/"), options=tuple(sorted((options or {}).items())))
+
+    @property
+    def is_s3(self) -> bool:
+        """Whether it is on Amazon S3, or what speaks its protocol."""
+        return self.url.startswith("s3://")
+
+    @property
+    def bucket(self) -> str:
+        """Of S3."""
+        return urlsplit(self.url).netloc
+
+    @property
+    def prefix(self) -> str:
+        """The folder in its bucket, with a slash at its end; empty for the bucket itself."""
+        path = self.url[len("s3://") :].partition("/")[2]
+        return f"{path}/" if path else ""
+
+    def below(self, path: str) -> Self:
+        """A folder in it."""
+        return replace(self, url=f"{self.url}/{path}")
+
+    def in_region(self, region: str) -> Self:
+        """The same in a region."""
+        kept = ((name, text) for name, text in self.options if name.lower() != "region")
+        return replace(self, options=(*kept, ("region", region)))
+
+    def open(self) -> tuple[fs.FileSystem, str]:
+        """Its file system, and the folder's path there.
+
+        On S3 it signs with the credentials of this moment: open it anew for each file.
+
+        Raises:
+            OSError: There is no such file system.
+            penstock.aws.AwsError: There are no credentials.
+        """
+        if self.is_s3:
+            return _s3(session_of(self.options)), f"{self.bucket}/{self.prefix}".rstrip("/")
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(quote(self.url, safe=":/%@"))
+        return found
+
+
+@lru_cache(maxsize=16)
+def session_of(options: tuple[tuple[str, str], ...]) -> AwsSession:
+    """One for all files of a process: it keeps the credentials."""
+    return AwsSession(AwsOptions.from_mapping(dict(options)))
+
+
+def _s3(session: AwsSession) -> fs.S3FileSystem:
+    credentials = session.frozen_credentials()
+    how: dict[str, Any] = {}
+    url = session.options.endpoint_url
+    if url is not None:
+        parts = urlsplit(url)
+        how = {"scheme": parts.scheme, "endpoint_override": parts.netloc + parts.path.rstrip("/")}
+    proxy = HttpProxy.of(url or "https://amazonaws.com", session.options.proxy_url)
+    if proxy is not None:
+        how["proxy_options"] = {"scheme": "http", "host": proxy.host, "port": proxy.port}
+        if proxy.user:
+            how["proxy_options"] |= {"username": proxy.user, "password": proxy.password}
+    return fs.S3FileSystem(
+        access_key=credentials.access_key,
+        secret_key=credentials.secret_key,
+        session_token=credentials.token,
+        region=session.region,
+        **how,
+    )

@@ -1,0 +1,155 @@
+"""Stages whose results lie on S3, in a session that has no file system for it."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from s3_servers import options, running_s3, s3_client
+
+from penstock.operator_attributes import OperatorAttributes, StageState
+from penstock.spark_plugin import Pipeline, run_staged
+from penstock.spark_plugin._stages.store.rows import nullable, read_rows, write_rows
+from penstock.spark_plugin._storage.places import Place
+from penstock.spark_plugin.errors import PipelineDefinitionError, StageFailedError
+
+FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
+TYPES = {
+    "b": "true",
+    "y": "cast(1 as byte)",
+    "l": "1L",
+    "d": "1.5D",
+    "dec": "cast(1.25 as decimal(38,18))",
+    "text": "'é'",
+    "bin": "x'00ff'",
+    "day": "date'1500-01-01'",
+    "ts": "timestamp'1700-01-01 00:00:00'",
+    "ntz": "timestamp_ntz'2020-01-01 01:02:03.123456'",
+    "dt": "interval '1' day",
+    "array": "array(1, null)",
+    "map": "map('a', named_struct('x', 1))",
+    "a struct": "named_struct('a b', array(named_struct('c', 1)))",
+    "none": "null",
+}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    with running_s3() as endpoint_url:
+        yield endpoint_url
+
+
+@pytest.fixture
+def bucket(s3: str) -> str:
+    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    s3_client(s3).create_bucket(Bucket=name)
+    return name
+
+
+def create_pipeline(bucket: str, s3: str, folder: Path, *, checkpoint: bool = True) -> Pipeline:
+    text = str(folder)
+    pipeline = Pipeline("job", store=f"s3://{bucket}/store", store_options=options(s3))
+
+    @pipeline.source(bounded=True)
+    def keys(spark: SparkSession) -> DataFrame:
+        return spark.read.csv(f"{text}/keys.csv", schema="k long")
+
+    @pipeline.op(attributes=FULL_DAM)
+    def counts(keys: DataFrame) -> DataFrame:
+        return keys.groupBy("k").count()
+
+    @pipeline.source(bounded=False)
+    def live(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("value long").csv(f"{text}/live")
+
+    @pipeline.sink(trigger={"availableNow": True})
+    def out(live: DataFrame, counts: DataFrame) -> Any:
+        writer = live.join(counts, live["value"] == counts["k"]).select("k", "count").writeStream.format("json")
+        if checkpoint:
+            writer = writer.option("checkpointLocation", f"{text}/checkpoint")
+        return writer.option("path", f"{text}/out")
+
+    return pipeline
+
+
+def rows(spark: SparkSession, folder: Path) -> list[tuple[int, int]]:
+    found = spark.read.schema("k long, count long").json(f"{folder}/out").collect()
+    return sorted((row["k"], row["count"]) for row in found)
+
+
+def test_a_pipeline_keeps_its_results_on_s3(spark: SparkSession, s3: str, bucket: str, tmp_path: Path) -> None:
+    """Computed once, read by the live stage and used again by the next run, which goes on from its checkpoint."""
+    (tmp_path / "keys.csv").write_text("1\n1\n2\n")
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live" / "0.csv").write_text("1\n2\n3\n")
+    states = []
+    for number in (1, 2):
+        run = create_pipeline(bucket, s3, tmp_path).run(spark)
+        assert run.await_termination(120)
+        run.stop()
+        states.append(run.states)
+        (tmp_path / "live" / f"{number}.csv").write_text("2\n")
+    finished, reused = StageState.FINISHED, StageState.REUSED
+    assert states == [{"counts": finished, "out": finished}, {"counts": reused, "out": finished}]
+    assert rows(spark, tmp_path) == [(1, 2), (2, 1), (2, 1)]
+    keys = [one["Key"] for one in s3_client(s3).list_objects_v2(Bucket=bucket)["Contents"]]
+    assert "store/live/out/adopted.json" in keys
+    assert any(key.startswith("store/stages/counts/") and key.endswith(".parquet") for key in keys)
+
+
+def test_a_live_stage_without_a_place_for_its_checkpoint_is_refused(
+    spark: SparkSession, s3: str, bucket: str, tmp_path: Path
+) -> None:
+    """By its name, with the cure: the store's own place is beyond Spark's reach."""
+    (tmp_path / "keys.csv").write_text("1\n")
+    (tmp_path / "live").mkdir()
+    pipeline = create_pipeline(bucket, s3, tmp_path, checkpoint=False)
+    with pytest.raises(StageFailedError) as caught:
+        pipeline.run(spark)
+    site = pipeline.declared["out"].call_site
+    assert str(caught.value.__cause__) == (
+        f"sink 'out' ({site}) has no checkpointLocation, and Spark cannot put one into the store s3://{bucket}/store, "
+        "for whose scheme this session has no file system: give its writer a checkpointLocation that Spark reaches"
+    )
+
+
+def test_an_ordinary_query_is_staged_on_s3(spark: SparkSession, s3: str, bucket: str, tmp_path: Path) -> None:
+    """What is small is sent to all tasks, as Spark does with its own files; no secret is in the query's plan."""
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live" / "0.csv").write_text("1\n2\n3\n")
+    counts = spark.range(6).selectExpr("id % 3 as k").groupBy("k").count()
+    live = spark.readStream.schema("value long").csv(f"{tmp_path}/live")
+    writer = live.join(counts, live["value"] == counts["k"]).select("k", "count").writeStream.format("json")
+    writer = writer.option("path", f"{tmp_path}/out").option("checkpointLocation", f"{tmp_path}/checkpoint")
+    secret = {"awsSecretAccessKey": "a-secret-key", "awsAccessKeyId": "an-access-key"}
+    run = run_staged(
+        writer.trigger(availableNow=True), store=f"s3://{bucket}/store", store_options={**options(s3), **secret}
+    )
+    assert run.await_termination(120)
+    plan = run.queries["output"]._jsq.explainInternal(True)
+    run.stop()
+    assert rows(spark, tmp_path) == [(1, 2), (2, 2)]
+    assert "penstock_stage" in plan
+    assert "BroadcastHashJoin" in plan
+    assert "a-secret-key" not in plan + run.explain()
+
+
+def test_rows_come_back_as_they_were(spark: SparkSession, s3: str, bucket: str) -> None:
+    """Of all types, also where there are none; a type that Arrow does not have is refused."""
+    place = Place.parse(f"s3://{bucket}/rows", options(s3))
+    frame = spark.range(3).selectExpr(*(f"{text} as `{name}`" for name, text in TYPES.items()))
+    for number, one in enumerate((frame, frame.limit(0))):
+        found = read_rows(
+            spark, place.below(str(number)), write_rows(one, place.below(str(number))), nullable(one.schema)
+        )
+        assert found.collect() == one.collect()
+        assert found.schema.simpleString() == one.schema.simpleString()
+        assert all(field.nullable for field in found.schema)
+    with pytest.raises(PipelineDefinitionError) as caught:
+        write_rows(spark.sql("select 1 as a, interval '1-2' year to month as b"), place)
+    assert str(caught.value) == (
+        "column 'b' is of type interval year to month, which Arrow does not have, and so cannot be kept in a store on "
+        "S3: cast it, or give a store in a folder"
+    )
