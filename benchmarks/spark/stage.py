@@ -1,20 +1,57 @@
 """The cases of `hatch run bench stage`: a stream joined with an aggregate of 20 M rows, as it is and staged."""
 
 import statistics
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Iterator, Mapping
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # as everybody writes it
 
 from benchmarks._harness import Case, interleave
 from benchmarks.spark import _jobs as jobs
+from benchmarks.spark import _s3 as s3
 from benchmarks.spark import _statistics as aggregates
-from penstock.spark_plugin import run_staged
+from penstock.operator_attributes import OperatorAttributes
+from penstock.spark_plugin import Pipeline, run_staged
+
+_GIGABYTE_ROWS = 7_500_000
+"""Of a number and two texts of 64 characters."""
+_FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 
 
 def run(rounds: int) -> Iterator[Case]:
     """Time per micro-batch and when the stage has paid for itself, with usual statistics and with the lightest ones."""
     yield from _cases(aggregates.by_name, "", rounds)
     yield from _cases(aggregates.light, "light-", rounds)
+    yield _store_case(rounds)
+
+
+def _store_case(rounds: int) -> Case:
+    """Seconds of a run whose one stage commits 1 GB of rows, and whose sink reads them: on S3 and in a folder."""
+    path = str(jobs.fresh("gigabyte"))
+    texts = (F.sha2(F.concat(F.col("id"), F.lit(salt)), 256).alias(salt) for salt in "ab")
+    jobs.session().range(_GIGABYTE_ROWS, numPartitions=4).select("id", *texts).write.parquet(path)
+
+    def seconds(store: str, options: Mapping[str, str] | None) -> float:
+        pipeline = Pipeline("bench", store=store, store_options=options)
+        pipeline.read("rows", format="parquet", bounded=True, options={"path": path})
+        pipeline.op(attributes=_FULL_DAM, inputs=["rows"], name="kept")(lambda rows: rows)
+        pipeline.sink(inputs=["kept"], name="out", exchange="blocking")(
+            lambda kept: kept.write.format("noop").mode("overwrite")
+        )
+        began = time.perf_counter()
+        pipeline.run(jobs.session())
+        return time.perf_counter() - began
+
+    return interleave(
+        "s3-over-folder",
+        lambda: seconds(f"s3://{s3.BUCKET}/{uuid.uuid4().hex}", s3.store_options()),
+        lambda: seconds(str(jobs.fresh("store")), None),
+        peer_name="folder",
+        unit="s",
+        rounds=rounds,
+    )
 
 
 def _cases(joined: aggregates.Joined, prefix: str, rounds: int) -> Iterator[Case]:

@@ -418,14 +418,12 @@ def test_a_forgotten_store_begins_anew(world: World) -> None:
     world.put(kept)
     life = Life(-1)
     with world.store(life=life) as store:
-        assert store.has_begun("out")
         store.adopt("out", "file:///a")
         store.adopt("out", "file:///b")
         assert store.adopted("out") == "file:///b"
         compute(store, world, FINGERPRINTS[0])
         store.pin(pins(store, FINGERPRINTS[0]))
         store.forget()
-        assert not store.has_begun("out")
         assert (store.adopted("out"), store.pins()) == (None, None)
         assert world.all_keys() == {kept, "store/claim.json"}
         deleted = [one.rpartition("/")[2] for one in life.writes if "/offsets/" in one]

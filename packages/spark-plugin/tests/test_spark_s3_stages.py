@@ -115,6 +115,35 @@ def test_a_live_stage_without_a_place_for_its_checkpoint_is_refused(
     )
 
 
+def test_a_checkpoint_lies_in_the_store_where_spark_reaches_it(
+    spark: SparkSession, s3: str, bucket: str, tmp_path: Path
+) -> None:
+    """By a file system of Spark's own for `s3a`; the next run finds it there. Here it leads to a folder."""
+    (tmp_path / "keys.csv").write_text("1\n")
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live" / "0.csv").write_text("1\n")
+    (tmp_path / "reached").mkdir()
+    settings = {
+        "fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+        "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+        f"fs.viewfs.mounttable.{bucket}.link./store": f"file://{tmp_path}/reached",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        for number in (1, 2):
+            run = create_pipeline(bucket, s3, tmp_path, checkpoint=False).run(spark)
+            assert run.await_termination(120)
+            run.stop()
+            (tmp_path / "live" / f"{number}.csv").write_text("1\n")
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+    assert rows(spark, tmp_path) == [(1, 1), (1, 1)]
+    commits = tmp_path / "reached" / "live" / "out" / "checkpoint" / "commits"
+    assert {one.name for one in commits.iterdir() if not one.name.startswith(".")} == {"0", "1"}
+
+
 def test_an_ordinary_query_is_staged_on_s3(spark: SparkSession, s3: str, bucket: str, tmp_path: Path) -> None:
     """What is small is sent to all tasks, as Spark does with its own files; no secret is in the query's plan."""
     (tmp_path / "live").mkdir()

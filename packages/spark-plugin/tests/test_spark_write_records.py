@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import DataType, DoubleType, IntegerType, LongType, StringType, StructField, StructType
+from s3_servers import KEYS, running_s3, s3_client
 
 from penstock.spark_plugin import KinesisDataSource, KinesisOptions, split_record_id
 from penstock.spark_plugin._schema import SinkColumns, sink_columns
@@ -207,10 +208,43 @@ def test_a_full_disk_fails_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_dead_letters_need_a_file_system() -> None:
-    """An object store is refused when the write is planned."""
+    """What Arrow does not reach is refused when the write is planned, and a bucket that cannot be one."""
     assert dead_letter_folder("file:///a%20b") == Path("/a b")
     with pytest.raises(InvalidOptionError, match="deadLetterPath"):
-        dead_letter_folder("s3://bucket/dead")
+        dead_letter_folder("ftp://host/dead")
+    with pytest.raises(InvalidOptionError, match="s3://BUCKET/FOLDER"):
+        dead_letter_folder("s3://Not A Bucket/dead")
+
+
+def test_dead_letters_on_s3_appear_whole_and_replace_those_of_the_run_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the keys of the write, at the endpoint of S3 that the environment names: not at that of the streams."""
+    with running_s3() as endpoint_url:
+        client = s3_client(endpoint_url)
+        client.create_bucket(Bucket="letters")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint_url)
+        folder = dead_letter_folder("s3a://letters/dead/", {**KEYS, "endpointUrl": "http://127.0.0.1:1"})
+
+        def held() -> dict[str, bytes]:
+            found = client.list_objects_v2(Bucket="letters").get("Contents", ())
+            return {one["Key"]: client.get_object(Bucket="letters", Key=one["Key"])["Body"].read() for one in found}
+
+        for text in ("first", "second"):
+            file = DeadLetterFile(folder, ATTEMPT)
+            file.add([{"data": text}])
+            assert text.encode() not in b"".join(held().values())
+            file.commit()
+            (name,) = (key for key, data in held().items() if text.encode() in data)
+            assert name == "dead/query-0000000007-00003.json"
+        failed = DeadLetterFile(folder, WriteAttempt("query", 7, 4, 1))
+        failed.add([{"data": "failed"}])
+        failed.discard()
+        assert name in held()
+        DeadLetterFile(folder, ATTEMPT).commit()  # it has none this time
+        assert name not in held()
+        gone = DeadLetterFile(dead_letter_folder("s3://no-such-bucket/dead", KEYS), ATTEMPT)
+        gone.add([{"data": "x"}])
+        with pytest.raises(DeadLetterError, match="cannot be kept in s3://no-such-bucket/dead"):
+            gone.commit()
 
 
 def test_a_stall_warns_and_then_ends() -> None:

@@ -323,7 +323,7 @@ class DeadLetterError(SparkPluginError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
             f"dead letters cannot be kept in {path} ({reason}): 'deadLetterPath' is a folder that exists or can be "
-            "made, with room, in which all executors may write"
+            "made, with room, or s3://BUCKET/FOLDER, in which all executors may write"
         )
         self.path, self.reason = path, reason
 

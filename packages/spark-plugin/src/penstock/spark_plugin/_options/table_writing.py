@@ -169,7 +169,8 @@ WRITING = (
         name="deadLetterPath",
         group="writing",
         acts=(DRIVER, TASK),
-        doc="Folder (shared by the executors) for records that cannot be written. Default: they fail the task.",
+        doc="Folder (shared by the executors), or s3://BUCKET/FOLDER, for records that cannot be written. Default: "
+        "they fail the task.",
     ),
     OptionSpec(
         name="maxAttempts",

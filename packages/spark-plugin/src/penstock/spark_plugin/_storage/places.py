@@ -4,14 +4,15 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, Self
 from urllib.parse import quote, unquote, urlsplit
 
 from pyarrow import fs
 
 from penstock.aws import AwsOptionError, AwsOptions, AwsSession, HttpProxy
+from penstock.spark_plugin._connections import shared_session
 
+_AWS_HOSTS = (".amazonaws.com", ".amazonaws.com.cn")
 S3_SCHEMES = ("s3", "s3a", "s3n")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
@@ -86,20 +87,20 @@ class Place:
         return found
 
 
-@lru_cache(maxsize=16)
 def session_of(options: tuple[tuple[str, str], ...]) -> AwsSession:
     """One for all files of a process: it keeps the credentials."""
-    return AwsSession(AwsOptions.from_mapping(dict(options)))
+    return shared_session(AwsOptions.from_mapping(dict(options)))
 
 
 def _s3(session: AwsSession) -> fs.S3FileSystem:
     credentials = session.frozen_credentials()
     how: dict[str, Any] = {}
-    url = session.options.endpoint_url
-    if url is not None:
-        parts = urlsplit(url)
+    # That of the environment or the profile, too, as the driver's own calls have it.
+    url = session.endpoint_url("s3")
+    parts = urlsplit(url)
+    if not (parts.hostname or "").endswith(_AWS_HOSTS):
         how = {"scheme": parts.scheme, "endpoint_override": parts.netloc + parts.path.rstrip("/")}
-    proxy = HttpProxy.of(url or "https://amazonaws.com", session.options.proxy_url)
+    proxy = HttpProxy.of(url, session.options.proxy_url)
     if proxy is not None:
         how["proxy_options"] = {"scheme": "http", "host": proxy.host, "port": proxy.port}
         if proxy.user:

@@ -4,28 +4,43 @@ import contextlib
 import json
 import os
 import secrets
+import tempfile
 import threading
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 from urllib.parse import unquote, urlsplit
 
 from penstock.async_sink import TerminalRecord
+from penstock.aws import AwsError
+from penstock.spark_plugin._storage.places import S3_SCHEMES, Place
 from penstock.spark_plugin._writing._record_ids import WriteAttempt
 from penstock.spark_plugin.errors import DeadLetterError, InvalidOptionError
 
+_FAR = (*S3_SCHEMES, "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+"""Schemes that Arrow has a file system for."""
+_OF_KINESIS = ("endpointUrl", "caBundle")
 
-def dead_letter_folder(path: str) -> Path:
-    """The folder that the option `deadLetterPath` means.
+
+def dead_letter_folder(path: str, options: Mapping[str, str] | None = None) -> Path | Place:
+    """The folder that the option `deadLetterPath` means; `options` are those of AWS that the write has.
 
     Raises:
-        InvalidOptionError: It is on no file system that is mounted here.
+        InvalidOptionError: It is on no file system that is mounted here, and on none that Arrow reaches.
     """
     parts = urlsplit(path)
+    if parts.scheme in _FAR:
+        kept = {name: text for name, text in (options or {}).items() if name not in _OF_KINESIS}
+        try:
+            return Place.parse(path, kept)
+        except ValueError as error:
+            raise InvalidOptionError("deadLetterPath", path, str(error).removeprefix("write ")) from error
     if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
-        raise InvalidOptionError("deadLetterPath", path, "a path, or file:///…, of a file system that executors mount")
+        raise InvalidOptionError(
+            "deadLetterPath", path, "a path, or file:///…, of a file system that executors mount, or s3://BUCKET/FOLDER"
+        )
     return Path(unquote(parts.path)) if parts.scheme else Path(path)
 
 
@@ -39,7 +54,7 @@ class DeadLetterFile:
     `time`.
     """
 
-    def __init__(self, folder: Path, attempt: WriteAttempt) -> None:
+    def __init__(self, folder: Path | Place, attempt: WriteAttempt) -> None:
         self.count = 0
         """Records so far."""
         parts = attempt.job, f"{attempt.batch:010}", f"{attempt.partition:05}", attempt.write
@@ -47,9 +62,14 @@ class DeadLetterFile:
         # Spark does not read files whose names begin with a dot or a low line.
         name = f"job{name}" if name.startswith((".", "_")) else name
         self._comes_again = attempt.comes_again
-        self.path = folder / f"{name}.json"
+        self._place = folder if isinstance(folder, Place) else None
+        self._name = f"{name}.json"
         # Others may write into the folder: a name that they can tell could be a link of theirs.
-        self._partial = folder / f".{name}.{attempt.attempt}.{os.getpid()}.{secrets.token_hex(8)}.partial"
+        partial = f".{name}.{attempt.attempt}.{os.getpid()}.{secrets.token_hex(8)}.partial"
+        self._partial_name = partial
+        folder = Path() if isinstance(folder, Place) else folder
+        self.path = folder / self._name
+        self._partial = folder / partial
         self._file: IO[bytes] | None = None
         # Bad rows come from the task's thread, refused records from the sink's.
         self._lock = threading.Lock()
@@ -63,7 +83,9 @@ class DeadLetterFile:
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         lines = [json.dumps({**letter, "time": time}, ensure_ascii=False).encode() + b"\n" for letter in letters]
         with self._lock, self._typed():
-            if self._file is None:
+            if self._file is None and self._place is not None:
+                self._file = cast("IO[bytes]", tempfile.TemporaryFile())  # noqa: SIM115  # closed by commit and discard
+            elif self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self._partial.open("xb")
             self._file.write(b"".join(lines))
@@ -76,6 +98,9 @@ class DeadLetterFile:
             DeadLetterError: It cannot be done; the disk is full, say.
         """
         with self._lock, self._typed():
+            if self._place is not None:
+                self._send(self._place)
+                return
             if self._file is None:
                 if self._comes_again and self.path.exists():
                     self.path.unlink()
@@ -91,6 +116,26 @@ class DeadLetterFile:
                 os.close(folder)
             self._file = None
 
+    def _send(self, place: Place) -> None:
+        system, folder = place.open()
+        target = f"{folder}/{self._name}"
+        if self._file is None:
+            if self._comes_again and system.get_file_info(target).is_file:
+                system.delete_file(target)
+            return
+        self._file.seek(0)
+        data = self._file.read()
+        if place.is_s3:  # there an object appears whole
+            with system.open_output_stream(target) as out:
+                out.write(data)
+        else:
+            system.create_dir(folder, recursive=True)
+            with system.open_output_stream(f"{folder}/{self._partial_name}") as out:
+                out.write(data)
+            system.move(f"{folder}/{self._partial_name}", target)
+        self._file.close()
+        self._file = None
+
     def discard(self) -> None:
         """Leave nothing behind of a task that failed."""
         with self._lock:
@@ -98,15 +143,17 @@ class DeadLetterFile:
             if file is not None:
                 with contextlib.suppress(OSError):
                     file.close()
-                with contextlib.suppress(OSError):
-                    self._partial.unlink()
+                if self._place is None:
+                    with contextlib.suppress(OSError):
+                        self._partial.unlink()
 
     @contextlib.contextmanager
     def _typed(self) -> Any:
         try:
             yield
-        except OSError as error:
-            raise DeadLetterError(str(self.path.parent), error.strerror or str(error)) from error
+        except (OSError, AwsError) as error:
+            folder = self.path.parent if self._place is None else self._place.url
+            raise DeadLetterError(str(folder), getattr(error, "strerror", None) or str(error)) from error
 
 
 class DeadLetterFileHandler:

@@ -62,7 +62,9 @@ class _Writer:
             self._schema = check_value_fields(fields, options)
             if self._schema is not None:
                 _log.info("the schema of %s is %s", self._destination, self._schema)
-        self._folder = None if options.dead_letter_path is None else dead_letter_folder(options.dead_letter_path)
+        self._folder = None
+        if options.dead_letter_path is not None:
+            self._folder = dead_letter_folder(options.dead_letter_path, options.aws_mapping())
         # Refused here, by the option's name, and not in the tasks.
         try:
             self._max_record_bytes = sink_config(options, firehose=firehose).max_record_size_in_bytes

@@ -90,7 +90,10 @@ class Checkpoints:
         adopted = self._store.adopted(sink)
         if adopted is not None and self._offsets(adopted) is not None:
             return adopted
-        return own if own is not None and self._store.has_begun(sink) else None
+        if own is None:
+            return None
+        begun = self._store.has_begun(sink)
+        return own if (self._offsets(own) is not None if begun is None else begun) else None
 
     def _of_session(self, options: Any) -> str | None:
         """Where Spark would look for the checkpoint of a query with a name, if it has one there."""

@@ -97,8 +97,8 @@ class PipelineStore(Protocol):
     def checkpoint_url(self, sink: str) -> str:
         """Where the checkpoint of a live stage's query lies, if its user does not say."""
 
-    def has_begun(self, sink: str) -> bool:
-        """Whether a query has logged offsets in its checkpoint in the store."""
+    def has_begun(self, sink: str) -> bool | None:
+        """Whether a query has logged offsets in its checkpoint in the store; None where Spark is to be asked."""
 
     def mend_checkpoint(self, sink: str) -> None:
         """Remove what a driver left that ended while it wrote the offsets of a query's first micro-batch."""
