@@ -32,6 +32,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "slots": ("spark.slots", "slot-seconds and state of a job, all deployed at once against staged"),
     "spark-sink": ("spark.sink", "a DataFrame written from Spark, against boto3 in foreachPartition"),
     "spark-source": ("spark.source", "MB/s into a sink that does nothing, against ready Arrow batches from memory"),
+    "sorted": ("spark.sorted", "rows sorted for an operator by their key, against sorting in its function"),
     "stage": ("spark.stage", "a stream joined with an aggregate of 20 M rows, as it is against staged"),
     "hot-shard": ("writing.hot_shard", "the rate of the other shards when one gets half of the records"),
     "put": ("writing.put", "PutRecords of 500 records, against boto3 and async-kinesis"),

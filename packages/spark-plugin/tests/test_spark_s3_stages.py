@@ -13,7 +13,7 @@ from penstock.operator_attributes import OperatorAttributes, StageState
 from penstock.spark_plugin import Pipeline, run_staged
 from penstock.spark_plugin._stages.store.rows import nullable, read_rows, write_rows
 from penstock.spark_plugin._storage.places import Place
-from penstock.spark_plugin.errors import PipelineDefinitionError, StageFailedError
+from penstock.spark_plugin.errors import PipelineDefinitionError, StageFailedError, StoreLostError
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 TYPES = {
@@ -48,9 +48,11 @@ def bucket(s3: str) -> str:
     return name
 
 
-def create_pipeline(bucket: str, s3: str, folder: Path, *, checkpoint: bool = True) -> Pipeline:
+def create_pipeline(
+    bucket: str, s3: str, folder: Path, *, checkpoint: bool = True, trigger: Any = None, claim_seconds: str = "30"
+) -> Pipeline:
     text = str(folder)
-    pipeline = Pipeline("job", store=f"s3://{bucket}/store", store_options=options(s3))
+    pipeline = Pipeline("job", store=f"s3://{bucket}/store", store_options=options(s3, claimSeconds=claim_seconds))
 
     @pipeline.source(bounded=True)
     def keys(spark: SparkSession) -> DataFrame:
@@ -64,7 +66,7 @@ def create_pipeline(bucket: str, s3: str, folder: Path, *, checkpoint: bool = Tr
     def live(spark: SparkSession) -> DataFrame:
         return spark.readStream.schema("value long").csv(f"{text}/live")
 
-    @pipeline.sink(trigger={"availableNow": True})
+    @pipeline.sink(trigger=trigger or {"availableNow": True})
     def out(live: DataFrame, counts: DataFrame) -> Any:
         writer = live.join(counts, live["value"] == counts["k"]).select("k", "count").writeStream.format("json")
         if checkpoint:
@@ -113,6 +115,29 @@ def test_a_live_stage_without_a_place_for_its_checkpoint_is_refused(
         f"sink 'out' ({site}) has no checkpointLocation, and Spark cannot put one into the store s3://{bucket}/store, "
         "for whose scheme this session has no file system: give its writer a checkpointLocation that Spark reaches"
     )
+
+
+def test_a_driver_that_loses_its_store_stops_its_queries(
+    spark: SparkSession, s3: str, bucket: str, tmp_path: Path
+) -> None:
+    """Another one has taken it over, and may run them by now: this run says so, and writes nothing more."""
+    (tmp_path / "keys.csv").write_text("1\n")
+    (tmp_path / "live").mkdir()
+    trigger = {"processingTime": "200 milliseconds"}
+    run = create_pipeline(bucket, s3, tmp_path, trigger=trigger, claim_seconds="2").run(spark)
+    s3_client(s3).put_object(Bucket=bucket, Key="store/claim.json", Body=b"another's")
+    with pytest.raises(StoreLostError) as caught:
+        run.await_termination(120)
+    assert str(caught.value) == (
+        f"the claim on the store s3://{bucket}/store is lost (another driver has taken it over): this run has ended; "
+        "if no other driver is meant to run on that store, run the pipeline again, and it goes on where this run was "
+        "left"
+    )
+    assert run.states == {"counts": StageState.FINISHED, "out": StageState.FAILED}
+    assert run.queries["out"].awaitTermination(60)
+    run.stop()
+    held = s3_client(s3).get_object(Bucket=bucket, Key="store/claim.json")["Body"].read()
+    assert held == b"another's"
 
 
 def test_a_checkpoint_lies_in_the_store_where_spark_reaches_it(
