@@ -2,6 +2,7 @@ import errno
 import json
 import os
 from base64 import b64decode
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -239,7 +240,7 @@ def test_dead_letters_on_s3_appear_whole_and_replace_those_of_the_run_before(mon
         failed.add([{"data": "failed"}])
         failed.discard()
         assert name in held()
-        DeadLetterFile(folder, ATTEMPT).commit()  # it has none this time
+        DeadLetterFile(folder, replace(ATTEMPT, comes_again=True)).commit()  # it has none this time
         assert name not in held()
         gone = DeadLetterFile(dead_letter_folder("s3://no-such-bucket/dead", KEYS), ATTEMPT)
         gone.add([{"data": "x"}])
