@@ -265,9 +265,9 @@ def test_a_store_on_s3_keeps_results_from_run_to_run(s3: str, bucket: str) -> No
 
 def test_two_drivers_at_once(world: World) -> None:
     """The second is refused as soon as it has seen the first one renew its claim; after the release it has it."""
-    with world.store(seconds=1.0) as first:
+    with world.store(seconds=6.0) as first:
         with pytest.raises(StoreInUseError, match=r"in use by process \d+ on .*, last heard of \d s ago"):
-            world.store(seconds=1.0).__enter__()
+            world.store(seconds=6.0).__enter__()
         token = first._claim.token
     with world.store() as second:
         assert second._claim.token == token + 1
@@ -301,13 +301,21 @@ def test_a_claim_that_cannot_be_renewed_is_given_up(s3: str, bucket: str) -> Non
     with running_wire(s3) as wire:
         place = Place.parse(f"s3://{bucket}/store", options(wire.url))
         objects = S3Objects(place, backoff=BackoffPolicy(max_attempts=1))
-        claim = ObjectClaim(objects, "claim.json", seconds=0.5, lost=lambda one: (told.append(one), lost.set())[0])
+        now = 0.0
+        claim = ObjectClaim(
+            objects,
+            "claim.json",
+            seconds=3,
+            lost=lambda one: (told.append(one), lost.set())[0],
+            clock=lambda: now,
+        )
         assert claim.acquire()
         claim.check()
         wire.down = True
-        assert lost.wait(30)
+        now = 10.0
+        assert lost.wait(60)
         wire.down = False
-        with pytest.raises(StoreLostError, match="could not be renewed for") as caught:
+        with pytest.raises(StoreLostError, match="could not be renewed for 10 s") as caught:
             claim.check()
         assert told == [caught.value]
         claim.release()
