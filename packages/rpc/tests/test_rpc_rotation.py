@@ -21,12 +21,14 @@ from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
 from penstock.rpc import (
     ClientSecurity,
+    FileChanges,
     GrpcServer,
     RpcOptionError,
     ServerSecurity,
     ServerSettings,
     open_aio_channel,
     open_channel,
+    stamp_of,
 )
 from penstock.rpc._security.token_file import TokenFile
 
@@ -381,6 +383,27 @@ def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(tmp_path: Path
     assert [token.value for token in tokens.tokens()] == ["a-new-token-of-tests"]
     now += 61
     assert [token.value for token in tokens.tokens()] == ["a-new-token-of-tests"]
+
+
+def test_changed_files_that_could_not_be_taken_over_are_tried_again(tmp_path: Path) -> None:
+    """Certificates, too: once a second though the files stay as they are, and the log says it once."""
+    file, now, tries = tmp_path / "one.pem", 100.0, list[float]()
+    file.write_text("old")
+    changes = FileChanges(lambda: stamp_of([file]), "the certificates stay as they were", clock=lambda: now)
+
+    def read() -> str:
+        tries.append(now)
+        if len(tries) < 3:
+            raise OSError("too many open files")
+        return file.read_text()
+
+    assert changes.take_over(read) is None
+    file.write_text("a new one")
+    found = []
+    for now in (100.0, 100.5, 101.0, 102.0, 103.0):  # noqa: B007  # the clock
+        found.append(changes.take_over(read))
+    assert found == [None, None, None, "a new one", None]
+    assert tries == [100.0, 101.0, 102.0]
 
 
 def test_a_file_is_read_again_though_its_size_and_time_are_as_before(tmp_path: Path) -> None:

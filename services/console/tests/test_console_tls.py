@@ -93,7 +93,7 @@ async def test_the_authority_of_browsers_is_followed(tmp_path: Path, caplog: pyt
         assert await status(running.address, browser(before, None)) == ""
         files.trust(before)
         assert [await status(running.address, one) for one in (old, new)] == [OK, ""]
-    told = [one.getMessage() for one in caplog.records if one.name.endswith("_access.tls")]
+    told = [one.getMessage() for one in caplog.records if one.name.startswith("penstock.")]
     assert sum("took over the changed certificates" in one for one in told) == 3
     assert sum("the certificates stay as they were: client_ca_file" in one for one in told) == 2
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from penstock.rpc.errors import RpcOptionError
+from penstock.rpc._security.files import FileChanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,29 +57,22 @@ class Generations:
     def __init__(self, security: ClientSecurity, open_one: Callable[[], Any]) -> None:
         self._security = security
         self._open_one = open_one
-        self._stamp = security.stamp()
+        self._changes = FileChanges(security.stamp, "the channel stays as it was")
         self.now = Generation(open_one())
 
     def renew(self) -> Generation | None:
         """Take over changed files. Gives the generation that ends thereby, if one does."""
-        stamp = self._security.stamp()
-        if stamp == self._stamp:
+        following = self._changes.take_over(self._following)
+        if following is None:
             return None
-        self._stamp = stamp
-        try:
-            self._security.check_files()
-            following = Generation(self._open_one())
-        except RpcOptionError as error:
-            _log.warning("the channel stays as it was: %s", error)
-            return None
-        if self._security.stamp() != stamp:
-            # Changed while they were read: they may not fit together. The next call looks again.
-            self._stamp = ()
-            following.retired = True
-            return following
         ended, self.now = self.now, following
         ended.retired = True
         return ended
+
+    def _following(self) -> Generation:
+        self._security.check_files()
+        # It connects when it is called first: nothing is to be closed where it is not taken.
+        return Generation(self._open_one())
 
 
 class RotatingChannel(grpc.Channel):

@@ -4,12 +4,13 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import grpc
 
-from penstock.rpc._security.files import Stamp, read_file, stamp_of
+from penstock.rpc._security.files import FileChanges, read_file, stamp_of
 from penstock.rpc.errors import RpcOptionError
 
 _log = logging.getLogger("penstock.rpc")
@@ -51,7 +52,7 @@ class ServerCertificates:
     def __init__(self, certificate: Path, key: Path, client_authority: Path | None) -> None:
         self._files = (certificate, key, client_authority)
         self._lock = threading.Lock()
-        self._stamp: Stamp = stamp_of(self._files)
+        self._changes = FileChanges(partial(stamp_of, self._files), "the certificates stay as they were")
 
     def credentials(self) -> grpc.ServerCredentials:
         """Credentials for `add_secure_port`.
@@ -76,21 +77,9 @@ class ServerCertificates:
         return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=authority)
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        # Called by gRPC's threads before each handshake. None: as before.
-        stamp = stamp_of(self._files)
+        # Called by gRPC's threads before each handshake. None: as before, which is better than no certificate.
         with self._lock:
-            if stamp == self._stamp:
-                return None
-            self._stamp = stamp
-            try:
-                configuration = self._configuration()
-            except Exception as error:
-                # gRPC would refuse the handshake: the old certificate is better than none.
-                _log.warning("the certificates stay as they were: %s", error)
-                return None
-            if stamp_of(self._files) != stamp:
-                # Changed again meanwhile: what was read may not fit together. The next handshake looks again.
-                self._stamp = ()
-                return None
+            configuration = self._changes.take_over(self._configuration)
+        if configuration is not None:
             _log.info("took over the changed certificates of %s", self._files[0])
-            return configuration
+        return configuration

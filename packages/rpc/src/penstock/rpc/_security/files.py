@@ -54,6 +54,48 @@ def read_file(path: Path | None, option: str) -> bytes | None:
         raise RpcOptionError(option, f"cannot read {path}: {error.strerror}") from error
 
 
+class FileChanges:
+    """Whether files have changed since they were read last. For one thread at a time.
+
+    A change that cannot be taken over is tried again every second: what was in the way, as a lack of open files, may be
+    gone, though the files are as before.
+
+    Args:
+        look: gives what tells the files from others, as `stamp_of` does.
+        kept: what the log says while a change is not taken over, such as "the certificates stay as they were".
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, look: Callable[[], Stamp], kept: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._kept = kept
+        self._clock = clock
+        self._seen = look()
+        self._failed: Stamp | None = None
+        self._again_at = 0.0
+
+    def take_over(self, read: Callable[[], T]) -> T | None:
+        """Give what `read` makes of changed files.
+
+        None while they are as before, while `read` raises, and where they change while they are read, as what was read
+        may not fit together then: the next call looks again.
+        """
+        stamp = self._look()
+        if stamp == self._seen or (stamp == self._failed and self._clock() < self._again_at):
+            return None
+        try:
+            made = read()
+        except Exception as error:
+            if stamp != self._failed:
+                _log.warning("%s: %s", self._kept, error)
+            self._failed, self._again_at = stamp, self._clock() + _AGAIN_SECONDS
+            return None
+        if self._look() != stamp:
+            return None
+        self._seen, self._failed = stamp, None
+        return made
+
+
 class RereadFile(Generic[T]):
     """What a file says, read again when it has changed. Safe to use from several threads.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import ssl
+from functools import partial
 
-from penstock.rpc import PenstockRpcError, ServerSecurity, stamp_of
+from penstock.rpc import FileChanges, ServerSecurity, stamp_of
 
 _log = logging.getLogger(__name__)
 
@@ -26,29 +27,18 @@ class TlsFiles:
     def __init__(self, security: ServerSecurity) -> None:
         self._security = security
         self._files = (security.certificate_file, security.private_key_file, security.client_ca_file)
-        self._stamp = stamp_of(self._files)
+        self._changes = FileChanges(partial(stamp_of, self._files), "the certificates stay as they were")
         self._context = _make(security)
 
     def context(self) -> ssl.SSLContext | None:
         """For the next connection; None where there is no TLS. The same one as long as the files are the same."""
         if self._context is None:
             return None
-        stamp = stamp_of(self._files)
-        if stamp == self._stamp:
-            return self._context
-        self._stamp = stamp
-        try:
-            made = _make(self._security)
-        except (PenstockRpcError, OSError, ValueError) as error:
-            _log.warning("the certificates stay as they were: %s", error)
-            return self._context
-        if stamp_of(self._files) != stamp:
-            # Changed again meanwhile: what was read may not fit together. The next connection looks again.
-            self._stamp = ()
-            return self._context
         # A new one, not the old one with more in it: an authority that was taken out counts no longer.
-        self._context = made
-        _log.info("took over the changed certificates of %s", self._files[0])
+        made = self._changes.take_over(partial(_make, self._security))
+        if made is not None:
+            self._context = made
+            _log.info("took over the changed certificates of %s", self._files[0])
         return self._context
 
 
