@@ -125,7 +125,7 @@ def test_a_missing_option_is_told_as_the_tutorial_quotes_it() -> None:
     """The quoted line is what the option's check says."""
     quoted = re.search(r"errors\.MissingOptionError: (.*)", (PAGES / "break-it.md").read_text())
     with pytest.raises(MissingOptionError) as caught:
-        KinesisOptions.parse({"streamName": "flights", "recordPublisher": "efo"})
+        KinesisOptions.parse({"region": "eu-west-1"})
     assert quoted
     assert quoted.group(1) == str(caught.value)
 
