@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin import KinesisDataSource
 from penstock.spark_plugin.errors import MissingOptionError
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "pages" / "tutorial"
@@ -125,7 +125,7 @@ def test_a_missing_option_is_told_as_the_tutorial_quotes_it() -> None:
     """The quoted line is what the option's check says."""
     quoted = re.search(r"errors\.MissingOptionError: (.*)", (PAGES / "break-it.md").read_text())
     with pytest.raises(MissingOptionError) as caught:
-        KinesisOptions.parse({"region": "eu-west-1"})
+        KinesisDataSource({"region": "eu-west-1"}).schema()
     assert quoted
     assert quoted.group(1) == str(caught.value)
 
