@@ -39,6 +39,8 @@ def test_one_trace_holds_a_query_in_all_of_its_processes(
     writer = frame.writeStream.format("kinesis").options(**target.options(traceparent=traceparent))
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     until(lambda: len(target.held()) >= 20, "the records are not written", query=query)
+    # A task that is interrupted takes its worker along, with metrics that are not delivered yet.
+    until(lambda: any(one["numInputRows"] for one in query.recentProgress), "no micro-batch ends", query=query)
     query.stop()
 
     wanted = {
