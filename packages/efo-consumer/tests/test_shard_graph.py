@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.efo_consumer import Shard, ShardPosition, next_shards, with_ancestors
+from penstock.efo_consumer import Shard, ShardPosition, StreamPositions, next_shards, with_ancestors
+from penstock.efo_consumer._buffer.buffer import ShardBuffer
 from penstock.efo_consumer._continuity.lineage import ShardGraph, open_at
+from penstock.efo_consumer._reader.reach import reach
+from penstock.efo_consumer.testing import shard_event, wire_records
 
 AT = ShardPosition.after("5")
 END = ShardPosition.shard_end()
@@ -122,3 +125,14 @@ def test_what_is_listed_leads_on_from_ends_and_from_shards_that_are_gone() -> No
     assert next_shards({"p": END, "q": END, "c": END}, family) == ["d"]
     assert next_shards({"g": END}, listed(a="g", b="g")) == ["a", "b"]
     assert next_shards({"g": END}, listed(y="u", z="u")) == ["y", "z"]
+
+
+def test_children_enter_in_the_step_that_reads_their_parent_to_its_end() -> None:
+    """One answer holds the parent's last records, its end, and its child."""
+    start = StreamPositions({"s": {"p": ShardPosition.trim_horizon()}})
+    buffer = ShardBuffer(ShardPosition.trim_horizon())
+    buffer.append(shard_event(wire_records([5, 6]), 6))
+    buffer.append(shard_event(wire_records([]), None, child_shards=(Shard("a", ("p",)),)))
+    found = reach(start, {("s", "p"): buffer}, {"s": graph(p="", a="p")})
+    assert found.rows == 2
+    assert found.positions.streams["s"] == {"p": END, "a": ShardPosition.trim_horizon()}

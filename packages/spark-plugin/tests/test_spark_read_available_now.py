@@ -200,7 +200,11 @@ def test_an_idle_shard_is_asked_twice_however_long_it_was_idle() -> None:
 
 def test_a_poll_that_does_not_reach_the_tip_tells_nothing() -> None:
     """Pages without records may come in a row: then the last record is looked for further and further back."""
-    found = find({"s": ShardPosition.after("1")}, [Shard("s")], {"s": [idle(5_000), event(5, 6, arrived=200)]})
+    asked: list[ShardPosition] = []
+    events = [idle(5_000), event(5, 6, arrived=200)]
+    found = find({"s": ShardPosition.after("1")}, [Shard("s")], {"s": events}, asked=asked)
+    times = [one.timestamp_millis for one in asked]
+    assert times == [997_000, None, 970_000, 400_000, None]
     assert found.needed == {("f", "s"): 6}
 
 
