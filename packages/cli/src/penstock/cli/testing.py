@@ -51,15 +51,17 @@ def run_in_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     deadline = time.monotonic() + timeout_seconds
+    # The shell, leader of a session without a terminal, gets the one that it opens. Not by `preexec_fn`, for which
+    # Python forks: in a process that has used gRPC its handlers abort some of the forked children.
+    opening = ["/bin/sh", "-c", 'terminal=$1; shift; exec "$@" 0<>"$terminal"', "sh", os.ttyname(theirs)]
     with subprocess.Popen(
-        command,
+        [*opening, *command],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
         env=None if environ is None else dict(environ),
         # A session of its own, so that keys go to it alone, as signals of its terminal.
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     ) as process:
         os.close(theirs)
         os.set_blocking(ours, False)

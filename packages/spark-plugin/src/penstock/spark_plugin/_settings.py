@@ -5,6 +5,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.spark_plugin._interpreters import check_builder
+from penstock.spark_plugin._java import start_jvms_without_fork
 from penstock.spark_plugin._spark import CHECKPOINT_FILE_MANAGER, SPARK_USES_UNIX_SOCKETS
 
 if TYPE_CHECKING:
@@ -49,10 +50,13 @@ def recommended_settings() -> dict[str, str]:
 def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
     """The builder with `recommended_settings`. Settings made on it afterwards win.
 
+    Its JVM starts beside gRPC's threads, see `start_jvms_without_fork`.
+
     Raises:
         PythonUnusableError: Spark would start data sources in a Python that does not run, or has not this package.
     """
     check_builder(getattr(builder, "_options", {}))
+    start_jvms_without_fork()
     for name, value in recommended_settings().items():
         builder = builder.config(name, value)
     return builder
