@@ -14,6 +14,7 @@ from penstock.efo_consumer import DataLossError
 from penstock.emulator.testing import ManualClock, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
+from penstock.spark_plugin.errors import ContradictoryOptionsError
 from penstock.spark_plugin.testing import endpoint_options
 
 Keys = list[tuple[str, str]]
@@ -151,3 +152,109 @@ def test_a_shard_begins_at_a_time_of_its_own() -> None:
         runs.available_now(options)
         assert sorted(runs.keys) == sorted(put[1:])
         assert bounded(options) == sorted(put[1:])
+
+
+def _put_over_time(clock: ManualClock, client: Any, names: tuple[str, ...]) -> dict[str, Keys]:
+    """Two records a stream, into each of its shards: an hour ago, and half an hour ago."""
+    put: dict[str, Keys] = {name: [] for name in names}
+    for _ in range(2):
+        for name in names:
+            for shard in client.list_shards(StreamName=name)["Shards"]:
+                key = shard["HashKeyRange"]["StartingHashKey"]
+                answer = client.put_record(StreamName=name, Data=b"x", PartitionKey="k", ExplicitHashKey=key)
+                put[name].append((answer["ShardId"], answer["SequenceNumber"]))
+        clock.advance(1800)
+    return put
+
+
+def test_each_stream_begins_at_a_position_of_its_own() -> None:
+    """At its oldest record, at a time, at the tip, or by shard; in a stream that is followed and in a bounded read."""
+    clock = ManualClock(float(int(time.time() - 3600)))
+    with running_emulator(clock=clock, enforce_limits=False) as emulator:
+        client = emulator.client()
+        names = ("flights", "trains", "ships", "buses")
+        for name in names:
+            client.create_stream(StreamName=name, ShardCount=1)
+        put = _put_over_time(clock, client, names)
+        moment = datetime.fromtimestamp(clock.time() - 2700, UTC).isoformat()
+        position = {
+            "flights": "TRIM_HORIZON",
+            "trains": moment,
+            "ships": "latest",
+            "buses": {FIRST: f"AT_TIMESTAMP {moment}"},
+        }
+        options = endpoint_options(
+            emulator.endpoint_url, ",".join(names), startingPosition=json.dumps(position), addedStreamPosition="LATEST"
+        )
+        wanted = sorted([*put["flights"], put["trains"][1], put["buses"][1]])
+        runs = Runs()
+        runs.available_now(options)
+        assert sorted(runs.keys) == wanted == bounded(options)
+        assert runs.streams.count("flights") == 2
+        assert "ships" not in runs.streams
+        ship = client.put_record(StreamName="ships", Data=b"x", PartitionKey="k")
+        runs.available_now(options)
+        assert sorted(runs.keys) == sorted([*wanted, (FIRST, ship["SequenceNumber"])])
+
+
+def test_a_stream_that_the_checkpoint_does_not_know_begins_at_its_own_position() -> None:
+    """At that of `initialPosition`, as none is given for added streams."""
+    clock = ManualClock(float(int(time.time() - 3600)))
+    with running_emulator(clock=clock, enforce_limits=False) as emulator:
+        client = emulator.client()
+        for name in ("flights", "trains"):
+            client.create_stream(StreamName=name, ShardCount=1)
+        put = _put_over_time(clock, client, ("flights", "trains"))
+        runs = Runs()
+        runs.available_now(endpoint_options(emulator.endpoint_url, "flights", initialPosition="TRIM_HORIZON"))
+        position = {"flights": "LATEST", "trains": {FIRST: put["trains"][0][1]}}
+        both = endpoint_options(emulator.endpoint_url, "flights,trains", initialPosition=json.dumps(position))
+        runs.available_now(both)
+        assert sorted(runs.keys) == sorted([*put["flights"], put["trains"][1]])
+
+
+@pytest.mark.parametrize(
+    ("oldest", "tip", "since"),
+    [
+        pytest.param(-2, -1, "AT_TIMESTAMP {iso}", id="kafka"),
+        pytest.param("earliest", "latest", "{iso}", id="words"),
+        pytest.param(
+            {"iteratorType": "TRIM_HORIZON", "iteratorPosition": ""},
+            {"iteratorType": "LATEST", "iteratorPosition": ""},
+            {"iteratorType": "AT_TIMESTAMP", "iteratorPosition": "{millis}"},
+            id="aws",
+        ),
+    ],
+)
+def test_shards_begin_at_words_and_times_in_the_shapes_of_others(oldest: Any, tip: Any, since: Any) -> None:
+    """Kafka's numbers for the earliest and the latest, and the AWS connector's kinds of iterators."""
+    clock = ManualClock(float(int(time.time() - 3600)))
+    with running_emulator(clock=clock, enforce_limits=False) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="flights", ShardCount=3)
+        put = _put_over_time(clock, client, ("flights",))["flights"]
+        shards = [shard["ShardId"] for shard in client.list_shards(StreamName="flights")["Shards"]]
+        moment = clock.time() - 2700
+        iso, millis = datetime.fromtimestamp(moment, UTC).isoformat(), int(moment * 1000)
+        begin = dict(zip(shards, (oldest, tip, since), strict=True))
+        text = json.dumps({"flights": begin}).replace("{iso}", iso).replace("{millis}", str(millis))
+        options = endpoint_options(emulator.endpoint_url, "flights", initialPosition=text)
+        wanted = sorted(
+            key for at, key in enumerate(put) if key[0] == shards[0] or (key[0] == shards[2] and at >= len(shards))
+        )
+        runs = Runs()
+        runs.available_now(options)
+        assert sorted(runs.keys) == wanted == bounded(options)
+
+
+def test_a_read_that_ends_before_one_of_its_streams_begins_names_the_stream() -> None:
+    """The others would be read, and the user would not know which position is wrong."""
+    with running_emulator(enforce_limits=False) as emulator:
+        for name in ("flights", "trains"):
+            emulator.client().create_stream(StreamName=name, ShardCount=1)
+        position = {"flights": "2026-01-01", "trains": "2026-01-03"}
+        options = endpoint_options(
+            emulator.endpoint_url, "flights,trains", initialPosition=json.dumps(position), endingTimestamp="2026-01-02"
+        )
+        with pytest.raises(ContradictoryOptionsError, match=r"the read of trains ends 86400\.000 s before it begins"):
+            bounded(options)

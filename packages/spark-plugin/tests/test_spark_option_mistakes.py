@@ -13,7 +13,10 @@ from penstock.spark_plugin.errors import ForeignOptionError, InvalidOptionError,
 
 _ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/s/consumer/c:1700000000"
 _TIME = "a time since 1970: Kinesis knows none before"
-_SHARDS = """a position per shard, such as {"shardId-000000000000": "4959…"}, or an offset of a checkpoint"""
+_SHARDS = (
+    'a position per stream, such as {"flights": "TRIM_HORIZON"}, or per shard, such as '
+    '{"shardId-000000000000": "4959…"}, or an offset of a checkpoint'
+)
 _LIMIT = "limit a micro-batch by `maxRecordsPerBatch` or `maxBytesPerBatch`"
 _CONSUMER = "the ARN of a stream consumer"
 
@@ -32,13 +35,13 @@ def parse(**options: str) -> KinesisOptions:
             "initialPosition",
             '{"a": 5}',
             '{"a": 5}',
-            f"{_SHARDS}; 5 of a is no text: JSON's numbers are not exact enough",
+            f"{_SHARDS}; 5 of a is no text such as TRIM_HORIZON",
         ),
         (
             "initialPosition",
             '{"a": "x"}',
             '{"a": "x"}',
-            f"{_SHARDS}; 'x' of a is no sequence number, AT_TIMESTAMP <time>,",
+            f"{_SHARDS}; 'x' of a is none of LATEST, TRIM_HORIZON, a time or",
         ),
         ("initialPosition", "{}", "{}", f"{_SHARDS}; it names no shard"),
         ("roleArn", "admin", "admin", "an ARN such as arn:aws:iam::123456789012:role/reader"),

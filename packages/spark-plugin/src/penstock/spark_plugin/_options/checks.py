@@ -1,5 +1,6 @@
 """What options must not say together: of credentials, services, endpoints, reading and writing."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -353,7 +354,7 @@ def check_positions(options: "KinesisOptions") -> None:
         reason = "now (or LATEST), a time, or sequence numbers as JSON: nothing comes before TRIM_HORIZON"
         raise InvalidOptionError("endingPosition", "TRIM_HORIZON", reason)
     for name, one in (("initialPosition", position), ("endingPosition", ending)):
-        _check_streams(name, one, options.stream_name)
+        _check_streams(name, one, options)
 
 
 def check_columns(options: "KinesisOptions") -> None:
@@ -366,15 +367,25 @@ def check_columns(options: "KinesisOptions") -> None:
         raise ContradictoryOptionsError(("columns", "includeEncryptionType"), f"{options.columns} has no such column")
 
 
-def _check_streams(name: str, position: PositionOption | None, streams: tuple[str, ...]) -> None:
-    named = set(position.streams or ()) if position is not None else set()
-    if named and named != set(streams) and not (named == {""} and len(streams) == 1):
-        raise InvalidOptionError(
-            name,
-            ", ".join(sorted(named)) or "shards without their streams",
-            "sequence numbers of the streams in streamName, all of them, such as "
-            '{"<stream>": {"shardId-000000000000": "4959…"}}',
+def _check_streams(name: str, position: PositionOption | None, options: "KinesisOptions") -> None:
+    if position is None or position.streams is None:
+        return
+    named, streams = set(position.streams), set(options.stream_name)
+    if named == streams or (named == {""} and len(streams) == 1):
+        return
+    if options.stream_name_pattern is not None:
+        raise ContradictoryOptionsError(
+            (name, "streamNamePattern"),
+            "which streams match is known when the query runs: give one position for all, or name the streams in "
+            "streamName",
         )
+    rule = "a position for each stream in streamName and no other, such as "
+    rule += json.dumps(dict.fromkeys(sorted(streams), "TRIM_HORIZON")) + "; "
+    if named == {""}:
+        raise InvalidOptionError(name, "shards without their streams", f"{rule}shards stand below their stream's name")
+    wrong = [f"{one} is missing" for one in sorted(streams - named)]
+    wrong += [f"{one or 'a stream without a name'} is not read" for one in sorted(named - streams)]
+    raise InvalidOptionError(name, ", ".join(sorted(named)), rule + ", ".join(wrong))
 
 
 def check_reading(options: "KinesisOptions") -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Self
 
@@ -308,6 +308,19 @@ class KinesisOptions:
     def arn_of(self, stream: str) -> str | None:
         """The ARN of a stream, where it was given."""
         return dict(zip(self.stream_name, self.stream_arn, strict=False)).get(stream)
+
+    def alone(self, stream: str, position: PositionOption | None = None) -> Self:
+        """The options of one of the streams; it begins at `position`, or as they say."""
+        begin, end = self.initial_position if position is None else position, self.ending_position
+        arn = self.arn_of(stream)
+        return replace(
+            self,
+            stream_name=(stream,),
+            stream_arn=(arn,) if arn is not None else (),
+            initial_position=begin.of((stream,)) if begin is not None else None,
+            ending_position=end.of((stream,)) if end is not None else None,
+            efo_consumer_arn={key: one for key, one in self.efo_consumer_arn.items() if key == stream},
+        )
 
     def consumer_name(self, query: str) -> str:
         """The name of the stream consumer of a query, which has such a name in its checkpoint."""

@@ -24,12 +24,13 @@ READING = (
         acts=(DRIVER,),
         type=OptionType.POSITION,
         default="LATEST (streams), TRIM_HORIZON (bounded reads)",
-        doc="Where a new query, or a bounded read, begins: LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, or after "
-        'sequence numbers: `{"shardId-000000000000": "4959…"}`, of several streams `{"<stream>": {"<shard>": '
-        '"4959…"}}`; instead of a number also `AT_TIMESTAMP <time>`, or an object with `iteratorType`, as in the AWS '
-        "connector's checkpoints. LATEST is a time by the service's clock: records of "
-        "the two seconds before the query began may be included. A time before the stream's retention is TRIM_HORIZON. "
-        "Also `startingPosition`.",
+        doc="Where a new query, or a bounded read, begins: LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, or one of "
+        'these for each stream: `{"flights": "TRIM_HORIZON", "trains": "2026-01-31T00:00:00Z"}`; or by shard, then '
+        'also after a sequence number: `{"shardId-000000000000": "4959…"}`, of several streams `{"<stream>": '
+        '{"<shard>": "4959…"}}`. There -2 and -1 are TRIM_HORIZON and LATEST, as in Kafka\'s offsets, and objects with '
+        "`iteratorType` are taken from the AWS connector's checkpoints. LATEST is a time by the service's clock: "
+        "records of the two seconds before the query began may be included. A time before the stream's retention is "
+        "TRIM_HORIZON. Also `startingPosition`.",
         also=("startingPosition",),
         flink="flink.stream.initpos",
         databricks="initialPosition",

@@ -3,12 +3,12 @@
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from penstock.efo_consumer import PositionsError, ShardPosition, StreamPositions
@@ -39,23 +39,37 @@ class PositionOptionType(StrEnum):
     LATEST = "LATEST"
     TRIM_HORIZON = "TRIM_HORIZON"
     AT_TIMESTAMP = "AT_TIMESTAMP"
-    SEQUENCE_NUMBERS = "SEQUENCE_NUMBERS"
+    SHARDS = "SHARDS"
     """A position in each shard that is named."""
+    STREAMS = "STREAMS"
+    """A position for each stream."""
     SEAM = "SEAM"
     """The time in a file, which the first to ask for it puts there."""
 
 
+ShardBegin = ShardPosition | Literal[PositionOptionType.LATEST]
+"""Where a shard begins: LATEST becomes a time when the query begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class PositionOption:
-    """Where a query begins or ends, in all shards of all of its streams."""
+    """Where a query begins or ends: in all shards of all of its streams, or in each stream."""
 
     type: PositionOptionType
     timestamp: datetime | None = None
     """With AT_TIMESTAMP; None until `initialTimestamp` is merged in."""
-    streams: Mapping[str, Mapping[str, ShardPosition]] | None = None
-    """With SEQUENCE_NUMBERS: by stream, by shard; the stream "" is the only one."""
+    shards: Mapping[str, ShardBegin] | None = None
+    """With SHARDS, which is the position of one stream."""
+    streams: "Mapping[str, PositionOption] | None" = None
+    """With STREAMS, by name; the stream "" is the only one."""
     seam: Path | None = None
     """With SEAM."""
+
+    def of(self, streams: Collection[str]) -> "PositionOption":
+        """What it says of these streams."""
+        if self.streams is None or "" in self.streams:
+            return self
+        return replace(self, streams={name: one for name, one in self.streams.items() if name in streams})
 
 
 def parse_value(spec: OptionSpec, text: str) -> Any:
@@ -217,11 +231,14 @@ def first_millis(time: datetime) -> int:
 
 
 _POSITION_RULE = (
-    "LATEST (or now), TRIM_HORIZON, a time, `AT_TIMESTAMP <time>`, sequence numbers as JSON, or the path of a seam"
+    "LATEST (or now), TRIM_HORIZON, a time, `AT_TIMESTAMP <time>`, JSON per stream or shard, or the path of a seam"
 )
 
 
-_JSON_RULE = """a position per shard, such as {"shardId-000000000000": "4959…"}, or an offset of a checkpoint"""
+_JSON_RULE = (
+    """a position per stream, such as {"flights": "TRIM_HORIZON"}, or per shard, such as """
+    """{"shardId-000000000000": "4959…"}, or an offset of a checkpoint"""
+)
 
 
 def _position(spec: OptionSpec, text: str) -> PositionOption:
@@ -232,12 +249,17 @@ def _position(spec: OptionSpec, text: str) -> PositionOption:
 
 
 def _any_position(spec: OptionSpec, text: str) -> PositionOption:
-    """LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, Databricks' `{"at_timestamp": …}`, sequence numbers, a path."""
+    """LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, Databricks' `{"at_timestamp": …}`, positions as JSON, a path."""
     if text.startswith("{"):
         return _json_position(spec, text)
     if text.startswith(("/", "file:")):
         path = unquote(urlsplit(text).path) if text.startswith("file:") else text
         return PositionOption(PositionOptionType.SEAM, seam=Path(path))
+    return _plain_position(spec, text)
+
+
+def _plain_position(spec: OptionSpec, text: str) -> PositionOption:
+    """A word or a time."""
     name, _, time = (
         text.replace(":", " ", 1).partition(" ") if text[:13].upper() == "AT_TIMESTAMP:" else text.partition(" ")
     )
@@ -255,7 +277,7 @@ def _any_position(spec: OptionSpec, text: str) -> PositionOption:
 
 
 def _json_position(spec: OptionSpec, text: str) -> PositionOption:
-    """A time, an offset as it stands in a checkpoint, or `{"shardId-000000000000": "4959…"}` of the only stream."""
+    """A time, an offset as it stands in a checkpoint, or positions by stream, by shard, or by both."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -267,18 +289,30 @@ def _json_position(spec: OptionSpec, text: str) -> PositionOption:
             time = parse_time_as(spec, by_name.pop("at_timestamp"), by_name.pop("format", None))
             if not by_name:
                 return PositionOption(PositionOptionType.AT_TIMESTAMP, time)
-        streams = StreamPositions.from_json(document).streams if "version" in document else _in_streams(spec, document)
+        streams = _of_offset(document) if "version" in document else _in_streams(spec, document)
     except InvalidOptionError:
         raise
     except (ValueError, AttributeError, PositionsError) as error:
         raise _invalid(spec, text, f"{_JSON_RULE}; {error}") from None
-    if not any(streams.values()):
+    if not any(one.shards != {} for one in streams.values()):
         raise _invalid(spec, text, f"{_JSON_RULE}; it names no shard")
-    return PositionOption(PositionOptionType.SEQUENCE_NUMBERS, streams=streams)
+    return PositionOption(PositionOptionType.STREAMS, streams=streams)
 
 
-def _in_streams(spec: OptionSpec, document: Mapping[str, Any]) -> dict[str, dict[str, ShardPosition]]:
-    """Positions of the only stream's shards, those of several streams as Kafka's offsets are, or the AWS connector's.
+def _of_offset(document: Mapping[str, Any]) -> dict[str, PositionOption]:
+    """Of an offset as Spark's log holds it."""
+    return {stream: _of_shards(shards) for stream, shards in StreamPositions.from_json(document).streams.items()}
+
+
+def _of_shards(shards: Mapping[str, ShardBegin]) -> PositionOption:
+    return PositionOption(PositionOptionType.SHARDS, shards=shards)
+
+
+_SHARD_ID = re.compile(r"shardId-\d+")
+
+
+def _in_streams(spec: OptionSpec, document: Mapping[str, Any]) -> dict[str, PositionOption]:
+    """Of the only stream's shards, of several streams and their shards as Kafka's offsets are, or the AWS connector's.
 
     That one's offsets are objects per shard, beside `metadata` with the stream's name.
     """
@@ -286,59 +320,101 @@ def _in_streams(spec: OptionSpec, document: Mapping[str, Any]) -> dict[str, dict
     if isinstance(of_offsets, dict):
         stream, document = str(of_offsets.get("streamName", "")), {**document}
         del document["metadata"]
-        return {stream: {shard: _in_shard(spec, shard, value) for shard, value in document.items()}}
-    per_stream = [isinstance(value, dict) and "iteratorType" not in value for value in document.values()]
-    if not any(per_stream):
-        return {"": {shard: _in_shard(spec, shard, value) for shard, value in document.items()}}
-    if not all(per_stream):
+        return {stream: _of_shards({shard: _in_shard(spec, shard, value) for shard, value in document.items()})}
+    of_shards = [
+        "iteratorType" in value if isinstance(value, dict) else _SHARD_ID.fullmatch(name) is not None
+        for name, value in document.items()
+    ]
+    if all(of_shards):
+        return {"": _of_shards({shard: _in_shard(spec, shard, value) for shard, value in document.items()})}
+    if any(of_shards):
         raise ValueError("shards are named beside streams, or without iteratorType")
-    empty = [stream for stream, shards in document.items() if not shards]
-    if empty:
-        raise ValueError(f"it names no shard of {', '.join(empty)}")
-    return {
-        stream: {shard: _in_shard(spec, f"{stream}/{shard}", value) for shard, value in shards.items()}
-        for stream, shards in document.items()
-    }
+    return {stream: _in_stream(spec, stream, value) for stream, value in document.items()}
+
+
+def _in_stream(spec: OptionSpec, stream: str, value: object) -> PositionOption:
+    if isinstance(value, dict):
+        if not value:
+            raise ValueError(f"it names no shard of {stream}")
+        return _of_shards({shard: _in_shard(spec, f"{stream}/{shard}", one) for shard, one in value.items()})
+    text = _WORDS_OF_KAFKA.get(value, value) if isinstance(value, int) else value
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"{json.dumps(value)} of {stream} is no text such as TRIM_HORIZON")
+    if spec.name in _OF_ENDS:
+        raise ValueError(f"{text!r} of {stream} is for a whole stream: all streams end at one time, endingTimestamp")
+    try:
+        position = _plain_position(spec, text.strip())
+    except InvalidOptionError as error:
+        why = "" if error.rule == _POSITION_RULE else f" is {error.value!r}, which must be {error.rule}"
+        raise ValueError(
+            f"{text!r} of {stream}{why or ' is none of LATEST, TRIM_HORIZON, a time or `AT_TIMESTAMP <time>`'}"
+        ) from None
+    if position.type is PositionOptionType.AT_TIMESTAMP and position.timestamp is None:
+        raise ValueError(f"{text!r} of {stream} lacks its time: `AT_TIMESTAMP 2026-01-31T12:00:00Z`")
+    return position
 
 
 _OF_ENDS = ("endingPosition", "boundedUntil")
+_WORDS_OF_KAFKA: Mapping[int, str] = {-2: "TRIM_HORIZON", -1: "LATEST"}
+"""What Kafka's offsets in JSON mean by these numbers: earliest and latest."""
 
 
-def _in_shard(spec: OptionSpec, shard: str, value: object) -> ShardPosition:
+def _in_shard(spec: OptionSpec, shard: str, value: object) -> ShardBegin:
     if isinstance(value, dict) and "iteratorType" in value:
-        kind, value = str(value["iteratorType"]), _of_iterator(shard, value)
-        if kind != "AFTER_SEQUENCE_NUMBER":
-            value = kind
+        value = _of_iterator(shard, value)
+    if isinstance(value, int):
+        value = _WORDS_OF_KAFKA.get(value, value)
     if not isinstance(value, str):
         why = "JSON's numbers are not exact enough for sequence numbers"
         raise ValueError(f"{json.dumps(value)} of {shard} is no text{f': {why}' if isinstance(value, int) else ''}")
     if value == "SHARD_END":
         return ShardPosition.shard_end()
-    word, _, time = value.partition(" ")
-    if word == "AT_TIMESTAMP" and time:
-        if spec.name in _OF_ENDS:
-            raise ValueError(f"{value!r} of {shard} is a time, at which a read ends in all shards: endingTimestamp")
-        return ShardPosition.at_timestamp(first_millis(_time(spec, time.strip())))
-    if value != "TRIM_HORIZON" and not value.isdecimal():
-        at = "" if spec.name in _OF_ENDS else ", AT_TIMESTAMP <time>"
-        raise ValueError(f"{value!r} of {shard} is no sequence number{at}, TRIM_HORIZON or SHARD_END")
-    return ShardPosition.trim_horizon() if value == "TRIM_HORIZON" else ShardPosition.after(value)
+    if value.isdecimal():
+        return ShardPosition.after(value)
+    try:
+        position = _plain_position(spec, value)
+    except InvalidOptionError as error:
+        if value.upper().startswith("AT_TIMESTAMP"):
+            raise
+        at = "" if spec.name in _OF_ENDS else ", LATEST, AT_TIMESTAMP <time>"
+        raise ValueError(f"{value!r} of {shard} is no sequence number{at}, TRIM_HORIZON or SHARD_END") from error
+    if position.type is PositionOptionType.TRIM_HORIZON:
+        return ShardPosition.trim_horizon()
+    if spec.name in _OF_ENDS:
+        raise ValueError(f"{value!r} of {shard} is a time, at which a read ends in all shards: endingTimestamp")
+    if position.type is PositionOptionType.LATEST:
+        return PositionOptionType.LATEST
+    if position.timestamp is None:
+        raise ValueError(f"{value!r} of {shard} lacks its time: `AT_TIMESTAMP 2026-01-31T12:00:00Z`")
+    return ShardPosition.at_timestamp(first_millis(position.timestamp))
 
 
 def _of_iterator(shard: str, value: Mapping[str, Any]) -> object:
-    """The position in an offset of the AWS connector's."""
-    kind, position = value["iteratorType"], value.get("iteratorPosition", "")
-    if kind not in ("AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON", "SHARD_END"):
+    """The position in an offset of the AWS connector's, in our words."""
+    kind, position = str(value["iteratorType"]).upper(), value.get("iteratorPosition", "")
+    if kind in ("TRIM_HORIZON", "SHARD_END", "LATEST"):
+        return kind
+    if kind == "AT_TIMESTAMP" and str(position).isdecimal():
+        return f"AT_TIMESTAMP {_EPOCH + timedelta(milliseconds=min(int(position), _LAST_MILLIS))}"
+    if kind == "AT_TIMESTAMP":
+        raise ValueError(f"iteratorPosition {position!r} of {shard} is no number of milliseconds since 1970")
+    if kind != "AFTER_SEQUENCE_NUMBER":
         raise ValueError(
-            f"iteratorType {kind!r} of {shard} is none that names one record: it may be AFTER_SEQUENCE_NUMBER, "
-            "TRIM_HORIZON or SHARD_END"
+            f"iteratorType {value['iteratorType']!r} of {shard} is none of AFTER_SEQUENCE_NUMBER, AT_TIMESTAMP, "
+            "TRIM_HORIZON, LATEST and SHARD_END"
         )
-    if kind == "AFTER_SEQUENCE_NUMBER" and str(value.get("isLast", "true")).lower() != "true":
+    if str(value.get("isLast", "true")).lower() != "true":
         raise ValueError(
             f"{shard} stands within an aggregate, whose rest would be left out: name the record before it, and its "
             "first user records come again"
         )
+    if not str(position).isdecimal():
+        raise ValueError(f"iteratorPosition {position!r} of {shard} is no sequence number")
     return position
+
+
+_LAST_MILLIS = 253_402_300_799_999
+"""The last that a calendar has, in the year 9999."""
 
 
 _PARSERS: Mapping[OptionType, Callable[[OptionSpec, str], Any]] = {

@@ -15,9 +15,15 @@ _ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "assign": (_KAFKA, "a stream is read whole: name it in `streamName`; `initialPosition` takes a position per shard"),
     "subscribePattern": (_KAFKA, "give the pattern as `streamNamePattern`"),
     "topic": (_KAFKA, "name the stream in `streamName`"),
-    "startingOffsets": (_KAFKA, "`initialPosition` is TRIM_HORIZON for earliest, LATEST for latest, or JSON per shard"),
+    "startingOffsets": (
+        _KAFKA,
+        "`initialPosition` is TRIM_HORIZON for earliest, LATEST for latest, or JSON of streams and shards",
+    ),
     "startingTimestamp": (_KAFKA, "give the time as `initialPosition`, such as `AT_TIMESTAMP 2026-01-31T00:00:00Z`"),
-    "startingOffsetsByTimestamp": (_KAFKA, "give one time as `initialPosition`, such as `AT_TIMESTAMP <time>`"),
+    "startingOffsetsByTimestamp": (
+        _KAFKA,
+        'give times as `initialPosition`, such as `{"<stream>": "2026-01-31T00:00:00Z"}`',
+    ),
     "endingOffsets": (_KAFKA, "a bounded read ends now, or at `endingPosition`: a time, or JSON per shard"),
     "endingOffsetsByTimestamp": (_KAFKA, "give one time as `endingTimestamp`"),
     "maxOffsetsPerTrigger": (_KAFKA, _LIMIT),

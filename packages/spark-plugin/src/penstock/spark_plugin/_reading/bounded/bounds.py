@@ -9,7 +9,7 @@ from penstock.aws import AwsSession
 from penstock.efo_consumer import DataLossError, HashKeyRange, Shard, ShardPosition, with_ancestors
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, epoch_micros
-from penstock.spark_plugin._reading.start.initial_positions import latest_millis, named, seam_of
+from penstock.spark_plugin._reading.start.initial_positions import in_shards, latest_millis, named, seam_of
 from penstock.spark_plugin.errors import ContradictoryOptionsError
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,8 @@ class BoundedShard:
 class Bounds:
     """Both ends of a bounded read: each is a position for all shards, or one for each that is named."""
 
-    after: ShardPosition
+    after: Mapping[str, ShardPosition]
+    """By stream."""
     after_shards: Mapping[str, Mapping[str, ShardPosition]]
     """By stream and shard, where the user has named them; children of these begin at TRIM_HORIZON."""
     before_micros: int | None
@@ -66,11 +67,17 @@ class Bounds:
             before = None
         else:
             before = _micros(session, options, end, now_micros)
+        ends_now = before if end is None and options.ending_timestamp is None else None
+        of_streams = named(start, options)
+        if of_streams:
+            after = {name: _after(session, options, one, ends_now) for name, one in of_streams.items()}
+        else:
+            after = dict.fromkeys(options.stream_name, _after(session, options, start, ends_now))
         bounds = cls(
-            after=_after(session, options, start, before if end is None and options.ending_timestamp is None else None),
-            after_shards=named(start, options) if start is not None else {},
+            after=after,
+            after_shards=in_shards(of_streams, lambda: _latest_millis(session, options, ends_now)),
             before_micros=before,
-            upto_shards=named(end, options) if end is not None else {},
+            upto_shards=in_shards(named(end, options), lambda: now_micros // 1000),
             planned_micros=now_micros,
         )
         if now_micros:  # without it nothing is read
@@ -88,13 +95,15 @@ class Bounds:
         Raises:
             ContradictoryOptionsError: It does.
         """
-        begin = self.after.timestamp_millis
-        if begin is not None and self.before_micros is not None and -(-self.before_micros // 1000) < begin:
-            seconds = begin / 1000 - self.before_micros / 1e6
-            raise ContradictoryOptionsError(
-                ("initialPosition", "endingPosition"),
-                f"the read ends {seconds:.3f} s before it begins; without an end it ends now",
-            )
+        for stream, after in self.after.items():
+            begin = after.timestamp_millis
+            if begin is not None and self.before_micros is not None and -(-self.before_micros // 1000) < begin:
+                seconds = begin / 1000 - self.before_micros / 1e6
+                read = "the read" if len(set(self.after.values())) == 1 else f"the read of {stream}"
+                raise ContradictoryOptionsError(
+                    ("initialPosition", "endingPosition"),
+                    f"{read} ends {seconds:.3f} s before it begins; without an end it ends now",
+                )
 
     def of_stream(
         self, stream: str, shards: Sequence[Shard], *, fail_on_data_loss: bool = True
@@ -116,7 +125,7 @@ class Bounds:
             whole = with_ancestors(upto_shards, shards) - upto_shards.keys()
         parents = {parent for one in shards for parent in one.parent_shard_ids}
         for shard in shards:
-            after = (after_shards or {}).get(shard.shard_id, self.after)
+            after = (after_shards or {}).get(shard.shard_id, self.after[stream])
             upto = (upto_shards or {}).get(shard.shard_id)
             if is_empty(after, self.before_micros):
                 continue  # LATEST, up to now
@@ -186,15 +195,17 @@ def _after(
     session: AwsSession, options: KinesisOptions, start: PositionOption | None, default_end_micros: int | None
 ) -> ShardPosition:
     """Where shards begin that are not named."""
-    if start is None or start.streams is not None or start.type is PositionOptionType.TRIM_HORIZON:
+    if start is None or start.shards is not None or start.type is PositionOptionType.TRIM_HORIZON:
         return ShardPosition.trim_horizon()
     if start.type is PositionOptionType.LATEST:
         # Nothing, unless the end lies in the future.
-        return ShardPosition.at_timestamp(
-            latest_millis(session, options) if default_end_micros is None else default_end_micros // 1000
-        )
+        return ShardPosition.at_timestamp(_latest_millis(session, options, default_end_micros))
     # Of a millisecond that it cuts nothing is left: records arrive at whole ones.
     return ShardPosition.at_timestamp(-(-_micros(session, options, start, 0) // 1000))
+
+
+def _latest_millis(session: AwsSession, options: KinesisOptions, default_end_micros: int | None) -> int:
+    return latest_millis(session, options) if default_end_micros is None else default_end_micros // 1000
 
 
 def _micros(session: AwsSession, options: KinesisOptions, position: PositionOption, now_micros: int) -> int:

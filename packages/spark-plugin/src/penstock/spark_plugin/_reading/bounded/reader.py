@@ -139,7 +139,7 @@ async def _plan(
         streams = [one for one in options.stream_name if push_down.of_stream(one)]
         for stream in streams:
             identity = StreamIdentity(stream, options.arn_of(stream))
-            since = None if options.shard_ids else _filter(bounds, push_down, now_micros // 1000)
+            since = None if options.shard_ids else _filter(bounds, push_down, stream, now_micros // 1000)
             patience = timedelta(seconds=options.retry_patience)
             listed = await list_shards(client, identity, filter=since, retry_patience=patience)
             found = bounds.of_stream(stream, listed, fail_on_data_loss=options.fail_on_data_loss)
@@ -161,9 +161,9 @@ async def _plan(
     return shards
 
 
-def _filter(bounds: Bounds, push_down: PushDown, now_millis: int) -> ShardFilter | None:
+def _filter(bounds: Bounds, push_down: PushDown, stream: str, now_millis: int) -> ShardFilter | None:
     """Shards that were closed before the read begins hold nothing of it."""
-    since = push_down.since_millis(bounds.after.timestamp_millis)
+    since = push_down.since_millis(bounds.after[stream].timestamp_millis)
     if since is None or bounds.names_shards or since > now_millis - _RECENT_MILLIS:
         return None
     return ShardFilter("FROM_TIMESTAMP", timestamp_millis=since)

@@ -1,7 +1,7 @@
 """Where a new query begins."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from penstock.aws import AwsSession, JsonClient
@@ -37,16 +37,38 @@ def initial_positions(options: KinesisOptions) -> StreamPositions:
     session = AwsSession(aws_options(options))
     position = options.initial_position
     if position is not None and position.streams is not None:
-        streams = named(position, options)
-        keys = {name: options.arn_of(name) or name for name in streams}
-        return StreamPositions(
-            {
-                name: after_sequence_numbers(session, keys[name], shards, options.retry_patience)
-                for name, shards in streams.items()
-            },
-            asyncio.run(_created(session, keys, options.retry_patience)),
-        )
-    return _resolved(session, options, _starting_position(session, options))
+        return _of_each_stream(session, options, named(position, options))
+    return _resolved(session, options, _starting_position(session, options, position))
+
+
+def _of_each_stream(
+    session: AwsSession, options: KinesisOptions, positions: Mapping[str, PositionOption]
+) -> StreamPositions:
+    keys = {name: options.arn_of(name) or name for name, one in positions.items() if one.shards is not None}
+    streams: dict[str, Mapping[str, ShardPosition]] = {}
+    for name, shards in in_shards(positions, lambda: latest_millis(session, options)).items():
+        streams[name] = after_sequence_numbers(session, keys[name], shards, options.retry_patience)
+    created = asyncio.run(_created(session, keys, options.retry_patience))
+    for name in positions.keys() - keys.keys():
+        alone = options.alone(name)
+        begun = _resolved(session, alone, _starting_position(session, alone, positions[name]))
+        streams |= begun.streams
+        created |= begun.created
+    return StreamPositions(streams, created)
+
+
+def in_shards(
+    positions: Mapping[str, PositionOption], latest_millis: Callable[[], int]
+) -> dict[str, dict[str, ShardPosition]]:
+    """The positions of those streams whose shards are named; LATEST is one time, asked for where it is named."""
+    found = {name: one.shards for name, one in positions.items() if one.shards is not None}
+    latest = ShardPosition.trim_horizon()
+    if any(one is PositionOptionType.LATEST for shards in found.values() for one in shards.values()):
+        latest = ShardPosition.at_timestamp(latest_millis())
+    return {
+        name: {shard: one if isinstance(one, ShardPosition) else latest for shard, one in shards.items()}
+        for name, shards in found.items()
+    }
 
 
 def _resolved(session: AwsSession, options: KinesisOptions, start: InitialPosition) -> StreamPositions:
@@ -93,9 +115,10 @@ async def _wait_for_seam(session: AwsSession, options: KinesisOptions, millis: i
     await wait_until_seen(session.service_clock(), millis, None)
 
 
-def named(position: PositionOption, options: KinesisOptions) -> Mapping[str, Mapping[str, ShardPosition]]:
-    """Positions in shards by the stream's name, also where the user left out the only one's."""
-    return {name or options.stream_name[0]: shards for name, shards in (position.streams or {}).items()}
+def named(position: PositionOption | None, options: KinesisOptions) -> Mapping[str, PositionOption]:
+    """Positions by the stream's name, also where the user left out the only one's; none where one is for all."""
+    streams = position.streams if position is not None else None
+    return {name or options.stream_name[0]: one for name, one in (streams or {}).items()}
 
 
 def after_sequence_numbers(
@@ -122,8 +145,9 @@ async def _listed(session: AwsSession, stream: str, retry_patience: float) -> li
         return await list_shards(client, StreamIdentity.of(stream), retry_patience=timedelta(seconds=retry_patience))
 
 
-def _starting_position(session: AwsSession, options: KinesisOptions) -> InitialPosition:
-    position = options.initial_position
+def _starting_position(
+    session: AwsSession, options: KinesisOptions, position: PositionOption | None
+) -> InitialPosition:
     if position is None:
         return LATEST
     if position.type is PositionOptionType.SEAM:

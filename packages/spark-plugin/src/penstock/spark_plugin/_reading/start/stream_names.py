@@ -13,7 +13,6 @@ from penstock.spark_plugin._reading.start.stream_summary import call_about, desc
 if TYPE_CHECKING:
     from penstock.aws import AwsSession, JsonClient
     from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-    from penstock.spark_plugin._options.values import PositionOption
 
 _log = logging.getLogger(__name__)
 _NOT_FOUND = "ResourceNotFoundException"
@@ -59,15 +58,9 @@ def with_streams(options: "KinesisOptions", session: "Callable[[], AwsSession]")
         options,
         stream_name=there,
         stream_arn=tuple(arn for name in there if (arn := options.arn_of(name)) is not None),
-        initial_position=_of_streams(options.initial_position, there),
-        ending_position=_of_streams(options.ending_position, there),
+        initial_position=options.initial_position and options.initial_position.of(there),
+        ending_position=options.ending_position and options.ending_position.of(there),
     )
-
-
-def _of_streams(position: "PositionOption | None", streams: Sequence[str]) -> "PositionOption | None":
-    if position is None or position.streams is None:
-        return position
-    return replace(position, streams={name: position.streams[name] for name in streams})
 
 
 async def stream_names(list_page: Callable[[str | None], Awaitable[tuple[Sequence[str], bool]]]) -> list[str]:

@@ -130,20 +130,8 @@ class QueryStreams:
         position = given.added_stream_position or (
             _TRIM_HORIZON if given.stream_name_pattern is not None else given.initial_position
         )
-        if position is not None and position.streams is not None:
-            raise OffsetError(
-                f"the checkpoint does not know stream {stream}, and initialPosition names shards: say where it "
-                "begins by addedStreamPosition"
-            )
         _log.info("stream %s is new to the checkpoint, and begins at %s", stream, position)
-        arn = self.options.arn_of(stream)
-        return replace(
-            self.options,
-            stream_name=(stream,),
-            stream_arn=(arn,) if arn is not None else (),
-            initial_position=position,
-            efo_consumer_arn={key: one for key, one in given.efo_consumer_arn.items() if key == stream},
-        )
+        return self.options.alone(stream, position)
 
     def _positions(self, options: KinesisOptions) -> StreamPositions:
         if self._resolve is None:

@@ -41,7 +41,7 @@ def kinesis_fingerprint(options: Mapping[str, str]) -> str | None:
     bounds = Bounds.resolve(session, parsed, 0)
     parts = [
         f"endpoint={parsed.endpoint_url}",
-        f"after={bounds.after.to_json()}",
+        f"after={_positions(bounds.after)}",
         f"after shards={_shards(bounds.after_shards)}",
         f"before={bounds.before_micros}",
         f"upto shards={_shards(bounds.upto_shards)}",
@@ -70,7 +70,12 @@ def _is_beginning(position: PositionOption | None) -> bool:
         return True
     if position.type is PositionOptionType.AT_TIMESTAMP:
         return position.timestamp is not None
-    return position.type is not PositionOptionType.LATEST
+    if position.streams is not None:
+        return all(_is_beginning(one) for one in position.streams.values())
+    return (
+        position.type is not PositionOptionType.LATEST
+        and PositionOptionType.LATEST not in (position.shards or {}).values()
+    )
 
 
 def _is_end(session: AwsSession, options: KinesisOptions) -> bool:
@@ -79,8 +84,8 @@ def _is_end(session: AwsSession, options: KinesisOptions) -> bool:
     if position is not None and position.type is PositionOptionType.SEAM:
         return True  # a read waits until it is over
     if position is not None and position.streams is not None:
-        ends = [one for shards in position.streams.values() for one in shards.values()]
-        return all(one.sequence_number is not None for one in ends)
+        ends = [one for stream in position.streams.values() for one in (stream.shards or {}).values()]
+        return all(isinstance(one, ShardPosition) and one.sequence_number is not None for one in ends)
     if position is not None and position.type is PositionOptionType.TRIM_HORIZON:
         return True  # nothing
     if time_ is None:
@@ -91,7 +96,8 @@ def _is_end(session: AwsSession, options: KinesisOptions) -> bool:
 
 
 def _shards(streams: Mapping[str, Mapping[str, ShardPosition]]) -> str:
-    return json.dumps(
-        {stream: {shard: one.to_json() for shard, one in shards.items()} for stream, shards in streams.items()},
-        sort_keys=True,
-    )
+    return json.dumps({stream: _positions(shards) for stream, shards in streams.items()}, sort_keys=True)
+
+
+def _positions(shards: Mapping[str, ShardPosition]) -> str:
+    return json.dumps({shard: one.to_json() for shard, one in shards.items()}, sort_keys=True)
