@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -147,3 +148,38 @@ def test_a_path_that_is_not_there_is_named_with_what_belongs_there(emulator: Run
     ended = run(emulator, "ls", tmp_path / "none")
     told = f"penstock dead-letters ls: cannot read {tmp_path / 'none'}: No such file or directory: name a job's"
     assert (ended.returncode, ended.stderr.startswith(told)) == (2, True), ended.stderr
+
+
+def test_what_ends_a_line_for_unicode_ends_no_letter(emulator: RunningEmulator, folder: Path) -> None:
+    """Keys and messages hold what they like; they are noted as they are, too."""
+    attempt = WriteAttempt(job="other", batch=1, partition=0, attempt=0, write="", comes_again=False)
+    file = DeadLetterFile(folder, attempt)
+    key = "JFK\u2028\x85\x0c"
+    file.add([letter(b"AA1", key, None, "delays", reason="row", error_message="\u2029")])
+    file.commit()
+    (shown,) = rows(run(emulator, "show", folder, "--json", "--stream", "delays", "--code", "", "--all"))[:1]
+    done = run(emulator, "redrive", folder, "--execute", "--stream", "delays", "--key", "none")
+    assert done.returncode == 0, done.stderr
+    assert sorted(in_stream(emulator, "delays")) == sorted([(key, b"AA1"), ("none", b"no key")])
+    assert run(emulator, "show", folder, "--stream", "delays").stdout == ""
+    assert shown["streamName"] == "delays"
+
+
+def test_one_at_a_time_redrives_a_folder(emulator: RunningEmulator, folder: Path) -> None:
+    """Two would write letters twice; and a link in place of what is written is not followed."""
+    noted = folder / "_redriven"
+    noted.mkdir()
+    with (noted / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        busy = run(emulator, "redrive", folder, "--execute")
+    said = f"penstock dead-letters redrive: the dead letters of {folder} are being redriven by another process"
+    assert (busy.returncode, busy.stderr.startswith(said)) == (1, True), busy.stderr
+    assert in_stream(emulator, "flights") == []
+    (noted / ".lock").unlink()
+    noted.rmdir()
+    elsewhere = folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    noted.symlink_to(elsewhere)
+    led = run(emulator, "redrive", folder, "--execute", "--stream", "flights")
+    assert (led.returncode, "Not a directory" in led.stderr) == (2, True), led.stderr
+    assert (in_stream(emulator, "flights"), list(elsewhere.iterdir())) == ([], [])

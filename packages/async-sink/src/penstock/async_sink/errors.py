@@ -16,6 +16,8 @@ SinkError
 ├── LocationMismatchError      the client means another region, account or endpoint than the gateway
 ├── GatewayStorageError        a durable gateway cannot keep batches: its disk is full, say
 ├── JournalError               a durable gateway's journal is damaged, or in use
+├── DeadLetterFileError        a file of dead letters holds something else
+├── RedriveInProgressError     another process writes the same dead letters again
 ├── GatewayDrainingError       the gateway is ending: what it accepted is written, the rest goes elsewhere
 └── GatewayProtocolError       a client broke the gateway's contract
     └── CreditExceededError    it sent more than its credits allow
@@ -23,6 +25,7 @@ SinkError
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from penstock.aws import mismatch_message
 
@@ -303,3 +306,26 @@ class JournalError(SinkError):
         super().__init__(f"{name} {reason}")
         self.name = name
         self.reason = reason
+
+
+class DeadLetterFileError(SinkError):
+    """A file of dead letters holds a line that is none. `file` and `number` (from 1) say where.
+
+    Cure: Move the file away if it is something else; a line that was cut can be deleted.
+    """
+
+    def __init__(self, file: Path, number: int, error: Exception) -> None:
+        super().__init__(f"{file}, line {number}, is not a dead letter: {error!r}")
+        self.file = file
+        self.number = number
+
+
+class RedriveInProgressError(SinkError):
+    """Another process writes the dead letters of this folder again.
+
+    Cure: Wait until it has ended: two at once would write letters twice.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"the dead letters of {folder} are being redriven by another process: wait until it has ended")
+        self.folder = folder

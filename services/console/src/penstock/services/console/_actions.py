@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from penstock.async_sink.errors import SinkError
 from penstock.rpc import AuditLog
 from penstock.services.console._access.connection import Limits
 from penstock.services.console._access.guard import TOO_MANY, WHO, Guard, Who
@@ -20,6 +21,7 @@ from penstock.services.console._access.hosts import where_to
 from penstock.services.console._access.logins import Sessions
 from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._sources.collector import ASKING_ERRORS, Collector
+from penstock.services.console._sources.dead_letters import DeadLetters
 from penstock.services.console._sources.resume import resumption
 from penstock.services.console._sources.services import RegistrySource, StagesSource
 from penstock.services.console._values import Kind
@@ -106,6 +108,7 @@ class Actions:
         *,
         registry: RegistrySource | None,
         stages: StagesSource | None,
+        dead_letters: DeadLetters,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -117,6 +120,7 @@ class Actions:
         self._limits = limits
         self._registry = registry
         self._stages = stages
+        self._dead_letters = dead_letters
         self._clock = clock
 
     def add_to(self, app: web.Application) -> None:
@@ -129,6 +133,8 @@ class Actions:
         app.router.add_post("/actions/release", self.release)
         app.router.add_get("/actions/resume", self.ask_resume)
         app.router.add_post("/actions/resume", self.resume)
+        app.router.add_get("/actions/redrive", self.ask_redrive)
+        app.router.add_post("/actions/redrive", self.redrive)
 
     async def login(self, request: web.Request) -> web.Response:
         """The form of the token."""
@@ -238,6 +244,39 @@ class Actions:
             self._log.add(request[WHO], what, f"the stage is {state}", succeeded=True, about={"jobs": job_id})
         await self._collector.ask(Kind.STAGES)
         raise web.HTTPSeeOther(url("/job", id=job_id))
+
+    async def ask_redrive(self, request: web.Request) -> web.Response:
+        """Ask before dead letters are written again."""
+        self._need_leave(self._dead_letters)
+        fields = self._letters(request.query)
+        question = f"Write the dead letters for {fields['stream']} in {fields['folder']} again?"
+        words = (
+            "Each open letter is sent to its stream. What the stream acknowledges is noted and not sent again; what it "
+            "refuses, and what has no data or no partition key, stays a letter. A letter whose cause is still there is "
+            "refused again."
+        )
+        return self._question(request, question, words, "Write them again", "/dead-letters", fields)
+
+    async def redrive(self, request: web.Request) -> web.Response:
+        """Write dead letters again."""
+        self._need_leave(self._dead_letters)
+        fields = self._letters(await self._form(request))
+        folder, stream = fields["folder"], fields["stream"]
+        what, about = f"redrive dead letters of {folder} to stream {stream}", {"streams": stream}
+        self._guard.demand(request, "Redrive", streams=stream)
+        try:
+            outcome = await self._dead_letters.redrive(folder, stream)
+        except (*ASKING_ERRORS, SinkError) as error:
+            self._log.add(request[WHO], what, f"failed: {error}", succeeded=False, about=about)
+        else:
+            self._log.add(request[WHO], what, outcome, succeeded=True, about=about)
+        raise web.HTTPSeeOther("/dead-letters")
+
+    def _letters(self, given: Mapping[str, str]) -> dict[str, str]:
+        folder, stream = given.get("folder", ""), given.get("stream", "")
+        if not (stream and self._dead_letters.knows(folder)):
+            raise web.HTTPNotFound(text="There are no such dead letters.")
+        return {"folder": folder, "stream": stream}
 
     def _need_leave(self, source: Any) -> Any:
         if not self._settings.allow_actions:

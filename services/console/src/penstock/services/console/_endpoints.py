@@ -69,7 +69,7 @@ class Endpoint:
                 words += "; may be repeated, or name several with commas between them"
             name, variable = f"{kind.value}-endpoint", f"{PREFIX}_{kind.name}_ENDPOINT"
             # Not "append": flags would be added to what the environment says.
-            action = _Several if kind in _SEVERAL else "store"
+            action = Several if kind in _SEVERAL else "store"
             parser.add_argument(
                 f"--{name}", action=action, default=os.environ.get(variable), help=f"{words} [{variable}]"
             )
@@ -117,15 +117,20 @@ _TITLES: Final = {
 
 
 def _addresses(given: list[str] | str | None, kind: Kind) -> list[str]:
-    texts = [given] if isinstance(given, str) else given or []
-    addresses = list(dict.fromkeys(part.strip() for text in texts for part in text.split(",") if part.strip()))
+    addresses = list(dict.fromkeys(parts(given)))
     for address in addresses:
         if not address.startswith("unix:") and not address.rpartition(":")[2].isdigit():
             raise ConsoleOptionError(f"{kind.value}_endpoint", f"{address!r} is not host:port")
     return addresses
 
 
-class _Several(argparse.Action):
+def parts(given: list[str] | str | None) -> list[str]:
+    """What `Several` collected, or a variable holds: parts between commas."""
+    texts = [given] if isinstance(given, str) else given or []
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+
+
+class Several(argparse.Action):
     """Flags together; they replace what the environment says."""
 
     def __call__(

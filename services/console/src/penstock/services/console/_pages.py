@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from penstock.async_sink.dead_letters import DeadLetter
 from penstock.aws import AwsError
 from penstock.operator_attributes import svg
 from penstock.operator_attributes.errors import OperatorAttributesError
@@ -16,6 +17,7 @@ from penstock.services.console._access.guard import WHO, Guard
 from penstock.services.console._actions import ActionLog
 from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._sources.collector import ASKING_ERRORS, Collector
+from penstock.services.console._sources.dead_letters import MOST_COUNTED, MOST_LETTERS, DeadLetters
 from penstock.services.console._sources.history import History
 from penstock.services.console._sources.records import Looked, RecordsSource
 from penstock.services.console._sources.resume import resumption
@@ -40,7 +42,7 @@ from penstock.services.console._views.streams import (
 )
 from penstock.services.console._views.templates import STATIC, Templates
 from penstock.services.console._views.view import View, endpoints, health, missing, service_rows
-from penstock.services.console.errors import ConsoleOptionError
+from penstock.services.console.errors import ConsoleError, ConsoleOptionError
 
 _MENU: Final = (
     ("overview", "/", "Overview"),
@@ -48,6 +50,7 @@ _MENU: Final = (
     ("readers", "/readers", "Readers"),
     ("streams", "/streams", "Streams"),
     ("sinks", "/sinks", "Sinks"),
+    ("dead_letters", "/dead-letters", "Dead letters"),
     ("jobs", "/jobs", "Jobs"),
 )
 PATHS: Final = {name: path for name, path, _ in _MENU} | {"stream": "/stream", "job": "/job"}
@@ -72,6 +75,7 @@ class Pages:
         *,
         unlisted: Callable[[str], str] = lambda stream: "",
         records: RecordsSource | None = None,
+        dead_letters: DeadLetters | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
@@ -83,14 +87,16 @@ class Pages:
         self._log = log
         self._unlisted = unlisted
         self._records = records
+        self._dead_letters = dead_letters or DeadLetters((), None)
         self._wall_clock = wall_clock
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
         app.router.add_get("/", self.overview)
-        for name in ("consumers", "readers", "streams", "stream", "sinks", "jobs", "job"):
+        for name in ("consumers", "readers", "streams", "stream", "sinks", "dead_letters", "jobs", "job"):
             app.router.add_get(PATHS[name], getattr(self, name))
         app.router.add_get("/records", self.records)
+        app.router.add_get("/dead-letters/letters", self.letters)
         app.router.add_get("/search", self.search)
         app.router.add_get("/job/picture.svg", self.picture)
         app.router.add_get("/static/{name}", self.static)
@@ -231,6 +237,47 @@ class Pages:
             missing=missing(view, Kind.SINK),
         )
 
+    async def dead_letters(self, request: web.Request) -> web.Response:
+        """What folders of dead letters hold, by stream."""
+        folders = await self._dead_letters.count()
+        return await self._page(
+            request,
+            "dead_letters",
+            self._view(),
+            folders=folders,
+            open=sum(one.open for folder in folders for one in folder.streams),
+            can_redrive=self._dead_letters.can_redrive,
+            most=MOST_COUNTED,
+            is_still=True,
+        )
+
+    async def letters(self, request: web.Request) -> web.Response:
+        """Open letters of a stream, for who may see them; each look is in the log and the audit log."""
+        folder, stream = request.query.get("folder", ""), request.query.get("stream", "")
+        if not self._dead_letters.knows(folder):
+            raise web.HTTPNotFound(text="There is no such folder of dead letters.")
+        # Of rows that name no stream: whoever may see them has to be allowed all.
+        self._guard.demand(request, "DeadLetters", streams=stream or "*")
+        after, problem, found = _number(request.query.get("after"), 0), "", list[DeadLetter]()
+        try:
+            found = await self._dead_letters.look(folder, stream or None, after=after)
+        except ConsoleError as error:
+            problem = str(error)
+        outcome = problem or f"{len(found)} of {folder}"
+        about = {"streams": stream} if stream else {}
+        self._log.add(request[WHO], "read dead letters", outcome, succeeded=not problem, shown=False, about=about)
+        return await self._page(
+            request,
+            "letters",
+            self._view(),
+            folder=folder,
+            stream=stream,
+            letters=found,
+            next=after + len(found) if len(found) == MOST_LETTERS else None,
+            problem=problem,
+            is_still=True,
+        )
+
     async def jobs(self, request: web.Request) -> web.Response:
         """All jobs."""
         view = self._view()
@@ -298,7 +345,7 @@ class Pages:
         )
 
     async def _page(self, request: web.Request, name: str, view: View, **values: Any) -> web.Response:
-        shown = {"stream": "streams", "records": "streams", "job": "jobs"}.get(name, name)
+        shown = {"stream": "streams", "records": "streams", "letters": "dead_letters", "job": "jobs"}.get(name, name)
         # In a thread: a thousand shards take a while, and other pages go on meanwhile.
         text = await asyncio.to_thread(
             self._templates.render,
@@ -318,7 +365,7 @@ class Pages:
             **{"is_still": False, **values},
         )
         response = web.Response(text=text, content_type="text/html")
-        if name != "records":
+        if name not in ("records", "letters"):
             # Nothing secret is on the others: forms, which hold a token, and records are sent as they are.
             response.enable_compression()
         return response

@@ -22,6 +22,7 @@ from penstock.services.console._endpoints import Endpoint
 from penstock.services.console._pages import Pages
 from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._sources.collector import Collector
+from penstock.services.console._sources.dead_letters import DeadLetters
 from penstock.services.console._sources.drivers import DriversSource
 from penstock.services.console._sources.history import History
 from penstock.services.console._sources.kinesis import KinesisSource
@@ -149,9 +150,31 @@ def _application(
     records = None
     if settings.show_records and settings.aws is not None:
         records = RecordsSource(settings.aws, settings.avro_schemas)
+    letters = DeadLetters(settings.dead_letters, settings.aws)
     pages = Pages(
-        settings, collector, history, guard, templates, Plans(stages), log, unlisted=unlisted, records=records
+        settings,
+        collector,
+        history,
+        guard,
+        templates,
+        Plans(stages),
+        log,
+        unlisted=unlisted,
+        records=records,
+        dead_letters=letters,
     )
     pages.add_to(app)
-    Actions(settings, collector, guard, sessions, templates, log, limits, registry=registry, stages=stages).add_to(app)
+    actions = Actions(
+        settings,
+        collector,
+        guard,
+        sessions,
+        templates,
+        log,
+        limits,
+        registry=registry,
+        stages=stages,
+        dead_letters=letters,
+    )
+    actions.add_to(app)
     return app

@@ -14,7 +14,7 @@ from typing import Final, Self
 from penstock.aws import AwsOptions, check_encrypted
 from penstock.registration import CONSUMER_SHARD_HOUR_USD
 from penstock.rpc import RpcOptionError, ServerSettings
-from penstock.services.console._endpoints import PREFIX, Endpoint
+from penstock.services.console._endpoints import PREFIX, Endpoint, Several, parts
 from penstock.services.console.errors import ConsoleOptionError
 from penstock.terminal import add_setting
 
@@ -51,9 +51,11 @@ class ConsoleSettings:
     allowed_hosts: tuple[str, ...] = ()
     """Names by which it may be called, beside addresses, localhost and this machine's name."""
     allow_actions: bool = False
-    """Whether leases can be released and stages resumed."""
+    """Whether leases can be released, stages resumed and dead letters redriven."""
     show_records: bool = False
     """Whether records can be looked at, by who may."""
+    dead_letters: tuple[tuple[str, Path], ...] = ()
+    """Folders of dead letters that can be looked at, each behind its name."""
     avro_schemas: Path | None = None
     """Folder with `STREAM.avsc`, by which records are decoded as Avro."""
     interval_seconds: float = _NUMBERS["interval_seconds"][0]
@@ -96,6 +98,15 @@ class ConsoleSettings:
         add("list_streams", "true: show all streams of the account and region; needs kinesis:ListStreams")
         add("streams", "streams to show beside those that services name, with commas between them")
         add("show_records", "true: let records be looked at, with kinesis:GetRecords and GetShardIterator")
+        name, variable = "dead-letters", f"{PREFIX}_DEAD_LETTERS"
+        parser.add_argument(
+            f"--{name}",
+            action=Several,
+            default=os.environ.get(variable),
+            metavar="NAME=FOLDER",
+            help="folder of dead letters to show: a job's deadLetterPath or a gateway's --durable; may be repeated, or "
+            f"name several with commas between them [{variable}]",
+        )
         add("avro_schemas", "folder with STREAM.avsc, by which records are decoded as Avro")
         add("allowed_hosts", "names by which browsers may call it, with commas between them")
         for name, (default, _, words) in _NUMBERS.items():
@@ -105,7 +116,7 @@ class ConsoleSettings:
             "--allow-actions",
             action="store_true",
             default=os.environ.get(variable, "").lower() == "true",
-            help=f"let leases be released and stages resumed [{variable}=true]",
+            help=f"let leases be released, stages resumed and dead letters redriven [{variable}=true]",
         )
 
     @classmethod
@@ -127,6 +138,7 @@ class ConsoleSettings:
             allowed_hosts=_names(arguments.allowed_hosts),
             allow_actions=arguments.allow_actions,
             show_records=_switch("show_records", arguments.show_records or "false"),
+            dead_letters=_folders(arguments.dead_letters),
             avro_schemas=Path(arguments.avro_schemas) if arguments.avro_schemas else None,
             interval_seconds=numbers.get("interval_seconds", cls.interval_seconds),
             shards_interval_seconds=numbers.get("shards_interval_seconds", cls.shards_interval_seconds),
@@ -163,3 +175,15 @@ def _number(name: str, text: str) -> float:
 
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _folders(given: list[str] | str | None) -> tuple[tuple[str, Path], ...]:
+    folders: dict[str, Path] = {}
+    for text in parts(given):
+        name, _, folder = text.partition("=")
+        if not (name.strip() and folder.strip()) or name.strip() in folders:
+            raise ConsoleOptionError("dead_letters", f"{text!r} is not NAME=FOLDER, with a name of its own")
+        if "://" in folder:
+            raise ConsoleOptionError("dead_letters", f"{folder.strip()} is no folder of this machine: mount it")
+        folders[name.strip()] = Path(folder.strip())
+    return tuple(folders.items())

@@ -1,0 +1,290 @@
+"""Dead letters on disk: read, and written again to their streams.
+
+Two kinds of file are known, a JSON object a line in both: those in the folder that a Spark job's `deadLetterPath`
+names, and `rejected.jsonl` in the folder of a durable gateway. Neither is changed: what a stream has acknowledged since
+is noted in the folder `_redriven` beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import fcntl
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.async_sink.errors import DeadLetterFileError, RecordError, RedriveInProgressError
+
+if TYPE_CHECKING:
+    from penstock.async_sink import TerminalRecord
+    from penstock.aws import AwsOptions
+
+__all__ = ["DeadLetter", "RedriveSummary", "read_dead_letters", "redrive", "why_it_stays"]
+
+REDRIVEN: Final = "_redriven"
+"""Folder beside the letters; Spark reads no folder of such a name."""
+_GATEWAY_FILE: Final = "rejected.jsonl"
+_AT_A_TIME: Final = 5_000
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A record that could not be written.
+
+    Attributes:
+        file: where it stands.
+        line: as it stands there.
+        kind: of its destination, such as `kinesis`.
+        stream: name of the destination; None where a row named none.
+        data: None for a row without data.
+        key: partition key, None where it had none.
+        explicit_hash_key: as the writer gave it.
+        code: the service's error code, empty for a row that was never sent.
+        why: what was wrong, for people.
+        time: when, ISO 8601.
+        is_redriven: whether it has been written since.
+    """
+
+    file: Path
+    line: str = field(repr=False)
+    kind: str
+    stream: str | None
+    data: bytes | None = field(repr=False)
+    key: str | None
+    explicit_hash_key: str | None
+    code: str
+    why: str
+    time: str
+    is_redriven: bool
+
+
+@dataclass
+class RedriveSummary:
+    """What became of letters.
+
+    Attributes:
+        written: letters that a stream has acknowledged, by its name.
+        failed: letters that were refused again, by the stream's name.
+        kept: letters that were not sent, by why.
+    """
+
+    written: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    kept: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no letter is left."""
+        return not (self.failed.total() or self.kept.total())
+
+
+def read_dead_letters(path: Path) -> Iterator[DeadLetter]:
+    """The letters of a folder, or of one file, file by file in the order of names. Holds one at a time.
+
+    Raises:
+        OSError: it cannot be read.
+        DeadLetterFileError: a file holds something else; names file and line.
+    """
+    if path.is_dir():
+        own = path / _GATEWAY_FILE
+        files = [own] if own.exists() else sorted(one for one in path.glob("*.json") if not one.name.startswith("."))
+    else:
+        files = [path]
+    for file in files:
+        noted = file.parent / REDRIVEN / file.name
+        # Two letters may be alike in every field: each is noted by itself.
+        redriven = Counter(map(_digest, _lines(noted) if noted.exists() else ()))
+        for number, line in enumerate(_lines(file), 1):
+            digest = _digest(line)
+            is_redriven = redriven[digest] > 0
+            redriven[digest] -= is_redriven
+            try:
+                yield _parse(file, line, is_redriven)
+            except (ValueError, KeyError, TypeError) as error:
+                raise DeadLetterFileError(file, number, error) from error
+
+
+def why_it_stays(letter: DeadLetter, to: str | None = None, key: str | None = None) -> str | None:
+    """Why a letter cannot be sent to its stream, or to the stream `to`, with `key` if it has none; None if it can."""
+    if letter.kind != "kinesis":
+        return f"is for {letter.kind}, which is not written from here"
+    if letter.data is None:
+        return "has no data"
+    if not (letter.key or key):
+        return "has no partition key: say --key"
+    return "names no stream: say --to" if (to or letter.stream) is None else None
+
+
+def redrive(
+    path: Path,
+    options: AwsOptions,
+    *,
+    wanted: Callable[[DeadLetter], bool] = lambda letter: True,
+    to: str | None = None,
+    key: str | None = None,
+    max_attempts: int = 20,
+    report: Callable[[str, str], None] = lambda stream, words: None,
+) -> RedriveSummary:
+    """Write letters that are not redriven yet to their streams, and note those that are acknowledged.
+
+    At least once: one that is killed between the two writes some again. One at a time redrives a folder. Blocks until
+    all is done, in an event loop of its own.
+
+    Args:
+        path: a folder of letters, or a file of them.
+        options: how to reach Kinesis.
+        wanted: which of them.
+        to: the stream for all of them; default: the one that each is for.
+        key: partition key of those that have none; without it they stay.
+        max_attempts: how often a record is sent before it stays a letter.
+        report: gets the stream of each letter that is refused again, and why.
+
+    Raises:
+        OSError: the letters cannot be read, or nothing be noted beside them; then nothing was sent.
+        DeadLetterFileError: a file holds something else; letters before it may be written.
+        RedriveInProgressError: another process redrives these letters.
+        SinkError: a stream cannot be written at all.
+    """
+    summary = RedriveSummary()
+    with _alone(path if path.is_dir() else path.parent):
+        letters = (one for one in read_dead_letters(path) if not one.is_redriven and wanted(one))
+        while chunk := list(islice(letters, _AT_A_TIME)):
+            of_stream: dict[str, list[DeadLetter]] = {}
+            for one in chunk:
+                why = why_it_stays(one, to, key)
+                if why is None:
+                    of_stream.setdefault(to or one.stream or "", []).append(one)
+                else:
+                    summary.kept[why] += 1
+            for stream, some in of_stream.items():
+                done = asyncio.run(_write(options, stream, some, key, max_attempts, report))
+                _note(done)
+                summary.written[stream] += len(done)
+                summary.failed[stream] += len(some) - len(done)
+    return summary
+
+
+async def _write(
+    options: AwsOptions,
+    stream: str,
+    letters: list[DeadLetter],
+    key: str | None,
+    max_attempts: int,
+    report: Callable[[str, str], None],
+) -> list[DeadLetter]:
+    """Write letters to a stream. Returns those that it acknowledged."""
+    from penstock.async_sink import AsyncSinkConfig, CallbackHandler, KinesisRequestEntry, KinesisStreamsSink
+
+    failed: set[int] = set()
+    sent: list[DeadLetter] = []
+
+    def give_up(record: TerminalRecord[Any]) -> None:
+        failed.add(record.record_number)
+        report(stream, f"{record.error_code}: {record.error_message}")
+
+    sink = KinesisStreamsSink(
+        options,
+        stream,
+        config=AsyncSinkConfig(max_attempts=max_attempts),
+        terminal=lambda: CallbackHandler(give_up),
+    )
+    async with sink.create_writer() as writer:
+        for one in letters:
+            entry = KinesisRequestEntry(one.data or b"", one.key or key or "", one.explicit_hash_key)
+            try:
+                await writer.write(entry)
+            except RecordError as error:
+                # It is the record that cannot be written, as before: the others can.
+                report(stream, str(error))
+            else:
+                sent.append(one)
+    return [one for number, one in enumerate(sent) if number not in failed]
+
+
+def _note(done: list[DeadLetter]) -> None:
+    for file in dict.fromkeys(one.file for one in done):
+        with _own(file.parent / REDRIVEN / file.name) as number:
+            lines = [one.line.encode() + b"\n" for one in done if one.file == file]
+            with open(number, "ab", closefd=False) as opened:
+                opened.writelines(lines)
+            os.fsync(number)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from redriving the same letters, which would be written twice."""
+    (folder / REDRIVEN).mkdir(exist_ok=True)
+    with _own(folder / REDRIVEN / ".lock") as number:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RedriveInProgressError(folder) from None
+        yield
+
+
+@contextmanager
+def _own(path: Path) -> Iterator[int]:
+    """A file to append to, made if need be. A link is refused: others may write into the folder of letters."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        number = os.open(path.name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def _lines(file: Path) -> Iterator[str]:
+    # Not all that ends a line for Python ends one here: keys and messages hold what they like.
+    with file.open(encoding="utf-8", newline="\n") as opened:
+        for line in opened:
+            yield line.removesuffix("\n")
+
+
+def _digest(line: str) -> bytes:
+    return hashlib.sha256(line.encode()).digest()
+
+
+def _parse(file: Path, line: str, is_redriven: bool) -> DeadLetter:
+    document: dict[str, Any] = json.loads(line)
+    if "entry" not in document:
+        return DeadLetter(
+            file=file,
+            line=line,
+            kind="kinesis",
+            stream=document["streamName"],
+            data=None if document["data"] is None else base64.b64decode(document["data"]),
+            key=document["partitionKey"],
+            explicit_hash_key=document["explicitHashKey"],
+            code=document["errorCode"],
+            why=": ".join(filter(None, (document["errorCode"], document["errorMessage"]))) or document["reason"],
+            time=document["time"],
+            is_redriven=is_redriven,
+        )
+    from penstock.proto.sink_gateway.v1 import sink_gateway_pb2
+
+    entry = sink_gateway_pb2.Entry.FromString(base64.b64decode(document["entry"]))
+    return DeadLetter(
+        file=file,
+        line=line,
+        kind=document["kind"],
+        stream=document["destination"],
+        data=entry.data,
+        key=entry.partition_key or None,
+        explicit_hash_key=entry.explicit_hash_key or None,
+        code=document["error_code"],
+        why=f"{document['error_code']}: {document['error_message']}",
+        time=datetime.fromtimestamp(document["time"], UTC).isoformat(timespec="milliseconds"),
+        is_redriven=is_redriven,
+    )
