@@ -133,11 +133,11 @@ async def test_all_can_be_done_with_the_keyboard(page: Page, services: World) ->
     async with console(services.endpoints(), allow_actions=True) as running:
         await ready(page, running.url, "consumers", "job-1")
         seen = []
-        for _ in range(15):
+        for _ in range(16):
             await page.press("Tab")
             seen.append(await page.eval("document.activeElement.textContent.trim().split('\\n')[0]"))
             assert await page.eval("getComputedStyle(document.activeElement).outlineStyle") == "solid", seen
-        assert seen[:12] == [
+        assert seen[:13] == [
             "Skip to content",
             "Penstock console",
             "Overview",
@@ -154,7 +154,7 @@ async def test_all_can_be_done_with_the_keyboard(page: Page, services: World) ->
             "Dark colours",
         ]
         # What scrolls sideways can be reached, then what is in it.
-        assert seen[13:15] == ["flights", "Release…"]
+        assert seen[14:16] == ["flights", "Release…"]
         await page.press("Enter")
         await page.until("document.title.startsWith('Release consumer')")
         await page.press("Tab")
@@ -367,7 +367,8 @@ async def test_a_thousand_shards_are_no_trouble(page: Page) -> None:
             await page.until("[...document.querySelectorAll('.shards tbody tr')].at(-1).innerText.includes('60 s')")
             # What one update keeps keys waiting for, beside what this browser needs to build such a page here and now.
             built = await page.eval(
-                "Math.max(...[1, 2, 3].map(() => { const began = performance.now(), all = document.createElement('div');"
+                "Math.max(...[1, 2, 3].map(() => {"
+                " const began = performance.now(), all = document.createElement('div');"
                 " all.innerHTML = document.querySelector('main').outerHTML; document.body.append(all);"
                 " all.getBoundingClientRect(); all.remove(); document.body.getBoundingClientRect();"
                 " return performance.now() - began; }))"
