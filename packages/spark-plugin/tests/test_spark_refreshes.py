@@ -1,5 +1,6 @@
 """Committed results that are computed again while a live stage reads them, and swapped in between micro-batches."""
 
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -7,11 +8,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from patience import PATIENCE_SECONDS
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 
 from penstock.operator_attributes import OperatorAttributes
 from penstock.spark_plugin import Pipeline
+from penstock.spark_plugin._stages.plans.batches import NotByBatchError, batch_plan
+from penstock.spark_plugin._stages.plans.plans import plans_of
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
@@ -23,8 +27,15 @@ class Table:
 
     def __init__(self) -> None:
         self.batches: dict[int, list[tuple[int, int]]] = {}
+        self.before: Callable[[], object] | None = None
+        """Called before a micro-batch is looked at."""
+        self.errors: list[Exception] = []
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        if self.before is not None:
+            self.before()
+        if self.errors:
+            raise self.errors.pop(0)
         self.batches[batch_id] = [(row["n"], row["total"]) for row in frame.collect()]
 
     @property
@@ -64,7 +75,7 @@ class World:
     def results(self) -> list[str]:
         return [folder.name for folder in (self.folder / "store/stages/totals").iterdir()]
 
-    def job(self, *, refresh: Any = "1s") -> Pipeline:
+    def job(self, *, refresh: Any = "1s", by_restart: bool = False) -> Pipeline:
         pipeline = Pipeline("rated", store=self.folder / "store")
         text = str(self.folder)
 
@@ -90,7 +101,10 @@ class World:
 
         @pipeline.op()
         def joined(numbers: DataFrame, totals: DataFrame) -> DataFrame:
-            return numbers.join(totals, numbers["n"] % KEYS == totals["k"]).select("n", "total")
+            rows = numbers.join(totals, numbers["n"] % KEYS == totals["k"])
+            if by_restart:
+                rows = rows.withColumn("at", F.current_timestamp())
+            return rows.select("n", "total")
 
         @pipeline.sink()
         def out(joined: DataFrame) -> Any:
@@ -108,12 +122,19 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def test_a_live_stage_reads_the_new_result(spark: SparkSession, world: World, until: Callable[..., None]) -> None:
-    """After each swap; no row is lost or doubled, results that nobody reads are removed, and explain tells it."""
+@pytest.mark.parametrize("by_restart", [False, True])
+def test_a_live_stage_reads_the_new_result(
+    spark: SparkSession, world: World, until: Callable[..., None], *, by_restart: bool
+) -> None:
+    """After each swap; no row is lost or doubled, results that nobody reads are removed, and explain says how.
+
+    The query runs on, unless its plan wants to be started with the result.
+    """
     world.put(10, 0, 1, 2)
-    pipeline = world.job()
+    pipeline = world.job(by_restart=by_restart)
     assert "refresh: 'totals' is computed again every 1 s" in pipeline.explain()
     run = pipeline.run(spark)
+    query, cached = run.queries["out"], set(spark.sparkContext._jsc.getPersistentRDDs())
     for swaps, rate in enumerate((10, 200, 3000)):
         if swaps:
             old = world.results
@@ -128,15 +149,23 @@ def test_a_live_stage_reads_the_new_result(spark: SparkSession, world: World, un
         assert world.table.rows == sorted(world.came)
     assert "refresh: 'totals' every 1 s, swapped in 2 times, the last time after" in run.explain()
     assert "with 3 rows" in run.explain()
+    reason = "the time of the micro-batch is used behind the join with the result"
+    assert run.refreshes["totals"].by_restart == ({"out": reason} if by_restart else {})
+    assert (f"\n  the query of 'out' is started again for it: {reason}\n" in run.explain()) is by_restart
+    assert (run.queries["out"] is query) is not by_restart
     assert run.queries["out"].isActive
     run.stop()
+    assert set(spark.sparkContext._jsc.getPersistentRDDs()) <= cached
 
 
-def test_a_swap_while_rows_stream_in(spark: SparkSession, world: World, until: Callable[..., None]) -> None:
+@pytest.mark.parametrize("by_restart", [False, True])
+def test_a_swap_while_rows_stream_in(
+    spark: SparkSession, world: World, until: Callable[..., None], *, by_restart: bool
+) -> None:
     """There is always a next file: each row is there once, and from one micro-batch on with the new rate."""
     for number in range(12):
         world.put(10, number)
-    run = world.job().run(spark)
+    run = world.job(by_restart=by_restart).run(spark)
     until(lambda: bool(world.table.batches), "no rows", query=run.queries["out"])
     world.set_rate(200)
     number = 12
@@ -164,11 +193,106 @@ def _rates(rows: list[tuple[int, int]]) -> list[int]:
     return [total - n % KEYS for n, total in rows]
 
 
+def test_a_micro_batch_that_has_begun_ends_with_the_result_it_began_with(
+    spark: SparkSession, world: World, until: Callable[..., None]
+) -> None:
+    """That result stays until then, whatever it is asked for again; the next micro-batch has the new one."""
+    begun, goes_on = threading.Event(), threading.Event()
+    world.table.before = lambda: (begun.set(), goes_on.wait(PATIENCE_SECONDS))
+    run = world.job().run(spark)
+    query, (old,) = run.queries["out"], world.results
+    world.put(10, 0, 1)
+    until(begun.is_set, "no micro-batch", query=query)
+    world.set_rate(200)
+    # It is committed, and waits for the micro-batch.
+    until(lambda: len(world.results) == 2 and run._swapping, run.explain)
+    assert run.refreshes["totals"].swaps == 0
+    world.put(200, 2)
+    world.table.before = None
+    goes_on.set()
+    until(lambda: run.refreshes["totals"].swaps == 1, run.explain)
+    until(lambda: world.all_came, "not all rows", query=query)
+    until(lambda: old not in world.results, "the old result is there")
+    assert world.table.rows == sorted(world.came)
+    assert run.queries["out"] is query
+    run.stop()
+
+
+def test_a_query_that_goes_on_and_fails_is_started_again(
+    spark: SparkSession, world: World, until: Callable[..., None]
+) -> None:
+    """With the result that it has come to; the error is the user's own, and the next refresh finds it running."""
+    run = world.job().run(spark, restart="on-failure")
+    world.set_rate(200)
+    until(lambda: run.refreshes["totals"].swaps == 1, run.explain)
+    query = run.queries["out"]
+    world.table.errors = [ConnectionError("no table")]
+    world.put(200, 0)
+    until(lambda: world.all_came, run.explain)
+    assert run.queries["out"] is not query
+    place = f"{Table.__call__.__code__.co_filename}:{Table.__call__.__code__.co_firstlineno + 4}, in __call__"
+    assert f"again after: ConnectionError: no table ({place})" in run.explain()
+    world.set_rate(3000)
+    until(lambda: run.refreshes["totals"].swaps == 2, run.explain)
+    world.put(3000, 1)
+    until(lambda: world.all_came, run.explain)
+    assert world.table.rows == sorted(world.came)
+    run.stop()
+
+
+def test_queries_that_are_started_again_say_why(spark: SparkSession) -> None:
+    """Whatever keeps state, or would be another thing in a batch job, behind the join with a result."""
+    live = spark.readStream.format("rate").load().withColumn("k", F.col("value") % 3)
+    totals = spark.range(3).withColumnRenamed("id", "k").hint("broadcast")
+    joined = live.join(totals, "k")
+
+    def reason(frame: DataFrame) -> str:
+        plans = plans_of(frame)
+        try:
+            batch_plan(frame, plans, lambda node: plans.holds(node, totals))
+        except NotByBatchError as error:
+            return str(error)
+        return ""
+
+    def line(offset: int) -> str:
+        return f"{__file__}:{reason.__code__.co_firstlineno + offset}"
+
+    counted = joined.groupBy((F.col("k") + 1).alias("k")).count()
+    assert (
+        reason(counted)
+        == f"Aggregate, for which Spark keeps state, at {line(11)} stands behind the join with the result"
+    )
+    assert reason(joined.dropDuplicates(["k"])) == (
+        "Deduplicate, for which Spark keeps state, stands behind the join with the result"
+    )
+    assert reason(joined.withWatermark("timestamp", "1 minute")) == "a watermark stands behind the join with the result"
+    assert reason(joined.where("timestamp < now()")) == (
+        "the time of the micro-batch is used behind the join with the result"
+    )
+    assert reason(joined.join(live.select("value"), "value")) == "it joins the result with 2 streams"
+    assert reason(totals.join(live, "k", "left")) == "Spark has no LEFT OUTER join with a stream on that side"
+    assert reason(live) == "the plan of its query does not hold the result as it was handed over"
+    live.createOrReplaceTempView("live_numbers")
+    spark.range(2).createOrReplaceTempView("two")
+    asked = spark.sql("select * from live_numbers where k in (select id from two)")
+    assert reason(asked.join(totals, "k")) == "a subquery stands before the join with the result"
+
+    before = live.withWatermark("timestamp", "1 minute").groupBy(F.window("timestamp", "1 minute"), "k").count()
+    for goes_on in (
+        joined.where("value > 1").select("k", F.explode(F.array("value", "k")).alias("x")),
+        joined.mapInPandas(lambda frames: frames, joined.schema),
+        live.join(totals, "k", "left_anti"),
+        totals.join(live, "k", "right"),
+        before.join(totals, "k"),
+    ):
+        assert reason(goes_on) == ""
+
+
 def test_a_query_that_does_not_start_goes_on_as_before(
     spark: SparkSession, world: World, until: Callable[..., None]
 ) -> None:
     """With the result of before, from its checkpoint; the next refresh is swapped in."""
-    run = world.job().run(spark)
+    run = world.job(by_restart=True).run(spark)
     query = run.queries["out"]
     world.put(10, 0)
     until(lambda: world.all_came, "not all rows", query=query)

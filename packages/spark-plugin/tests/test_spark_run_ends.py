@@ -16,6 +16,7 @@ from penstock.spark_plugin._stages.plans.session_jobs import ClassicJobs
 from penstock.spark_plugin._stages.run.causes import words
 from penstock.spark_plugin._stages.run.lookup import StageLookup
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
+from penstock.spark_plugin._stages.run.swapping import Kept, LiveQuery
 from penstock.spark_plugin._stages.store import store as stage_store
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
 from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
@@ -71,8 +72,9 @@ def run_of(folder: Path, **queries: Query) -> tuple[PipelineRun, list[Frame]]:
     job.apply(StageStarted(stage_id=plan.stages[0].id))
     run = PipelineRun(plan, job, store, clock=time.monotonic)
     frames = [Frame(), Frame()]
-    given: Any = queries, frames
-    run.deploy(plan.stages[0], *given)
+    given: Any = queries
+    kept: Any = [Kept(frame, str(number)) for number, frame in enumerate(frames)]  # type: ignore[arg-type]
+    run.deploy(plan.stages[0], {sink: LiveQuery(query=query, kept=kept) for sink, query in given.items()})
     return run, frames
 
 

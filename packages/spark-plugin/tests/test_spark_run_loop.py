@@ -143,8 +143,8 @@ def test_a_wider_stage_that_was_lost_has_its_slots_before_live_ones(tmp_path: Pa
     parts = Parts(StageStore(tmp_path), made, slots=2)
 
     class Live(Runner):
-        def deploy_live(self, stage: Stage) -> tuple[dict[str, Any], list[Any]]:
-            return {}, []
+        def deploy_live(self, stage: Stage) -> dict[str, Any]:
+            return {}
 
     def lose(stage: Stage) -> None:
         if stage.name == "wide" and runner.ran.count("wide") == 1:

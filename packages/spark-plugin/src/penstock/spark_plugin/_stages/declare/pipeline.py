@@ -187,8 +187,10 @@ class Pipeline:
             refresh: How often its committed result is computed again, with what it reads and what bounded stages read
                 of it, while a live stage goes on with the rows of before: a timedelta, or a text such as `"6h"`. Where
                 a source holds something else by then, or cannot be looked into, the live queries that read the result
-                are started again from their checkpoints with the new one, between two micro-batches; the old one is
-                removed. A refresh that fails keeps the old one, and is tried again. Default: never.
+                read the new one from their next micro-batch on; the old one is removed. A query that is written by
+                `foreachBatch`, and keeps no state behind its join with the result, runs on; another is started again
+                from its checkpoint, and `PipelineRun.explain` says why. A refresh that fails keeps the old one, and is
+                tried again. Default: never.
         """
         _refuse(misplaced, "op")
 

@@ -15,6 +15,7 @@ from penstock.spark_plugin._stages.fingerprints.sources import session_fingerpri
 from penstock.spark_plugin._stages.plans.cut import find_cuts
 from penstock.spark_plugin._stages.plans.plans import plans_of
 from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
+from penstock.spark_plugin._stages.run.swapping import Given, Kept
 from penstock.spark_plugin._stages.store.api import PipelineStore, StageResult
 from penstock.spark_plugin._stages.store.pins import Pin
 from penstock.spark_plugin.errors import PipelineDefinitionError
@@ -49,9 +50,10 @@ class StageBuilder:
         self._held: dict[str, str] = {}
         self._dams: set[tuple[str, str]] = set()
         self._keeps = True
+        self._given: list[Given] = []
         self.warnings: list[str] = []
         """What was found in the functions of live stages that should be declared, and in what sources hold."""
-        self.kept: dict[str, list[DataFrame]] = {}
+        self.kept: dict[str, list[Kept]] = {}
         """What is kept in memory, by id of the stage that reads it: committed results for as long as a live stage runs,
         and what a bounded stage that runs needs twice."""
 
@@ -182,10 +184,17 @@ class StageBuilder:
             one = self._declared[name]
             return self._call(one, *(_limited(one, frame) for frame in self._inputs(stage, name, built)))
 
+    def live_writer(self, stage: Stage, sink: str) -> tuple[Any, list[Given]]:
+        """What a live sink's function gives, and the committed results that it was made with."""
+        with self._lock:
+            self._given = []
+            writer = self.writer(stage, sink, {})
+            return writer, self._given
+
     def let_go(self, stage: Stage) -> None:
         """Forget what is kept in memory for a stage."""
-        for frame in self.kept.pop(stage.id, []):
-            frame.unpersist()
+        for one in self.kept.pop(stage.id, []):
+            one.frame.unpersist()
 
     def _build(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> DataFrame:
         if name not in built:
@@ -198,7 +207,7 @@ class StageBuilder:
                     self._look_for_dams(one, built[name])
                 elif self._is_needed_twice(stage, name):
                     built[name] = built[name].persist()
-                    self.kept.setdefault(stage.id, []).append(built[name])
+                    self.kept.setdefault(stage.id, []).append(Kept(built[name]))
         return built[name]
 
     def _is_needed_twice(self, stage: Stage, name: str) -> bool:
@@ -257,11 +266,12 @@ class StageBuilder:
         if not reader.bounded and self._keeps:
             # Every micro-batch reads it: from memory that takes less than half of the time.
             frame = self._keyed(frame, self._declared[vertex].keys, folder).persist()
-            self.kept.setdefault(reader.id, []).append(frame)
+            self.kept.setdefault(reader.id, []).append(Kept(frame, f"{folder.location} {vertex}"))
         result = folder.committed() if not folder.shows_size else None
         if result is not None and result.size_bytes <= self._jobs.broadcast_bytes():
             # What Spark itself does with files of that size.
             frame = frame.hint("broadcast")
+        self._given.append(Given(stage.id, frame))
         return frame
 
     def _keyed(self, frame: DataFrame, keys: tuple[str, ...], folder: StageResult) -> DataFrame:

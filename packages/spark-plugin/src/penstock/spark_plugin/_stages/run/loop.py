@@ -153,7 +153,7 @@ class RunLoop:
                 self._running[pool.submit(context.run, self._claims.run_bounded, stage)] = (stage, span)
                 return True
             try:
-                self._run.deploy(stage, *self._runner.deploy_live(stage))
+                self._run.deploy(stage, self._runner.deploy_live(stage))
             except Exception as error:
                 self._failed(stage, span, error)
             else:

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any
 
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -33,11 +32,13 @@ from penstock.operator_attributes import (
     mermaid,
 )
 from penstock.spark_plugin._reading.progress.listener import kinesis_progress
+from penstock.spark_plugin._stages.plans.batches import BatchPlan, NotByBatchError
 from penstock.spark_plugin._stages.run.builder import StageBuilder
 from penstock.spark_plugin._stages.run.causes import words
 from penstock.spark_plugin._stages.run.refreshing import LiveRefreshes, RefreshProgress
 from penstock.spark_plugin._stages.run.restarts import NEVER, QueryRestarts, Restart, RestartPolicy
 from penstock.spark_plugin._stages.run.runner import StageRunner
+from penstock.spark_plugin._stages.run.swapping import BatchSwap, Kept, LiveQuery
 from penstock.spark_plugin._stages.store.api import PipelineStore
 from penstock.spark_plugin.errors import PipelineError, StoreLostError
 
@@ -73,7 +74,7 @@ class PipelineRun:
         self._runner: StageRunner | None = None
         self._stopping = threading.Event()
         self._watch = threading.Thread(target=self._watch_queries, name="penstock live stages", daemon=True)
-        self._materialised: list[DataFrame] = []
+        self._queries: dict[str, LiveQuery] = {}
         self._looking = threading.Lock()
         scheduler.observe(self._look_at_queries)
 
@@ -103,7 +104,13 @@ class PipelineRun:
     @property
     def refreshes(self) -> Mapping[str, RefreshProgress]:
         """The results that are computed again while the run goes on, by the operator's name."""
-        return dict(self._refreshes.progress) if self._refreshes is not None else {}
+        if self._refreshes is None:
+            return {}
+        readers = self._refreshes.readers
+        return {
+            name: replace(progress, by_restart=self._by_restart(readers[name]))
+            for name, progress in self._refreshes.progress.items()
+        }
 
     def explain(self) -> str:
         """The plan with how far each stage has come, what is computed again, and what should be declared."""
@@ -191,11 +198,11 @@ class PipelineRun:
                     )
         self._stop_queries()
 
-    def deploy(self, stage: Stage, queries: Mapping[str, StreamingQuery], inputs: Sequence[DataFrame]) -> None:
-        """Take over the queries of a live stage, and the committed results that are kept in memory for them."""
-        self._live[stage.id] = list(queries)
-        self.queries.update(queries)
-        self._materialised += inputs
+    def deploy(self, stage: Stage, started: Mapping[str, LiveQuery]) -> None:
+        """Take over the queries of a live stage, by sink."""
+        self._live[stage.id] = list(started)
+        for sink, one in started.items():
+            self._take_over(sink, one)
         if self._restarts is not None and not self._watch.is_alive():
             self._watch.start()
 
@@ -214,58 +221,109 @@ class PipelineRun:
         return self._scheduler.state(stage.id)
 
     def swap(self, stages: Sequence[Stage], runner: StageRunner, pin: Callable[[StageBuilder], None]) -> bool:
-        """Start the queries of live stages again, between two micro-batches, on the results of another runner.
+        """Have the queries of live stages read the results of another runner, from one micro-batch on.
+
+        Where a query's plan allows it the running query goes on, else it is started again between two micro-batches.
 
         Args:
             stages: Live stages; those that have ended are left as they are.
-            runner: Starts the queries.
+            runner: Makes the plans of queries, and starts them.
             pin: Called with the builder of the results that are read from then on, when nobody reads the others.
 
         Returns:
             Whether it was done: not in a run that is being stopped.
 
         Raises:
-            Exception: A query cannot be started with these results; it goes on with those of before.
+            Exception: A query cannot be started with these results, or go on; all go on with those of before.
         """
         sinks = [(stage, sink) for stage in stages for sink in self._live.get(stage.id, ())]
-        for stage, sink in sinks:
-            runner.builder.check(stage, sink)  # a query that runs is not stopped for what cannot run
+        plans = self._next_plans(sinks, runner)
         with self._looking:
             self._swapping.update(stage.id for stage in stages)
         try:
             running = [(stage, sink) for stage, sink in sinks if self.queries[sink].isActive]
-            for _, sink in running:
+            again = [(stage, sink) for stage, sink in running if sink not in plans]
+            before: dict[BatchSwap, BatchPlan] = {}
+            for _, sink in again:
                 self._stop_between_batches(sink)
-            self._let_go()
-            if self._stopping.is_set():
+            for sink, (plan, _) in plans.items():
+                if (swap := self._queries[sink].swap) is not None:
+                    before[swap] = swap.plan
+                    swap.use(plan)
+            if not all(swap.settle(self._stopping) for swap in before) or self._stopping.is_set():
                 return False
             pin(runner.builder)
             try:
-                for stage, sink in running:
-                    self._start(stage, sink, runner)
+                for stage, sink in again:
+                    self._take_over(sink, runner.start(stage, sink))
             except Exception:
-                self._start_again_as_before(running, pin)
+                self._go_on_as_before(again, before, pin)
                 raise
             self._runner = runner
             if self._restarts is not None:
                 self._restarts.use(runner)
+            for sink, (_, kept) in plans.items():
+                self._take_over(sink, replace(self._queries[sink], kept=kept))
             return True
         finally:
             with self._looking:
                 self._swapping.clear()
+            self._release(one for _, kept in plans.values() for one in kept)
 
-    def _start(self, stage: Stage, sink: str, runner: StageRunner) -> None:
-        self.queries[sink], inputs = runner.restart(stage, sink)
-        self._materialised += inputs
+    def _next_plans(
+        self, sinks: Sequence[tuple[Stage, str]], runner: StageRunner
+    ) -> dict[str, tuple[BatchPlan, Sequence[Kept]]]:
+        """Of the queries that can go on, by sink. Raises: Exception: A query cannot read these results."""
+        plans: dict[str, tuple[BatchPlan, Sequence[Kept]]] = {}
+        try:
+            for stage, sink in sinks:
+                if (swap := self._queries[sink].swap) is not None:
+                    with contextlib.suppress(NotByBatchError):
+                        plans[sink] = runner.next_plan(stage, sink)
+                        if swap.takes(plans[sink][0]):
+                            continue
+                        self._release(plans.pop(sink)[1])
+                runner.builder.check(stage, sink)  # a query that runs is not stopped for what cannot run
+        except BaseException:
+            self._release(one for _, kept in plans.values() for one in kept)
+            raise
+        return plans
 
-    def _start_again_as_before(self, sinks: Sequence[tuple[Stage, str]], pin: Callable[[StageBuilder], None]) -> None:
+    def _take_over(self, sink: str, started: LiveQuery) -> None:
+        before = self._queries.get(sink)
+        self._queries[sink], self.queries[sink] = started, started.query
+        if before is not None:
+            self._release(before.kept)
+
+    def _release(self, kept: Iterable[Kept]) -> None:
+        """Let go of what no query reads any more: Spark keeps a result once, whoever wants it kept."""
+        read = {one.location for query in self._queries.values() for one in query.kept}
+        with contextlib.ExitStack() as ending:
+            for one in kept:
+                if one.location not in read:
+                    ending.callback(one.frame.unpersist)
+
+    def _by_restart(self, stages: Sequence[Stage]) -> dict[str, str]:
+        sinks = (sink for stage in stages for sink in self._live.get(stage.id, ()))
+        return {sink: reason for sink in sinks if (reason := self._queries[sink].by_restart)}
+
+    def _go_on_as_before(
+        self,
+        sinks: Sequence[tuple[Stage, str]],
+        plans: Mapping[BatchSwap, BatchPlan],
+        pin: Callable[[StageBuilder], None],
+    ) -> None:
         for _, sink in sinks:
             self.queries[sink].stop()
+        for swap, plan in plans.items():
+            swap.use(plan)
+        for swap in plans:
+            swap.settle(self._stopping)
         assert self._runner is not None
         pin(self._runner.builder)
         for stage, sink in sinks:
             try:
-                self._start(stage, sink, self._runner)
+                self._take_over(sink, self._runner.start(stage, sink))
             except Exception as error:
                 with self._looking:
                     self._take_failure(stage.id, sink, error)
@@ -285,10 +343,9 @@ class PipelineRun:
                 ending.callback(query.stop)
 
     def _let_go(self) -> None:
-        frames, self._materialised = self._materialised, []
-        with contextlib.ExitStack() as ending:
-            for frame in frames:
-                ending.callback(frame.unpersist)
+        kept = [one for query in self._queries.values() for one in query.kept]
+        self._queries = {sink: replace(query, kept=()) for sink, query in self._queries.items()}
+        self._release(kept)
 
     def _end_watch(self) -> None:
         self._stopping.set()
@@ -342,12 +399,11 @@ class PipelineRun:
 
     def _start_again(self, stage_id: str, sink: str, restarts: "LiveRestarts") -> None:
         try:
-            query, inputs = restarts.start(self.plan.stage(stage_id), sink)
+            started = restarts.start(self.plan.stage(stage_id), sink)
         except Exception as error:
             self._take_failure(stage_id, sink, error)
         else:
-            self.queries[sink] = query
-            self._materialised += inputs
+            self._take_over(sink, started)
 
 
 class LiveRestarts:
@@ -390,10 +446,10 @@ class LiveRestarts:
         """Whether that is now."""
         return self.waits(sink) and self._clock() >= self._due[sink]
 
-    def start(self, stage: Stage, sink: str) -> tuple[StreamingQuery, list[DataFrame]]:
+    def start(self, stage: Stage, sink: str) -> LiveQuery:
         """Start it."""
         del self._due[sink]
-        return self._runner.restart(stage, sink)
+        return self._runner.start(stage, sink)
 
 
 def arriving_bytes_per_second(recent: Iterable[StreamingQueryProgress | Mapping[str, Any]]) -> float:

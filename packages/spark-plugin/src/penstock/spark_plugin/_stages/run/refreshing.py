@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.operator_attributes import StageState
@@ -42,6 +42,8 @@ class RefreshProgress:
     """Of the last new result."""
     error: str = ""
     """Why the last refresh failed, so that the result of before is still read; empty if it did not."""
+    by_restart: Mapping[str, str] = field(default_factory=dict)
+    """Sinks whose queries are started again to read a new result, and why; all others go on."""
 
     def line(self, operator: str) -> str:
         """For people."""
@@ -53,6 +55,8 @@ class RefreshProgress:
             text += ", being computed"
         if self.error:
             text += f"; FAILED, and the result of before is still read: {self.error}"
+        for sink, reason in self.by_restart.items():
+            text += f"\n  the query of {sink!r} is started again for it: {reason}"
         return text
 
 
@@ -88,6 +92,8 @@ class LiveRefreshes:
         self._working: tuple[Refresh, StageRunner, StageClaims] | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="penstock refreshes", daemon=True)
+        self.readers = {one.operator: one.readers for one in refreshes}
+        """The live stages that read it, by the operator's name."""
         self.progress = {one.operator: RefreshProgress(every_seconds=one.every_seconds) for one in refreshes}
         """By the operator's name."""
 

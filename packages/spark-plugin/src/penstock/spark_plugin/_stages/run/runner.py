@@ -3,18 +3,22 @@
 import re
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.operator_attributes import Stage, VertexKind
+from penstock.spark_plugin._stages.plans.batches import BatchPlan, NotByBatchError
 from penstock.spark_plugin._stages.plans.plans import plans_of
 from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
 from penstock.spark_plugin._stages.run.builder import StageBuilder
 from penstock.spark_plugin._stages.run.checkpoints import Checkpoints
 from penstock.spark_plugin._stages.run.readers import check_query
+from penstock.spark_plugin._stages.run.swapping import BatchSwap, Kept, LiveQuery, plan_of_batches
 from penstock.spark_plugin._stages.store.api import PipelineStore, StageResult
 from penstock.spark_plugin._stages.store.store import CommittedStage
 from penstock.spark_plugin._telemetry import current_traceparent
@@ -28,9 +32,18 @@ class StageRunner:
     """Runs the stages of one pipeline in one session."""
 
     def __init__(
-        self, pipeline: str, builder: StageBuilder, spark: SparkSession, store: PipelineStore, *, resume: bool
+        self,
+        pipeline: str,
+        builder: StageBuilder,
+        spark: SparkSession,
+        store: PipelineStore,
+        *,
+        resume: bool,
+        refreshed: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
+        """`refreshed`: ids of the stages whose results are computed again for a live stage, by that one's id."""
         self._pipeline = pipeline
+        self._refreshed = refreshed or {}
         self.builder = builder
         """Of what it runs."""
         self._jobs = jobs_of(spark)
@@ -85,64 +98,91 @@ class StageRunner:
             raise self._wrong_writer(sink, writer, "a DataFrameWriter (`df.write…`)")
         writer.save()
 
-    def deploy_live(self, stage: Stage) -> tuple[dict[str, StreamingQuery], list[DataFrame]]:
-        """Start the queries of a live stage, by sink, from their checkpoints where there are any.
+    def deploy_live(self, stage: Stage) -> dict[str, LiveQuery]:
+        """Start the queries of a live stage, by sink, from their checkpoints where there are any."""
+        started: dict[str, LiveQuery] = {}
+        try:
+            for sink in self._sinks(stage):
+                started[sink] = self.start(stage, sink)
+        except BaseException:
+            for one in started.values():
+                one.query.stop()
+                for kept in one.kept:
+                    kept.frame.unpersist()
+            raise
+        return started
 
-        With them come the committed results that stay in memory for as long as they run.
+    def start(self, stage: Stage, sink: str) -> LiveQuery:
+        """Start the query of a live sink, from its checkpoint where there is one."""
+        try:
+            with self._job_group(stage):
+                return self._start(stage, sink)
+        except BaseException:
+            self.builder.let_go(stage)
+            raise
+
+    def next_plan(self, stage: Stage, sink: str) -> tuple[BatchPlan, Sequence[Kept]]:
+        """What the running query of a sink would do with its micro-batches, to read the results of this runner.
+
+        Raises:
+            NotByBatchError: It has to be started again for that.
+            Exception: It cannot read them.
         """
-        queries: dict[str, StreamingQuery] = {}
         try:
-            with self._job_group(stage):
-                for sink in self._sinks(stage):
-                    queries[sink] = self._start(stage, sink)
-        except BaseException:
-            for query in queries.values():
-                query.stop()
-            self.builder.let_go(stage)
-            raise
-        return queries, self.builder.kept.pop(stage.id, [])
-
-    def restart(self, stage: Stage, sink: str) -> tuple[StreamingQuery, list[DataFrame]]:
-        """Start the query of a live sink once more; see `deploy_live`."""
-        try:
-            with self._job_group(stage):
-                query = self._start(stage, sink)
+            writer, given = self.builder.live_writer(stage, sink)
+            plan, _ = plan_of_batches(self._checked(sink, writer), given, self._refreshed.get(stage.id, frozenset()))
         except BaseException:
             self.builder.let_go(stage)
             raise
-        return query, self.builder.kept.pop(stage.id, [])
+        return plan, self.builder.kept.pop(stage.id, [])
 
     def next_batch(self, sink: str) -> int | None:
         """The micro-batch that a sink's query comes to next; None if that cannot be seen."""
         return self._checkpoints.next_batch(self._locations[sink])
 
-    def _start(self, stage: Stage, sink: str) -> StreamingQuery:
-        writer = self.builder.writer(stage, sink, {})
-        if not self._jobs.is_stream_writer(writer):
-            if callable(stop := getattr(writer, "stop", None)):
-                stop()  # a query that nobody would stop
-            raise self._wrong_writer(sink, writer, "a DataStreamWriter (`df.writeStream…`)")
-        trigger = self.builder.declared(sink).trigger
-        if trigger:
+    def _start(self, stage: Stage, sink: str) -> LiveQuery:
+        writer, given = self.builder.live_writer(stage, sink)
+        writer = self._checked(sink, writer)
+        declared = self.builder.declared(sink)
+        if declared.trigger:
             try:
-                writer = writer.trigger(**trigger)
+                writer = writer.trigger(**declared.trigger)
             except (TypeError, PySparkException) as error:
-                site = self.builder.declared(sink).call_site
                 raise PipelineDefinitionError(
-                    f"sink {sink!r} ({site}) has the trigger {dict(trigger)}, which Spark does not take: {error}"
+                    f"sink {sink!r} ({declared.call_site}) has the trigger {dict(declared.trigger)}, which Spark does "
+                    f"not take: {error}"
                 ) from error
         self._store.mend_checkpoint(sink)
-        plans, declared = plans_of(writer), self.builder.declared(sink)
+        plans = plans_of(writer)
         sources = plans.live_sources(plans.written(writer))
         check_query(declared, sources)
         checkpoint = self._checkpoints.location(declared, writer, sources)
         if "queryname" not in plans.options(writer):
             writer = writer.queryName(_UNSAFE.sub("_", f"{self._pipeline}_{sink}"))
+        swap, by_restart = None, ""
+        refreshed = self._refreshed.get(stage.id, frozenset())
+        if any(one.stage_id in refreshed for one in given):
+            try:
+                plan, stream = plan_of_batches(writer, given, refreshed)
+            except NotByBatchError as error:
+                by_restart = str(error)
+            else:
+                function = plans.batch_function(writer)
+                assert function is not None
+                swap = BatchSwap(plan, function)
+                writer = plans.write_instead(writer, stream).foreachBatch(swap)
         query: StreamingQuery = writer.option("checkpointLocation", checkpoint).start()
         self._locations[sink] = checkpoint
         if declared.started is not None:
             declared.started()
-        return query
+        return LiveQuery(query=query, kept=self.builder.kept.pop(stage.id, []), swap=swap, by_restart=by_restart)
+
+    def _checked(self, sink: str, writer: Any) -> Any:
+        if not self._jobs.is_stream_writer(writer):
+            if callable(stop := getattr(writer, "stop", None)):
+                stop()  # a query that nobody would stop
+            raise self._wrong_writer(sink, writer, "a DataStreamWriter (`df.writeStream…`)")
+        return writer
 
     def _sinks(self, stage: Stage) -> list[str]:
         return [name for name in stage.vertices if self.builder.declared(name).kind is VertexKind.SINK]

@@ -15,7 +15,7 @@ from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerC
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin._interpreters import check_session
 from penstock.spark_plugin._settings import missing_settings
-from penstock.spark_plugin._stages.declare.refreshes import find_refreshes
+from penstock.spark_plugin._stages.declare.refreshes import find_refreshes, refreshed_by_reader
 from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
 from penstock.spark_plugin._stages.run.bars import RunBars
 from penstock.spark_plugin._stages.run.builder import StageBuilder
@@ -83,11 +83,14 @@ def run_pipeline(
         )
         run.warnings = builder.warnings
         check_consumers(pipeline.readers(), builder)
+        refreshes = find_refreshes(pipeline.declared, plan)
         results = store.results_identity() if service is not None else ""
         owner = f"{job.job_id}#{secrets.token_urlsafe(16)}"
 
         def create(builder: StageBuilder, *, resume: bool = True) -> tuple[StageRunner, StageClaims]:
-            runner = StageRunner(pipeline.name, builder, spark, store, resume=resume)
+            runner = StageRunner(
+                pipeline.name, builder, spark, store, resume=resume, refreshed=refreshed_by_reader(refreshes)
+            )
             claims = StageClaims(
                 runner,
                 builder,
@@ -130,7 +133,7 @@ def run_pipeline(
                 resumed=before.refreshing if before is not None and going_on else None,
                 clock=clock,
             )
-            run.refresh(LiveRefreshes(find_refreshes(pipeline.declared, plan), parts), runner)
+            run.refresh(LiveRefreshes(refreshes, parts), runner)
     except BaseException:
         run.stop()
         raise

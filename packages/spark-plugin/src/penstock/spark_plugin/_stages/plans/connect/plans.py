@@ -104,6 +104,21 @@ class ConnectPlans:
         writer._write_stream._child = cast(ConnectDataFrame, frame)._plan
         return writer
 
+    def batch_function(self, writer: Any) -> None:
+        """The server calls it, in a process of its own."""
+
+    def holds(self, node: PlanNode, frame: DataFrame) -> bool:
+        return False
+
+    def knows_the_time(self, node: PlanNode) -> bool:
+        return True
+
+    def has_subqueries(self, node: PlanNode) -> bool:
+        return True
+
+    def join_type(self, node: PlanNode) -> str:
+        return ""
+
     def fingerprint(self, frame: DataFrame) -> str:
         return digest(frame.schema.json(), relation_fingerprint(_relation(frame)))
 
