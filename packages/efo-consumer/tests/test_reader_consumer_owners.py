@@ -22,6 +22,7 @@ import pytest
 from penstock.aws import AwsOptions, AwsSession, BackoffPolicy
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
+    CheckpointError,
     CheckpointStore,
     CheckpointTakenOverError,
     Consumer,
@@ -30,6 +31,7 @@ from penstock.efo_consumer import (
     EfoConsumerConfigError,
     ReaderConfig,
     RecordPublisherConfig,
+    S3CheckpointStore,
     ShardPosition,
     SqliteCheckpointStore,
     StreamPositions,
@@ -68,8 +70,9 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningEmulator]:
     delays = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
-    with running_emulator(enforce_limits=False, companions=("dynamodb",), **delays) as running:
+    with running_emulator(enforce_limits=False, companions=("dynamodb", "s3"), **delays) as running:
         monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", running.endpoints["dynamodb"])
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", running.endpoints["s3"])
         running.client().create_stream(StreamName="orders", ShardCount=1)
         yield running
 
@@ -101,6 +104,13 @@ def at(number: int) -> StreamPositions:
     return StreamPositions({"orders": {"shardId-000000000000": ShardPosition.after(str(number))}})
 
 
+def bucket_of(emulator: RunningEmulator) -> str:
+    """The URL of a folder in a new bucket."""
+    bucket = f"checkpoints-{uuid.uuid4().hex}"
+    emulator.client("s3").create_bucket(Bucket=bucket)
+    return f"s3://{bucket}/of consumers"
+
+
 def store_of(kind: str, emulator: RunningEmulator, folder: Path) -> tuple[CheckpointStore, Any]:
     """A place for checkpoints, and a call that puts what older code had written there."""
     if kind == "sqlite":
@@ -110,6 +120,8 @@ def store_of(kind: str, emulator: RunningEmulator, folder: Path) -> tuple[Checkp
                 connection.executescript(OLD_FILE)
 
         return SqliteCheckpointStore(folder / "billing.db"), write_file
+    if kind == "s3":
+        return S3CheckpointStore(AwsSession(emulator_options(emulator.endpoint_url)), bucket_of(emulator)), None
     client, table = emulator.client("dynamodb"), f"checkpoints-{uuid.uuid4().hex}"
     client.create_table(
         TableName=table,
@@ -143,7 +155,7 @@ async def test_checkpoints_without_a_number_are_read_and_claimed(
     await store.close()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
+@pytest.mark.parametrize("kind", ["sqlite", "dynamodb", "s3"])
 async def test_only_the_newest_claim_of_a_stream_saves(kind: str, emulator: RunningEmulator, tmp_path: Path) -> None:
     """Also while nobody has saved anything since; who claimed other streams of the name is not disturbed."""
     store, _ = store_of(kind, emulator, tmp_path)
@@ -172,7 +184,7 @@ async def first_batch(consumer: Consumer) -> ConsumerBatch:
     raise AssertionError("the consumer ended")
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
+@pytest.mark.parametrize("kind", ["sqlite", "dynamodb", "s3"])
 async def test_a_paused_consumer_saves_nothing_over_its_successor(
     kind: str, emulator: RunningEmulator, tmp_path: Path
 ) -> None:
@@ -181,6 +193,9 @@ async def test_a_paused_consumer_saves_nothing_over_its_successor(
     stores = [store_of(kind, emulator, tmp_path)[0]] * 2
     if kind == "sqlite":
         stores = [SqliteCheckpointStore(tmp_path / "billing.db") for _ in range(2)]
+    elif kind == "s3":  # each with what it has seen itself
+        session, url = AwsSession(emulator_options(emulator.endpoint_url)), bucket_of(emulator)
+        stores = [S3CheckpointStore(session, url) for _ in range(2)]
 
     def consumer(store: CheckpointStore) -> Consumer:
         return Consumer(
@@ -467,3 +482,96 @@ def test_what_is_no_registry_is_refused(registry: str) -> None:
     """Before anything is asked; a path is a `Path`."""
     with pytest.raises(EfoConsumerConfigError, match="registry"):
         Consumer("orders", efo="billing", registry=registry)
+
+
+KILLED = """
+import asyncio, sys
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import Consumer
+
+async def main(url, ca_file, checkpoints):
+    aws = emulator_options(url, ca_file)
+    options = {"start": "TRIM_HORIZON", "checkpoints": checkpoints, "aws": aws, "max_records": 1}
+    async with Consumer("orders", name="billing", **options) as one:
+        number = 0
+        async for batch in one:
+            number += 1
+            if number == 3:
+                print("in the middle", flush=True)
+                await asyncio.Event().wait()
+            await one.checkpoint(batch)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_killed_consumer_goes_on_from_its_checkpoint_on_s3(emulator: RunningEmulator) -> None:
+    """By the URL alone; and the object that it left is one that no older claim replaces."""
+    put(emulator, b"0", b"1", b"2", b"3")
+    url = bucket_of(emulator)
+    arguments = (sys.executable, "-c", KILLED, emulator.tls_endpoint_url, str(emulator.ca_file), url)
+    process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    async with asyncio.timeout(120):
+        assert await process.stdout.readline() == b"in the middle\n"
+    process.kill()
+    await process.wait()
+    rows: list[bytes] = []
+    async with Consumer("orders", name="billing", checkpoints=url, aws=aws(emulator), max_records=1) as consumer:
+        async with asyncio.timeout(120):
+            async for batch in consumer:
+                rows += batch.records.column("data").to_pylist()
+                await consumer.checkpoint(batch)
+                if len(rows) == 2:
+                    break
+    assert rows == [b"2", b"3"]
+    bucket = url.split("/")[2]
+    keys = [one["Key"] for one in emulator.client("s3").list_objects_v2(Bucket=bucket)["Contents"]]
+    assert keys == ["of consumers/.conditions", "of consumers/billing.json"]
+
+
+async def test_a_place_on_s3_that_cannot_keep_checkpoints_is_told(emulator: RunningEmulator) -> None:
+    """A URL of something else at once; a bucket that is not there, and an object that is no checkpoint, when used."""
+    for url in ("gs://bucket/folder", "s3://", "s3://bucket/a?b"):
+        with pytest.raises(EfoConsumerConfigError) as refused:
+            Consumer("orders", name="billing", checkpoints=url)
+        assert str(refused.value) == (
+            f"checkpoints: is {url!r}: write s3://BUCKET/FOLDER, or give the Path of a file, or a store"
+        )
+    session = AwsSession(emulator_options(emulator.endpoint_url))
+    store = S3CheckpointStore(session, "s3://not-there")
+    with pytest.raises(CheckpointError) as raised:
+        await store.load("billing")
+    await store.close()
+    assert raised.value.reason.startswith("s3://not-there/billing.json: ")
+    assert raised.value.reason.endswith(": create the bucket, or look at the region and the account")
+    url = bucket_of(emulator)
+    bucket = url.split("/")[2]
+    emulator.client("s3").put_object(Bucket=bucket, Key="of consumers/odd.json", Body=b"[]")
+    store = S3CheckpointStore(session, url)
+    with pytest.raises(CheckpointError) as raised:
+        await store.load("odd")
+    await store.close()
+    assert raised.value.reason.startswith(f"{url}/odd.json holds no positions: ")
+
+
+async def test_a_service_that_ignores_conditions_keeps_no_checkpoints(
+    emulator: RunningEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two consumers would overwrite each other there; nothing is written by the name."""
+    url = bucket_of(emulator)
+    store = S3CheckpointStore(AwsSession(emulator_options(emulator.endpoint_url)), url)
+    call = store._client.call
+
+    async def ignore(operation: str, **parameters: Any) -> Any:
+        parameters.pop("IfNoneMatch", None)
+        return await call(operation, **parameters)
+
+    monkeypatch.setattr(store._client, "call", ignore)
+    with pytest.raises(CheckpointError) as raised:
+        await store.claim("billing", ["orders"], "me")
+    assert raised.value.reason == (
+        f"{url}: this service ignores If-None-Match, by which S3 makes an object only where there is none"
+    )
+    assert await store.load("billing") is None
+    await store.close()

@@ -4,6 +4,7 @@ from ._consumer.checkpoint import (
     CheckpointClaim,
     CheckpointStore,
     DynamoDbCheckpointStore,
+    S3CheckpointStore,
     SqliteCheckpointStore,
 )
 from ._consumer.consumer import Consumer, ConsumerBatch, ConsumerRecord
@@ -125,6 +126,7 @@ __all__ = [
     "RecordPublisherType",
     "RemoteShardReader",
     "ReopeningShardReader",
+    "S3CheckpointStore",
     "SessionInfo",
     "SessionListing",
     "SessionNotFoundError",

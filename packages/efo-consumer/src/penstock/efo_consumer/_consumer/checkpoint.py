@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -12,15 +13,25 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import quote
 
 from platformdirs import user_state_path
 
-from penstock.aws import AwsError, BackoffPolicy, error_code, retry
+from penstock.aws import (
+    AwsConnectionError,
+    AwsError,
+    AwsServiceError,
+    BackoffPolicy,
+    ErrorKind,
+    classify,
+    error_code,
+    retry,
+)
 from penstock.efo_consumer._model.positions import StreamPositions
-from penstock.efo_consumer.errors import CheckpointError, CheckpointTakenOverError
+from penstock.efo_consumer.errors import CheckpointError, CheckpointTakenOverError, EfoConsumerConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     from penstock.aws import AwsSession
 
@@ -258,21 +269,14 @@ class SqliteCheckpointStore:
 
 _ATTEMPTS = 20
 _ATTRIBUTES = ("positions", "claims")
+_S3_URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(|/[^?#]*)")
 _CHANGED = "ConditionalCheckFailedException"
 
 
-class DynamoDbCheckpointStore:
-    """A `CheckpointStore` in a table that is there already, with the string `name` as its only key; one item per name.
+class _ComparedStore:
+    """Checkpoints that are replaced on the condition that they are what was read, or written last."""
 
-    Args:
-        session: has the credentials; DynamoDB is that of its region, or at `AWS_ENDPOINT_URL_DYNAMODB`.
-        table_name: of the table.
-        clock: seconds since the epoch.
-    """
-
-    def __init__(self, session: AwsSession, table_name: str, *, clock: Callable[[], float] = time.time) -> None:
-        self._client = session.aio_client("dynamodb")
-        self._table_name = table_name
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         # What was written last, by name: as long as nobody else writes, a checkpoint needs no read.
         self._known: dict[str, _Kept] = {}
@@ -291,9 +295,12 @@ class DynamoDbCheckpointStore:
         """See `CheckpointStore.save`; one write, and a read where another consumer of the name wrote meanwhile."""
         await self._change(claim.name, lambda kept: (_saved(kept, claim, positions), None))
 
-    async def close(self) -> None:
-        """See `CheckpointStore.close`."""
-        await self._client.close()
+    async def _read(self, name: str) -> _Kept:
+        raise NotImplementedError
+
+    async def _replace(self, name: str, known: _Kept, changed: _Kept) -> bool:
+        """Write `changed`, if `known` is what is kept; whether that was so."""
+        raise NotImplementedError
 
     async def _change(self, name: str, change: Callable[[_Kept], tuple[_Kept, _T]]) -> _T:
         known = self._known[name] if name in self._known else await self._read(name)
@@ -309,6 +316,25 @@ class DynamoDbCheckpointStore:
                 self._known[name] = changed
                 return result
         raise CheckpointError(name=name, reason=f"others wrote it {_ATTEMPTS} times meanwhile")
+
+
+class DynamoDbCheckpointStore(_ComparedStore):
+    """A `CheckpointStore` in a table that is there already, with the string `name` as its only key; one item per name.
+
+    Args:
+        session: has the credentials; DynamoDB is that of its region, or at `AWS_ENDPOINT_URL_DYNAMODB`.
+        table_name: of the table.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, session: AwsSession, table_name: str, *, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(clock)
+        self._client = session.aio_client("dynamodb")
+        self._table_name = table_name
+
+    async def close(self) -> None:
+        """See `CheckpointStore.close`."""
+        await self._client.close()
 
     async def _read(self, name: str) -> _Kept:
         answer = await self._call(name, "get_item", Key={"name": {"S": name}}, ConsistentRead=True)
@@ -349,6 +375,134 @@ class DynamoDbCheckpointStore:
             if error_code(error) == "ResourceNotFoundException":
                 reason += ": create it with the string key `name`, or look at the region and the account"
             raise CheckpointError(name=name, reason=reason) from error
+
+
+def parse_s3_url(url: str) -> tuple[str, str]:
+    """The bucket and the folder of a place for checkpoints. Raises: EfoConsumerConfigError: it is none of S3."""
+    found = _S3_URL.fullmatch(url)
+    if found is None:
+        raise EfoConsumerConfigError(
+            option="checkpoints", reason=f"is {url!r}: write s3://BUCKET/FOLDER, or give the Path of a file, or a store"
+        )
+    return found[1], found[2].strip("/")
+
+
+class S3CheckpointStore(_ComparedStore):
+    """A `CheckpointStore` on S3: one object per name, which is replaced on the condition that nobody else has.
+
+    The bucket must have conditional writes, as S3 has in all regions: a service that ignores them is refused.
+
+    Args:
+        session: has the credentials; S3 is that of its region, or at `AWS_ENDPOINT_URL_S3`.
+        url: `s3://BUCKET/FOLDER`.
+        clock: seconds since the epoch.
+
+    Raises:
+        EfoConsumerConfigError: the URL is none of S3.
+    """
+
+    def __init__(self, session: AwsSession, url: str, *, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(clock)
+        self._url = url.rstrip("/")
+        self._bucket, folder = parse_s3_url(url)
+        self._prefix = f"{folder}/" if folder else ""
+        self._client = session.aio_client("s3")
+        self._versions: dict[str, tuple[_Kept, str]] = {}
+        self._has_conditions = False
+
+    async def close(self) -> None:
+        """See `CheckpointStore.close`."""
+        await self._client.close()
+
+    async def _read(self, name: str) -> _Kept:
+        async def read() -> tuple[bytes, str]:
+            answer = await self._client.call("get_object", Bucket=self._bucket, Key=self._key(name))
+            try:
+                async with answer["Body"] as body:
+                    return await body.read(), str(answer["ETag"])
+            except AwsError:
+                raise
+            except Exception as error:  # its body breaks off, by the errors of any layer below
+                raise AwsConnectionError(
+                    operation="get_object", endpoint=self._bucket, reason=str(error) or type(error).__name__
+                ) from error
+
+        try:
+            data, version = await self._call(name, read)
+        except CheckpointError as error:
+            if error.__cause__ is not None and error_code(error.__cause__) == "NoSuchKey":
+                self._versions.pop(name, None)
+                return _Kept()
+            raise
+        try:
+            document = json.loads(data)
+            kept = _Kept(*(None if document[one] is None else str(document[one]) for one in _ATTRIBUTES))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(name=name, reason=f"{self._at(name)} holds no positions: {error!r}") from error
+        self._versions[name] = kept, version
+        return kept
+
+    async def _replace(self, name: str, known: _Kept, changed: _Kept) -> bool:
+        before, version = self._versions.get(name, (_Kept(), ""))
+        if before != known:
+            return False
+        condition = {"IfMatch": version} if version else {"IfNoneMatch": "*"}
+        if not version and not self._has_conditions:
+            await self._check_conditions(name)
+        answer = await self._put(name, self._key(name), changed, condition)
+        if answer is None:
+            return False
+        self._versions[name] = changed, str(answer["ETag"])
+        return True
+
+    async def _check_conditions(self, name: str) -> None:
+        """Refuse a service that would let two consumers overwrite each other."""
+        probe = f"{self._prefix}.conditions"
+        for _ in range(2):
+            if await self._put(name, probe, _Kept(), {"IfNoneMatch": "*"}) is None:
+                self._has_conditions = True
+                return
+        raise CheckpointError(
+            name=name,
+            reason=f"{self._url}: this service ignores If-None-Match, by which S3 makes an object only where there is "
+            "none",
+        )
+
+    async def _put(self, name: str, key: str, kept: _Kept, condition: dict[str, str]) -> dict[str, Any] | None:
+        """None if the condition does not hold, maybe by an attempt of before whose answer was lost."""
+        data = json.dumps({one: getattr(kept, one) for one in _ATTRIBUTES}).encode()
+        try:
+            return await self._call(
+                name,
+                lambda: self._client.call("put_object", Bucket=self._bucket, Key=key, Body=data, **condition),
+            )
+        except CheckpointError as error:
+            cause = error.__cause__
+            # An object that was to be replaced may be gone.
+            if isinstance(cause, AwsServiceError) and (cause.status == 412 or cause.code == "NoSuchKey"):
+                return None
+            raise
+
+    async def _call(self, name: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        try:
+            return await retry(call, BackoffPolicy(), is_retryable=_may_pass)
+        except AwsError as error:
+            reason = f"{self._at(name)}: {error}"
+            if error_code(error) == "NoSuchBucket":
+                reason += ": create the bucket, or look at the region and the account"
+            raise CheckpointError(name=name, reason=reason) from error
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}{quote(name, safe='')}.json"
+
+    def _at(self, name: str) -> str:
+        return f"s3://{self._bucket}/{self._key(name)}"
+
+
+def _may_pass(error: BaseException) -> bool:
+    if error_code(error) == "ConditionalRequestConflict":
+        return True  # another writes at the same moment
+    return classify(error) is not ErrorKind.FATAL
 
 
 @contextmanager

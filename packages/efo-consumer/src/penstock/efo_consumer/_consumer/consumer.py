@@ -16,7 +16,13 @@ import pyarrow as pa
 
 from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer._buffer.owned_folder import remove_leftovers
-from penstock.efo_consumer._consumer.checkpoint import SqliteCheckpointStore, merged, within
+from penstock.efo_consumer._consumer.checkpoint import (
+    S3CheckpointStore,
+    SqliteCheckpointStore,
+    merged,
+    parse_s3_url,
+    within,
+)
 from penstock.efo_consumer._consumer.leases import ConsumerLeases
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
@@ -116,9 +122,9 @@ class Consumer:
             `default`.
         start: where to begin without a checkpoint: LATEST, TRIM_HORIZON, a time, or positions, such as of a batch; or
             one of the first three for each stream by its name.
-        checkpoints: where checkpoints are kept: a SQLite file, or a store, in which the start is written down at once;
-            True for a file in the user's state directory, which tells endpoints apart and needs a `name` or `efo`;
-            None keeps none.
+        checkpoints: where checkpoints are kept: a SQLite file, `s3://BUCKET/FOLDER` (with the credentials of `aws`, at
+            S3 or `AWS_ENDPOINT_URL_S3`), or a store, in which the start is written down at once; True for a file in
+            the user's state directory, which tells endpoints apart and needs a `name` or `efo`; None keeps none.
         aws: credentials, region and endpoint.
         config: bounds and times of the reader.
         max_records: of a batch; 0 for no bound.
@@ -141,7 +147,7 @@ class Consumer:
         efo: str | None = None,
         name: str | None = None,
         start: StreamPositions | InitialPosition | str | Mapping[str, InitialPosition | str] = "LATEST",
-        checkpoints: Path | CheckpointStore | bool | None = True,
+        checkpoints: Path | str | CheckpointStore | bool | None = True,
         aws: AwsOptions | None = None,
         config: ReaderConfig | None = None,
         max_records: int = 0,
@@ -165,7 +171,10 @@ class Consumer:
         self._wants_name = checkpoints is True and not (name or efo)
         self._uses_default_store = checkpoints is True and not self._wants_name
         self._store: CheckpointStore | None = None
-        if not isinstance(checkpoints, bool):
+        self._store_url = checkpoints if isinstance(checkpoints, str) else None
+        if self._store_url is not None:
+            parse_s3_url(self._store_url)
+        if not isinstance(checkpoints, bool | str):
             self._store = SqliteCheckpointStore(checkpoints) if isinstance(checkpoints, Path) else checkpoints
         self._aws = aws or AwsOptions()
         self._config = config or ReaderConfig()
@@ -188,6 +197,8 @@ class Consumer:
             session = AwsSession(self._aws)
             if self._uses_default_store:
                 self._store = SqliteCheckpointStore(namespace=session.endpoint_url("kinesis"))
+            if self._store_url is not None:
+                self._store = S3CheckpointStore(session, self._store_url)
             if self._store is not None:
                 exits.push_async_callback(self._store.close)
             # Of consumers and readers that were killed.

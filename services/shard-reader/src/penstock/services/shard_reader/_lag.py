@@ -13,6 +13,7 @@ from penstock.efo_consumer import (
     CheckpointError,
     DynamoDbCheckpointStore,
     KinesisBackend,
+    S3CheckpointStore,
     ShardLag,
     SparkCheckpoint,
     SqliteCheckpointStore,
@@ -40,7 +41,9 @@ def add_lag_arguments(parser: argparse.ArgumentParser) -> None:
     )
     place = parser.add_mutually_exclusive_group()
     place.add_argument(
-        "--checkpoints", type=Path, metavar="FILE", help="where consumers keep them; default: in the state directory"
+        "--checkpoints",
+        metavar="FILE",
+        help="where consumers keep them: a file, or s3://BUCKET/FOLDER, with --name; default: in the state directory",
     )
     place.add_argument("--checkpoints-table", metavar="TABLE", help="or a table of DynamoDB, with --name")
     place.add_argument(
@@ -111,7 +114,7 @@ def _behind(seconds: float | None, scale: float) -> Cell:
 
 async def _checkpoints(arguments: argparse.Namespace, session: AwsSession) -> list[tuple[str, StreamPositions]]:
     """The positions of each consumer that was asked for, in the streams that were."""
-    store: SqliteCheckpointStore | DynamoDbCheckpointStore
+    store: SqliteCheckpointStore | DynamoDbCheckpointStore | S3CheckpointStore
     if arguments.checkpoint_location is not None:
         return await asyncio.to_thread(_of_spark, arguments, session)
     names = [] if arguments.name is None else [arguments.name]
@@ -120,10 +123,16 @@ async def _checkpoints(arguments: argparse.Namespace, session: AwsSession) -> li
         store = DynamoDbCheckpointStore(session, arguments.checkpoints_table)
         if not names:
             raise CheckpointError(name="", reason=f"say with --name which one of {place}")
+    elif (arguments.checkpoints or "").startswith("s3://"):
+        place, known = arguments.checkpoints, names
+        if not names:
+            raise CheckpointError(name="", reason=f"say with --name which one of {place}")
+        store = S3CheckpointStore(session, arguments.checkpoints)
     else:
         is_default = arguments.checkpoints is None
         namespace = session.endpoint_url("kinesis") if is_default else ""
-        store = SqliteCheckpointStore(arguments.checkpoints, namespace=namespace)
+        file = None if is_default else Path(arguments.checkpoints)
+        store = SqliteCheckpointStore(file, namespace=namespace)
         known = await store.names()
         place = str(arguments.checkpoints or "the state directory, for this endpoint")
     found: list[tuple[str, StreamPositions]] = []
