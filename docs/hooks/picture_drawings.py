@@ -93,6 +93,39 @@ def micro_batch() -> str:
     return picture.svg()
 
 
+def executor_readers() -> str:
+    """Where records flow when executors read, and where they do not."""
+    picture = Canvas(
+        "executor-readers",
+        "Kinesis gives its records to readers on the executors. Each hands them to tasks of its host in shared memory, "
+        "and to tasks of other hosts by gRPC. Only positions go to the driver, which plans.",
+        860,
+        330,
+    )
+    picture.box(90, 115, 130, 44, ["Kinesis"], kind="stream")
+    for number, y in ((1, 55), (2, 175)):
+        picture.box(500, y, 430, 96, kind="card")
+        picture.text(300, y - 32, f"executor {number}", kind="soft", anchor="start")
+        picture.box(370, y + 6, 130, 44, [f"reader {number}", "its shards"], kind="stream")
+        picture.box(640, y + 6, 130, 44, ["tasks"])
+        picture.arrow([(155, 115), (220, y + 6), (304, y + 6)])
+        picture.arrow([(436, y + 6), (574, y + 6)], "shared memory")
+    picture.text(215, 100, "records", kind="soft")
+    picture.arrow([(436, 72), (600, 158)])
+    picture.arrow([(436, 170), (600, 84)])
+    picture.text(585, 122, "gRPC, TLS", kind="soft", anchor="start")
+    picture.box(500, 288, 430, 60, kind="card")
+    picture.text(300, 274, "driver", kind="soft", anchor="start")
+    picture.box(430, 290, 150, 40, ["the query plans"])
+    picture.box(620, 290, 160, 40, ["roster: who is there"])
+    picture.arrow([(340, 204), (320, 240), (400, 269)], kind="dashed")
+    picture.text(310, 244, "positions", kind="soft", anchor="end")
+    picture.arrow([(430, 204), (620, 269)], kind="dashed")
+    picture.text(560, 242, "a connection", kind="soft", anchor="start")
+    picture.arrow([(539, 290), (506, 290)], kind="dashed")
+    return picture.svg()
+
+
 def lease() -> str:
     """A job dies, another takes its consumer, the first one comes back."""
     picture = Canvas(

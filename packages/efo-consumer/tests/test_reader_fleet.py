@@ -205,3 +205,83 @@ def test_a_reader_owns_its_shards_until_its_lease_is_over() -> None:
     assert set(after) == {"a:1", "c:1"}
     for endpoint, part in after.items():
         assert set(part.streams["s"]) >= set(before[endpoint].streams["s"])
+
+
+async def test_readers_join_and_leave_a_session_that_goes_on() -> None:
+    """One that joins takes its share and no more; the shards of one that leaves flow again before its lease ends."""
+    kinesis = FakeKinesis(event_records=3)
+    shards = kinesis.create_stream("s", 12)
+    start = kinesis.trim_horizon("s")
+    async with instance(kinesis) as one, instance(kinesis) as two, instance(kinesis) as three:
+        there = [one.address]
+        fleet = FleetShardReader(lambda: there, lease_seconds=3600)
+        try:
+            loop = Loop(fleet, await fleet.open(OpenRequest(session_id="q", positions=start)), start)
+
+            async def put_and_read() -> None:
+                for shard in shards:
+                    kinesis.put("s", shard, 3)
+                await loop.until(lambda: len(loop.rows) == len(written(kinesis)))
+
+            await put_and_read()
+            assert fleet.endpoint == one.address
+            for joined in (two, three):
+                before = place(loop.at, there)
+                there.append(joined.address)
+                await put_and_read()
+                assert fleet.endpoint == ",".join(there)
+                placed = place(loop.at, there)
+                for each in (reader for reader in (one, two, three) if reader.address in there):
+                    mine = set(placed[each.address].streams.get("s", ()))
+                    assert {s.shard_id for s in await each.local.stats("q")} == mine
+                    assert each is joined or mine <= set(before.get(each.address, StreamPositions({})).streams["s"])
+            there.remove(one.address)
+            await one.stop()
+            await put_and_read()
+            assert fleet.endpoint == ",".join(there)
+            assert fleet.away == []
+            there.append(one.address)  # nobody is there: it is waited for, as any reader that does not answer
+            await loop.until(lambda: fleet.away == [one.address])
+            there.remove(one.address)
+            await put_and_read()
+            assert sorted(loop.rows) == written(kinesis)
+        finally:
+            await fleet.aclose()
+
+
+async def test_a_session_waits_for_a_first_reader_and_ends_with_the_last_word_of_its_fleet() -> None:
+    """Without readers for now it waits, and says so; when there will be none it fails with what it was given."""
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s", 2)
+    start = kinesis.trim_horizon("s")
+    looks = 0
+
+    class StoppedError(Exception):
+        pass
+
+    async with instance(kinesis) as one:
+
+        def there() -> list[str]:
+            nonlocal looks
+            looks += 1
+            if looks > 5:
+                raise StoppedError
+            return [one.address] if looks in (2, 3) else []
+
+        fleet = FleetShardReader(there)
+        try:
+            epoch = await fleet.open(OpenRequest(session_id="q", positions=start))
+            await fleet.positions("q", epoch, start)
+            assert looks == 3
+
+            with pytest.raises(StoppedError):
+                await fleet.positions("q", epoch, start)
+            assert {s.condition.cause for s in await fleet.stats("q")} == {"waits for a reader: none is there"}
+            # For tasks that were planned by then, and read from Kinesis itself.
+            assert (fleet.endpoint, fleet.deaggregates) == (one.address, True)
+        finally:
+            await fleet.aclose()
+
+        empty = FleetShardReader(list, patience_seconds=0)
+        with pytest.raises(ReaderUnavailableError, match="no reader is there"):
+            await empty.open(OpenRequest(session_id="q", positions=start))

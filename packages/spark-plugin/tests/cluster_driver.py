@@ -2,15 +2,19 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 
-from penstock.spark_plugin import configure, ensure_java, kinesis_progress
+from penstock.spark_plugin import configure, ensure_java, kinesis_progress, start_readers
 
 
-def main(folder: Path, settings: dict[str, str], options: dict[str, str]) -> None:
+def main(
+    folder: Path, settings: dict[str, str], options: dict[str, str], readers_options: dict[str, Any] | None = None
+) -> None:
     ensure_java()
     builder = configure(SparkSession.builder)
     for name, value in settings.items():
@@ -26,6 +30,8 @@ def main(folder: Path, settings: dict[str, str], options: dict[str, str]) -> Non
         temporary.write_text(json.dumps(rows))
         temporary.replace(table / f"{batch_id}.json")
 
+    readers = None if readers_options is None else start_readers(spark, **readers_options)
+
     # A worker of Python runs in the folder of its executor: <application>/<executor's id>.
     executor = F.udf(lambda _: "/".join(Path.cwd().parts[-2:]))
     frame = spark.readStream.format("kinesis").options(**options).load()
@@ -36,10 +42,21 @@ def main(folder: Path, settings: dict[str, str], options: dict[str, str]) -> Non
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
     while not query.awaitTermination(1):
         for progress in kinesis_progress(query):
-            temporary = folder / "reader.tmp"
-            temporary.write_text(progress.reader)
-            temporary.replace(folder / "reader")
+            tell(folder / "reader", progress.reader)
+        if readers is not None:
+            tell(folder / "readers", json.dumps([asdict(one) for one in readers.readers]))
+        if (folder / "end").exists():
+            query.stop()
+            spark.stop()  # and not a word to the readers
+            return
+
+
+def tell(file: Path, text: str) -> None:
+    """Write a file so that nobody sees a part of it."""
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(text)
+    temporary.replace(file)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3]))
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4]))

@@ -22,7 +22,7 @@ from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._reading.session.addresses import ReaderAddress, reader_address
 from penstock.spark_plugin._reading.session.driver_settings import driver_settings
-from penstock.spark_plugin._reading.session.reachability import check_reachable, nearest
+from penstock.spark_plugin._reading.session.reachability import check_reachable, near_endpoints
 from penstock.spark_plugin._reading.session.session import KinesisSession
 from penstock.spark_plugin._reading.stream.partition import KinesisPartition, read_partition
 from penstock.spark_plugin.errors import ReaderAddressError, ReaderUnreachableError
@@ -100,7 +100,7 @@ def test_settings_are_read_from_the_command_line_of_the_driver() -> None:
 def partition(address: str, socket_path: Path | None = None) -> KinesisPartition:
     return KinesisPartition(
         address=address,
-        socket_path=socket_path,
+        sockets={address: socket_path} if socket_path else {},
         security=ClientSecurity(),
         session_id="s",
         ranges=RANGES,
@@ -126,13 +126,13 @@ def test_a_task_on_the_drivers_machine_takes_its_socket(tmp_path: Path) -> None:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(path))
-            assert nearest(address, path) == address  # nobody listens yet
+            assert near_endpoints({address: path}) == {}  # nobody listens yet
             listening.listen()
-            assert nearest(address, path) == f"unix:{path}"
+            assert near_endpoints({address: path, "other:1": tmp_path / "none"}) == {address: f"unix:{path}"}
         with pytest.raises(ReaderUnreachableError) as told:
             list(read_partition(partition(address, path)))
         assert told.value.address == address
-        assert nearest(address, path) == address
+        assert near_endpoints({address: path}) == {}
 
 
 def test_a_task_waits_for_a_silent_address_only_so_long() -> None:

@@ -109,6 +109,7 @@ TEXTS: dict[str, str | tuple[str, dict[str, str]]] = {
     "readerEndpoint": "reader:1",
     "registryEndpoint": ("registry:1", EFO),
     "sinkEndpoint": "sink:1",
+    "executorReaders": "false",
     "readerHost": "driver",
     "readerBindAddress": "0.0.0.0",
     "registryStore": ("/store", EFO),

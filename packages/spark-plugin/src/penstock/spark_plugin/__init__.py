@@ -14,6 +14,8 @@ from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, current_trace
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._options.docs import options_table
+    from penstock.spark_plugin._reading.executors.fleet_file import ExecutorReader
+    from penstock.spark_plugin._reading.executors.readers import ExecutorReaders, start_readers
     from penstock.spark_plugin._reading.progress.listener import (
         KinesisProgress,
         KinesisProgressListener,
@@ -38,6 +40,8 @@ __all__ = [
     "READ_SCHEMA_WITH_ENCRYPTION",
     "TRACEPARENT_PROPERTY",
     "DataStream",
+    "ExecutorReader",
+    "ExecutorReaders",
     "FirehoseDataSource",
     "GlueRecord",
     "KeyedStream",
@@ -67,6 +71,7 @@ __all__ = [
     "recommended_settings",
     "run_staged",
     "split_record_id",
+    "start_readers",
 ]
 
 # Spark imports this package in every process that plans or runs a task: these are only for the driver.
@@ -75,6 +80,8 @@ _OF_THE_DRIVER = {
     "WriteSummary": "_writing._write_summary",
     "DataStream": "_stages.declare.data_stream",
     "KeyedStream": "_stages.declare.data_stream",
+    "ExecutorReader": "_reading.executors.fleet_file",
+    "ExecutorReaders": "_reading.executors.readers",
     "KinesisProgress": "_reading.progress.listener",
     "KinesisProgressListener": "_reading.progress.listener",
     "PartitionWindowedStream": "_stages.declare.partition_window",
@@ -93,6 +100,7 @@ _OF_THE_DRIVER = {
     "plan": "_stages.declare.automatic",
     "run_staged": "_stages.declare.automatic",
     "split_record_id": "_writing._record_ids",
+    "start_readers": "_reading.executors.readers",
 }
 
 

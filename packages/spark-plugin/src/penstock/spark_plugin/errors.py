@@ -24,6 +24,9 @@ SparkPluginError
 |- LeaseLostError                   another reader holds the consumer now
 |- ReaderAddressError               the driver cannot listen where the query's reader has to
 |- ReaderUnreachableError           a task cannot reach the query's reader
+|- ExecutorReadersError             readers on executors cannot be started
+|  |- TaskSlotsError                they would leave no task slot to the queries
+|  `- ReadersStoppedError           a query reads by readers that were stopped
 |- JavaNotFoundError                no Java that runs Spark
 |- PythonUnusableError              Spark would start a Python that cannot run its work
 |- PySparkUnusableError             no PySpark, or one that is too old
@@ -393,6 +396,41 @@ class ReaderUnreachableError(SparkPluginError):
         self.address = address
         self.reason = reason
         self.seconds = seconds
+
+
+class ExecutorReadersError(SparkPluginError):
+    """Shard readers cannot be started on the executors of a session, or not be used as they are asked to.
+
+    Cure: Do what the message says; `readerEndpoint` names shard readers that run as services instead.
+    """
+
+
+class TaskSlotsError(ExecutorReadersError):
+    """Readers on executors would take all task slots of the session, and queries would wait for one for ever.
+
+    Cure: Start fewer readers, or give the session more cores, such as `local[4]` or another worker.
+    """
+
+    def __init__(self, count: int, slots: int) -> None:
+        super().__init__(
+            f"{count} shard readers take {count} task slots for as long as they run, and the session has {slots}: at "
+            "least one has to be left for queries. Start fewer readers, or give the session more cores "
+            f"(local[{count + 2}], spark.cores.max, more executors)"
+        )
+        self.count, self.slots = count, slots
+
+
+class ReadersStoppedError(ExecutorReadersError):
+    """The readers on executors by which a query reads were stopped.
+
+    Cure: Start the query again from its checkpoint: with `start_readers` before it, or without, by a reader of its own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the readers on executors by which this query reads were stopped, and no others take their place while it "
+            "runs: start it again from its checkpoint, after start_readers or without"
+        )
 
 
 class JavaNotFoundError(SparkPluginError):

@@ -103,7 +103,7 @@ class FakeReadingSession:
     reader: FakeShardReader = field(default_factory=FakeShardReader)
     session_id: str = "fake-session"
     address: str = "127.0.0.1:1"
-    socket_path: Path | None = None
+    sockets: dict[str, Path] = field(default_factory=dict)
     security: ClientSecurity = field(default_factory=ClientSecurity)
     lost: Exception | None = None
     """Raised by `check`, when set."""

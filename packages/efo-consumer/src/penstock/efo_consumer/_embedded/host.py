@@ -11,12 +11,13 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from penstock.aws import AwsOptions, AwsSession
+from penstock.aws import AwsLocation, AwsOptions, AwsSession
 from penstock.efo_consumer._buffer.owned_folder import MEMORY, READER_PREFIX, SOCKET, new_folder, remove_leftovers
 from penstock.efo_consumer._embedded.session import BlockingSession
 from penstock.efo_consumer._reader.backend import KinesisBackend
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.local import LocalShardReader
+from penstock.efo_consumer._remote.location import ReaderLocation
 from penstock.efo_consumer._remote.servicer import SERVICE_NAME, ShardReaderServicer
 from penstock.efo_consumer._remote.shared_blocks import BlockPool
 from penstock.rpc import (
@@ -53,6 +54,10 @@ class ReaderHost:
         port: port to listen on; 0 lets the system pick one.
         token: what callers must send; a random one when left out.
         advertised_host: the name under which others reach `host`; needed when that is a wildcard such as 0.0.0.0.
+        certificate_file: PEM of a certificate: turns TLS on. Default: plain text, as executors have no certificates.
+        private_key_file: PEM of its key.
+        serves_others: whether others than this application's driver open sessions, who may mean other streams: where
+            theirs are is compared with where the reader's are.
         backend: instead of Kinesis, for tests; made on the host's own loop.
     """
 
@@ -65,16 +70,22 @@ class ReaderHost:
         port: int = 0,
         token: str | None = None,
         advertised_host: str | None = None,
+        certificate_file: Path | None = None,
+        private_key_file: Path | None = None,
+        serves_others: bool = False,
         backend: Callable[[], ReaderBackend] | None = None,
     ) -> None:
         self._config = config or ReaderConfig()
         self._aws = aws
+        self._serves_others = serves_others
         self.token = token or secrets.token_urlsafe(32)
         """What callers must send. Keep it within the application."""
         self.view_token = secrets.token_urlsafe(32)
         """What those send who only look: it lists the sessions and their numbers, and opens or reads nothing."""
-        # Executors have no certificates: the token lives as long as the query, and is good for its reader alone.
+        # The token lives as long as the query, and is good for its reader alone.
         security = ServerSecurity(
+            certificate_file=certificate_file,
+            private_key_file=private_key_file,
             token=self.token,
             limited_token=self.view_token,
             limited_to=frozenset({f"/{SERVICE_NAME}/ListSessions"}),
@@ -83,6 +94,7 @@ class ReaderHost:
         self._settings = ServerSettings(host=host, port=port, security=security, drain_seconds=_DRAIN_SECONDS)
         self._advertised_host = advertised_host
         self._make_backend = backend or self._kinesis
+        self._location: ReaderLocation | None = None
         self._thread: LoopThread | None = None
         self._exits = AsyncExitStack()
         self.address = ""
@@ -154,14 +166,18 @@ class ReaderHost:
         self.close()
 
     def _kinesis(self) -> ReaderBackend:
-        return KinesisBackend(AwsSession(self._aws), self._config.publisher)
+        session = AwsSession(self._aws)
+        backend = KinesisBackend(session, self._config.publisher)
+        if self._serves_others:
+            self._location = ReaderLocation(AwsLocation.of(session), backend.stream_arn)
+        return backend
 
     async def _serve(self) -> tuple[LocalShardReader, str]:
         async with AsyncExitStack() as exits:
             reader = await exits.enter_async_context(LocalShardReader(self._make_backend(), self._config))
             self.socket_path, blocks = exits.enter_context(_private_folder())
             settings = dataclasses.replace(self._settings, socket_path=self.socket_path)
-            register = [ShardReaderServicer(reader, blocks).add_to]
+            register = [ShardReaderServicer(reader, blocks, location=self._location).add_to]
             server = GrpcServer(settings, register=register, service_names=[SERVICE_NAME])
             await exits.enter_async_context(server)
             exits.callback(reader.drain)

@@ -34,7 +34,6 @@ class BlockingSession:
     Args:
         thread: on which the reader lives.
         reader: the reader, for one session at a time.
-        endpoint: where it is, if it is remote.
         on_close: called by `close`, after the session was ended.
         patience_seconds: how long a remote reader that does not answer is waited for.
     """
@@ -44,12 +43,9 @@ class BlockingSession:
         thread: LoopThread,
         reader: ShardReader,
         *,
-        endpoint: str | None = None,
         on_close: Callable[[], None] | None = None,
         patience_seconds: float = 0.0,
     ) -> None:
-        self.endpoint = endpoint
-        """Where a remote reader is, several joined by commas; None for a reader in this process."""
         self._thread = thread
         self._reader = reader
         self._on_close = on_close
@@ -109,6 +105,12 @@ class BlockingSession:
         request = replace(self._request, positions=positions, consumers=tuple(consumers))
         self.epoch = self._thread.call(reader.open(request))
         self._request = replace(request, epoch=self.epoch)
+
+    @property
+    def endpoint(self) -> str | None:
+        """Where the remote reader is now, several joined by commas; None for a reader in this process."""
+        remote = self._reader
+        return remote.endpoint if isinstance(remote, (FleetShardReader, ReopeningShardReader)) else None
 
     @property
     def away(self) -> list[str]:
@@ -173,7 +175,7 @@ class BlockingSession:
 
 
 def connect_reader(
-    endpoint: str | Sequence[str],
+    endpoint: str | Sequence[str] | Callable[[], Sequence[str]],
     security: ClientSecurity | None = None,
     *,
     patience_seconds: float = PATIENCE_SECONDS,
@@ -182,20 +184,24 @@ def connect_reader(
 
     Services that do not answer are asked again for up to `patience_seconds` (infinity: for ever), and one that was
     started anew has its session opened again; see `ReopeningShardReader`.
-    Of several endpoints each follows the shards that rendezvous hashing gives it; see `FleetShardReader`.
+    Of several endpoints each follows the shards that rendezvous hashing gives it; they may also come and go, if a
+    function gives those that are there now. See `FleetShardReader`.
 
     Raises:
         EfoConsumerConfigError: no endpoint is given.
         RpcOptionError: a TLS file cannot be read, or a token would cross the network in plain text (at `open`).
     """
-    endpoints = [endpoint] if isinstance(endpoint, str) else list(endpoint)
-    if not endpoints or not all(endpoints):
-        raise EfoConsumerConfigError(option="readerEndpoint", reason="needs host:port, or several of them")
     reader: FleetShardReader | ReopeningShardReader
-    if len(endpoints) > 1:
-        reader = FleetShardReader(endpoints, security, patience_seconds=patience_seconds)
+    if callable(endpoint):
+        reader = FleetShardReader(endpoint, security, patience_seconds=patience_seconds)
     else:
-        reader = ReopeningShardReader(endpoints[0], security, patience_seconds=patience_seconds)
+        endpoints = [endpoint] if isinstance(endpoint, str) else list(endpoint)
+        if not endpoints or not all(endpoints):
+            raise EfoConsumerConfigError(option="readerEndpoint", reason="needs host:port, or several of them")
+        if len(endpoints) > 1:
+            reader = FleetShardReader(endpoints, security, patience_seconds=patience_seconds)
+        else:
+            reader = ReopeningShardReader(endpoints[0], security, patience_seconds=patience_seconds)
     thread = LoopThread("penstock reader client")
 
     def on_close() -> None:
@@ -203,6 +209,4 @@ def connect_reader(
             thread.call(reader.aclose(), CALL_SECONDS)
         thread.close()
 
-    return BlockingSession(
-        thread, reader, endpoint=",".join(endpoints), on_close=on_close, patience_seconds=patience_seconds
-    )
+    return BlockingSession(thread, reader, on_close=on_close, patience_seconds=patience_seconds)

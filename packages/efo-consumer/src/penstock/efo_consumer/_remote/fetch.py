@@ -21,7 +21,7 @@ from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.rpc import ClientSecurity, open_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -58,6 +58,7 @@ def read_ranges(
     away: Collection[str] = (),
     from_kinesis: Callable[[Sequence[ShardRange]], AbstractContextManager[Iterator[pa.RecordBatch]]] | None = None,
     comes_back: bool = True,
+    near: Mapping[str, str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Give the records of the ranges, READ_SCHEMA, range by range, in sequence order; always the same ones.
 
@@ -85,6 +86,7 @@ def read_ranges(
         from_kinesis: reads ranges without a reader; raises ReaderUnavailableError if that cannot be done now.
         comes_back: whether a reader that is gone may come back, as a service does. One in the query's own process does
             not: only while it gives no sign of life it is read in its place, and waited for.
+        near: `unix:PATH` by address, of readers on this machine: they are called there, though shards go by addresses.
 
     Raises:
         DataLossError: the stream no longer holds a range.
@@ -92,16 +94,18 @@ def read_ranges(
         ReaderUnavailableError: the reader cannot be reached.
     """
     process = os.getpid()
+    addresses = address.split(",")
+    called = {name: name for name in addresses} | dict(near or {})
 
     def missing() -> set[str]:
         hung = {
             name for (owner, name), at in _hung.items() if owner == process and time.monotonic() - at < _HUNG_SECONDS
         }
-        return {*away, *hung}
+        return {*away, *(name for name in addresses if called[name] in hung)}
 
     asked = retrievals(
         ranges,
-        address.split(","),
+        addresses,
         missing,
         patience_seconds,
         with_kinesis=from_kinesis is not None,
@@ -124,7 +128,7 @@ def read_ranges(
                 if retrieval.endpoint == KINESIS and from_kinesis is not None:
                     source = from_kinesis(retrieval.ranges)
                 else:
-                    source = closing(_read(retrieval.endpoint, security, request, progress_seconds))
+                    source = closing(_read(called[retrieval.endpoint], security, request, progress_seconds))
                 with source as batches:
                     for batch in batches:
                         rest = retrieval.take(batch)
@@ -133,7 +137,7 @@ def read_ranges(
                 is_done = True
             except _BlockError as error:
                 _log.warning("%s at %s: its records are read through the socket instead", error, retrieval.endpoint)
-                _without_blocks.add((os.getpid(), retrieval.endpoint))
+                _without_blocks.add((os.getpid(), called[retrieval.endpoint]))
             except ReaderUnavailableError as error:
                 pause = retrieval.failed(error, time.monotonic())
                 if pause:

@@ -15,7 +15,7 @@ from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer._reader.api import PositionsSnapshot
 from penstock.efo_consumer._reader.follow import follow_steps, is_news
-from penstock.efo_consumer._remote.client import RemoteShardReader
+from penstock.efo_consumer._remote.client import CALL_SECONDS, RemoteShardReader
 from penstock.efo_consumer._remote.members import KnownStats, Members, place, shares, union
 from penstock.efo_consumer._remote.resume import (
     PATIENCE_SECONDS,
@@ -34,6 +34,7 @@ from penstock.efo_consumer.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from typing import TypeAlias
 
     import pyarrow as pa
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader.api import OpenRequest, RangeOptions, ShardReader, ShardStats
     from penstock.efo_consumer._reader.reach import ShardKey
     from penstock.rpc import ClientSecurity
+
+    Membership: TypeAlias = Callable[[], Sequence[str]]
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +65,9 @@ class FleetShardReader:
     told from a predecessor.
 
     Args:
-        endpoints: `host:port` of each.
+        endpoints: `host:port` of each; or a function that gives those that are there now, which is asked with each
+            `open` and `positions`. One that it no longer names is gone, and its shards move at once; it raises
+            where there will be no more of them.
         security: TLS and token, the same for all.
         patience_seconds: how long it is waited for readers when none answers, beyond the lease.
         lease_seconds: see above.
@@ -74,7 +79,7 @@ class FleetShardReader:
 
     def __init__(
         self,
-        endpoints: Sequence[str],
+        endpoints: Sequence[str] | Membership,
         security: ClientSecurity | None = None,
         *,
         patience_seconds: float = PATIENCE_SECONDS,
@@ -82,9 +87,17 @@ class FleetShardReader:
         clock: Callable[[], float] = time.monotonic,
         connect: Callable[[str, ClientSecurity | None], ShardReader] = RemoteShardReader,
     ) -> None:
-        self.endpoint = ",".join(endpoints)
-        self._readers: dict[str, ShardReader] = {endpoint: connect(endpoint, security) for endpoint in endpoints}
-        self._members = Members(endpoints, lease_seconds)
+        self._membership = endpoints if callable(endpoints) else None
+
+        def connected(endpoint: str) -> ShardReader:
+            return connect(endpoint, security)
+
+        self._connect = connected
+        named = () if callable(endpoints) else tuple(endpoints)
+        self._readers: dict[str, ShardReader] = {endpoint: self._connect(endpoint) for endpoint in named}
+        self.endpoint = ",".join(named)
+        """Of the readers that are there now, or were there last, joined by commas."""
+        self._members = Members(named, lease_seconds)
         self._known = KnownStats(clock)
         self._patience_seconds = patience_seconds
         self._lease_seconds = lease_seconds
@@ -95,14 +108,22 @@ class FleetShardReader:
         # Shards that are gone, and whose successors are known.
         self._continued: set[ShardKey] = set()
         self._turn = 0
-        self._hearts: list[asyncio.Task[None]] = []
+        self._hearts: dict[str, asyncio.Task[None]] = {}
+        self._is_open = False
+        self._left: list[tuple[float, ShardReader]] = []
+        self._alone_since: float | None = None
+        self._deaggregates: bool | None = None
         self._taken_over: StaleEpochError | FencedConsumerError | None = None
 
     @property
     def deaggregates(self) -> bool | None:
         """See `ShardReader.deaggregates`."""
-        told = {self._readers[member.endpoint].deaggregates for member in self._members.served()}
-        return told.pop() if len(told) == 1 else None
+        readers = (self._readers.get(member.endpoint) for member in self._members.served())
+        told = {reader.deaggregates for reader in readers if reader is not None}
+        if told:
+            self._deaggregates = told.pop() if len(told) == 1 else None
+        # While none is there, what they said last: tasks read from Kinesis itself then.
+        return self._deaggregates
 
     @property
     def away(self) -> list[str]:
@@ -115,7 +136,9 @@ class FleetShardReader:
         Raises:
             ReaderUnavailableError: none can be reached.
         """
+        self._is_open = False
         await self._stop_hearts()
+        await self._wait_for_members()
         self._request = replace(request, named_shards_only=True, session_seconds=self._lease_seconds)
         self._start, self._taken_over = request.positions, None
         self._graphs = {stream: ShardGraph() for stream in request.positions.streams}
@@ -135,10 +158,9 @@ class FleetShardReader:
         # Positions are judged when a session is opened.
         parts = place(request.positions, self._members.owners(self._clock()))
         await asyncio.gather(*(self._open_at(endpoint, part) for endpoint, part in parts.items()))
-        self._hearts = [
-            asyncio.create_task(self._look_after(endpoint), name=f"keep session {request.session_id} at {endpoint}")
-            for endpoint in self._readers
-        ]
+        for endpoint in self._readers:
+            self._keep(endpoint)
+        self._is_open = True
         return epoch
 
     async def positions(
@@ -163,6 +185,7 @@ class FleetShardReader:
         patience = Patience(self._patience_seconds)
         while True:
             self._check(session_id, epoch)
+            await self._take_members()
             await self._open_forgotten()
             if not self._members.owners(self._clock()):
                 nobody = next((one.failure for one in self._members.lost() if one.failure is not None), None)
@@ -187,9 +210,9 @@ class FleetShardReader:
             self._check(session_id, epoch)
 
         def read(endpoint: str, part: Sequence[ShardRange]) -> AsyncGenerator[pa.RecordBatch, None]:
-            return self._readers[endpoint].read_range(session_id, part, **options)
+            return self._reader(endpoint).read_range(session_id, part, **options)
 
-        asked = retrievals(ranges, list(self._readers), lambda: self.away, self._patience_seconds)
+        asked = retrievals(ranges, [*self._readers], lambda: self.away, self._patience_seconds)
         async with aclosing(read_retrievals(asked, read, self._clock, asyncio.sleep)) as batches:
             async for batch in batches:
                 yield batch
@@ -204,7 +227,7 @@ class FleetShardReader:
         async def commit_at(endpoint: str) -> None:
             with suppress(ReaderUnavailableError, SessionNotFoundError):
                 part = parts.get(endpoint, _NOWHERE)
-                await self._call(endpoint, self._readers[endpoint].commit(session_id, epoch, part))
+                await self._call(endpoint, self._reader(endpoint).commit(session_id, epoch, part))
 
         await asyncio.gather(*(commit_at(member.endpoint) for member in self._members.served()))
         for stream, shards in positions.streams.items():
@@ -224,11 +247,12 @@ class FleetShardReader:
         """See `ShardReader.close_session`."""
         if self._request is None or epoch != self._request.epoch:
             return
+        self._is_open = False
         await self._stop_hearts()
 
         async def close_at(endpoint: str) -> None:
             with suppress(ReaderUnavailableError, SessionNotFoundError):
-                await self._call(endpoint, self._readers[endpoint].close_session(session_id, epoch))
+                await self._call(endpoint, self._reader(endpoint).close_session(session_id, epoch))
             self._members.forget(endpoint)
 
         # All, as one that did not answer may still do what it was asked.
@@ -237,13 +261,16 @@ class FleetShardReader:
     async def aclose(self) -> None:
         """Close the connections; the readers end the session when its lease does."""
         await self._stop_hearts()
-        await asyncio.gather(*(reader.aclose() for reader in self._readers.values()))
+        left, self._left = [reader for _, reader in self._left], []
+        await asyncio.gather(*(reader.aclose() for reader in [*self._readers.values(), *left]))
 
     def _waiting(self) -> list[ShardStats]:
         """The shards whose reader does not answer, until they move."""
         now = self._clock()
         parts = place(self._start, self._members.owners(now))
         failed = [member for member in self._members.lost() if member.failed_at is not None]
+        if not parts and self._alone_since is not None:
+            return self._known.waiting(self._start, self._alone_since, "waits for a reader: none is there")
         if not parts and failed:
             since = max(member.failed_at or now for member in failed)
             return self._known.waiting(self._start, since, f"waits for any of its readers: {failed[0].failure}")
@@ -355,7 +382,7 @@ class FleetShardReader:
     ) -> PositionsSnapshot | None:
         assert self._request is not None
         session_id, epoch = self._request.session_id, self._request.epoch
-        asked = self._readers[endpoint].positions(
+        asked = self._reader(endpoint).positions(
             session_id,
             epoch,
             start,
@@ -381,7 +408,7 @@ class FleetShardReader:
     async def _ask_to_open(self, endpoint: str, request: OpenRequest) -> int | ReaderUnavailableError:
         failed_at = self._members[endpoint].failed_at
         try:
-            epoch = await self._call(endpoint, self._readers[endpoint].open(request))
+            epoch = await self._call(endpoint, self._reader(endpoint).open(request))
         except ReaderUnavailableError as error:
             return error
         self._members.serve(endpoint)
@@ -392,14 +419,14 @@ class FleetShardReader:
     async def _stats_at(self, endpoint: str) -> list[ShardStats]:
         assert self._request is not None
         with suppress(ReaderUnavailableError, SessionNotFoundError):
-            return await self._call(endpoint, self._readers[endpoint].stats(self._request.session_id))
+            return await self._call(endpoint, self._reader(endpoint).stats(self._request.session_id))
         return []
 
     async def _call(self, endpoint: str, answer: Awaitable[_T]) -> _T:
         """Give a reader's answer, and note whether it is there and knows the session."""
         assert self._request is not None
         try:
-            return await while_alive(endpoint, answer, partial(self._readers[endpoint].stats, self._request.session_id))
+            return await while_alive(endpoint, answer, partial(self._reader(endpoint).stats, self._request.session_id))
         except ReaderUnavailableError as error:
             if self._members.fail(error, self._clock()):
                 part = place(self._start, self._members.owners(self._clock())).get(endpoint, _NOWHERE)
@@ -419,6 +446,60 @@ class FleetShardReader:
             self._members.forget(endpoint)
             raise
 
+    async def _wait_for_members(self) -> None:
+        """Wait for a first reader, where they come and go.
+
+        Raises:
+            ReaderUnavailableError: for all of the patience none was there.
+        """
+        patience = Patience(self._patience_seconds)
+        await self._take_members()
+        while self._membership is not None and not self._readers:
+            error = ReaderUnavailableError(endpoint=self.endpoint, reason="UNAVAILABLE: no reader is there")
+            await asyncio.sleep(patience.pause(error, self._clock()))
+            await self._take_members()
+
+    async def _take_members(self) -> None:
+        """Take in the readers that have joined, and let those go that are gone."""
+        if self._membership is None:
+            return
+        there = list(self._membership())
+        now = self._clock()
+        gone = [endpoint for endpoint in self._readers if endpoint not in there]
+        new = [endpoint for endpoint in there if endpoint not in self._readers]
+        for endpoint in gone:
+            self._members.leave(endpoint)
+            if endpoint in self._hearts:
+                self._hearts.pop(endpoint).cancel()
+            self._left.append((now, self._readers[endpoint]))
+        kept = {endpoint: reader for endpoint, reader in self._readers.items() if endpoint in there}
+        # A new dict: other threads look at it, too.
+        self._readers = kept | {endpoint: self._connect(endpoint) for endpoint in new}
+        self.endpoint = ",".join(self._readers) or self.endpoint
+        self._alone_since = None if self._readers else self._alone_since or now
+        for endpoint in new:
+            self._members.join(endpoint)
+        if self._is_open and (new or gone):
+            _log.warning("shard readers changed: %d are there, %s", len(self._readers), _changes(joined=new, gone=gone))
+            # They learn of the session, and take shards with the next positions.
+            await asyncio.gather(*(self._open_at(endpoint, _NOWHERE) for endpoint in new))
+            for endpoint in new:
+                self._keep(endpoint)
+        # Its calls have ended by then: closing earlier would cancel whoever waits for one.
+        while self._left and now - self._left[0][0] > CALL_SECONDS:
+            await self._left.pop(0)[1].aclose()
+
+    def _reader(self, endpoint: str) -> ShardReader:
+        reader = self._readers.get(endpoint)
+        if reader is None:
+            raise ReaderUnavailableError(endpoint=endpoint, reason="UNAVAILABLE: it has left the fleet")
+        return reader
+
+    def _keep(self, endpoint: str) -> None:
+        assert self._request is not None
+        name = f"keep session {self._request.session_id} at {endpoint}"
+        self._hearts[endpoint] = asyncio.create_task(self._look_after(endpoint), name=name)
+
     async def _look_after(self, endpoint: str) -> None:
         """Keep a reader's lease while the caller is busy with what it has, and come back to one that was away."""
         member = self._members[endpoint]
@@ -437,10 +518,10 @@ class FleetShardReader:
                 _log.warning("cannot open the session at %s: %s", endpoint, error)
 
     async def _stop_hearts(self) -> None:
-        hearts, self._hearts = self._hearts, []
-        for heart in hearts:
+        hearts, self._hearts = self._hearts, {}
+        for heart in hearts.values():
             heart.cancel()
-        await asyncio.gather(*hearts, return_exceptions=True)
+        await asyncio.gather(*hearts.values(), return_exceptions=True)
 
     def _check(self, session_id: str, epoch: int) -> None:
         if self._request is None or self._request.session_id != session_id:
@@ -449,3 +530,7 @@ class FleetShardReader:
             raise StaleEpochError(session_id=session_id, epoch=epoch, current_epoch=self._request.epoch)
         if self._taken_over is not None:
             raise self._taken_over
+
+
+def _changes(*, joined: Sequence[str], gone: Sequence[str]) -> str:
+    return "; ".join(f"{word}: {', '.join(names)}" for word, names in (("new", joined), ("gone", gone)) if names)

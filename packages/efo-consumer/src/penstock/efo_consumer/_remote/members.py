@@ -60,8 +60,10 @@ class Members:
 
     That is also the time after which it ends the session by itself, so that from then on nobody else reads its shards.
 
+    Readers may join and leave: what is noted of one that has left counts for nothing.
+
     Args:
-        endpoints: at least one.
+        endpoints: those that are there at first.
         lease_seconds: see above.
     """
 
@@ -70,7 +72,17 @@ class Members:
         self._lease_seconds = lease_seconds
 
     def __getitem__(self, endpoint: str) -> Member:
+        return self._members.get(endpoint) or Member(endpoint)
+
+    def join(self, endpoint: str) -> Member:
+        """Take a reader in, which owns shards once it serves the session."""
+        # A new dict each time: other threads look at the members, too.
+        self._members = {**self._members, endpoint: Member(endpoint)}
         return self._members[endpoint]
+
+    def leave(self, endpoint: str) -> None:
+        """Let a reader go that is known to be gone: the others own its shards at once."""
+        self._members = {name: member for name, member in self._members.items() if name != endpoint}
 
     def all(self) -> list[Member]:
         """Give all, reached or not."""
@@ -94,20 +106,20 @@ class Members:
 
     def fail(self, error: ReaderUnavailableError, now: float) -> bool:
         """Note that an endpoint was not reached, and tell whether that is new."""
-        member = self._members[error.endpoint]
-        is_new = member.failed_at is None
+        member = self[error.endpoint]
+        is_new = member.failed_at is None and error.endpoint in self._members
         member.failed_at = now if member.failed_at is None else member.failed_at
         member.failure = error
         return is_new
 
     def serve(self, endpoint: str) -> None:
         """Note that an endpoint serves the session."""
-        member = self._members[endpoint]
+        member = self[endpoint]
         member.is_open, member.failed_at, member.failure = True, None, None
 
     def forget(self, endpoint: str) -> None:
         """Note that an endpoint answered, but does not know the session: it restarted, or ended the session."""
-        self._members[endpoint].is_open = False
+        self[endpoint].is_open = False
 
     def lease_left(self, member: Member, now: float) -> float | None:
         """Tell in how many seconds the shards of a member that does not answer move; None if it has none to move."""

@@ -44,8 +44,10 @@ def channel_options(max_message_bytes: int, max_received_bytes: int | None = Non
     ]
 
 
-def _client_options(endpoint: str, max_message_bytes: int) -> list[tuple[str, Any]]:
+def _client_options(endpoint: str, security: ClientSecurity, max_message_bytes: int) -> list[tuple[str, Any]]:
     options = channel_options(max_message_bytes)
+    if security.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", security.server_name))
     if endpoint.startswith("unix:"):
         # A certificate is for a host: that of a socket is this one.
         options.append(("grpc.default_authority", host_of(endpoint)))
@@ -67,7 +69,7 @@ def open_channel(
     """
     security = security or ClientSecurity()
     security.check_endpoint(endpoint)
-    options = _client_options(endpoint, max_message_bytes)
+    options = _client_options(endpoint, security, max_message_bytes)
     token = security.token_source()
     channel: grpc.Channel
     if security.uses_tls:
@@ -100,7 +102,7 @@ def open_aio_channel(
     if token is not None:
         interceptors += aio_token_interceptors(token)
     interceptors += [CancelUnaryUnary(), KeepStatusStreamStream()]
-    options = _client_options(endpoint, max_message_bytes)
+    options = _client_options(endpoint, security, max_message_bytes)
     if security.uses_tls:
         return RotatingAioChannel(
             security,

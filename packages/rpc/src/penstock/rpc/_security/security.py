@@ -53,6 +53,10 @@ class ClientSecurity:
 
     ca_file: Path | None = None
     """PEM of the authority that signed the server's certificate. Turns TLS on. Default: those of gRPC."""
+    ca_certificates: bytes | None = None
+    """PEM of that authority itself, for processes on machines that have no such file. Turns TLS on."""
+    server_name: str | None = None
+    """Name in the server's certificate. Default: the host that is called, which not every certificate can name."""
     certificate_file: Path | None = None
     """PEM of the client's own certificate, for mutual TLS. Turns TLS on."""
     private_key_file: Path | None = None
@@ -69,11 +73,14 @@ class ClientSecurity:
     def __post_init__(self) -> None:
         _check_pair(self.certificate_file, self.private_key_file)
         _check_token(self.token, self.token_file)
+        if self.ca_file is not None and self.ca_certificates is not None:
+            raise RpcOptionError("ca_file", "is given together with ca_certificates: give one of them")
 
     @property
     def uses_tls(self) -> bool:
         """Whether the channel is encrypted."""
-        return self.tls or self.ca_file is not None or self.certificate_file is not None
+        own = (self.ca_file, self.ca_certificates, self.certificate_file)
+        return self.tls or any(one is not None for one in own)
 
     def check_endpoint(self, endpoint: str) -> None:
         """Refuse to show the token to the network.
@@ -119,7 +126,7 @@ class ClientSecurity:
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Credentials made of the files, read now: a channel opened later sees rotated files."""
         return grpc.ssl_channel_credentials(
-            root_certificates=read_file(self.ca_file, "ca_file"),
+            root_certificates=self.ca_certificates or read_file(self.ca_file, "ca_file"),
             private_key=read_file(self.private_key_file, "private_key_file"),
             certificate_chain=read_file(self.certificate_file, "certificate_file"),
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.aws import AwsOptionError, AwsOptions, exposed_endpoint, region_of_endpoint
 from penstock.rpc import RpcOptionError, check_address
-from penstock.spark_plugin._options.spec import field_name
+from penstock.spark_plugin._options.spec import READER, field_name
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType
 from penstock.spark_plugin.errors import (
@@ -207,6 +207,27 @@ def check_homes(options: "KinesisOptions", given: Mapping[str, str] | None = Non
             if is_given:
                 end = f", or leave {spec.name} out" if refusal.when else f". Leave {spec.name} out"
                 raise ContradictoryOptionsError((spec.name, refusal.with_option), refusal.cure + end)
+
+
+def check_beside_readers(options: "KinesisOptions") -> None:
+    """Refuse options that would have no effect beside readers on executors, as beside services of `readerEndpoint`.
+
+    Raises:
+        ContradictoryOptionsError: Naming the option.
+    """
+    for spec in OPTIONS:
+        refused = any(refusal.with_option == "readerEndpoint" for refusal in spec.refused_with)
+        if refused and getattr(options, field_name(spec.name)) != _default_of(type(options), spec.name):
+            cure = (
+                f"give {spec.name} to start_readers"
+                if READER in spec.acts
+                else "there is no reader of the query's own that would listen anywhere"
+            )
+            raise ContradictoryOptionsError(
+                (spec.name, "executorReaders"),
+                f"this query reads by the readers that start_readers runs on the executors: {cure}, or give the query "
+                "executorReaders=false, or leave it out",
+            )
 
 
 def _default_of(options: "type[KinesisOptions]", name: str) -> object:

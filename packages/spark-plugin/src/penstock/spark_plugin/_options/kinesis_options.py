@@ -138,6 +138,7 @@ class KinesisOptions:
     latest_offset_wait: float = 0.5
     idle_offset_interval: float = 300.0
     reader_endpoint: tuple[str, ...] = ()
+    executor_readers: bool = True
     reader_host: str | None = None
     """None: loopback in local mode, else the driver's own; see `_addresses`."""
     reader_bind_address: str | None = None

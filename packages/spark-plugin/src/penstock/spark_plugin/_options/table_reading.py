@@ -411,6 +411,17 @@ SERVICES = (
         "Bounded reads poll in their tasks, by themselves.",
     ),
     OptionSpec(
+        name="executorReaders",
+        group="services",
+        acts=(DRIVER, TASK),
+        only=(STREAM,),
+        refused_with=(Refusal("readerEndpoint", "the query reads by the services that it names"),),
+        type=OptionType.BOOLEAN,
+        default="true",
+        doc="Whether the query reads by the shard readers that `start_readers` runs on the executors of its session, "
+        "if there are any as it starts.",
+    ),
+    OptionSpec(
         name="readerHost",
         group="services",
         acts=(DRIVER,),

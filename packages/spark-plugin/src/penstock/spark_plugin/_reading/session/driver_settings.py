@@ -30,7 +30,7 @@ def driver_settings(
     """
     environ = os.environ if environ is None else environ
     read = read or Path.read_text
-    lines = _ancestors() if command_lines is None else command_lines
+    lines = ancestor_command_lines() if command_lines is None else command_lines
     line = next((line for line in lines if any(_SPARK in part for part in line)), None)
     if line is None:
         return {}
@@ -72,7 +72,7 @@ def _from_file(file: Path, read: Callable[[Path], str]) -> dict[str, str]:
     return {match[1]: re.sub(r"\\(.)", r"\1", match[2]) for match in found if match is not None}
 
 
-def _ancestors() -> Iterator[list[str]]:
+def ancestor_command_lines() -> Iterator[list[str]]:
     process = os.getppid()
     for _ in range(_ANCESTORS):
         try:

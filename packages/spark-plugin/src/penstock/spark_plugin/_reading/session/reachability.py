@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.efo_consumer import ReaderUnavailableError
@@ -19,19 +20,19 @@ _lock = threading.Lock()
 _MOST_KNOWN = 64
 
 
-def nearest(address: str, socket_path: Path | None) -> str:
-    """The reader's Unix socket, if this machine and user have it: gRPC takes a third less there; else its address.
+def near_endpoints(sockets: Mapping[str, Path]) -> dict[str, str]:
+    """The endpoints of readers whose Unix socket this machine and user have, by address: gRPC takes a third less there.
 
-    Raises:
-        ReaderUnreachableError: there is no socket, and no connection to the address.
+    Args:
+        sockets: of readers on any machine, by address.
     """
-    if socket_path is not None:
-        local = f"unix:{socket_path}"
-        if _is_known(local) or is_answered(socket_path):
+    found = {}
+    for address, path in sockets.items():
+        local = f"unix:{path}"
+        if _is_known(local) or is_answered(path):
             _remember(local)
-            return local
-    check_reachable(address)
-    return address
+            found[address] = local
+    return found
 
 
 def check_reachable(address: str, *, timeout_seconds: float = CONNECT_SECONDS) -> None:

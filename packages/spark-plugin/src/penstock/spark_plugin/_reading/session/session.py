@@ -7,7 +7,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -28,7 +28,9 @@ from penstock.efo_consumer.errors import SubscriptionTakenOverError
 from penstock.registration import Lease
 from penstock.rpc import ClientSecurity, ServerStartError
 from penstock.spark_plugin._connections import aws_options, caller_location, service_security
+from penstock.spark_plugin._options.checks import check_beside_readers
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.executors.fleet_file import ExecutorFleet
 from penstock.spark_plugin._reading.session.addresses import reader_address
 from penstock.spark_plugin._reading.session.announcing import ReaderAnnouncer
 from penstock.spark_plugin._reading.session.configs import reader_config, session_settings
@@ -50,12 +52,12 @@ class ReadingSession(Protocol):
 
     @property
     def address(self) -> str:
-        """`host:port` where tasks find the reader."""
+        """`host:port` where tasks find the reader now; of several readers all, joined by commas."""
         ...
 
     @property
-    def socket_path(self) -> Path | None:
-        """Unix socket of the same reader, where there is one for tasks of this machine."""
+    def sockets(self) -> Mapping[str, Path]:
+        """Unix sockets of the same readers by address, for tasks of their machines; empty where there are none."""
         ...
 
     @property
@@ -102,7 +104,7 @@ class ReadingSession(Protocol):
 
 
 class KinesisSession:
-    """A session on a reader of the query's own, or on the shard-reader services that the options name."""
+    """A session on a reader of the query's own, on those of `start_readers`, or on services that the options name."""
 
     def __init__(
         self, options: KinesisOptions, positions: StreamPositions, after_epoch: int = 0, query: str = ""
@@ -116,16 +118,22 @@ class KinesisSession:
         self._used: tuple[Lease, ...] = ()
         self._host: ReaderHost | None = None
         self._announcer: ReaderAnnouncer | None = None
+        self._fleet = _executor_fleet(options)
         with contextlib.ExitStack() as undo:
             if options.record_publisher == "efo":
                 self._leases = ConsumerLeases(options, aws, job_id, query)
                 undo.callback(self._leases.release)
                 self._used = self._leases.leases
+            patience = options.retry_patience or math.inf
             if options.reader_endpoint:
                 self.security = service_security(options)
                 self.reader: BlockingSession = connect_reader(
-                    options.reader_endpoint, self.security, patience_seconds=options.retry_patience or math.inf
+                    options.reader_endpoint, self.security, patience_seconds=patience
                 )
+                undo.callback(self.reader.close)
+            elif self._fleet is not None:
+                self.security = self._fleet.security
+                self.reader = connect_reader(self._fleet.addresses, self.security, patience_seconds=patience)
                 undo.callback(self.reader.close)
             else:
                 self._host = _start_host(options, aws)
@@ -140,17 +148,27 @@ class KinesisSession:
                 fail_on_data_loss=options.fail_on_data_loss,
                 retry_patience_seconds=options.retry_patience,
                 # A reader in this process has them already.
-                settings=session_settings(options) if options.reader_endpoint else None,
-                caller=caller_location(options) if options.reader_endpoint else None,
+                settings=None if self._host is not None else session_settings(options),
+                caller=None if self._host is not None else caller_location(options),
                 after_epoch=after_epoch,
             )
             if self._host is not None:
                 self._announcer = ReaderAnnouncer(options, job_id, self._host)
                 undo.callback(self._announcer.close)
-            # Of several services all addresses: tasks ask the one that follows a shard.
-            self.address = self._host.address if self._host else self.reader.endpoint or ""
-            self.socket_path = self._host.socket_path if self._host else None
             undo.pop_all()
+
+    @property
+    def address(self) -> str:
+        """See `ReadingSession.address`. Of several readers tasks ask the one that follows a shard."""
+        return self._host.address if self._host is not None else self.reader.endpoint or ""
+
+    @property
+    def sockets(self) -> Mapping[str, Path]:
+        """See `ReadingSession.sockets`."""
+        if self._fleet is not None:
+            return self._fleet.sockets()
+        path = self._host.socket_path if self._host is not None else None
+        return {} if path is None else {self.address: path}
 
     def check(self) -> None:
         """Raise LeaseLostError if a stream consumer was lost."""
@@ -237,6 +255,18 @@ class KinesisSession:
             stack.callback(self.reader.close)
             if self._announcer is not None:
                 stack.callback(self._announcer.close)
+
+
+def _executor_fleet(options: KinesisOptions) -> ExecutorFleet | None:
+    """The readers on executors, where the query reads by them.
+
+    Raises:
+        ContradictoryOptionsError: an option would have no effect there.
+    """
+    fleet = None if options.reader_endpoint or not options.executor_readers else ExecutorFleet.find()
+    if fleet is not None:
+        check_beside_readers(options)
+    return fleet
 
 
 def _start_host(options: KinesisOptions, aws: AwsOptions) -> ReaderHost:

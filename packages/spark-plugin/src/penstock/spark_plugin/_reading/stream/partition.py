@@ -1,7 +1,7 @@
 """A partition of a micro-batch, and how a Spark task reads it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from penstock.efo_consumer import (
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin._garbage import freeze_garbage
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading.session.reachability import forget, nearest, unreachable
+from penstock.spark_plugin._reading.session.reachability import check_reachable, forget, near_endpoints, unreachable
 from penstock.spark_plugin._telemetry import parent_context, tracer
 
 _PROGRESS_SECONDS = 2.0
@@ -46,7 +46,7 @@ class KinesisPartition(InputPartition):
         with_encryption_type: bool,
         traceparent: str | None,
         patience_seconds: float = 0.0,
-        socket_path: Path | None = None,
+        sockets: Mapping[str, Path] | None = None,
         fail_on_data_loss: bool = True,
         retry_patience_seconds: float | None = None,
         away: tuple[str, ...] = (),
@@ -62,8 +62,8 @@ class KinesisPartition(InputPartition):
         self.patience_seconds = patience_seconds
         """How long a service that went away is waited for; 0 for a reader in the query's process, which is waited for
         only while it stands still."""
-        self.socket_path = socket_path
-        """Unix socket of the same reader, for tasks on the driver's machine."""
+        self.sockets = dict(sockets or {})
+        """Unix sockets of the same readers by address, for tasks on their machines."""
         self.fail_on_data_loss = fail_on_data_loss
         """Told with each read, as the next one: a service that was started anew knows nothing of the session."""
         self.retry_patience_seconds = retry_patience_seconds
@@ -102,8 +102,10 @@ def read_partition(partition: KinesisPartition, options: KinesisOptions | None =
         with use_span(span, end_on_exit=False):
             address, is_service = partition.address, bool(partition.patience_seconds)
             patience = partition.patience_seconds
+            near = near_endpoints(partition.sockets)
             if not is_service:  # services may be away for a while
-                address = nearest(address, partition.socket_path)
+                if address not in near:
+                    check_reachable(address)
                 patience = partition.retry_patience_seconds or math.inf
             from_kinesis = None
             if options is not None and partition.deaggregates is not None:
@@ -122,6 +124,7 @@ def read_partition(partition: KinesisPartition, options: KinesisOptions | None =
                     away=partition.away,
                     from_kinesis=from_kinesis,
                     comes_back=is_service,
+                    near=near,
                 )
             )
         while True:
@@ -134,7 +137,8 @@ def read_partition(partition: KinesisPartition, options: KinesisOptions | None =
     except Exception as error:
         told = error
         if isinstance(error, ReaderUnavailableError):
-            forget(f"unix:{partition.socket_path}")
+            for path in partition.sockets.values():
+                forget(f"unix:{path}")
             told = unreachable(error, partition.address, is_service=bool(partition.patience_seconds))
         span.record_exception(told)
         span.set_status(Status(StatusCode.ERROR, str(told)))

@@ -422,7 +422,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> KinesisPartition:
         return KinesisPartition(
             address=session.address,
-            socket_path=session.socket_path,
+            sockets=session.sockets,
             security=session.security,
             session_id=session.session_id,
             ranges=ranges,

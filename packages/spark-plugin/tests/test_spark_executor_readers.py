@@ -1,0 +1,190 @@
+"""Shard readers as tasks of a session: a query reads by them, and nothing is left of them."""
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.emulator.testing import RunningEmulator
+from penstock.spark_plugin import ExecutorReader, kinesis_progress, start_readers
+from penstock.spark_plugin.errors import (
+    ExecutorReadersError,
+    InvalidOptionError,
+    MisplacedOptionError,
+    ReadersStoppedError,
+    TaskSlotsError,
+)
+from penstock.spark_plugin.testing import endpoint_options
+
+
+@pytest.fixture
+def aws(kinesis: RunningEmulator) -> dict[str, str]:
+    """How readers find the embedded Kinesis."""
+    options = endpoint_options(kinesis.endpoint_url, "any")
+    del options["streamName"]
+    return options
+
+
+@contextmanager
+def following(
+    spark: SparkSession, collected: Any, checkpoint: Path, options: dict[str, str]
+) -> Iterator[StreamingQuery]:
+    frame = spark.readStream.format("kinesis").options(**options).load()
+    writer = frame.writeStream.foreachBatch(collected).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(processingTime="100 milliseconds").start()
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def is_answered(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it still runs: a worker that Spark keeps for the next task does."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def memory(reader: ExecutorReader) -> Path:
+    """The folder of its socket and of its shared memory."""
+    assert reader.socket is not None
+    return Path(reader.socket).parent
+
+
+def listening(pid: int) -> bool:
+    """Whether the process has a listening TCP socket."""
+    inodes = set()
+    for one in Path(f"/proc/{pid}/fd").glob("*"):
+        try:
+            inodes.add(os.readlink(one))
+        except OSError:
+            continue
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(f"socket:[{fields[9]}]" in inodes for fields in lines if fields[3] == "0A")
+
+
+@pytest.mark.parametrize("publisher", ["polling", "efo"])
+def test_a_query_reads_by_the_readers_of_its_session(
+    spark: SparkSession,
+    aws: dict[str, str],
+    make_stream: Callable[[int], Any],
+    collected: Any,
+    until: Callable[..., None],
+    tmp_path: Path,
+    publisher: str,
+) -> None:
+    """Every row once, by a reader that is a task; when both have stopped, nothing is left."""
+    source = make_stream(4)
+    options = source.options(initialPosition="TRIM_HORIZON", recordPublisher=publisher)
+    source.put(100)
+    with start_readers(spark, count=1, options=aws) as readers:
+        (reader,) = readers.readers
+        assert readers.addresses == [reader.address]
+        assert reader.address.startswith("127.0.0.1:")
+        assert is_answered(reader.address)
+        assert memory(reader).is_dir()
+        with following(spark, collected, tmp_path / "checkpoint", options) as query:
+            until(lambda: len(collected.keys) >= 100, "the first rows do not come", query=query)
+            source.put(100)
+            until(lambda: len(collected.keys) >= 200, "further rows do not come", query=query)
+            until(lambda: bool(kinesis_progress(query)), "there is no progress", query=query)
+            assert {one.reader for one in kinesis_progress(query)} == {reader.address}
+        assert collected.data == source.put_keys
+        assert len(collected.keys) == 200
+    assert readers.readers == ()
+    assert not is_answered(reader.address)
+    assert not is_alive(reader.pid) or not listening(reader.pid)
+    assert not memory(reader).exists()
+    until(lambda: source.consumers() == [], "a stream consumer is left")
+
+
+def test_readers_leave_a_slot_to_queries(spark: SparkSession, aws: dict[str, str]) -> None:
+    """As many as there are slots would leave the queries none: that is refused, with both numbers and the cure."""
+    with pytest.raises(TaskSlotsError, match=r"2 shard readers .* has 2: .*local\[4\]") as told:
+        start_readers(spark, count=2, options=aws)
+    assert (told.value.count, told.value.slots) == (2, 2)
+    with pytest.raises(ExecutorReadersError, match="at least one"):
+        start_readers(spark, count=0)
+
+
+def test_what_readers_cannot_be_given_is_refused(spark: SparkSession, aws: dict[str, str]) -> None:
+    """Options of queries, values that are none, and a second fleet beside the first."""
+    with pytest.raises(MisplacedOptionError, match="'retryPatience' belongs to a query, and this is start_readers"):
+        start_readers(spark, count=1, options=aws | {"retryPatience": "5s"})
+    with pytest.raises(InvalidOptionError, match="bufferBytes"):
+        start_readers(spark, count=1, options=aws | {"bufferBytes": "many"})
+    with start_readers(spark, count=1, options=aws), pytest.raises(ExecutorReadersError, match="already"):
+        start_readers(spark, count=1, options=aws)
+
+
+def test_a_reader_that_cannot_start_says_why(spark: SparkSession) -> None:
+    """Its own words are in the error, and others may be started in its place."""
+    with pytest.raises(ExecutorReadersError, match=r"AwsOptionError.*no-such-profile"):
+        start_readers(spark, count=1, options={"region": "us-east-1", "awsProfile": "no-such-profile"})
+
+
+def test_the_token_is_in_no_words(spark: SparkSession, aws: dict[str, str]) -> None:
+    """Neither the readers nor what Spark shows of their job has a secret."""
+    with start_readers(spark, count=1, options=aws | {"awsSecretAccessKey": "hush-hush-key"}) as readers:
+        folder = Path(spark.sparkContext._jvm.org.apache.spark.SparkFiles.getRootDirectory())  # type: ignore[union-attr]
+        file = folder / "penstock-readers" / "fleet.json"
+        assert file.stat().st_mode & 0o077 == 0
+        assert file.parent.stat().st_mode & 0o077 == 0
+        assert "hush" not in file.read_text()
+        assert "hush" not in repr(readers)
+        assert repr(readers) == f"ExecutorReaders(count=1, addresses={readers.addresses})"
+    assert not file.parent.exists()
+
+
+def test_options_that_would_do_nothing_beside_them_are_refused(
+    spark: SparkSession,
+    aws: dict[str, str],
+    make_stream: Callable[[int], Any],
+    collected: Any,
+    until: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    """A buffer is the readers'; a query that keeps a reader of its own says so; one that they leave fails at once."""
+    source = make_stream(1)
+    source.put(10)
+    options = source.options(initialPosition="TRIM_HORIZON")
+    with start_readers(spark, count=1, options=aws) as readers:
+        with following(spark, collected, tmp_path / "refused", options | {"bufferBytes": "64m"}) as query:
+            until(lambda: query.exception() is not None, "the option is not refused")
+            assert "give bufferBytes to start_readers" in str(query.exception())
+        own = options | {"executorReaders": "false"}
+        with following(spark, collected, tmp_path / "own", own) as query:
+            until(lambda: len(collected.keys) == 10, "no rows come to a reader of its own", query=query)
+            until(lambda: bool(kinesis_progress(query)), "there is no progress", query=query)
+            assert {one.reader for one in kinesis_progress(query)} != {readers.addresses[0]}
+        with following(spark, collected, tmp_path / "left", options) as query:
+            until(lambda: bool(kinesis_progress(query)), "there is no progress", query=query)
+            readers.stop()
+            until(lambda: query.exception() is not None, "a query goes on without its readers")
+            assert ReadersStoppedError.__name__ in str(query.exception())
+
+
+def test_a_client_of_spark_connect_is_shown_another_way() -> None:
+    """It runs no tasks; the error names what does the same."""
+
+    class Client:
+        pass
+
+    with pytest.raises(ExecutorReadersError, match=r"Spark Connect .* readerEndpoint"):
+        start_readers(Client(), count=1)  # type: ignore[arg-type]

@@ -1,0 +1,116 @@
+"""Shard readers on the executors of a standalone cluster of three hosts, which are killed under a running query."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_clusters import Cluster
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds executors, and binds 127.0.0.11, as Linux does")
+
+HOSTS = ("127.0.0.11", "127.0.0.12", "127.0.0.13")
+LONG_SECONDS = 240.0
+"""For an executor that comes again, on a busy machine."""
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A master, and three workers of two cores."""
+    with Cluster(tmp_path_factory.mktemp("cluster")) as one:
+        for host in HOSTS:
+            one.add_worker(host, cores=2)
+        yield one
+
+
+class Followed:
+    """The table that a driver writes, and the readers that it has."""
+
+    def __init__(self, folder: Path, source: Any, until: Callable[..., None]) -> None:
+        self.folder, self.source, self._until = folder, source, until
+
+    def rows(self) -> list[list[str]]:
+        return [row for file in (self.folder / "table").glob("*.json") for row in json.loads(file.read_text())]
+
+    def readers(self) -> list[dict[str, Any]]:
+        file = self.folder / "readers"
+        return json.loads(file.read_text()) if file.exists() else []
+
+    def put_and_read(self, count: int, what: str) -> None:
+        """Put records; each of all that were put is in the table once."""
+        self.source.put(count)
+        wanted = len(self.source.put_keys)
+        self._until(lambda: len(self.rows()) >= wanted, lambda: f"{what}: {self.log()}", seconds=LONG_SECONDS)
+        rows = self.rows()
+        assert len(rows) == wanted
+        assert {(shard, number): data.encode() for shard, number, data, _ in rows} == self.source.put_keys
+
+    def three_readers_without(self, pid: int) -> list[dict[str, Any]]:
+        """Wait for the reader of this process to have one in its place."""
+
+        def are_there() -> bool:
+            found = self.readers()
+            return len(found) == len(HOSTS) and pid not in {one["pid"] for one in found}
+
+        self._until(are_there, lambda: f"no reader in place of {pid}: {self.log()}", seconds=LONG_SECONDS)
+        return self.readers()
+
+    def log(self) -> str:
+        return (self.folder / "driver.log").read_text()[-6000:]
+
+
+def test_readers_are_killed_with_their_executors_and_workers(
+    cluster: Cluster, make_stream: Callable[[int], Any], until: Callable[..., None], tmp_path: Path
+) -> None:
+    """Every row once, whoever dies; each reader comes again; when the session has stopped nothing is left of them."""
+    source = make_stream(8)
+    options = source.options(
+        initialPosition="TRIM_HORIZON",
+        recordPublisher="efo",
+        efoConsumerName="readers",
+        jobId="readers",
+        maxPartitions="3",
+        registryStore=str(tmp_path / "registry.db"),
+    )
+    readers = {"count": 3, "options": {name: options[name] for name in options if name in AWS_OPTIONS}}
+    followed = Followed(tmp_path, source, until)
+    source.put(100)
+    with cluster.driver(tmp_path, "127.0.0.2", options, readers) as driver:
+        followed.put_and_read(100, "no rows come to the readers")
+        first = followed.three_readers_without(0)
+        assert sorted(one["host"] for one in first) == list(HOSTS)
+        assert all(one["address"].startswith(f"{one['host']}:") for one in first)
+        until(lambda: (tmp_path / "reader").exists(), "there is no progress")
+        assert set((tmp_path / "reader").read_text().split(",")) == {one["address"] for one in first}
+
+        os.kill(first[0]["pid"], signal.SIGKILL)
+        followed.put_and_read(100, "rows are missing after a reader was killed")
+        second = followed.three_readers_without(first[0]["pid"])
+        assert {one["address"] for one in second} & {one["address"] for one in first}, "the others were disturbed"
+
+        lost = second[1]
+        os.kill(cluster.executor_of(lost["host"]), signal.SIGKILL)
+        followed.put_and_read(100, "rows are missing after an executor was killed")
+        third = followed.three_readers_without(lost["pid"])
+
+        lost = third[2]
+        cluster.kill_worker(lost["host"])
+        followed.put_and_read(100, "rows are missing after a worker was killed")
+        last = followed.three_readers_without(lost["pid"])
+        assert lost["host"] not in {one["host"] for one in last}
+        followed.put_and_read(100, "rows are missing at the end")
+
+        (tmp_path / "end").touch()
+        assert driver.wait(LONG_SECONDS) == 0, followed.log()
+        everybody = [*first, *second, *third, *last]
+        until(lambda: not any(Path(f"/proc/{one['pid']}").exists() for one in everybody), "a process is left")
+        assert [one["socket"] for one in last if Path(one["socket"]).parent.exists()] == []
+        until(lambda: source.consumers() == [], "a stream consumer is left")
+    assert not any(word in followed.log() for word in ("BEGIN CERTIFICATE", "BEGIN PRIVATE KEY"))
+
+
+AWS_OPTIONS = ("region", "endpointUrl", "awsAccessKeyId", "awsSecretAccessKey")
