@@ -40,7 +40,7 @@ from penstock.services.console._views.streams import (
     stream_names,
     stream_rows,
 )
-from penstock.services.console._views.templates import STATIC, Templates
+from penstock.services.console._views.templates import STATIC, Templates, url
 from penstock.services.console._views.view import View, endpoints, health, missing, service_rows
 from penstock.services.console.errors import ConsoleError, ConsoleOptionError
 
@@ -54,6 +54,7 @@ _MENU: Final = (
     ("jobs", "/jobs", "Jobs"),
 )
 PATHS: Final = {name: path for name, path, _ in _MENU} | {"stream": "/stream", "job": "/job"}
+_WITH_LINES: Final = ("streams", "stream", "sinks")
 _MOST_OFFERED: Final = 500
 _OWN_SITES: Final = (None, "none", "same-origin")
 # A picture may have styles of its own: it is shown as an image, which reaches nothing, and holds no script.
@@ -144,7 +145,7 @@ class Pages:
 
     async def streams(self, request: web.Request) -> web.Response:
         """All streams."""
-        view = self._view()
+        view = self._view(request)
         down = [*missing(view, Kind.READER), *missing(view, Kind.KINESIS)]
         rows = stream_rows(view)
         lag = max((row.lag for row in rows if row.lag is not None), default=None)
@@ -152,7 +153,7 @@ class Pages:
 
     async def stream(self, request: web.Request) -> web.Response:
         """The shards of a stream."""
-        view = self._view()
+        view = self._view(request)
         name = request.query.get("name", "")
         if name not in stream_names(view.snapshot, self._settings.streams):
             raise web.HTTPNotFound(text="No service names such a stream.")
@@ -169,6 +170,7 @@ class Pages:
             order=order,
             shards=shards,
             sizes=PAGE_SIZES,
+            kept={"span": "day"} if view.shows_day else {},
             readers=reader_rows(view, name),
             unlisted=self._unlisted(name),
             shows_records=self._records is not None,
@@ -224,7 +226,7 @@ class Pages:
 
     async def sinks(self, request: web.Request) -> web.Response:
         """Destinations of the gateways."""
-        view = self._view()
+        view = self._view(request)
         rows = sink_rows(view)
         rates = [row.bytes_per_second for row in rows if row.bytes_per_second is not None]
         return await self._page(
@@ -336,8 +338,9 @@ class Pages:
         """That the console itself answers, for those who watch over it."""
         return web.Response(text="ok\n")
 
-    def _view(self) -> View:
+    def _view(self, request: web.Request | None = None) -> View:
         return View(
+            shows_day=request is not None and request.query.get("span") == "day",
             snapshot=self._collector.snapshot(),
             history=self._history,
             settings=self._settings,
@@ -361,7 +364,8 @@ class Pages:
             here=request.path_qs,
             searched=request.query.get("q", "")[:200] if name == "search" else "",
             endpoints=endpoints(view),
-            span=span_words(self._settings.interval_seconds * (self._settings.history_points - 1)),
+            span=span_words(view.span_seconds),
+            spans=_spans(request) if self._history.day is not None and name in _WITH_LINES else (),
             **{"is_still": False, **values},
         )
         response = web.Response(text=text, content_type="text/html")
@@ -369,6 +373,16 @@ class Pages:
             # Nothing secret is on the others: forms, which hold a token, and records are sent as they are.
             response.enable_compression()
         return response
+
+
+def _spans(request: web.Request) -> list[tuple[str, str, bool]]:
+    """Words, address and whether it is shown, of each length of lines."""
+    shown = request.query.get("span") == "day"
+    query = {name: value for name, value in request.query.items() if name != "span"}
+    return [
+        ("minutes", url(request.path, **query), not shown),
+        ("a day", url(request.path, **query, span="day"), shown),
+    ]
 
 
 def _number(text: str | None, default: int) -> int:

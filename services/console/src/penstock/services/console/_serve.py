@@ -22,6 +22,7 @@ from penstock.services.console._endpoints import Endpoint
 from penstock.services.console._pages import Pages
 from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._sources.collector import Collector
+from penstock.services.console._sources.day import DayHistory
 from penstock.services.console._sources.dead_letters import DeadLetters
 from penstock.services.console._sources.drivers import DriversSource
 from penstock.services.console._sources.history import History
@@ -72,7 +73,10 @@ async def console_server(settings: ConsoleSettings, *, limits: Limits | None = N
     """
     limits = limits or Limits()
     tls = TlsFiles(settings.server.security)
-    history = History(points=settings.history_points, max_series=settings.history_series)
+    day = None
+    if settings.history_file is not None:
+        day = DayHistory(settings.history_file, max_series=settings.history_series)
+    history = History(points=settings.history_points, max_series=settings.history_series, day=day)
     services: list[AnySource] = [_SOURCES[endpoint.kind](endpoint) for endpoint in settings.endpoints]
     sources = [(source, settings.interval_seconds) for source in services]
     sources += [(source, settings.interval_seconds) for source in _drivers(settings)]
@@ -88,6 +92,8 @@ async def console_server(settings: ConsoleSettings, *, limits: Limits | None = N
     async with AsyncExitStack() as stack:
         if audit is not None:
             stack.callback(audit.close)
+        if day is not None:
+            await stack.enter_async_context(day)
         await stack.enter_async_context(collector)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=settings.server.drain_seconds)
         await runner.setup()

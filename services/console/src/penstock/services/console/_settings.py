@@ -64,6 +64,8 @@ class ConsoleSettings:
     """Between two calls of ListShards for a stream."""
     history_points: int = int(_NUMBERS["history_points"][0])
     """Values that a sparkline keeps."""
+    history_file: Path | None = None
+    """SQLite file that keeps a day of the sparklines; None: they end with the process."""
     history_series: int = int(_NUMBERS["history_series"][0])
     """Sparklines that are kept."""
     lag_alert_seconds: float = _NUMBERS["lag_alert_seconds"][0]
@@ -109,6 +111,7 @@ class ConsoleSettings:
         )
         add("avro_schemas", "folder with STREAM.avsc, by which records are decoded as Avro")
         add("allowed_hosts", "names by which browsers may call it, with commas between them")
+        add("history_file", "SQLite file that keeps a day of the sparklines, over restarts")
         for name, (default, _, words) in _NUMBERS.items():
             add(name, f"{words}; default {default:g}")
         variable = f"{PREFIX}_ALLOW_ACTIONS"
@@ -143,6 +146,7 @@ class ConsoleSettings:
             interval_seconds=numbers.get("interval_seconds", cls.interval_seconds),
             shards_interval_seconds=numbers.get("shards_interval_seconds", cls.shards_interval_seconds),
             history_points=int(numbers.get("history_points", cls.history_points)),
+            history_file=Path(arguments.history_file) if arguments.history_file else None,
             history_series=int(numbers.get("history_series", cls.history_series)),
             lag_alert_seconds=numbers.get("lag_alert_seconds", cls.lag_alert_seconds),
             consumer_shard_hour_usd=numbers.get("consumer_shard_hour_usd", cls.consumer_shard_hour_usd),

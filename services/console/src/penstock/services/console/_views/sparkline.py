@@ -60,5 +60,7 @@ def sparkline(
 
 
 def span_words(seconds: float) -> str:
-    """How long a line goes back: such as `40 seconds`, `4 minutes`."""
-    return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
+    """How long a line goes back: such as `40 seconds`, `4 minutes`, `24 hours`."""
+    if seconds < 7_200:
+        return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3_600:.0f} hours"
