@@ -4,14 +4,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 
 def test_an_interrupt_does_not_wait_for_silent_services() -> None:
-    """Four that listen and say nothing would be waited for one after the other, each for a minute."""
+    """Four that listen and say nothing would be waited for one after the other, each for an hour."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        flags = ["--timeout", "60"]
+        flags = ["--timeout", "3600"]
         for name in ("registry", "reader", "sink", "stages"):
             flags += [f"--{name}", address]
         command = [sys.executable, "-m", "penstock.cli", "doctor", "--only", "services", "--only", "machine", *flags]
@@ -20,11 +19,9 @@ def test_an_interrupt_does_not_wait_for_silent_services() -> None:
                 silent.settimeout(60)
                 # The first service is being asked.
                 silent.accept()
-                begun = time.monotonic()
                 process.send_signal(signal.SIGINT)
                 _, errors = process.communicate(timeout=90)
             finally:
                 process.kill()
-    assert time.monotonic() - begun < 30
     assert process.returncode == 130
     assert "Traceback" not in errors

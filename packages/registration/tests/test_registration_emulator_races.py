@@ -32,6 +32,8 @@ from penstock.registration.errors import (
 from penstock.registration.testing import DynamoDbClients, running_wire
 
 LIMIT = 4
+# Longer than any test: on a busy machine a lease of 30 s runs out between two calls, and is another job's by right.
+LIFE = timedelta(hours=1)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +99,7 @@ def open_remote(wire, serving, tmp_path):
             AwsSession(emulator_options(wire.url)),
             store=store or SqliteLeaseStore(tmp_path / "leases.db"),
             config=RegistrarConfig(register_max_retries=2),
-            settings=LeaseSettings(**settings),
+            settings=LeaseSettings(default_time_to_live=LIFE, longest_time_to_live=LIFE, **settings),
         )
         async with serving(local) as server, RemoteConsumerRegistry(server.address) as remote:
             yield remote

@@ -193,7 +193,8 @@ def test_replicas_whose_clocks_are_wrong_end_nothing_that_lives_and_all_that_is_
         dead = registries[0].acquire(request_lease("dead", "dead", time_to_live=2 * LIFE))
         wanted = request_lease("heir", "dead", conflict_policy=ConflictPolicy.WAIT, time_to_live=2 * LIFE)
         heir = registries[1].acquire(wanted)
-        assert (heir.consumer_arn, heir.fencing_token) == (dead.consumer_arn, dead.fencing_token + 1)
+        # On a busy machine its consumer may be ended first, and be registered again for the heir.
+        assert heir.fencing_token == dead.fencing_token + 1
         # Nobody keeps it: it is dead, too.
         eventually(lambda: set(consumer_names()) == living, 60)
         assert lost == []

@@ -44,14 +44,12 @@ def test_it_answers_health_checks_and_reflection(serve):
 def test_sigterm_drains_at_once_and_a_restart_loses_no_lease(serve, request_lease, eventually):
     """A kept lease is still held by its job after the restart, under the same token, and others are still refused."""
     no_grace = ("--grace-seconds", "0")
-    with serve(*no_grace, "--drain-seconds", "60") as service, open_registry(endpoint=service.address) as registry:
-        lease = registry.acquire(request_lease("first", time_to_live=timedelta(seconds=15)))
+    with serve(*no_grace, "--drain-seconds", "3600") as service, open_registry(endpoint=service.address) as registry:
+        lease = registry.acquire(request_lease("first", time_to_live=timedelta(seconds=60)))
         lost = []
         registry.keep(lease, lost.append)
-        began = time.monotonic()
+        # The heartbeat stream is open: were it not ended, the drain would take its hour.
         assert service.terminate() == 0
-        # The heartbeat stream is open: were it not ended, the drain would take its sixty seconds.
-        assert time.monotonic() - began < 30
         port = service.address.rpartition(":")[2]
         with serve("--port", port, *no_grace) as restarted, open_registry(endpoint=restarted.address) as other:
             (consumer,) = other.list_consumers()
@@ -127,9 +125,9 @@ def test_tls(serve, certificates, request_lease, eventually, command):
     with serve(*server, "--grace-seconds", "0") as service:
         security = ClientSecurity(ca_file=Path(ca))
         with open_registry(endpoint=service.address, security=security) as registry:
-            lease = registry.acquire(request_lease(time_to_live=timedelta(seconds=1.5)))
+            lease = registry.acquire(request_lease(time_to_live=timedelta(seconds=9)))
             registry.keep(lease, lambda error: pytest.fail(str(error)))
-            end = time.monotonic() + 1.5
+            end = time.monotonic() + 9
             eventually(lambda: time.monotonic() + registry.list_consumers()[0].lease.time_to_live_seconds > end + 0.2)
             assert registry.release(lease) is True
         assert command("ls", "--endpoint", service.address, "--ca-file", ca).returncode == 0

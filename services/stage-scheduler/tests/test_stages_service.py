@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from contextlib import aclosing
 from pathlib import Path
 
@@ -81,12 +80,11 @@ async def test_a_driver_and_a_watcher_meet_over_the_service() -> None:
 
 async def test_sigterm_does_not_wait_for_watchers_of_live_jobs() -> None:
     """Open watches end at once, with an error that says why, not after the whole drain time."""
-    with service_process(MODULE, ["serve", "--drain-seconds", "60"]) as service:
+    with service_process(MODULE, ["serve", "--drain-seconds", "3600"]) as service:
         async with asyncio.timeout(DEADLINE), RemoteStageScheduler(service.address) as client:
             await client.submit("job", job())
             async with aclosing(client.watch("job")) as jobs:
                 await anext(jobs)
-                began = time.monotonic()
                 ended = asyncio.create_task(
                     asyncio.to_thread(service.terminate, DEADLINE), name="terminate the service"
                 )
@@ -94,7 +92,6 @@ async def test_sigterm_does_not_wait_for_watchers_of_live_jobs() -> None:
                     await anext(jobs)
                 assert isinstance(caught.value, SchedulerClosedError | RemoteSchedulerError)
                 assert await ended == 0
-                assert time.monotonic() - began < 30
 
 
 async def test_settings_come_from_the_environment_and_the_token_is_demanded(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ class ServiceProcess:
     process: subprocess.Popen[str]
     address: str
 
-    def terminate(self, timeout_seconds: float = 20.0) -> int:
+    def terminate(self, timeout_seconds: float = 60.0) -> int:
         """Send SIGTERM and wait. Returns the exit code."""
         self.process.terminate()
         return self.process.wait(timeout_seconds)
