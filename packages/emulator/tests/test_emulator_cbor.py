@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import subprocess
+import sys
 from typing import Any
 
 import cbor2
@@ -105,3 +107,26 @@ def test_errors_are_in_cbor_too(ask: Any, operation: str, params: Any, code: str
 def test_the_content_type_may_have_parameters(ask: Any) -> None:
     """What follows a semicolon does not matter, nor does the case."""
     assert ask("ListStreams", {}, content_type="Application/X-AMZ-CBOR-1.1; charset=utf-8")[0] == 200
+
+
+def test_without_a_cbor2_that_can_be_used_json_is_spoken_and_cbor_refused() -> None:
+    """As on Macs with Intel's processors, where cbor2 has no wheels, or an old one."""
+    program = """
+import json, sys, types, urllib.error, urllib.request
+sys.modules["cbor2"] = {stand_in}
+from penstock.emulator.testing import running_emulator
+with running_emulator() as running:
+    running.client().create_stream(StreamName="flights", ShardCount=1)
+    assert running.client().list_streams()["StreamNames"] == ["flights"]
+    headers = {{"Content-Type": "application/x-amz-cbor-1.1", "X-Amz-Target": "Kinesis_20131202.ListStreams"}}
+    request = urllib.request.Request(running.endpoint_url, b"\\xa0", headers)
+    try:
+        urllib.request.urlopen(request)
+    except urllib.error.HTTPError as error:
+        print(error.code, error.headers["Content-Type"], json.loads(error.read())["message"])
+"""
+    said = "400 application/x-amz-json-1.1 CBOR needs cbor2 6.1 or newer here: send application/x-amz-json-1.1\n"
+    for stand_in in ("None", "types.SimpleNamespace(loads=lambda data, tag_hook=None: None)"):
+        words = [sys.executable, "-c", program.format(stand_in=stand_in)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        assert done.stdout == said, done.stderr

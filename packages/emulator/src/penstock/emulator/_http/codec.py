@@ -6,16 +6,22 @@ aws-sdk-java-v2#4661), in both directions. Everywhere else here a timestamp is a
 
 from __future__ import annotations
 
+import inspect
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-import cbor2
 import msgspec
 import pybase64
 from botocore.model import ListShape, MapShape, StructureShape
 
 from penstock.emulator._operations.validation import service_model
 from penstock.emulator.errors import KinesisError
+
+try:
+    import cbor2
+except ImportError:
+    # It has no wheels here.
+    cbor2 = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,13 +92,31 @@ class CborCodec:
         return cbor2.dumps({"__type": error.code, "message": error.message})
 
 
+class NoCborCodec(JsonCodec):
+    """For requests in CBOR where it cannot be read: they are refused, in JSON."""
+
+    def decode(self, body: bytes) -> Any:
+        """Refuse.
+
+        Raises:
+            KinesisError: always.
+        """
+        raise KinesisError(
+            "SerializationException", "CBOR needs cbor2 6.1 or newer here: send application/x-amz-json-1.1"
+        )
+
+
+def _reads_cbor() -> bool:
+    return cbor2 is not None and "semantic_decoders" in inspect.signature(cbor2.loads).parameters
+
+
 _JSON = JsonCodec()
-_CBOR = CborCodec()
+_CBOR = CborCodec() if _reads_cbor() else NoCborCodec()
 
 
 def codec_for(content_type: str) -> Codec:
     """The codec of a request by its Content-Type: JSON for everything that is not CBOR."""
-    return _CBOR if content_type.partition(";")[0].strip().lower() == _CBOR.content_type else _JSON
+    return _CBOR if content_type.partition(";")[0].strip().lower() == CborCodec.content_type else _JSON
 
 
 def _seconds(value: Any, _immutable: bool = False) -> float:
