@@ -10,7 +10,7 @@ from botocore import xform_name
 # What is looked at: packages that call AWS by names of operations, and of which services.
 SERVICES = {
     "registration": ("kinesis", "dynamodb"),
-    "efo-consumer": ("kinesis", "dynamodb"),
+    "efo-consumer": ("kinesis", "dynamodb", "glue"),
     "async-sink": ("kinesis", "firehose", "dynamodb", "sqs"),
     "spark-plugin": ("kinesis", "glue", "s3"),
 }

@@ -17,6 +17,7 @@ from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.session.announcing import described
 from penstock.spark_plugin._reading.session.session import KinesisSession
 from penstock.spark_plugin._reading.start.initial_positions import initial_positions
+from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.testing import endpoint_options
 
 
@@ -155,3 +156,29 @@ def test_what_is_announced_is_the_worst_of_the_shards(
     ]
     told = described(reader, stats)
     assert (told.millis_behind_latest, told.condition) == (lag, words)
+
+
+def test_streams_that_a_pattern_finds_later_are_announced(
+    kinesis: RunningEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A console shows what the query reads by now, and not what it began with."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    kinesis.client().create_stream(StreamName="fleet-a", ShardCount=1)
+    options = endpoint_options(
+        kinesis.endpoint_url, "fleet-a", initialPosition="TRIM_HORIZON", streamDiscoveryInterval="1s", jobId="fleet"
+    )
+    del options["streamName"]
+    reader = KinesisStreamReader(KinesisOptions.parse(options | {"streamNamePattern": "fleet-.*"}, environ={}))
+    try:
+        position = reader.initialOffset()
+        position = reader.latestOffset(position, reader.getDefaultReadLimit())
+        assert first(of_this_user).stream_names == ("fleet-a",)
+        kinesis.client().create_stream(StreamName="fleet-b", ShardCount=1)
+        until = time.monotonic() + 60
+        while of_this_user()[0].stream_names != ("fleet-a", "fleet-b"):
+            assert time.monotonic() < until, of_this_user()
+            position = reader.latestOffset(position, reader.getDefaultReadLimit())
+        assert {one.job_id for one in of_this_user()} == {"fleet"}
+    finally:
+        reader.stop()
+    assert not of_this_user()

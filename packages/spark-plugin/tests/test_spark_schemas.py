@@ -1,7 +1,6 @@
 """Records with schemas of the AWS Glue Schema Registry: their bytes, what they become, and how they are written."""
 
 import json
-import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -27,19 +26,18 @@ from pyspark.sql.types import (
 )
 
 from penstock.aws import AwsOptions, BackoffPolicy
+from penstock.efo_consumer import decode_glue_record, encode_glue_record
+from penstock.efo_consumer._glue import registry as registry_module
+from penstock.efo_consumer.errors import SchemaDecodeError, SchemaRegistryError
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import (
     KinesisDataSource,
     KinesisOptions,
-    decode_glue_record,
-    encode_glue_record,
     from_glue,
 )
 from penstock.spark_plugin._schema import sink_columns
-from penstock.spark_plugin._schemas import registry as registry_module
 from penstock.spark_plugin._schemas.avro import avro_decoder, avro_spark_type
 from penstock.spark_plugin._schemas.column import planned_records
-from penstock.spark_plugin._schemas.header import message_index, split_message_index
 from penstock.spark_plugin._schemas.json_schema import json_check, json_schema_of, json_spark_type
 from penstock.spark_plugin._schemas.protobuf import proto_file, protobuf_decoder, protobuf_encoder, protobuf_spark_type
 from penstock.spark_plugin._schemas.registry import GlueSchemaRegistry
@@ -54,9 +52,7 @@ from penstock.spark_plugin.errors import (
     MissingOptionError,
     OptionError,
     SchemaCompatibilityError,
-    SchemaDecodeError,
     SchemaError,
-    SchemaRegistryError,
 )
 from penstock.spark_plugin.testing import endpoint_options
 
@@ -120,34 +116,6 @@ def test_a_record_has_the_bytes_that_the_registrys_own_serializers_give_it() -> 
     assert json.loads(decode_glue_record(JSON).payload) == {"firstName": "John", "lastName": "Doe", "age": 21}
 
 
-def test_a_compressed_payload_is_zlibs() -> None:
-    """Byte 1 is 5, and what follows the header is a zlib stream, which is read up to a bound."""
-    record = encode_glue_record(b"flight " * 1000, ID, "zlib")
-    assert record[:18] == bytes((3, 5)) + ID.bytes
-    assert zlib.decompress(record[18:]) == b"flight " * 1000
-    assert decode_glue_record(record) == (ID, b"flight " * 1000)
-    assert decode_glue_record(record, max_payload_bytes=7000).payload == b"flight " * 1000
-    with pytest.raises(SchemaDecodeError, match="more than 6999 bytes without compression"):
-        decode_glue_record(record, max_payload_bytes=6999)
-
-
-@pytest.mark.parametrize(
-    ("record", "words"),
-    [
-        (b"", "it is empty"),
-        (b'{"a": 1, "b": "no header"}', "it begins with 7b 22 61 22; the header with 03"),
-        (HEADER[:17], "no header"),
-        (b"\x03\x07" + HEADER[2:], "names compression 7; known are 0"),
-        (b"\x03\x05" + HEADER[2:] + b"abc", "is damaged"),
-        (encode_glue_record(b"flight " * 99, ID, "zlib")[:-6], "is cut off"),
-    ],
-)
-def test_what_has_no_header_is_told(record: bytes, words: str) -> None:
-    """With the bytes that it begins with."""
-    with pytest.raises(SchemaDecodeError, match=words):
-        decode_glue_record(record)
-
-
 def test_messages_of_protobuf_are_numbered_by_their_names() -> None:
     """All of a file, nested ones and entries of maps too; the example of MessageIndexFinder's documentation."""
     nested = 'syntax = "proto3"; message B { message C {} message A { message D {} } }'
@@ -157,11 +125,6 @@ def test_messages_of_protobuf_are_numbered_by_their_names() -> None:
         "shop.Order.Item",
         "shop.Order.ItemsEntry",
     ]
-    for number in (0, 1, 127, 128, 300, 70_000):
-        assert split_message_index(message_index(number) + b"rest") == (number, b"rest")
-    assert message_index(300) == b"\xac\x02"
-    with pytest.raises(SchemaDecodeError, match="number of a Protobuf message"):
-        split_message_index(b"\x80")
 
 
 def test_a_protobuf_message_goes_there_and_back() -> None:

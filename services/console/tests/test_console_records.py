@@ -8,15 +8,18 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import aiohttp
 import aws_kinesis_agg.aggregator as kpl
+import boto3
 import fastavro
 import pytest
 from console_visits import browsing, shown
 from console_world import HOSTILE, console
 
 from penstock.aws import AwsOptions
+from penstock.efo_consumer import encode_glue_record
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc import ServerSecurity
 from penstock.services.console.errors import ConsoleOptionError
@@ -94,6 +97,37 @@ async def test_records_are_decoded_and_one_that_cannot_be_is_shown_with_why(
         assert "key-2" in parts
 
 
+async def test_records_with_schemas_of_the_glue_schema_registry_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the schema that each names; one without a header is shown with why."""
+    with running_emulator(companions=("glue",)) as running:
+        client = running.client()
+        client.create_stream(StreamName="flights", ShardCount=1)
+        glue = boto3.client(
+            "glue",
+            region_name="us-east-1",
+            endpoint_url=running.endpoints["glue"],
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
+        glue.create_registry(RegistryName="shop")
+        made = glue.create_schema(
+            RegistryId={"RegistryName": "shop"},
+            SchemaName="flights",
+            DataFormat="AVRO",
+            Compatibility="NONE",
+            SchemaDefinition=json.dumps(SCHEMA),
+        )
+        record = encode_glue_record(avro({"number": "DL461"}), UUID(made["SchemaVersionId"]), "zlib")
+        for data in (record, b"UA1545"):
+            client.put_record(StreamName="flights", PartitionKey="EWR", Data=data)
+        monkeypatch.setenv("AWS_ENDPOINT_URL_GLUE", running.endpoints["glue"])
+        async with looking(running) as http:
+            text = await look(http, shown_as="glue")
+    assert "&#34;number&#34;: &#34;DL461&#34;" in text
+    assert "it has no header of the Glue Schema Registry" in text
+    assert "<pre>UA1545</pre>" in text
+
+
 async def test_a_look_goes_on_behind_a_record_from_a_time_or_at_the_tip(kinesis: RunningEmulator) -> None:
     async with looking(kinesis) as http:
         assert "UA1545" in await look(http, "-15m")
@@ -103,7 +137,7 @@ async def test_a_look_goes_on_behind_a_record_from_a_time_or_at_the_tip(kinesis:
         assert "UA1545" not in behind
         assert "UA1714" in behind
         assert "is not TRIM_HORIZON" in await look(http, "yesterday")
-        assert "is none of text, json, kpl" in await look(http, shown_as="avro")
+        assert "is none of text, json, glue, kpl" in await look(http, shown_as="avro")
         assert "ResourceNotFoundException" in await look(http, shard="shardId-000000000009")
 
 

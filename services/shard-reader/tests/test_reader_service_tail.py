@@ -10,12 +10,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
+import boto3
 import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 
 from penstock.aws.testing import emulator_options
-from penstock.efo_consumer import Consumer, ShardPosition, SqliteCheckpointStore, StreamPositions
+from penstock.efo_consumer import (
+    Consumer,
+    ShardPosition,
+    SqliteCheckpointStore,
+    StreamPositions,
+    encode_glue_record,
+)
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
 SHARD = "shardId-000000000000"
@@ -225,6 +233,38 @@ def test_tail_decodes_json_and_avro(emulator: RunningEmulator, tmp_path: Path) -
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["data"] for row in rows[:2]] == [{"origin": "EWR", "minutes": 12}] * 2
     assert "problem" in rows[2]
+
+
+def test_tail_decodes_records_with_schemas_of_the_glue_schema_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the schema that each names, also compressed; what has no header is told, and given as it is."""
+    with running_emulator(companions=("glue",)) as emulator:
+        emulator.client().create_stream(StreamName="orders", ShardCount=1)
+        glue = boto3.client(
+            "glue",
+            region_name="us-east-1",
+            endpoint_url=emulator.endpoints["glue"],
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
+        glue.create_registry(RegistryName="shop")
+        fields = [{"name": "origin", "type": "string"}, {"name": "seen", "type": "bytes"}]
+        made = glue.create_schema(
+            RegistryId={"RegistryName": "shop"},
+            SchemaName="flights",
+            DataFormat="AVRO",
+            Compatibility="NONE",
+            SchemaDefinition=json.dumps({"type": "record", "name": "flight", "fields": fields}),
+        )
+        bare, version = b"\x06EWR\x04\x00\xff", UUID(made["SchemaVersionId"])
+        put(emulator, encode_glue_record(bare, version), encode_glue_record(bare, version, "zlib"), b"plain")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_GLUE", emulator.endpoints["glue"])
+        done = run(emulator, tmp_path, "tail", "orders", "--from", "TRIM_HORIZON", "--count", "3", "--format", "glue")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["data"] for row in rows] == [{"origin": "EWR", "seen": "AP8="}] * 2 + ["plain"]
+    assert [row.get("schema") for row in rows] == ["shop/flights/1"] * 2 + [None]
+    assert "SchemaDecodeError: a record cannot be decoded: it has no header" in rows[2]["problem"]
 
 
 def test_tail_shows_places_in_aggregates_or_aggregates_whole(emulator: RunningEmulator, tmp_path: Path) -> None:

@@ -14,6 +14,16 @@ from ._continuity.guard import check_streams
 from ._continuity.lineage import next_shards, with_ancestors
 from ._embedded.host import ReaderHost
 from ._embedded.session import BlockingSession, connect_reader
+from ._glue.decoder import GlueDecoder, GlueValue
+from ._glue.header import (
+    GlueRecord,
+    decode_glue_record,
+    encode_glue_record,
+    glue_header,
+    message_index,
+)
+from ._glue.protobuf import ProtoFile
+from ._glue.registry import GlueSchemas, SchemaVersion, get_version
 from ._model.events import WIRE_SCHEMA, ShardEvent
 from ._model.positions import (
     PositionType,
@@ -68,6 +78,8 @@ from .errors import (
     PositionsError,
     RangeDeadlineError,
     ReaderUnavailableError,
+    SchemaDecodeError,
+    SchemaRegistryError,
     SessionNotFoundError,
     ShardFailedError,
     ShardReaderError,
@@ -98,6 +110,10 @@ __all__ = [
     "FencedConsumerError",
     "FleetShardReader",
     "FollowedBatch",
+    "GlueDecoder",
+    "GlueRecord",
+    "GlueSchemas",
+    "GlueValue",
     "HashKeyRange",
     "InitialPosition",
     "InitialPositionError",
@@ -113,6 +129,7 @@ __all__ = [
     "PositionType",
     "PositionsError",
     "PositionsSnapshot",
+    "ProtoFile",
     "PublisherMetrics",
     "RangeDeadlineError",
     "ReaderBackend",
@@ -127,6 +144,9 @@ __all__ = [
     "RemoteShardReader",
     "ReopeningShardReader",
     "S3CheckpointStore",
+    "SchemaDecodeError",
+    "SchemaRegistryError",
+    "SchemaVersion",
     "SessionInfo",
     "SessionListing",
     "SessionNotFoundError",
@@ -158,9 +178,14 @@ __all__ = [
     "check_streams",
     "connect_reader",
     "deaggregate",
+    "decode_glue_record",
+    "encode_glue_record",
     "find_leftovers",
+    "get_version",
+    "glue_header",
     "list_shards",
     "measure_lag",
+    "message_index",
     "next_shards",
     "ranges_between",
     "read_once",

@@ -523,3 +523,30 @@ class ReaderUnavailableError(ShardReaderError):
         self.endpoint = endpoint
         self.reason = reason
         super().__init__(f"shard reader at {endpoint}: {reason}")
+
+
+class SchemaRegistryError(EfoConsumerError):
+    """The Glue Schema Registry has no such schema, refuses it, or cannot be asked; `code` is its own, if it answered.
+
+    Cure: Correct the schema's name, the region or the permissions, as the message says.
+    """
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the registry says that there is no such schema, or version."""
+        return self.code == "EntityNotFoundException"
+
+
+class SchemaDecodeError(EfoConsumerError, ValueError):
+    """A record is not what its schema says, or has none.
+
+    Cure: Filter such records out; `from_glue` makes nulls of them with `mode="PERMISSIVE"`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"a record cannot be decoded: {reason}")
+        self.reason = reason

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._options.docs import options_table
     from penstock.spark_plugin._reading.executors.fleet_file import ExecutorReader
     from penstock.spark_plugin._reading.executors.readers import ExecutorReaders, start_readers
+    from penstock.spark_plugin._reading.bounded.sql_function import register
     from penstock.spark_plugin._reading.progress.listener import (
         KinesisProgress,
         KinesisProgressListener,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._reading.progress.listener_metrics import ProgressMetrics
     from penstock.spark_plugin._reading.progress.metrics import ReaderNumbers
     from penstock.spark_plugin._schemas.column import from_glue
-    from penstock.spark_plugin._schemas.header import GlueRecord, decode_glue_record, encode_glue_record
     from penstock.spark_plugin._stages.declare.automatic import plan, run_staged
     from penstock.spark_plugin._stages.declare.data_stream import DataStream, KeyedStream, WindowedStream
     from penstock.spark_plugin._stages.declare.partition_window import PartitionWindowedStream
@@ -43,7 +43,6 @@ __all__ = [
     "ExecutorReader",
     "ExecutorReaders",
     "FirehoseDataSource",
-    "GlueRecord",
     "KeyedStream",
     "KinesisDataSource",
     "KinesisOptions",
@@ -59,8 +58,6 @@ __all__ = [
     "avro_schema",
     "configure",
     "current_traceparent",
-    "decode_glue_record",
-    "encode_glue_record",
     "ensure_java",
     "from_glue",
     "kinesis_progress",
@@ -69,6 +66,7 @@ __all__ = [
     "options_table",
     "plan",
     "recommended_settings",
+    "register",
     "run_staged",
     "split_record_id",
     "start_readers",
@@ -90,14 +88,12 @@ _OF_THE_DRIVER = {
     "ProgressMetrics": "_reading.progress.listener_metrics",
     "ReaderNumbers": "_reading.progress.metrics",
     "WindowedStream": "_stages.declare.data_stream",
-    "GlueRecord": "_schemas.header",
-    "decode_glue_record": "_schemas.header",
-    "encode_glue_record": "_schemas.header",
     "from_glue": "_schemas.column",
     "kinesis_progress": "_reading.progress.listener",
     "log_progress": "_reading.progress.listener",
     "options_table": "_options.docs",
     "plan": "_stages.declare.automatic",
+    "register": "_reading.bounded.sql_function",
     "run_staged": "_stages.declare.automatic",
     "split_record_id": "_writing._record_ids",
     "start_readers": "_reading.executors.readers",

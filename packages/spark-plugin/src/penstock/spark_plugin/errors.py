@@ -12,9 +12,7 @@ SparkPluginError
 |  |- ForeignOptionError            another connector's, for which there is nothing here
 |  `- DangerousOptionError          would give secrets or records away
 |- SchemaError                      a column is missing or has another type
-|- SchemaRegistryError              the Glue Schema Registry lacks or refuses a schema, or cannot be asked
-|  `- SchemaCompatibilityError      a new version is not compatible with those before it
-|- SchemaDecodeError                a record is not what its schema says
+|- SchemaCompatibilityError         a new version of a schema is not compatible with those before it
 |- ExtraMissingError                a library that an option needs is not installed
 |- FirehoseReadError                Firehose delivers; there is nothing to read
 |- RowError                         a row cannot be written as it is
@@ -38,6 +36,9 @@ SparkPluginError
    |- StoreUnusableError            the store's folder cannot be made or written
    `- SchedulerUnavailableError     the stage scheduler cannot be asked
 ```
+
+Errors of reading Kinesis are those of `penstock.efo_consumer.errors`, and so are `SchemaRegistryError` and
+`SchemaDecodeError`, of records with schemas of the Glue Schema Registry.
 """
 
 import re
@@ -45,6 +46,8 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from penstock.efo_consumer.errors import SchemaRegistryError
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
@@ -202,23 +205,7 @@ class SchemaError(SparkPluginError, ValueError):
         self.column, self.reason = column, reason
 
 
-class SchemaRegistryError(SparkPluginError):
-    """The Glue Schema Registry has no such schema, refuses it, or cannot be asked; `code` is its own, if it answered.
-
-    Cure: Correct the schema's name, the region or the permissions, as the message says.
-    """
-
-    def __init__(self, message: str, *, code: str = "") -> None:
-        super().__init__(message)
-        self.code = code
-
-    @property
-    def is_missing(self) -> bool:
-        """Whether the registry says that there is no such schema, or version."""
-        return self.code == "EntityNotFoundException"
-
-
-class SchemaCompatibilityError(SchemaRegistryError):
+class SchemaCompatibilityError(SparkPluginError, SchemaRegistryError):
     """The columns make a schema that is not compatible with the versions before it; nothing was written.
 
     Cure: Write columns that the compatibility mode allows, or a schema of another name.
@@ -246,17 +233,6 @@ _COMPATIBILITIES = {
     "FULL": "readers of each version must be able to read the data of the other, so only nullable columns may be added "
     "or go",
 }
-
-
-class SchemaDecodeError(SparkPluginError, ValueError):
-    """A record is not what its schema says, or has none.
-
-    Cure: Filter such records out, or read them with `mode="PERMISSIVE"`, which makes nulls of them.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"a record cannot be decoded: {reason}")
-        self.reason = reason
 
 
 class ExtraMissingError(SparkPluginError, ImportError):

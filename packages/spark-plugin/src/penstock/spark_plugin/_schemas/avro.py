@@ -29,7 +29,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from penstock.spark_plugin.errors import ExtraMissingError, SchemaDecodeError, SchemaError
+from penstock.efo_consumer.errors import SchemaDecodeError
+from penstock.spark_plugin.errors import ExtraMissingError, SchemaError
 
 _TEXTS = (StringType, CharType, VarcharType)
 _SPARK: dict[str, DataType] = {

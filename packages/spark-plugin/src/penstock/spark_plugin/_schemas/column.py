@@ -36,23 +36,21 @@ from pyspark.sql.types import (
 )
 
 from penstock.aws import AwsOptions
+from penstock.efo_consumer import SchemaVersion, decode_glue_record
+from penstock.efo_consumer.errors import SchemaDecodeError, SchemaRegistryError
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.names import find_option
 from penstock.spark_plugin._options.table import OPTIONS
-from penstock.spark_plugin._schemas.header import decode_glue_record
 from penstock.spark_plugin._schemas.registry import (
     DEFAULT_REGISTRY,
     GlueSchemaRegistry,
-    SchemaVersion,
     open_registry,
 )
 from penstock.spark_plugin.errors import (
     InvalidOptionError,
     IrrelevantOptionError,
     MissingOptionError,
-    SchemaDecodeError,
     SchemaError,
-    SchemaRegistryError,
 )
 
 if TYPE_CHECKING:

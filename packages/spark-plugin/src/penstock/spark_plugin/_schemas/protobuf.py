@@ -1,14 +1,9 @@
 """Protobuf schemas of the registry: text of `.proto` files, compiled by protoc as grpcio-tools has it."""
 
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql.types import (
@@ -33,8 +28,10 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from penstock.spark_plugin._schemas.header import message_index, split_message_index
-from penstock.spark_plugin.errors import ExtraMissingError, SchemaDecodeError, SchemaError
+from penstock.efo_consumer import ProtoFile as CompiledProto
+from penstock.efo_consumer import message_index
+from penstock.efo_consumer.errors import SchemaDecodeError
+from penstock.spark_plugin.errors import ExtraMissingError, SchemaError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP, _DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
@@ -62,32 +59,8 @@ _TYPES: dict[str, tuple[DataType, tuple[type[DataType], ...]]] = {
 }
 
 
-class ProtoFile:
-    """A compiled `.proto` file; its messages have numbers, by which a record says which one it is."""
-
-    def __init__(self, definition: str) -> None:
-        try:
-            from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-        except ImportError as error:
-            raise ExtraMissingError("protobuf", "Protobuf", "protobuf and grpcio-tools") from error
-        files = descriptor_pb2.FileDescriptorSet.FromString(_compiled(definition)).file
-        pool = descriptor_pool.DescriptorPool()
-        for file in files:
-            pool.Add(file)
-        root = pool.FindFileByName(files[-1].name)
-        self._type_names = {
-            number: name.removeprefix("TYPE_").lower()
-            for name, number in descriptor_pb2.FieldDescriptorProto.Type.items()
-        }
-        self._class_of: Callable[[Any], Any] = message_factory.GetMessageClass
-        waiting, found = list(root.message_types_by_name.values()), []
-        self.top_level = sorted(one.full_name for one in waiting)
-        while waiting:
-            one = waiting.pop()
-            found.append(one)
-            waiting += one.nested_types
-        # The entries of maps have numbers too: they are messages within the one that has the map.
-        self.messages = sorted(found, key=lambda one: str(one.full_name))
+class ProtoFile(CompiledProto):
+    """A compiled `.proto` file, whose messages options name."""
 
     def message(self, name: str | None, schema_name: str) -> Any:
         """The descriptor of a message by its name, with or without the package; the only one by default.
@@ -108,18 +81,6 @@ class ProtoFile:
         problem = f"has no message {name!r}, but {have}" if name and not found else f"has several messages: {have}"
         raise SchemaError("data", f"schema {schema_name!r} {problem}; say which by 'schemaMessage' (or `message`)")
 
-    def new(self, message: Any) -> Any:
-        """An empty message."""
-        return self._class_of(message)()
-
-    def index_of(self, message: Any) -> int:
-        """The number of a message."""
-        return [str(one.full_name) for one in self.messages].index(str(message.full_name))
-
-    def type_name(self, field: Any) -> str:
-        """The type of a field, as it is written in the file; `message` and `enum` for those."""
-        return self._type_names[field.type]
-
 
 @lru_cache(maxsize=64)
 def proto_file(definition: str) -> ProtoFile:
@@ -129,28 +90,12 @@ def proto_file(definition: str) -> ProtoFile:
         ExtraMissingError: protobuf or grpcio-tools is not installed.
         SchemaError: protoc refuses it.
     """
-    return ProtoFile(definition)
-
-
-def _compiled(definition: str) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="penstock-proto-") as folder:
-        Path(folder, "schema.proto").write_text(definition)
-        # In a process of its own, as what protoc says of a mistake goes to standard error.
-        arguments = ["-I.", "--include_imports", "--descriptor_set_out=out", "schema.proto"]
-        ended = subprocess.run(
-            [sys.executable, "-m", "grpc_tools.protoc", *arguments],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if "No module named" in ended.stderr:
-            raise ExtraMissingError("protobuf", "Protobuf", "protobuf and grpcio-tools")
-        if ended.returncode != 0:
-            said = " ".join(ended.stderr.split()).replace("schema.proto:", "line ")
-            raise SchemaError("data", f"protoc does not take the registry's Protobuf schema: {said}")
-        return Path(folder, "out").read_bytes()
+    try:
+        return ProtoFile(definition)
+    except ImportError as error:
+        raise ExtraMissingError("protobuf", "Protobuf", "protobuf and grpcio-tools") from error
+    except SchemaDecodeError as error:
+        raise SchemaError("data", error.reason) from error
 
 
 def protobuf_spark_type(definition: str, message: str | None, schema_name: str) -> StructType:
@@ -204,23 +149,16 @@ def protobuf_decoder(definition: str, message: str | None, kind: DataType, schem
     if not isinstance(kind, StructType):
         raise SchemaError("data", f"is {kind.simpleString()}; a Protobuf message is a struct")
     wanted = None if message is None else str(file.message(message, schema_name).full_name)
-    readers: dict[int, Callable[[Any], Any]] = {}
+    readers: dict[str, Callable[[Any], Any]] = {}
 
     def decode(payload: bytes) -> Any:
-        index, content = split_message_index(payload)
-        if index >= len(file.messages):
-            raise SchemaDecodeError(f"it is message {index} of a schema that has {len(file.messages)}")
-        descriptor = file.messages[index]
-        if wanted is not None and descriptor.full_name != wanted:
-            raise SchemaDecodeError(f"it is a message {descriptor.full_name}, and not {wanted}")
-        if index not in readers:
-            readers[index] = _reader(file, descriptor, kind)
-        found = file.new(descriptor)
-        try:
-            found.ParseFromString(content)
-        except Exception as error:  # DecodeError, of whichever implementation
-            raise SchemaDecodeError(f"it is no {descriptor.full_name} ({error})") from error
-        return readers[index](found)
+        found = file.parsed(payload)
+        name = str(found.DESCRIPTOR.full_name)
+        if wanted is not None and name != wanted:
+            raise SchemaDecodeError(f"it is a message {name}, and not {wanted}")
+        if name not in readers:
+            readers[name] = _reader(file, found.DESCRIPTOR, kind)
+        return readers[name](found)
 
     return decode
 

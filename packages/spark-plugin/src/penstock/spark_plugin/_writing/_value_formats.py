@@ -19,9 +19,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from penstock.efo_consumer import SchemaVersion
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import RECORD_ID
-from penstock.spark_plugin._schemas.registry import SchemaVersion
 from penstock.spark_plugin._writing._value_registry import Encoded, registered_schema, registry_encoder
 from penstock.spark_plugin.errors import SchemaError
 

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructField
 
+from penstock.efo_consumer import SchemaVersion, glue_header
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.spec import field_name
-from penstock.spark_plugin._schemas.header import glue_header
-from penstock.spark_plugin._schemas.registry import SchemaVersion, open_registry
+from penstock.spark_plugin._schemas.registry import open_registry
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
     InvalidOptionError,

@@ -14,12 +14,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from penstock.async_sink.errors import SinkOptionError
+from penstock.efo_consumer import SchemaVersion
 from penstock.rpc import LoopThread
 from penstock.spark_plugin._connections import aws_options, caller_location, shared_session
 from penstock.spark_plugin._garbage import freeze_garbage
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import sink_columns
-from penstock.spark_plugin._schemas.registry import SchemaVersion
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
 from penstock.spark_plugin._user_errors import with_remedies

@@ -9,16 +9,15 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TextIO
-
-import pyarrow as pa
 
 from penstock.aws import AwsOptions, AwsSession, JsonClient
 from penstock.efo_consumer import (
     Consumer,
     EfoConsumerConfigError,
+    GlueDecoder,
     InitialPosition,
     InitialPositionType,
     ReaderConfig,
@@ -30,7 +29,7 @@ from penstock.efo_consumer import (
 from penstock.terminal import Cell, Row, Screen, add_json_argument, positive_count, seconds_ago
 
 _DATA_CHARACTERS: Final = 200
-_FORMATS: Final = ("text", "raw", "json", "avro", "kpl")
+_FORMATS: Final = ("text", "raw", "json", "avro", "glue", "kpl")
 # Times since the epoch have at most 13 digits, sequence numbers of Kinesis 56.
 _SEQUENCE_NUMBER: Final = re.compile(r"\d{20,}")
 # A single object of Avro: a mark, and the fingerprint of the schema, before the record.
@@ -63,8 +62,9 @@ def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
         choices=_FORMATS,
         default="text",
         help="text: a line of all; raw: the bytes of the data, as Kinesis holds them (aggregates whole), and an end of "
-        "line; json: an object a line, with data that is JSON as such; avro: the same for Avro, by --schema; kpl: text "
-        "with the place of each record in its aggregate",
+        "line; json: an object a line, with data that is JSON as such; avro: the same for Avro, by --schema; glue: the "
+        "same for records with a header of the AWS Glue Schema Registry, by the schema that it names; kpl: text with "
+        "the place of each record in its aggregate",
     )
     parser.add_argument("--schema", type=Path, metavar="FILE", help="of --format avro: the schema, as JSON")
     add_json_argument(parser)
@@ -78,22 +78,26 @@ async def tail(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> N
     """
     left = arguments.count
     takes = _filter(arguments)
-    write = _writer(arguments, out)
+    write = _writer(arguments, aws, out)
     start = await _start(arguments, aws)
     config = ReaderConfig(deaggregate=arguments.format != "raw")
     async with Consumer(
         arguments.streams, efo=arguments.efo, start=start, aws=aws, checkpoints=None, config=config
     ) as consumer:
         async for batch in consumer:
-            for row in _rows(batch.records):
-                if not takes(row):
-                    continue
-                write(row)
-                left = None if left is None else left - 1
-                if left == 0:
-                    return
+            rows = [row for row in batch.records.to_pylist() if takes(row)][:left]
+            # In a thread: the registry of schemas may be asked.
+            await asyncio.to_thread(_write_all, write, rows)
+            left = None if left is None else left - len(rows)
+            if left == 0:
+                return
             out.flush()
             await consumer.commit(batch)
+
+
+def _write_all(write: Callable[[dict[str, Any]], None], rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        write(row)
 
 
 async def _start(arguments: argparse.Namespace, aws: AwsOptions) -> InitialPosition | StreamPositions:
@@ -150,7 +154,7 @@ def _filter(arguments: argparse.Namespace) -> Callable[[dict[str, Any]], bool]:
     return takes
 
 
-def _writer(arguments: argparse.Namespace, out: TextIO) -> Callable[[dict[str, Any]], None]:
+def _writer(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> Callable[[dict[str, Any]], None]:
     """What writes a record in the format that was asked for."""
     if (arguments.schema is None) is (arguments.format == "avro"):
         raise EfoConsumerConfigError(option="--schema", reason="goes with --format avro, which needs it")
@@ -163,9 +167,12 @@ def _writer(arguments: argparse.Namespace, out: TextIO) -> Callable[[dict[str, A
             raw.write(row["data"] + b"\n")
 
         return write_raw
-    screen = Screen(out, as_json=arguments.json or arguments.format in ("json", "avro"))
+    screen = Screen(out, as_json=arguments.json or arguments.format in ("json", "avro", "glue"))
     if arguments.format == "json":
         return lambda row: screen.show_row(Row([], _decoded(row, json.loads)))
+    if arguments.format == "glue":
+        glue = GlueDecoder(aws)
+        return lambda row: screen.show_row(Row([], _with_schema(row, glue)))
     if arguments.format == "avro":
         decode = _avro_decoder(arguments.schema)
         return lambda row: screen.show_row(Row([], _decoded(row, decode)))
@@ -191,10 +198,14 @@ def _avro_decoder(schema_file: Path) -> Callable[[bytes], Any]:
         value = fastavro.schemaless_reader(body, schema, None)
         if body.read(1):
             raise ValueError("bytes are left behind the record")
-        # As JSON has it: times, decimals and the like as text, bytes as base64.
-        return json.loads(json.dumps(value, default=_plain))
+        return _as_json_has_it(value)
 
     return decode
+
+
+def _as_json_has_it(value: Any) -> Any:
+    """Times, decimals and the like as text, bytes as base64."""
+    return json.loads(json.dumps(value, default=_plain))
 
 
 def _plain(value: object) -> str:
@@ -211,8 +222,16 @@ def _decoded(row: dict[str, Any], decode: Callable[[bytes], Any]) -> dict[str, A
     return {**{name: one for name, one in document.items() if name != "dataBase64"}, "data": value}
 
 
-def _rows(records: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    yield from records.to_pylist()
+def _with_schema(row: dict[str, Any], glue: GlueDecoder) -> dict[str, Any]:
+    """As `_decoded`, with the schema that the record's header names."""
+    written_by = {}
+
+    def decode(data: bytes) -> Any:
+        value, schema = glue.decode(data)
+        written_by["schema"] = f"{schema.registry}/{schema.schema}/{schema.number}"
+        return _as_json_has_it(value)
+
+    return {**_decoded(row, decode), **written_by}
 
 
 def _as_row(row: dict[str, Any], *, with_place: bool = False) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import importlib.util
 import io
@@ -17,11 +18,18 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.aws import AwsOptions, AwsSession, BackoffPolicy, JsonClient, retry
-from penstock.efo_consumer import WIRE_SCHEMA, EfoConsumerError, InitialPosition, StreamIdentity, deaggregate
+from penstock.efo_consumer import (
+    WIRE_SCHEMA,
+    EfoConsumerError,
+    GlueDecoder,
+    InitialPosition,
+    StreamIdentity,
+    deaggregate,
+)
 from penstock.services.console.errors import ConsoleOptionError
 from penstock.terminal import seconds_ago
 
-FORMATS: Final = ("text", "json", "avro", "kpl")
+FORMATS: Final = ("text", "json", "glue", "avro", "kpl")
 MOST_RECORDS: Final = 50
 _MOST_CALLS: Final = 4
 _MOST_CHARACTERS: Final = 4_000
@@ -99,7 +107,8 @@ class RecordsSource:
                     break
         found = answer.get("Records", [])
         return Looked(
-            records=_shown(found, decode, is_whole=shown_as != "text"),
+            # In a thread: the registry of schemas may be asked.
+            records=await asyncio.to_thread(_shown, found, decode, is_whole=shown_as != "text"),
             after=found[-1]["SequenceNumber"] if found else None,
             millis_behind_latest=answer.get("MillisBehindLatest"),
         )
@@ -114,6 +123,9 @@ class RecordsSource:
             raise ConsoleOptionError("as", f"{shown_as[:50]!r} is none of {', '.join(self.formats())}")
         if shown_as == "json":
             return lambda data: json.dumps(json.loads(data), ensure_ascii=False, indent=1)
+        if shown_as == "glue":
+            glue = GlueDecoder(self._options)
+            return lambda data: json.dumps(glue.decode(data).value, ensure_ascii=False, indent=1, default=str)
         if shown_as != "avro":
             return _text
         name = stream.rpartition("/")[2]

@@ -14,7 +14,7 @@ import zlib
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-from penstock.spark_plugin.errors import SchemaDecodeError
+from penstock.efo_consumer.errors import SchemaDecodeError
 
 Compression = Literal["none", "zlib"]
 

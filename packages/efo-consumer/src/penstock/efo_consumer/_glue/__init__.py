@@ -1,0 +1,1 @@
+"""Records whose schemas are in the AWS Glue Schema Registry."""

@@ -1,0 +1,109 @@
+"""Values of records with headers of the AWS Glue Schema Registry, without Spark."""
+
+import asyncio
+import io
+import json
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from penstock.aws import AwsOptions
+from penstock.efo_consumer._glue.header import decode_glue_record
+from penstock.efo_consumer._glue.protobuf import ProtoFile
+from penstock.efo_consumer._glue.registry import GlueSchemas, SchemaVersion
+from penstock.efo_consumer.errors import SchemaDecodeError
+
+
+class GlueValue(NamedTuple):
+    """What a record says, and by which schema it was written."""
+
+    value: Any
+    """Of Avro what fastavro makes of it, of JSON what `json` does, of Protobuf a dict, as its JSON has it."""
+    schema: SchemaVersion
+
+
+class GlueDecoder:
+    """Decodes records that were written with schemas of the registry: Avro, JSON and Protobuf, also compressed.
+
+    Avro takes fastavro, Protobuf takes protobuf and grpcio-tools. Needs the permission `glue:GetSchemaVersion`; each
+    version is asked for once in a process.
+
+    Args:
+        aws: region and credentials; by default those of the environment. Its endpoint is not used.
+        endpoint_url: of Glue. Default: `AWS_ENDPOINT_URL_GLUE`, or else the region's.
+    """
+
+    def __init__(self, aws: AwsOptions | None = None, *, endpoint_url: str | None = None) -> None:
+        self._schemas = GlueSchemas(aws or AwsOptions(), endpoint_url)
+
+    def decode(self, record: bytes) -> GlueValue:
+        """The value of a record's data. Waits for the registry where the schema's version is new to this process.
+
+        Raises:
+            SchemaDecodeError: The record has no header, is not what its schema says, or the library of its format is
+                not installed.
+            SchemaRegistryError: The registry has no such version, or cannot be asked.
+        """
+        schema_version_id, payload = decode_glue_record(record)
+        version = self._schemas.version_of_id(schema_version_id)
+        return GlueValue(_reader(version)(payload), version)
+
+    async def decode_all(self, records: Iterable[bytes]) -> list[GlueValue]:
+        """The values of many, such as `batch.records["data"].to_pylist()`, in order; the loop goes on meanwhile.
+
+        Raises:
+            SchemaDecodeError: As `decode`.
+            SchemaRegistryError: As `decode`.
+        """
+        return await asyncio.to_thread(lambda: [self.decode(record) for record in records])
+
+
+@lru_cache(maxsize=256)
+def _reader(version: SchemaVersion) -> Callable[[bytes], Any]:
+    """By what a payload is read; a process remembers the last 256."""
+    try:
+        if version.data_format == "AVRO":
+            return _avro(version)
+        if version.data_format == "PROTOBUF":
+            return _protobuf(version)
+    except ImportError as error:
+        needed = "fastavro" if version.data_format == "AVRO" else "protobuf and grpcio-tools"
+        raise SchemaDecodeError(f"it is of {version}, which takes {needed}: pip install them") from error
+    if version.data_format == "JSON":
+        return _json
+    raise SchemaDecodeError(f"it is of {version}, whose data format is not known here")
+
+
+def _avro(version: SchemaVersion) -> Callable[[bytes], Any]:
+    import fastavro
+
+    try:
+        schema = fastavro.parse_schema(json.loads(version.definition))
+    except (ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+        raise SchemaDecodeError(f"it is of {version}, which is no schema of Avro that can be read ({error})") from error
+
+    def read(payload: bytes) -> Any:
+        body = io.BytesIO(payload)
+        try:
+            value = fastavro.schemaless_reader(body, schema, None)
+        except Exception as error:  # of many kinds, by what is wrong
+            raise SchemaDecodeError(f"it is not what {version} says ({error or type(error).__name__})") from error
+        if body.read(1):
+            raise SchemaDecodeError(f"bytes are left behind what {version} says")
+        return value
+
+    return read
+
+
+def _protobuf(version: SchemaVersion) -> Callable[[bytes], Any]:
+    from google.protobuf import json_format
+
+    file = ProtoFile(version.definition)
+    return lambda payload: json_format.MessageToDict(file.parsed(payload), preserving_proto_field_name=True)
+
+
+def _json(payload: bytes) -> Any:
+    try:
+        return json.loads(payload)
+    except ValueError as error:
+        raise SchemaDecodeError(f"it is no JSON ({error})") from error

@@ -1,0 +1,179 @@
+"""Records with headers of the AWS Glue Schema Registry: apart, and decoded, over moto's Glue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import boto3
+import pytest
+
+from penstock.aws import AwsOptions
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import (
+    Consumer,
+    GlueDecoder,
+    ProtoFile,
+    SchemaDecodeError,
+    SchemaRegistryError,
+    decode_glue_record,
+    encode_glue_record,
+    message_index,
+)
+from penstock.efo_consumer._glue.header import split_message_index
+from penstock.emulator.testing import RunningEmulator, running_emulator
+
+# As tests of github.com/awslabs/aws-glue-schema-registry have them (GlueSchemaRegistryKafkaStreamsSerdeTest).
+ID = UUID("b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63")
+HEADER = bytes(one % 256 for one in (3, 0, -73, -76, -89, -16, -100, -106, 78, 74, -90, -121, -5, 93, -23, -17, 12, 99))
+SANSA = bytes(one % 256 for one in (10, 115, 97, 110, 115, 97, 0, -58, 1, 0, 6, 114, 101, 100))
+USER = json.dumps(
+    {
+        "type": "record",
+        "name": "User",
+        "fields": [
+            {"name": "name", "type": "string"},
+            {"name": "favorite_number", "type": ["int", "null"]},
+            {"name": "favorite_color", "type": ["string", "null"]},
+        ],
+    }
+)
+ORDER = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+message Order {
+  string order_id = 1;
+  google.protobuf.Timestamp at = 2;
+  message Item { double price = 1; }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator(companions=("glue",)) as running:
+        yield running
+
+
+@pytest.fixture
+def versions(emulator: RunningEmulator) -> dict[str, UUID]:
+    """A schema of each format, by the format."""
+    client = boto3.client(
+        "glue",
+        region_name="us-east-1",
+        endpoint_url=emulator.endpoints["glue"],
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+    registry = f"shop-{uuid4().hex[:8]}"
+    client.create_registry(RegistryName=registry)
+    return {
+        kind: UUID(
+            client.create_schema(
+                RegistryId={"RegistryName": registry},
+                SchemaName=kind.lower(),
+                DataFormat=kind,
+                Compatibility="NONE",
+                SchemaDefinition=definition,
+            )["SchemaVersionId"]
+        )
+        for kind, definition in (("AVRO", USER), ("JSON", '{"type": "object"}'), ("PROTOBUF", ORDER))
+    }
+
+
+@pytest.fixture
+def decoder(emulator: RunningEmulator) -> GlueDecoder:
+    aws = AwsOptions(region="us-east-1", access_key_id="test", secret_access_key="test")
+    return GlueDecoder(aws, endpoint_url=emulator.endpoints["glue"])
+
+
+def an_order() -> bytes:
+    file = ProtoFile(ORDER)
+    order = file.new(file.messages[0])
+    order.order_id = "o-1"
+    order.at.seconds = 1_767_225_600
+    return message_index(0) + bytes(order.SerializeToString())
+
+
+def test_a_compressed_payload_is_zlibs() -> None:
+    """Byte 1 is 5, and what follows the header is a zlib stream, which is read up to a bound."""
+    record = encode_glue_record(b"flight " * 1000, ID, "zlib")
+    assert record[:18] == bytes((3, 5)) + ID.bytes
+    assert zlib.decompress(record[18:]) == b"flight " * 1000
+    assert decode_glue_record(record) == (ID, b"flight " * 1000)
+    assert decode_glue_record(record, max_payload_bytes=7000).payload == b"flight " * 1000
+    with pytest.raises(SchemaDecodeError, match="more than 6999 bytes without compression"):
+        decode_glue_record(record, max_payload_bytes=6999)
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (b"", "it is empty"),
+        (b'{"a": 1, "b": "no header"}', "it begins with 7b 22 61 22; the header with 03"),
+        (HEADER[:17], "no header"),
+        (b"\x03\x07" + HEADER[2:], "names compression 7; known are 0"),
+        (b"\x03\x05" + HEADER[2:] + b"abc", "is damaged"),
+        (encode_glue_record(b"flight " * 99, ID, "zlib")[:-6], "is cut off"),
+    ],
+)
+def test_what_has_no_header_is_told(record: bytes, words: str) -> None:
+    """With the bytes that it begins with."""
+    with pytest.raises(SchemaDecodeError, match=words):
+        decode_glue_record(record)
+
+
+def test_the_number_of_a_protobuf_message_is_an_unsigned_varint() -> None:
+    """It stands before the message; one that is cut off is said."""
+    for number in (0, 1, 127, 128, 300, 70_000):
+        assert split_message_index(message_index(number) + b"rest") == (number, b"rest")
+    assert message_index(300) == b"\xac\x02"
+    with pytest.raises(SchemaDecodeError, match="number of a Protobuf message"):
+        split_message_index(b"\x80")
+
+
+@pytest.mark.parametrize("compression", ["none", "zlib"])
+async def test_a_consumer_decodes_avro_json_and_protobuf(
+    emulator: RunningEmulator, versions: dict[str, UUID], decoder: GlueDecoder, compression: Any
+) -> None:
+    """By the schema versions in the records' headers, also of compressed payloads; each value has its schema."""
+    client, stream = emulator.client(), f"shop-{uuid4().hex[:8]}"
+    client.create_stream(StreamName=stream, ShardCount=1)
+    payloads = {"AVRO": SANSA, "JSON": b'{"firstName": "John"}', "PROTOBUF": an_order()}
+    for kind, payload in payloads.items():
+        record = encode_glue_record(payload, versions[kind], compression)
+        client.put_record(StreamName=stream, Data=record, PartitionKey="k")
+    found = []
+    aws = emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))
+    async with asyncio.timeout(60), Consumer([stream], start="TRIM_HORIZON", aws=aws, checkpoints=None) as consumer:
+        async for batch in consumer:
+            found += await decoder.decode_all(batch.records["data"].to_pylist())
+            if len(found) == len(payloads):
+                break
+    assert [one.value for one in found] == [
+        {"name": "sansa", "favorite_number": 99, "favorite_color": "red"},
+        {"firstName": "John"},
+        {"order_id": "o-1", "at": "2026-01-01T00:00:00Z"},
+    ]
+    assert [(one.schema.schema, one.schema.number) for one in found] == [("avro", 1), ("json", 1), ("protobuf", 1)]
+
+
+def test_what_cannot_be_decoded_says_why(decoder: GlueDecoder, versions: dict[str, UUID]) -> None:
+    """No header, no such version, and payloads that are not what their schemas say."""
+    unknown = uuid4()
+    for record, error, words in (
+        (b"no header", SchemaDecodeError, "it has no header"),
+        (encode_glue_record(SANSA, unknown), SchemaRegistryError, f"there is no schema version {unknown}"),
+        (encode_glue_record(SANSA[:4], versions["AVRO"]), SchemaDecodeError, "it is not what version 1 of schema"),
+        (encode_glue_record(SANSA + b"x", versions["AVRO"]), SchemaDecodeError, "bytes are left behind what version 1"),
+        (encode_glue_record(b"{", versions["JSON"]), SchemaDecodeError, "it is no JSON"),
+        (encode_glue_record(b"\x07", versions["PROTOBUF"]), SchemaDecodeError, "message 7 of a schema that has 2"),
+        (encode_glue_record(b"\x00\x0a\xff", versions["PROTOBUF"]), SchemaDecodeError, r"it is no shop\.Order"),
+    ):
+        with pytest.raises(error, match=words):
+            decoder.decode(record)

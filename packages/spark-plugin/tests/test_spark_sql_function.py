@@ -1,0 +1,63 @@
+"""`read_kinesis(…)` in SQL."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from connect_servers import connect_server
+from pyspark.sql import SparkSession
+
+from penstock.spark_plugin import register
+
+
+def _sql(options: dict[str, str], what: str = "*", **more: object) -> str:
+    given = {**options, **more}
+    named = "".join(
+        f", {name} => {value if isinstance(value, int) else repr(value)}"
+        for name, value in given.items()
+        if name != "streamName"
+    )
+    return f"SELECT {what} FROM read_kinesis('{given['streamName']}'{named})"
+
+
+def test_a_stream_is_read_in_sql(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
+    """All shards, with the columns of the data source; each query reads anew what is there by then."""
+    register(spark)
+    source = make_stream(2)
+    source.put(30)
+    frame = spark.sql(_sql(source.options()))
+    assert frame.columns == spark.read.format("kinesis").options(**source.options()).load().columns
+    keys = sorted((row.shardId, row.sequenceNumber) for row in frame.collect())
+    assert keys == sorted(source.put_keys)
+    source.put(10)
+    assert frame.count() == 40
+    assert spark.sql(_sql(source.options(), shardIds=keys[0][0], maxPartitions=4)).count() == len(
+        [key for key in source.put_keys if key[0] == keys[0][0]]
+    )
+
+
+def test_what_is_wrong_is_said_as_the_query_is_planned(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
+    """By the messages of the data source; and an argument that no reader can know before it reads."""
+    register(spark)
+    options = make_stream(1).options()
+    for wrong, words in (
+        ({"initialPositoin": "LATEST"}, "did you mean 'initialPosition'?"),
+        ({"endingTimestamp": "noon"}, "it must be a time such as"),
+        ({"recordPublisher": "efo"}, "belongs to streams that are read"),
+    ):
+        with pytest.raises(Exception, match=words):
+            spark.sql(_sql(options, **wrong))
+
+
+def test_it_is_there_on_spark_connect(tmp_path: Path, make_stream: Callable[[int], Any]) -> None:
+    """The client registers it, the server's Python reads."""
+    source = make_stream(2)
+    source.put(20)
+    with connect_server(tmp_path) as url:
+        remote = SparkSession.builder.remote(url).create()
+        try:
+            register(remote)
+            assert remote.sql(_sql(source.options(), "count(*) AS n")).first()["n"] == 20
+        finally:
+            remote.stop()
