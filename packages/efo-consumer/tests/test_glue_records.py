@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -177,3 +178,13 @@ def test_what_cannot_be_decoded_says_why(decoder: GlueDecoder, versions: dict[st
     ):
         with pytest.raises(error, match=words):
             decoder.decode(record)
+
+
+@pytest.mark.parametrize(("kind", "module"), [("AVRO", "fastavro"), ("PROTOBUF", "google.protobuf")])
+def test_a_library_that_is_not_installed_is_named_with_its_extra(
+    decoder: GlueDecoder, versions: dict[str, UUID], monkeypatch: pytest.MonkeyPatch, kind: str, module: str
+) -> None:
+    """Not as an ImportError in the middle of a batch."""
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SchemaDecodeError, match=rf"pip install 'penstock-efo-consumer\[{kind.lower()}\]'"):
+        decoder.decode(encode_glue_record(SANSA, versions[kind]))

@@ -25,8 +25,8 @@ class GlueValue(NamedTuple):
 class GlueDecoder:
     """Decodes records that were written with schemas of the registry: Avro, JSON and Protobuf, also compressed.
 
-    Avro takes fastavro, Protobuf takes protobuf and grpcio-tools. Needs the permission `glue:GetSchemaVersion`; each
-    version is asked for once in a process.
+    Avro takes the extra `avro` of this package, Protobuf the extra `protobuf`. Needs the permission
+    `glue:GetSchemaVersion`; each version is asked for once in a process.
 
     Args:
         aws: region and credentials; by default those of the environment. Its endpoint is not used.
@@ -67,8 +67,10 @@ def _reader(version: SchemaVersion) -> Callable[[bytes], Any]:
         if version.data_format == "PROTOBUF":
             return _protobuf(version)
     except ImportError as error:
-        needed = "fastavro" if version.data_format == "AVRO" else "protobuf and grpcio-tools"
-        raise SchemaDecodeError(f"it is of {version}, which takes {needed}: pip install them") from error
+        extra = version.data_format.lower()
+        raise SchemaDecodeError(
+            f"it is of {version}, for which no library is installed: pip install 'penstock-efo-consumer[{extra}]'"
+        ) from error
     if version.data_format == "JSON":
         return _json
     raise SchemaDecodeError(f"it is of {version}, whose data format is not known here")
