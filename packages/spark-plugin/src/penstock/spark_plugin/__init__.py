@@ -14,9 +14,9 @@ from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, current_trace
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._options.docs import options_table
+    from penstock.spark_plugin._reading.bounded.sql_function import register
     from penstock.spark_plugin._reading.executors.fleet_file import ExecutorReader
     from penstock.spark_plugin._reading.executors.readers import ExecutorReaders, start_readers
-    from penstock.spark_plugin._reading.bounded.sql_function import register
     from penstock.spark_plugin._reading.progress.listener import (
         KinesisProgress,
         KinesisProgressListener,
