@@ -171,7 +171,7 @@ class Session:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all of its processes; also to those that start meanwhile."""
         sent: set[int] = set()
-        while new := self._members() - sent:
+        while new := self.pids() - sent:
             for pid in new:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
@@ -192,7 +192,8 @@ class Session:
             self._process.wait(seconds)
         return not self.is_alive()
 
-    def _members(self) -> set[int]:
+    def pids(self) -> set[int]:
+        """Of all of its processes."""
         # Not the process group: Spark's daemon of workers makes one of its own.
         return {int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit() and self._has(one)}
 
