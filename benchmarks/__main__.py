@@ -39,6 +39,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "recover": ("writing.recover", "seconds until a writer is back after a stream's outage"),
     "simulation": ("writing.simulation", "recover and hot-shard over real sockets, against simulated time"),
     "sink-overhead": ("writing.sink_overhead", "what a writer costs a record, to a destination that does nothing"),
+    "executor-readers": (
+        "spark.executors",
+        "processor of the driver's source process with readers on executors, against its own reader",
+    ),
     "spark-idle": ("spark.idle", "processor of a query on 64 idle shards, against a source without rows"),
     "spark-latency": ("spark.latency", "put to foreachBatch, against a source that invents its rows, and by polling"),
     "throttle": (
@@ -48,7 +52,13 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "tracing": ("reading.tracing", "records read and written with spans exported over OTLP, against without"),
 }
 
-_FEWER_ROUNDS: Mapping[str, int] = {"cogroup": 1, "spark-idle": 1, "spark-latency": 3, "spark-source": 3}
+_FEWER_ROUNDS: Mapping[str, int] = {
+    "cogroup": 1,
+    "executor-readers": 3,
+    "spark-idle": 1,
+    "spark-latency": 3,
+    "spark-source": 3,
+}
 """Of benchmarks whose rounds take minutes."""
 
 

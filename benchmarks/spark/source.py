@@ -49,6 +49,8 @@ class Rate:
     """MB per second of the processor, of all processes that took part."""
     cores: dict[str, float]
     """Of the processor, by part of the query; `server` is what it reads from."""
+    millis: dict[str, float]
+    """Of the processor for a MB, by part of the query."""
 
 
 def measure(frame: DataFrame, records: int, warm_up_batches: int, server: int | None = None) -> Rate:
@@ -78,9 +80,12 @@ def measure(frame: DataFrame, records: int, warm_up_batches: int, server: int | 
     end = _began(counted[-1]) + counted[-1]["durationMs"]["triggerExecution"] / 1000
     megabytes = sum(one["numInputRows"] for one in counted) * RECORD_BYTES / 1e6
     spent = seconds_between(before, after)
-    by_processor = (records - warm) * RECORD_BYTES / 1e6 / sum(spent.values())
+    read = (records - warm) * RECORD_BYTES / 1e6
     return Rate(
-        megabytes / (end - _began(counted[0])), by_processor, {part: spent[part] / taken for part in sorted(spent)}
+        megabytes / (end - _began(counted[0])),
+        read / sum(spent.values()),
+        {part: spent[part] / taken for part in sorted(spent)},
+        {part: 1000 * spent[part] / read for part in sorted(spent)},
     )
 
 
@@ -133,15 +138,16 @@ def _end_to_end(emulator: EmulatorProcess) -> Rate:
     return measure(_source("kinesis", **options), _EMULATED_RECORDS, 1, emulator.pid)
 
 
-def _fill(emulator: EmulatorProcess) -> None:
+def fill(emulator: EmulatorProcess, records: int, *names: str) -> None:
+    """Make streams, and put so many records into the last one."""
     client = emulator.client()
-    for name in (STREAM, "full"):
+    for name in names:
         client.create_stream(StreamName=name, ShardCount=SHARDS)
         client.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
     data = b"x" * RECORD_BYTES
-    for first in range(0, _EMULATED_RECORDS, 500):
-        records = [{"Data": data, "PartitionKey": f"key-{number}"} for number in range(first, first + 500)]
-        answer = client.put_records(StreamName="full", Records=records)
+    for first in range(0, records, 500):
+        entries = [{"Data": data, "PartitionKey": f"key-{number}"} for number in range(first, first + 500)]
+        answer = client.put_records(StreamName=names[-1], Records=entries)
         if answer["FailedRecordCount"]:
             raise RuntimeError("the emulator refused records")
 
@@ -151,7 +157,7 @@ def run(rounds: int) -> Iterator[Case]:
     jobs.session().dataSource.register(CeilingSource)
     with ExitStack() as stack:
         emulator = stack.enter_context(start_emulator_process("--no-enforce-limits"))
-        _fill(emulator)
+        fill(emulator, _EMULATED_RECORDS, STREAM, "full")
         reader, pid = stack.enter_context(prefilled_reader(_RECORDS))
         sides: dict[str, Callable[[], Rate]] = {
             "ceiling": _ceiling,

@@ -62,6 +62,10 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
 
+    def logs(self) -> list[str]:
+        """What executors have written."""
+        return [one.read_text() for one in (self._folder / "work").glob("*/*/std*")]
+
     def executor_of(self, host: str) -> int:
         """The process id of the executor of a worker."""
         children = _children(self._workers[self._hosts.index(host)].pid)
@@ -81,7 +85,12 @@ class Cluster:
 
     @contextlib.contextmanager
     def driver(
-        self, folder: Path, host: str, options: dict[str, str], readers: dict[str, Any] | None = None
+        self,
+        folder: Path,
+        host: str,
+        options: dict[str, str],
+        readers: dict[str, Any] | None = None,
+        **more_settings: str,
     ) -> Iterator["subprocess.Popen[bytes]"]:
         """A driver on an address of its own, in a process group that is killed at the end.
 
@@ -96,6 +105,7 @@ class Cluster:
             "spark.executor.extraJavaOptions": _QUICK,
             "spark.driver.extraJavaOptions": _QUICK,
             "spark.sql.shuffle.partitions": "2",
+            **{name.replace("_", "."): value for name, value in more_settings.items()},
         }
         command = [
             sys.executable,

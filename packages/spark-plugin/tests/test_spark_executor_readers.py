@@ -1,9 +1,13 @@
 """Shard readers as tasks of a session: a query reads by them, and nothing is left of them."""
 
+import base64
+import json
+import logging
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +63,12 @@ def is_alive(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
+
+
+def decoded(text: str) -> Iterator[bytes]:
+    for found in re.finditer(r"[A-Za-z0-9+/]{40,}={0,2}", text):
+        with suppress(ValueError):
+            yield base64.b64decode(found[0] + "=" * (-len(found[0]) % 4))
 
 
 def memory(reader: ExecutorReader) -> Path:
@@ -139,15 +149,22 @@ def test_a_reader_that_cannot_start_says_why(spark: SparkSession) -> None:
         start_readers(spark, count=1, options={"region": "us-east-1", "awsProfile": "no-such-profile"})
 
 
-def test_the_token_is_in_no_words(spark: SparkSession, aws: dict[str, str]) -> None:
-    """Neither the readers nor what Spark shows of their job has a secret."""
+def test_the_token_is_in_no_words(spark: SparkSession, aws: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the readers, nor what goes to the JVM, nor the log at its loudest has a secret."""
+    caplog.set_level(logging.DEBUG)
     with start_readers(spark, count=1, options=aws | {"awsSecretAccessKey": "hush-hush-key"}) as readers:
         folder = Path(spark.sparkContext._jvm.org.apache.spark.SparkFiles.getRootDirectory())  # type: ignore[union-attr]
         file = folder / "penstock-readers" / "fleet.json"
         assert file.stat().st_mode & 0o077 == 0
         assert file.parent.stat().st_mode & 0o077 == 0
+        token = json.loads(file.read_text())["token"]
         assert "hush" not in file.read_text()
         assert "hush" not in repr(readers)
+        assert "setJobGroup" in caplog.text  # py4j tells all that is said to the JVM
+        for secret in ("hush-hush-key", token):
+            # Pickled functions are said to the JVM in base64, and secrets would be somewhere in them.
+            assert secret not in caplog.text
+            assert not any(secret.encode() in part for part in decoded(caplog.text))
         assert repr(readers) == f"ExecutorReaders(count=1, addresses={readers.addresses})"
     assert not file.parent.exists()
 

@@ -79,13 +79,18 @@ def test_readers_are_killed_with_their_executors_and_workers(
     readers = {"count": 3, "options": {name: options[name] for name in options if name in AWS_OPTIONS}}
     followed = Followed(tmp_path, source, until)
     source.put(100)
-    with cluster.driver(tmp_path, "127.0.0.2", options, readers) as driver:
+    (tmp_path / "events").mkdir()
+    shown = {"spark_eventLog_enabled": "true", "spark_eventLog_dir": (tmp_path / "events").as_uri()}
+    with cluster.driver(tmp_path, "127.0.0.2", options, readers, spark_local_dir=str(tmp_path), **shown) as driver:
         followed.put_and_read(100, "no rows come to the readers")
         first = followed.three_readers_without(0)
         assert sorted(one["host"] for one in first) == list(HOSTS)
         assert all(one["address"].startswith(f"{one['host']}:") for one in first)
         until(lambda: (tmp_path / "reader").exists(), "there is no progress")
         assert set((tmp_path / "reader").read_text().split(",")) == {one["address"] for one in first}
+
+        (file,) = tmp_path.glob("spark-*/userFiles-*/penstock-readers/fleet.json")
+        token = json.loads(file.read_text())["token"]
 
         os.kill(first[0]["pid"], signal.SIGKILL)
         followed.put_and_read(100, "rows are missing after a reader was killed")
@@ -110,7 +115,10 @@ def test_readers_are_killed_with_their_executors_and_workers(
         until(lambda: not any(Path(f"/proc/{one['pid']}").exists() for one in everybody), "a process is left")
         assert [one["socket"] for one in last if Path(one["socket"]).parent.exists()] == []
         until(lambda: source.consumers() == [], "a stream consumer is left")
-    assert not any(word in followed.log() for word in ("BEGIN CERTIFICATE", "BEGIN PRIVATE KEY"))
+    events = "".join(one.read_text() for one in (tmp_path / "events").rglob("*") if one.is_file())
+    assert "penstock: shard reader 1 of 3" in events
+    for text in (events, followed.log(), *cluster.logs()):
+        assert not any(word in text for word in (token, "BEGIN CERTIFICATE", "PRIVATE KEY"))
 
 
 AWS_OPTIONS = ("region", "endpointUrl", "awsAccessKeyId", "awsSecretAccessKey")

@@ -85,9 +85,10 @@ class Roster:
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """Close all connections: the readers end."""
-        self._thread.call(self._stop())
-        self._thread.close()
+        """Close all connections: the readers end. Can be called again."""
+        if not self._thread.is_closed:
+            self._thread.call(self._stop())
+            self._thread.close()
 
     async def _start(self, host: str, port: int, context: ssl.SSLContext | None) -> asyncio.Server:
         return await asyncio.start_server(self._serve, host, port, ssl=context, limit=_LINE_BYTES)
