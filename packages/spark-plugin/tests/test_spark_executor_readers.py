@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.emulator.testing import RunningEmulator
 from penstock.spark_plugin import ExecutorReader, kinesis_progress, start_readers
+from penstock.spark_plugin._reading.executors import readers as readers_module
 from penstock.spark_plugin.errors import (
     ExecutorReadersError,
     InvalidOptionError,
@@ -122,6 +125,55 @@ def test_a_query_reads_by_the_readers_of_its_session(
     assert not is_alive(reader.pid) or not listening(reader.pid)
     assert not memory(reader).exists()
     until(lambda: source.consumers() == [], "a stream consumer is left")
+
+
+def test_a_killed_reader_is_started_again_where_a_slot_is_left_beside_it(
+    spark: SparkSession,
+    aws: dict[str, str],
+    make_stream: Callable[[int], Any],
+    collected: Any,
+    until: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It waits while it would take the last slot, and says so; the query waits for it, and has every row once."""
+    source = make_stream(4)
+    options = source.options(initialPosition="TRIM_HORIZON")
+    source.put(50)
+    with start_readers(spark, count=1, options=aws) as readers:
+        (first,) = readers.readers
+        with following(spark, collected, tmp_path / "checkpoint", options) as query:
+            until(lambda: len(collected.keys) >= 50, "the first rows do not come", query=query)
+            # As after the loss of an executor, with all of its slots.
+            monkeypatch.setattr(readers_module, "task_slots", lambda _: 1)
+            os.kill(first.pid, signal.SIGKILL)
+            until(lambda: readers.readers == (), "nobody misses it", query=query)
+            until(lambda: "waits for an executor" in caplog.text, "it does not wait", query=query)
+            source.put(50)
+            monkeypatch.undo()
+            until(lambda: len(readers.readers) == 1, "no other takes its place", query=query)
+            until(lambda: len(collected.keys) >= 100, "rows are missing", query=query)
+            assert readers.readers[0].address != first.address
+        assert collected.data == source.put_keys
+        assert len(collected.keys) == 100
+        # Spark ends nothing in order that was killed: the next reader of the machine removes what it left.
+        assert not memory(first).exists()
+
+
+def test_settings_that_readers_would_turn_against_a_session_are_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of tasks that never end, and a job group that is every job's."""
+    conf = spark.sparkContext.getConf().set("spark.speculation", "true")
+    conf.set("spark.speculation.task.duration.threshold", "1s")
+    monkeypatch.setattr(spark.sparkContext, "getConf", lambda: conf)
+    with pytest.raises(ExecutorReadersError, match="a copy of each reader"):
+        start_readers(spark, count=1)
+    monkeypatch.undo()
+    monkeypatch.setattr(SparkContext, "_gateway", object())
+    with pytest.raises(ExecutorReadersError, match="PYSPARK_PIN_THREAD"):
+        start_readers(spark, count=1)
 
 
 def test_readers_leave_a_slot_to_queries(spark: SparkSession, aws: dict[str, str]) -> None:

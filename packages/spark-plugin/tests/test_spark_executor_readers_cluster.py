@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,8 +33,10 @@ class Followed:
 
     def __init__(self, folder: Path, source: Any, until: Callable[..., None]) -> None:
         self.folder, self.source, self._until = folder, source, until
+        self.driver: subprocess.Popen[bytes] | None = None
 
     def rows(self) -> list[list[str]]:
+        assert self.driver is None or self.driver.poll() is None, f"the driver has ended: {self.log()}"
         return [row for file in (self.folder / "table").glob("*.json") for row in json.loads(file.read_text())]
 
     def readers(self) -> list[dict[str, Any]]:
@@ -82,6 +85,7 @@ def test_readers_are_killed_with_their_executors_and_workers(
     (tmp_path / "events").mkdir()
     shown = {"spark_eventLog_enabled": "true", "spark_eventLog_dir": (tmp_path / "events").as_uri()}
     with cluster.driver(tmp_path, "127.0.0.2", options, readers, spark_local_dir=str(tmp_path), **shown) as driver:
+        followed.driver = driver
         followed.put_and_read(100, "no rows come to the readers")
         first = followed.three_readers_without(0)
         assert sorted(one["host"] for one in first) == list(HOSTS)

@@ -96,12 +96,14 @@ class ExecutorReaders:
             if is_first:
                 self._file.remove()
             self._change.notify_all()
+        if not is_first and threading.current_thread() in self._threads:
+            return  # whoever was first waits for this thread
         with self._stopped:
             if self._roster is not None:
                 self._roster.close()
                 self._roster = None
             self._join(_END_SECONDS)
-            if self._left():
+            if self._left() and not _has_stopped(self._context):
                 _log.warning("%d shard readers do not end by themselves: their tasks are cancelled", len(self._left()))
                 self._context.cancelJobGroup(self._group)
                 self._join(_KILL_SECONDS)
@@ -277,6 +279,7 @@ def start_readers(
             "a client of Spark Connect runs no tasks of its own: run shard readers as services and name them by the "
             "option readerEndpoint, or call start_readers where the server's session is made"
         )
+    _check_session(context)
     if count < 1:
         raise ExecutorReadersError(f"count={count}: at least one reader is needed")
     given = dict(options or {})
@@ -309,6 +312,22 @@ def start_readers(
         readers.stop()
         raise
     return readers
+
+
+def _check_session(context: "SparkContext") -> None:
+    from py4j.clientserver import ClientServer  # type: ignore[import-untyped]  # py4j has no stubs
+
+    if not isinstance(context._gateway, ClientServer):
+        raise ExecutorReadersError(
+            "PYSPARK_PIN_THREAD=false lets all threads of Python share one of the JVM, and the group of the readers' "
+            "jobs would be that of every job: leave the variable out"
+        )
+    threshold = "spark.speculation.task.duration.threshold"
+    if context.getConf().get("spark.speculation", "false") == "true" and context.getConf().get(threshold) is not None:
+        raise ExecutorReadersError(
+            f"with spark.speculation and {threshold} Spark would run a copy of each reader, whose task never ends, for "
+            "as long as it runs: leave one of the two settings out"
+        )
 
 
 def _check_options(given: Mapping[str, str]) -> None:
