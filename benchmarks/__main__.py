@@ -20,7 +20,7 @@ from benchmarks._harness import ROUNDS, Benchmark, Case
 BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "cogroup": ("spark.cogroup", "two bounded inputs grouped together at their end, against as streams"),
     "consume": ("reading.consume", "a whole client over HTTP/2 and HTTP/1.1, against boto3 and aiobotocore"),
-    "compile": ("services.compile", "job graphs of 10 to 10,000 operators to stages, against a tenth of the size"),
+    "compile": ("services.compile", "job graphs of 10 to 100,000 operators to stages, against a tenth of the size"),
     "decode": ("reading.decode_cases", "event-stream bytes to rows, against botocore"),
     "emulator": ("services.emulator", "puts, gets and subscriptions of the embedded Kinesis, against moto's server"),
     "fetch": ("reading.fetch", "ranges over gRPC, against a bare stream of the same bytes"),

@@ -1,4 +1,4 @@
-"""Time to compile job graphs of 10 to 10,000 operators into stages."""
+"""Time to compile job graphs of 10 to 100,000 operators into stages."""
 
 import functools
 import gc
@@ -9,7 +9,7 @@ from itertools import pairwise
 from benchmarks._harness import Case, interleave
 from penstock.operator_attributes import Boundedness, Input, JobGraph, OperatorAttributes, StagePlan, compile
 
-SIZES = (10, 100, 1_000, 10_000)
+SIZES = (10, 100, 1_000, 10_000, 100_000)
 _FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 
 
