@@ -44,7 +44,7 @@ def ignore_sigterm() -> None:
 
 
 class SparkContextWatch:
-    """Tells whether the Spark context of this process, which Spark started, is still there.
+    """Whether the Spark context of this process, which Spark started, is still there.
 
     A JVM outlives its context, as in a notebook after `spark.stop()`, and an idle query outlives it too: nothing ends
     its source, and nobody can stop it any more. But the context removes the folder of its files as it stops. Other

@@ -154,7 +154,7 @@ else:
         max_bytes: int
 
     class SupportsTriggerAvailableNow(ABC):
-        """A source that is told when a run reads what is there and ends; before Spark 4.2 it is told nothing."""
+        """A source that learns when a run reads what is there and ends; before Spark 4.2 it learns nothing."""
 
         @abstractmethod
         def prepareForTriggerAvailableNow(self) -> None:

@@ -97,7 +97,7 @@ class ShardBuffer:
     def append(self, event: ShardEvent) -> None:
         """Take the next event. Records at or before the end, if a publisher repeats some, are left out.
 
-        An event without continuation and without children has no records either: it only tells the lag, and perhaps
+        An event without continuation and without children has no records either: it only has the lag, and perhaps
         that the shard is caught up.
         """
         before = self._end
@@ -162,7 +162,7 @@ class ShardBuffer:
             self._segments[-1].stop = self._end
 
     def covers(self, position: ShardPosition) -> bool:
-        """Tell whether every record after `position`, up to the end, is in the segments (evicted or not)."""
+        """Whether every record after `position`, up to the end, is in the segments (evicted or not)."""
         if position == self.origin and self._origin_is_held:
             return True
         if position.type is not PositionType.AFTER_SEQUENCE_NUMBER:
@@ -170,13 +170,13 @@ class ShardBuffer:
         return self._held_after is not None and self._held_after.rank <= position.rank <= self._end.rank
 
     def holds(self, position: ShardPosition) -> bool:
-        """Tell whether `covers(position)` and none of those records is evicted."""
+        """Whether `covers(position)` and none of those records is evicted."""
         return self.covers(position) and all(
             segment.is_held for segment in self._segments[self._index_after(position) :]
         )
 
     def available(self, position: ShardPosition) -> ShardReach:
-        """Tell what lies between `position` and the end."""
+        """What lies between `position` and the end."""
         return self.reach(position, None, None)
 
     def reach(

@@ -1,4 +1,4 @@
-"""Temporary folders that belong to a process: whether it lives is told by a lock that ends with it, however it ends."""
+"""Temporary folders that belong to a process: a lock that ends with it, however it ends, shows whether it lives."""
 
 from __future__ import annotations
 

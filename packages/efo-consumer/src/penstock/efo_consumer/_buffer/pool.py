@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.positions import ShardPosition
 
 LOOK_AGAIN_SECONDS = 1.0
-"""Promised segments may go after a while, which nobody tells."""
+"""Promised segments may go after a while, without a sign."""
 
 
 class BufferPool:
@@ -94,7 +94,7 @@ class BufferPool:
             buffer.clear()
 
     def make_room(self, buffer: ShardBuffer, now: float, changes: int | None = None) -> bool:
-        """Evict what must and may go; tell whether the buffer may take another event.
+        """Evict what must and may go; return whether the buffer may take another event.
 
         Args:
             buffer: of a shard.
@@ -122,7 +122,7 @@ class BufferPool:
         return self._in_vain is not None and self._in_vain[1] == changes and now - self._in_vain[0] < LOOK_AGAIN_SECONDS
 
     def _evict_others(self, promised_before: float) -> bool:
-        """Evict from all buffers until there is room; tell whether there is."""
+        """Evict from all buffers until there is room; return whether there is."""
         for other in list(self._buffers):
             while self._is_full and self._evict(other, promised_before):
                 pass

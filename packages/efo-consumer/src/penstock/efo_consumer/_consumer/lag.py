@@ -47,7 +47,7 @@ async def measure_lag(backend: ReaderBackend, positions: StreamPositions, now: f
     """Poll each shard once or a few times from its position on; one entry per shard, ordered by stream and id.
 
     Takes of each shard's 5 reads a second, which all polling readers share. A shard that is throttled or fails for
-    some seconds is told with that condition.
+    some seconds is reported with that condition.
 
     Args:
         backend: Kinesis.

@@ -149,14 +149,14 @@ class ShardGuard:
         return self._unproved is None and not self._proving.locked()
 
     def passes(self, after: ShardPosition, now_millis: int) -> bool:
-        """Tell whether time alone proves that nothing was lost: what `check` begins with, for those in a hurry."""
+        """Whether time alone proves that nothing was lost: what `check` begins with, for those in a hurry."""
         if judge(after, now_millis) is not Verdict.CONTINUOUS:
             return False
         self._sound_millis = now_millis
         return True
 
     async def check(self, after: ShardPosition, now_millis: int | None = None) -> Loss | None:
-        """Tell whether records beyond a position were lost before they could be read; None if it seems that none was.
+        """Whether records beyond a position were lost before they could be read; None if it seems that none was.
 
         Args:
             after: up to where everything was delivered.
@@ -233,7 +233,7 @@ class ShardGuard:
             await asyncio.sleep(_RETRY_SECONDS)
             oldest = await self._source.oldest_record(self._stream, self._shard_id)
         # A stream that was made again meanwhile may have old records of the same numbers. And whoever is warned of the
-        # end of the retention period makes it longer: a loss is told by that of this moment.
+        # end of the retention period makes it longer: a loss is judged by that of this moment.
         retention = await self._retention(is_fresh=True)
         if judge_oldest(after, oldest) is Verdict.CONTINUOUS:
             self._sound_millis = now
@@ -272,7 +272,7 @@ async def judge_refusal(
     standing: Collection[str] = (),
     is_last_try: bool = False,
 ) -> Loss | Resume | None:
-    """Tell what it means that Kinesis refused a position or a shard; None if it is not about lost records.
+    """What it means that Kinesis refused a position or a shard; None if it is not about lost records.
 
     Args:
         after: the position, with its facts.

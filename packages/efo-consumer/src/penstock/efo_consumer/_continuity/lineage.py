@@ -145,7 +145,7 @@ class ShardGraph:
         return False
 
     def is_passed(self, shard_id: str, positions: Mapping[str, ShardPosition]) -> bool:
-        """Tell whether a shard left the positions: it has none, and something that came of it has."""
+        """Whether a shard left the positions: it has none, and something that came of it has."""
         return shard_id not in positions and self._is_passed(shard_id, positions)
 
     def _is_finished(self, shard_id: str, positions: Mapping[str, ShardPosition]) -> bool:

@@ -53,12 +53,12 @@ class OldestRecord:
 
 @dataclass(frozen=True)
 class StreamFacts:
-    """What DescribeStreamSummary tells of a stream.
+    """What DescribeStreamSummary says of a stream.
 
     Attributes:
         retention_millis: how long it keeps records.
-        created_millis: when it was created, in milliseconds since the epoch; None if not told.
-        arn: of the stream; None if not told.
+        created_millis: when it was created, in milliseconds since the epoch; None if not given.
+        arn: of the stream; None if not given.
     """
 
     retention_millis: int
@@ -67,7 +67,7 @@ class StreamFacts:
 
 
 def judge(after: ShardPosition, now_millis: int, retention_millis: int = SHORTEST_RETENTION_MILLIS) -> Verdict:
-    """Tell whether records beyond a position may have expired by now.
+    """Whether records beyond a position may have expired by now.
 
     Args:
         after: up to where everything was delivered.
@@ -94,7 +94,7 @@ def judge_oldest(after: ShardPosition, oldest: OldestRecord | None) -> Verdict:
 
 
 def is_kept(after: ShardPosition, now_millis: int, retention_millis: int) -> bool:
-    """Tell whether the last record that was delivered has to be there still, if the retention never was shorter."""
+    """Whether the last record that was delivered has to be there still, if the retention never was shorter."""
     arrived = after.arrived_millis
     return arrived is not None and now_millis - arrived < retention_millis - CLOCK_MARGIN_MILLIS
 

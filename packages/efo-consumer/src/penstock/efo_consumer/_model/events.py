@@ -27,7 +27,7 @@ class ShardEvent:
     Attributes:
         records: WIRE_SCHEMA, in sequence order; 0 rows for an event of an idle shard.
         continuation: the sequence number to resume AFTER; None at the end of the shard, and in answers of GetRecords
-            before the shard's first record, which have no child shards and only tell the lag.
+            before the shard's first record, which have no child shards and only have the lag.
         millis_behind_latest: how far the event is behind the shard's tip; None where the service does not say.
         child_shards: non-empty exactly at the shard's end.
         nbytes: data and partition keys, in bytes.

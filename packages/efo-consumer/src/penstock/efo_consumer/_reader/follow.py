@@ -65,5 +65,5 @@ async def follow_steps(
 
 
 def is_news(before: StreamPositions, after: StreamPositions) -> bool:
-    """Tell whether positions moved, or more is known of them."""
+    """Whether positions moved, or more is known of them."""
     return after != before or after.to_json() != before.to_json()

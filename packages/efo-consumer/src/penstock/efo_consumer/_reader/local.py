@@ -144,7 +144,7 @@ class LocalShardReader:
         await self._check_numbers(request)
         self._loop = asyncio.get_running_loop()
         fail = self._fails_on_data_loss(request.fail_on_data_loss)
-        # It tells the service's time, too, by which the positions are judged.
+        # It has the service's time, too, by which the positions are judged.
         streams = request.positions.streams
         created = await check_streams(self._backend, request.positions.created, streams.keys())
         if request.number_only:

@@ -129,11 +129,11 @@ class _Walk:
         return found[first:] + found[:first]
 
     def is_full(self) -> bool:
-        """Tell whether a limit is reached."""
+        """Whether a limit is reached."""
         return self._rows_left() == 0 or (self._max_bytes is not None and self._nbytes >= self._max_bytes)
 
     def share_out(self, waiting: Sequence[tuple[ShardKey, ShardReach]]) -> bool:
-        """Give every shard its share; tell whether any record was taken."""
+        """Give every shard its share; return whether any record was taken."""
         rows = _shares([rest.rows for _, rest in waiting], self._rows_left())
         nbytes = _shares([rest.nbytes for _, rest in waiting], self._bytes_left())
         taken = False
@@ -142,7 +142,7 @@ class _Walk:
         return taken
 
     def take_leftovers(self, waiting: Sequence[tuple[ShardKey, ShardReach]]) -> bool:
-        """Let the first shard that can use it have all that is left; tell whether one could."""
+        """Let the first shard that can use it have all that is left; return whether one could."""
         return any(self._advance(key, self._rows_left(), self._bytes_left()) for key, _ in waiting)
 
     def force_first(self, waiting: Sequence[tuple[ShardKey, ShardReach]]) -> bool:

@@ -292,7 +292,7 @@ class _Replay:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def after(self, error: EfoConsumerError | AwsError) -> bool:
-        """Tell whether nothing is left after an error; otherwise `read` goes on.
+        """Whether nothing is left after an error; otherwise `read` goes on.
 
         Raises:
             DataLossError: records are lost, and that is an error.

@@ -305,7 +305,7 @@ class FollowedShard:
         number = self.buffer.end.sequence_number
         leads_on = event.records.num_rows or event.child_shards or event.continuation not in (None, number)
         if not leads_on and event.caught_up_millis is None:
-            # It only tells the lag. One that is caught up says that nothing lies between, which may have expired.
+            # It only has the lag. One that is caught up says that nothing lies between, which may have expired.
             return
         if leads_on:
             await self._check_stream()
@@ -356,7 +356,7 @@ class FollowedShard:
         if event.child_shards:
             self._on_end(self, event.child_shards)
         if event.records.num_rows or event.child_shards:
-            # Idle events of a thousand shards wake nobody: they are told when something else is.
+            # Idle events of a thousand shards wake nobody: they are reported when something else is.
             self._on_news()
 
     def skip_loss(self) -> None:

@@ -195,7 +195,7 @@ class FleetShardReader:
                 continue
             snapshot = await self._ask_all(start, max_records, max_bytes, max_records_per_shard)
             if snapshot.positions == start and news:
-                # Readers tell moves without records only once in a while, and have told them to the polls.
+                # Readers report moves without records only once in a while, and have reported them to the polls.
                 snapshot = self._merge(start, news)
             left = deadline - self._clock()
             if is_news(start, snapshot.positions) or left <= 0:
@@ -235,7 +235,7 @@ class FleetShardReader:
             self._continued -= {key for key in self._continued if key[0] == stream and key[1] not in shards}
 
     async def stats(self, session_id: str) -> list[ShardStats]:
-        """See `ShardReader.stats`. Shards whose reader does not answer are as it told last, with the cause."""
+        """See `ShardReader.stats`. Shards whose reader does not answer are as it reported last, with the cause."""
         told = await asyncio.gather(*(self._stats_at(member.endpoint) for member in self._members.served()))
         found = {(one.stream_name, one.shard_id): one for part in told for one in part}
         self._known.told(found.values())

@@ -46,7 +46,7 @@ class Member:
         endpoint: `host:port`.
         is_open: whether it serves a part of the session, as far as is known.
         failed_at: when it was first not reached; None while it answers.
-        failure: why, as it was told last.
+        failure: why, as it was reported last.
     """
 
     endpoint: str
@@ -105,7 +105,7 @@ class Members:
         return [member for member in self._members.values() if not member.is_open or member.failed_at is not None]
 
     def fail(self, error: ReaderUnavailableError, now: float) -> bool:
-        """Note that an endpoint was not reached, and tell whether that is new."""
+        """Note that an endpoint was not reached, and return whether that is new."""
         member = self[error.endpoint]
         is_new = member.failed_at is None and error.endpoint in self._members
         member.failed_at = now if member.failed_at is None else member.failed_at
@@ -122,20 +122,20 @@ class Members:
         self[endpoint].is_open = False
 
     def lease_left(self, member: Member, now: float) -> float | None:
-        """Tell in how many seconds the shards of a member that does not answer move; None if it has none to move."""
+        """In how many seconds the shards of a member that does not answer move; None if it has none to move."""
         if member.failed_at is None or not member.is_open:
             return None
         left = member.failed_at + self._lease_seconds - now
         return left if left > 0 else None
 
     def deadline(self, now: float) -> float | None:
-        """Tell in how many seconds the next lease ends."""
+        """In how many seconds the next lease ends."""
         left = [seconds for one in self._members.values() if (seconds := self.lease_left(one, now)) is not None]
         return min(left, default=None)
 
 
 class KnownStats:
-    """What was told of shards last, for the time in which their reader tells nothing.
+    """What was reported of shards last, for the time in which their reader reports nothing.
 
     Args:
         clock: monotonic seconds.
@@ -148,7 +148,7 @@ class KnownStats:
         self._known: dict[tuple[str, str], tuple[float, ShardStats]] = {}
 
     def told(self, stats: Iterable[ShardStats]) -> None:
-        """Take what readers tell."""
+        """Take what readers report."""
         now = self._clock()
         self._known |= {(one.stream_name, one.shard_id): (now, one) for one in stats}
 

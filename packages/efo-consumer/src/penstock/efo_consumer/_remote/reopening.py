@@ -153,7 +153,7 @@ class ReopeningShardReader:
                 await self._call(session_id, self._reader.commit(session_id, epoch, positions))
 
     async def stats(self, session_id: str) -> list[ShardStats]:
-        """See `ShardReader.stats`; what was told last while the service does not answer, with the cause."""
+        """See `ShardReader.stats`; what was reported last while the service does not answer, with the cause."""
         told: list[ShardStats] = []
         member = self._members[self.endpoint]
         if member.failed_at is None:

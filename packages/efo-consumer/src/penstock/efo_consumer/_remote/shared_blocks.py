@@ -1,7 +1,7 @@
 """Record batches in shared memory, for tasks on the reader's machine: they are spared what gRPC and a socket copy.
 
 A block is a file in memory beside the reader's Unix socket, in a folder that is its user's alone. The reader copies a
-batch into one that is free and tells its name; the task maps the file, once for all batches, and notes in it when
+batch into one that is free and passes its name on; the task maps the file, once for all batches, and notes in it when
 nobody holds the batch any more. Then the next batch goes there: memory that has been used before costs a tenth of new
 memory. What a task still holds when its call is over is not written to until it lets go.
 """

@@ -188,7 +188,7 @@ def avro_decoder(writer: str, reader: str | None) -> Callable[[bytes], Any]:
 
 
 def check_avro_fields(fields: Sequence[StructField], definition: str, schema_name: str) -> None:
-    """Check that rows of these columns can be written by a registered schema, as far as types tell.
+    """Check that rows of these columns can be written by a registered schema, as far as types show.
 
     Raises:
         SchemaError: Naming the first column that has no place in it, or the field that has no column.

@@ -132,7 +132,7 @@ def _or_null(kind: DataType, *, nullable: bool) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def json_check(definition: str) -> Callable[[Any], str | None]:
-    """What tells why a document does not fit a schema, or None. Nothing is fetched that the schema refers to.
+    """Why a document does not fit a schema, or None. Nothing is fetched that the schema refers to.
 
     Raises:
         ExtraMissingError: jsonschema is not installed.

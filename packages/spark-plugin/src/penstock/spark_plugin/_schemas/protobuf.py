@@ -214,7 +214,7 @@ def _itself(value: Any) -> Any:
 def check_protobuf_fields(
     fields: Sequence[StructField], definition: str, message: str | None, schema_name: str
 ) -> None:
-    """Check that rows of these columns can be written as a message, as far as types tell.
+    """Check that rows of these columns can be written as a message, as far as types show.
 
     Raises:
         SchemaError: Naming the first column that has no place in it.

@@ -185,7 +185,7 @@ def _row_payloads(options: KinesisOptions, version: SchemaVersion) -> Payloads:
         for row in batch.to_pylist(maps_as_pydicts="strict"):
             try:
                 yield encode(row), None
-            except Exception as error:  # whatever the libraries say of a value; the row is told as JSON
+            except Exception as error:  # whatever the libraries say of a value; the row is reported as JSON
                 yield json.dumps(row, default=str, ensure_ascii=False).encode(), str(error) or type(error).__name__
 
     return payloads

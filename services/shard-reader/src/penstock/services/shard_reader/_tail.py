@@ -213,7 +213,7 @@ def _plain(value: object) -> str:
 
 
 def _decoded(row: dict[str, Any], decode: Callable[[bytes], Any]) -> dict[str, Any]:
-    """The record with its data decoded; what cannot be is told in `problem`, and given as it is."""
+    """The record with its data decoded; what cannot be is reported in `problem`, and given as it is."""
     document = _as_json(row)
     try:
         value = decode(row["data"])

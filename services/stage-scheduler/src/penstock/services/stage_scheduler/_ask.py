@@ -74,7 +74,7 @@ async def _watch(
                         return ExitCode.OK if job.succeeded else ExitCode.FAILED
         except (SchedulerClosedError, UnknownJobError, RemoteSchedulerError) as error:
             # A service that keeps its jobs comes back with them; else the driver submits its own again. What was never
-            # there is told at once.
+            # there is reported at once.
             gone = not isinstance(error, RemoteSchedulerError) or error.code == "UNAVAILABLE"
             if not gone or left <= 0:
                 raise

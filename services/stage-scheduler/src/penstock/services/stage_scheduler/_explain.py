@@ -35,7 +35,7 @@ def explain_file(path: str, form: str) -> str:
 def render(plan: StagePlan, form: str, job: JobStatus | None = None) -> str:
     """A plan in one of `FORMATS`; with a job, how far each stage has come, but for JSON.
 
-    What staging saves is told as soon as all batch stages have been measured.
+    What staging saves is reported as soon as all batch stages have been measured.
     """
     progress = {stage.stage_id: stage.progress for stage in job.stages} if job is not None else {}
     committed = {stage_id for stage_id, one in progress.items() if one.state.committed}

@@ -197,7 +197,7 @@ class ExecutorReaders:
             if self._stopping.is_set():
                 return
             if not self._is_up:
-                # The cause is in the executor's log, or has been told by the reader itself, which comes first.
+                # The cause is in the executor's log, or has been reported by the reader itself, which comes first.
                 self._has_failed(number, self._failure or reason)
                 return
             if time.monotonic() - began >= _WELL_SECONDS:

@@ -1,1 +1,1 @@
-"""What a query tells of its progress."""
+"""What a query reports of its progress."""

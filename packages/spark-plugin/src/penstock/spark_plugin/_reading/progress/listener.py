@@ -1,4 +1,4 @@
-"""A listener that tells how Kinesis queries come along: the progress of each, typed."""
+"""A listener that reports how Kinesis queries come along: the progress of each, typed."""
 
 import json
 import logging
@@ -128,7 +128,7 @@ class KinesisProgressListener(StreamingQueryListener):
         """Nothing is known yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Tell each Kinesis source's progress."""
+        """Report each Kinesis source's progress."""
         for progress in kinesis_progress(event.progress):
             for handler in self._handlers:
                 try:
@@ -137,7 +137,7 @@ class KinesisProgressListener(StreamingQueryListener):
                     _log.exception("a handler of Kinesis progress failed")
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Spark tells no numbers of an idle query; its `lastProgress` has them."""
+        """Spark gives no numbers of an idle query; its `lastProgress` has them."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Let handlers with a method `ended` forget the query."""

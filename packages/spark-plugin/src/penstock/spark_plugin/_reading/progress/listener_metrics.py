@@ -35,7 +35,7 @@ class ProgressMetrics:
         )
         self._lock = threading.Lock()
         self._counted: dict[tuple[str, int], dict[str, float]] = {}
-        """By run and source: what was told last. The reader counts from its start on."""
+        """By run and source: what was reported last. The reader counts from its start on."""
 
     def __call__(self, progress: KinesisProgress) -> None:
         """Record one progress."""

@@ -16,7 +16,7 @@ from penstock.spark_plugin._options.kinesis_options import field_name
 
 _log = logging.getLogger(__name__)
 UNKNOWN = -1
-"""A lag that Kinesis has not told yet."""
+"""A lag that Kinesis has not reported yet."""
 INSTRUMENTATION: Final = "penstock.spark_plugin"
 
 GAUGES: Final = {
@@ -248,7 +248,7 @@ class QueryMetrics:
             try:
                 found.append((attributes, read().values()))
             except Exception:
-                # A reader that is away, or ends at this moment: its query tells why.
+                # A reader that is away, or ends at this moment: its query says why.
                 _log.debug("the reader of %s gives no numbers", attributes, exc_info=True)
         with self._lock:
             self._read = (now, found)

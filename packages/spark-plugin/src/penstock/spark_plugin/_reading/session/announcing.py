@@ -1,4 +1,4 @@
-"""Tells where a driver's own reader is, and how it fares: without it nobody but its query would know of it."""
+"""Announces where a driver's own reader is, and how it fares: without it nobody but its query would know of it."""
 
 import asyncio
 import contextlib

@@ -140,7 +140,7 @@ def _watch(
         try:
             consumers = registry.list_consumers(request.stream_arn or request.stream_name)
         except Exception as error:
-            # What fails is told by the call that waits.
+            # What fails is reported by the call that waits.
             _log.debug("cannot tell who holds consumer %s: %s", request.consumer_name, error)
             continue
         lease = next((one.lease for one in consumers if one.consumer_name == request.consumer_name), None)

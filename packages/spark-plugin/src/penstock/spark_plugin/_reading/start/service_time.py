@@ -28,7 +28,7 @@ async def ask_time(session: AwsSession, stream: StreamIdentity, retry_patience: 
         penstock.aws.AwsError: The stream's shards cannot be listed.
     """
     async with JsonClient(session) as client:
-        # Any answer tells the service's time; this one needs no permission that reading does not need.
+        # Any answer has the service's time; this one needs no permission that reading does not need.
         request = {**stream.request, "MaxResults": 1}
         await call_about(client, "ListShards", request, stream, retry_patience)
 

@@ -246,7 +246,7 @@ class AvailableNow:
         """Make it at the beginning of the run: its moment is this one, by the service's clock."""
         self._options = options
         self._session = AwsSession(aws_options(options))
-        latest_millis(self._session, options)  # whose answers tell the service's time, and whether there are streams
+        latest_millis(self._session, options)  # whose answers have the service's time, and whether there are streams
         self._before_millis = now_millis(self._session)
         self._target: Target | None = None
 

@@ -16,7 +16,7 @@ _END_SECONDS = 10.0
 class StreamDiscovery:
     """Looks for further streams from time to time, by a thread of its own: the query goes on meanwhile.
 
-    What fails is told in a warning and by `failure`, and is done again at the next time.
+    What fails is reported in a warning and by `failure`, and is done again at the next time.
 
     Args:
         look: Gives the streams that are not read yet, each at its beginning.

@@ -156,7 +156,7 @@ def _other_streams(offset: str, source: LiveSource) -> str:
     try:
         wanted = KinesisOptions.parse(dict(source.options)).stream_name
     except OptionError:
-        return ""  # told when the query starts
+        return ""  # reported when the query starts
     if not read or not wanted or set(read) & set(wanted):
         return ""
     return f"it has read the streams {', '.join(read)}, and this one reads {', '.join(wanted)}"

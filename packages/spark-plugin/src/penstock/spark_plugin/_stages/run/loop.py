@@ -80,7 +80,7 @@ class RunLoop:
                 committed, _ = self._lookup.committed(stage)
             except PipelineDefinitionError:
                 raise
-            except Exception:  # found again, and told, when it is deployed
+            except Exception:  # found again, and reported, when it is deployed
                 _log.debug("stage %s cannot be looked up", stage.name, exc_info=True)
                 continue
             if committed is not None:

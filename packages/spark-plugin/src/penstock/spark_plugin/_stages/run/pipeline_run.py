@@ -474,6 +474,6 @@ def _last_batch(query: StreamingQuery) -> int | None:
 
 
 def _await(query: StreamingQuery) -> None:
-    # Its error is told by the stage's state.
+    # Its error is reported by the stage's state.
     with contextlib.suppress(StreamingQueryException):
         query.awaitTermination(_SECONDS_BETWEEN_LOOKS)

@@ -39,7 +39,7 @@ def check_consumers(readers: Mapping[str, Sequence[Declared]], builder: "StageBu
             found = {one for source in plans_of(frame).live_sources(frame) for one in _consumers(source)}
         except PipelineDefinitionError:
             raise
-        except Exception:  # found again, and told, when its stage is deployed
+        except Exception:  # found again, and reported, when its stage is deployed
             _log.debug("source %s cannot be looked at", name, exc_info=True)
             continue
         for consumer in found:
@@ -74,7 +74,7 @@ def _consumers(source: LiveSource) -> Iterator[_Consumer]:
     try:
         options = KinesisOptions.parse(dict(source.options))
     except OptionError:
-        return  # told when the query starts
+        return  # reported when the query starts
     if options.record_publisher != "efo":
         return
     place = f"{options.endpoint_url} {options.region} {options.role_arn}"

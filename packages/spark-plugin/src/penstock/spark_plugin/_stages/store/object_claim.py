@@ -17,7 +17,7 @@ from penstock.spark_plugin.errors import StoreLostError
 _log = logging.getLogger(__name__)
 _BEATS_PER_LEASE = 3
 _GRACE_SECONDS = 1.0
-"""A store tells times in whole seconds."""
+"""A store gives times in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ class DriversSource:
         self._clients: dict[_Key, RemoteShardReader] = {}
 
     async def fetch(self) -> tuple[DriverReader, ...]:
-        """The readers that are announced, with their sessions, or why a reader does not tell them.
+        """The readers that are announced, with their sessions, or why a reader does not report them.
 
         Raises:
             RegistrationError: the directory does not answer.

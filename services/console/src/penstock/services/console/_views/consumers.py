@@ -18,7 +18,7 @@ class ConsumerRow:
     """A consumer, its lease and what it costs.
 
     Attributes:
-        consumer: as the registry tells it.
+        consumer: as the registry reports it.
         shards: open shards of its stream; None where not known.
         cost_per_hour: US dollars; None where not known.
         shard_hours: consumer-shard-hours since it came to the registry, as if the stream always had as many shards.

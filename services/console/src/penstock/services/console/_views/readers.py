@@ -29,7 +29,7 @@ class RunningReader:
         troubled: shards that it cannot read at the moment.
         lag: the largest, in seconds; None when unknown.
         condition: of the shard with the most trouble, in words.
-        reason: why it does not tell more of itself; empty where it does.
+        reason: why it does not report more of itself; empty where it does.
         seconds: since it was first announced, or since a service's session was last called.
     """
 
