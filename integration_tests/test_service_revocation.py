@@ -25,6 +25,7 @@ from security_tools import CONTRACTS, DEADLINE, TOKEN, Pki, Service, ask, path_o
 LOST = "the-token-that-leaks"
 ENDS_SECONDS = 60
 """As the documents say."""
+HEALTH_WATCH = "/grpc.health.v1.Health/Watch"
 NOW = datetime.now(UTC)
 
 
@@ -124,8 +125,9 @@ def test_who_is_taken_back_is_refused_at_once_and_what_is_open_ends(way: str, tm
         ending, staying = [], []
         for service, (theirs, ours) in zip(services, channels, strict=True):
             assert ask(theirs, service.quick(), token=lost["token"])[0] is grpc.StatusCode.OK
-            ending.append(Open(theirs, waiting_method(service), lost["token"]))
-            staying.append(Open(ours, waiting_method(service), TOKEN))
+            for method in (waiting_method(service), HEALTH_WATCH):
+                ending.append(Open(theirs, method, lost["token"]))
+                staying.append(Open(ours, method, TOKEN))
         for one in (*ending, *staying):
             stack.callback(one.end)
             one.start()
@@ -140,8 +142,8 @@ def test_who_is_taken_back_is_refused_at_once_and_what_is_open_ends(way: str, tm
         assert browse() == (403 if way == "certificate" else 401)
         for one in ending:
             one.join(ENDS_SECONDS - (time.monotonic() - begun))
-        assert [one.code for one in ending] == [grpc.StatusCode.UNAVAILABLE] * len(services)
-        assert [one.code for one in staying] == [None] * len(services)
+        assert [one.code for one in ending] == [grpc.StatusCode.UNAVAILABLE] * 2 * len(services)
+        assert [one.code for one in staying] == [None] * 2 * len(services)
         for service in (*services, console):
             log = service.errors.read_text()
             assert LOST not in log

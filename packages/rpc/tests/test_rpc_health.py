@@ -4,10 +4,12 @@ import ssl
 import threading
 from pathlib import Path
 
+import grpc
 import pytest
 import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from penstock.rpc import GrpcServer, ServerSecurity, ServerSettings
+from penstock.rpc import ClientSecurity, GrpcServer, ServerSecurity, ServerSettings, open_aio_channel
 from penstock.rpc.health import main
 
 NAME = "penstock.example.v1.ExampleService"
@@ -39,6 +41,29 @@ async def test_health_is_told_by_an_exit_code_and_a_line(capsys, tmp_path):
         assert "SERVICE_UNKNOWN (other)" in capsys.readouterr().out
     assert await asyncio.to_thread(main, ["--endpoint", endpoint, "--timeout-seconds", "0.5"]) == 1
     assert "UNREACHABLE" in capsys.readouterr().out
+
+
+async def test_who_watches_health_learns_how_it_is_and_when_it_ends():
+    """With the token where one is needed, of the server and of each service; one that is not here is unknown."""
+    token = "a-secret-of-these-tests"
+    settings = ServerSettings(security=ServerSecurity(token=token), drain_seconds=5)
+    running = GrpcServer(settings, register=[], service_names=[NAME])
+    await running.__aenter__()
+    async with open_aio_channel(running.address, ClientSecurity(token=token)) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watched = {
+            name: aiter(stub.Watch(health_pb2.HealthCheckRequest(service=name), timeout=30)) for name in ("", NAME, "?")
+        }
+        first = {name: (await anext(answers)).status for name, answers in watched.items()}
+        async with open_aio_channel(running.address) as stranger:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await anext(aiter(health_pb2_grpc.HealthStub(stranger).Watch(health_pb2.HealthCheckRequest())))
+        await running.__aexit__(None, None, None)
+        last = {name: [answer.status async for answer in watched[name]] for name in ("", NAME)}
+    status = health_pb2.HealthCheckResponse
+    assert first == {"": status.SERVING, NAME: status.SERVING, "?": status.SERVICE_UNKNOWN}
+    assert last == {"": [status.NOT_SERVING], NAME: [status.NOT_SERVING]}
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "127.0.0.1", "localhost"])

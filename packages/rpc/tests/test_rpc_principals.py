@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
@@ -348,6 +349,9 @@ D1, D2 = sha256("one"), sha256("two")
         (f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\nstreams = [1]", "line 4: streams must be"),
         (f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\nadmin = 'yes'", "line 4: admin must be"),
         (f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\ncalls_per_second = 0", "line 4: calls_per_second must"),
+        (f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\ncalls_at_once = 0", "line 4: calls_at_once must"),
+        (f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\ncalls_at_once = 1.5", "line 4: calls_at_once must"),
+        (f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\ncalls_at_once = true", "line 4: calls_at_once must"),
         (f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\nexpires = 2030-01-01", "line 4: expires must be"),
         (
             f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\n[[principal]]\nname = 'a'\ntoken_sha256 = '{D2}'",
@@ -405,6 +409,54 @@ async def test_calls_over_their_rate_wait_and_then_are_refused(file: Path) -> No
         assert set(refused) == {(grpc.StatusCode.RESOURCE_EXHAUSTED, words)}
         async with calling(server.address, ADMIN) as other:
             await other.GetJob(request, timeout=DEADLINE)
+
+
+async def test_calls_over_their_number_are_refused_until_one_has_ended(file: Path) -> None:
+    """Streams and others together, of this principal alone; what is refused is not read, and takes no room."""
+    put(file, FILE.replace('jobs = ["orders"', 'calls_at_once = 2\njobs = ["orders"'))
+    async with serving(file) as (server, servicer), calling(server.address, ORDERS) as stub:
+        watching = [stub.Watch(pb.WatchRequest(job_id="orders"), timeout=DEADLINE) for _ in range(2)]
+        for one in watching:
+            await one.read()
+        request = pb.GetJobRequest(job_id="orders")
+        for _ in range(3):
+            code, words = await refusal(stub.GetJob(request, timeout=DEADLINE))
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert words == (
+                "principal 'orders' has 2 calls open, as many as it may: end one, or raise calls_at_once in line 6 of "
+                "the file of principals"
+            )
+        async with open_aio_channel(server.address, ClientSecurity(token=ORDERS)) as channel:
+            code, _ = await refusal(channel.unary_unary(f"/{NAME}/GetJob")(b"\xff\xff", timeout=DEADLINE))
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            health = health_pb2_grpc.HealthStub(channel)
+            await health.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE)
+        async with calling(server.address, ADMIN) as other:
+            await other.GetJob(request, timeout=DEADLINE)
+        assert servicer.asked == ["orders"]
+        watching[0].cancel()
+        async with asyncio.timeout(DEADLINE):
+            await servicer.unwatched.wait()
+        for _ in range(3):
+            await stub.GetJob(request, timeout=DEADLINE)
+            await refusal(stub.GetJob(pb.GetJobRequest(job_id="billing"), timeout=DEADLINE))
+            await refusal(stub.Report(pb.ReportRequest(job_id="orders", error="gone"), timeout=DEADLINE))
+
+
+async def test_calls_that_wait_for_their_turn_count_as_open(file: Path) -> None:
+    """Otherwise as many as one likes would wait with their messages."""
+    limits = 'calls_at_once = 3\ncalls_per_second = 0.5\njobs = ["orders"'
+    put(file, FILE.replace('jobs = ["orders"', limits))
+    async with serving(file) as (server, _), calling(server.address, ORDERS) as stub:
+        request = pb.GetJobRequest(job_id="orders")
+        await stub.GetJob(request, timeout=DEADLINE)
+        calls = [asyncio.ensure_future(stub.GetJob(request, timeout=DEADLINE)) for _ in range(8)]
+        done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        assert "has 3 calls open" in str(done.pop().exception())
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        refused = [str(one) for one in answers if isinstance(one, grpc.aio.AioRpcError)]
+        assert len(refused) >= 5
+        assert all("has 3 calls open" in one or "calls more often than" in one for one in refused)
 
 
 async def test_bytes_over_their_rate_wait(file: Path) -> None:
@@ -541,6 +593,20 @@ async def test_a_stream_ends_soon_after_its_caller_was_taken_back(file: Path, ch
             assert code is grpc.StatusCode.UNAVAILABLE
             assert "is not taken any more: call again" in words
         assert servicer.watched == 0
+
+
+async def test_who_watches_health_is_looked_at_like_every_stream(file: Path) -> None:
+    """Until its principal is taken back."""
+    async with (
+        serving(file, recheck_seconds=0.05) as (server, _),
+        open_aio_channel(server.address, ClientSecurity(token=ORDERS)) as channel,
+    ):
+        call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=DEADLINE)
+        assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
+        put(file, FILE.replace(sha256(ORDERS), sha256("another")))
+        code, words = await refusal(call.read())
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "is not taken any more: call again" in words
 
 
 async def test_a_stream_whose_client_reads_nothing_ends_too(file: Path) -> None:

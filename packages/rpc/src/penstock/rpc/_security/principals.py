@@ -38,7 +38,8 @@ RESOURCES: Final = ("streams", "consumers", "destinations", "jobs", "stores")
 _GLOBS: Final = ("services", "methods", *RESOURCES)
 _PROOFS: Final = ("token_sha256", "certificate")
 _RATES: Final = ("calls_per_second", "bytes_per_second")
-_KEYS: Final = ("name", *_PROOFS, "expires", *_GLOBS, "admin", *_RATES)
+_AT_ONCE: Final = "calls_at_once"
+_KEYS: Final = ("name", *_PROOFS, "expires", *_GLOBS, "admin", _AT_ONCE, *_RATES)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _HEADER: Final = re.compile(r"\s*\[\[\s*principal\s*\]\]\s*(#.*)?")
@@ -81,6 +82,8 @@ class Principal:
     """Globs of places of stage results."""
     admin: bool = False
     """Whether it may act on what other principals hold, and call methods that do so."""
+    calls_at_once: int | None = None
+    """Calls that it may have open, streams and others together. None: as many as it likes."""
     calls_per_second: float | None = None
     """Calls that it may begin. None: as many as it likes."""
     bytes_per_second: float | None = None
@@ -118,6 +121,14 @@ class Principal:
         noun = kind.removesuffix("s")
         what = f"use all {kind} at once, as this call does" if value == "*" else f"use {noun} {value[:200]!r}"
         return f"{self._may_not(what)}: {self._cure(kind, value[:200])}"
+
+    def may_open(self, calls: int) -> str | None:
+        """Why a further call is refused where this many are open; None if it is not."""
+        if self.calls_at_once is None or calls < self.calls_at_once:
+            return None
+        where = f"in line {self._line(_AT_ONCE)} of the file of principals"
+        reason = f"principal {self.name!r} has {calls} calls open, as many as it may"
+        return f"{reason}: end one, or raise {_AT_ONCE} {where}"
 
     def is_valid(self, now: datetime) -> bool:
         """Whether it has not expired."""
@@ -214,6 +225,11 @@ def _principal(table: Any, lines: dict[str, int]) -> Principal:
     if "admin" in table and not isinstance(table["admin"], bool):
         raise wrong("admin", "admin must be true or false")
     given["admin"] = table.get("admin", False)
+    if _AT_ONCE in table:
+        number = table[_AT_ONCE]
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise wrong(_AT_ONCE, f"{_AT_ONCE} must be a whole number, and at least 1")
+        given[_AT_ONCE] = number
     for key in _RATES:
         if key in table:
             rate = table[key]

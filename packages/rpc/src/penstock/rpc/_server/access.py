@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +25,8 @@ RECHECK_SECONDS: Final = 15.0
 """Between two looks at whether the caller of a stream may still call."""
 _LONGEST_WAIT_SECONDS: Final = 5.0
 _MOST_REMEMBERED: Final = 10_000
-_HEALTH: Final = "/grpc.health."
+_HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
+"""Open to all; watching is not, as such a call lasts."""
 _END: Final = "-----END CERTIFICATE-----\n"
 # Told as UNAVAILABLE: a client that has a new token by now calls again, and is refused otherwise.
 _OLD: Final = "the token or certificate with which this call was begun is not taken any more: call again with a new one"
@@ -57,11 +59,25 @@ class Budget:
 
 
 class Budgets:
-    """Of each principal, one for calls and one for bytes."""
+    """Of each principal, one for calls and one for bytes, and how many calls it has open."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._kept: dict[tuple[str, str], Budget] = {}
+        self._open: Counter[str] = Counter()
+
+    def open(self, caller: Principal) -> str | None:
+        """Count a call until it is closed; why it is one too many, and not counted."""
+        refused = caller.may_open(self._open[caller.name])
+        if refused is None:
+            self._open[caller.name] += 1
+        return refused
+
+    def close(self, caller: Principal) -> None:
+        """A call that was counted has ended."""
+        self._open[caller.name] -= 1
+        if not self._open[caller.name]:
+            del self._open[caller.name]
 
     def budget(self, caller: Principal, kind: str) -> Budget | None:
         """That of `calls` or `bytes`; None without a limit."""
@@ -131,9 +147,9 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
         """The method's handler, or one that refuses."""
         handler: Any = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or (method.startswith(_HEALTH) and not self.callers.checks_certificates):
+        if handler is None or (method == _HEALTH_CHECK and not self.callers.checks_certificates):
             return handler  # type: ignore[no-any-return]  # a handler
-        if method.startswith(_HEALTH):
+        if method == _HEALTH_CHECK:
             known = self._known.get(method)
             if known is None or known[0] is not handler:
                 known = self._known[method] = (handler, self._health(handler))
@@ -202,11 +218,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
             request = await anext(aiter(messages), None)
             if request is None:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
-            if handler.response_streaming:
-                # Writes its answers by itself.
-                await handler.unary_stream(request, context)
-            else:
-                yield await handler.unary_unary(request, context)
+            yield await handler.unary_unary(request, context)
 
         return grpc.stream_stream_rpc_method_handler(
             call, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
@@ -270,8 +282,16 @@ class _Call:
 
         Here, not by whoever is around: a call that ends in the midst of an answer must learn that.
         """
+        opened = await self._admit()
+        try:
+            await self._answer(behaviour, messages, request_streaming, is_stream)
+        finally:
+            self._access.budgets.close(opened)
+
+    async def _answer(
+        self, behaviour: Any, messages: AsyncIterator[Any], request_streaming: bool, is_stream: bool
+    ) -> None:
         access, context = self._access, self._context
-        await self._admit()
         self._watching = asyncio.get_running_loop().call_later(access.recheck_seconds, self._look_again)
         try:
             async with asyncio.timeout(None) as self._limit:
@@ -306,7 +326,8 @@ class _Call:
             access.refused(context, self._caller.name, self._method, self._ending, self._what)
             await context.abort(*self._ending)
 
-    async def _admit(self) -> None:
+    async def _admit(self) -> Principal:
+        """Who calls, with the call counted among its open ones."""
         access, context = self._access, self._context
         found = access.find(context)
         if isinstance(found, str):
@@ -316,9 +337,17 @@ class _Call:
         reason = access.may_call(found, self._method)
         if reason is not None:
             await self._refuse(found.name, (grpc.StatusCode.PERMISSION_DENIED, reason))
-        reason = await access.budgets.begin_call(found)
+        reason = access.budgets.open(found)
         if reason is not None:
             await self._refuse(found.name, (grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
+        try:
+            reason = await access.budgets.begin_call(found)
+            if reason is not None:
+                await self._refuse(found.name, (grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
+        except BaseException:
+            access.budgets.close(found)
+            raise
+        return found
 
     async def _refuse(self, who: str, status: _Status) -> None:
         self._access.refused(self._context, who, self._method, status)

@@ -12,9 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE_NAME
-from grpc_health.v1.health import aio as aio_health  # type: ignore[attr-defined]  # missing in the stubs
 from grpc_reflection.v1alpha import reflection
 from opentelemetry.instrumentation.grpc import aio_server_interceptor
 
@@ -24,6 +23,7 @@ from penstock.rpc._server.access import RECHECK_SECONDS, Access
 from penstock.rpc._server.attempts import Attempts, Network, networks
 from penstock.rpc._server.audit import AuditLog
 from penstock.rpc._server.guard import Guard, SameTask
+from penstock.rpc._server.health_service import Health
 from penstock.rpc._server.rights import ServiceRights
 from penstock.rpc._server.token_check import Callers, TokenCheck
 from penstock.rpc.errors import RpcOptionError, ServerStartError
@@ -240,7 +240,7 @@ class GrpcServer:
         self._register = register
         self._service_names = list(service_names)
         self._server: grpc.aio.Server | None = None
-        self._health: Any = None
+        self._health: Health | None = None
         self._port = 0
 
     @property
@@ -277,7 +277,7 @@ class GrpcServer:
         )
         for add in self._register:
             add(server)
-        self._health = aio_health.HealthServicer()
+        self._health = Health(["", *self._service_names])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(
             [*self._service_names, HEALTH_SERVICE_NAME, reflection.SERVICE_NAME], server
@@ -297,8 +297,6 @@ class GrpcServer:
             # Credentials of its own: gRPC takes those that read rotated files for one address only.
             listen_on_socket(server, settings.socket_path, settings.security.server_credentials())
         await server.start()
-        for name in ["", *self._service_names]:
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._server = server
         return self
 
@@ -337,7 +335,7 @@ class GrpcServer:
         traceback: TracebackType | None,
     ) -> None:
         if self._health is not None:
-            await self._health.enter_graceful_shutdown()
+            self._health.end()
         if self._server is not None:
             await self._server.stop(self._settings.drain_seconds)
         if self._audit is not None:
