@@ -443,6 +443,40 @@ async def test_calls_over_their_number_are_refused_until_one_has_ended(file: Pat
             await refusal(stub.Report(pb.ReportRequest(job_id="orders", error="gone"), timeout=DEADLINE))
 
 
+async def test_a_service_has_a_number_for_callers_of_whom_the_file_says_none(file: Path, tmp_path: Path) -> None:
+    """And for all who have a token, where there is no file."""
+    request = pb.GetJobRequest(job_id="orders")
+    put(file, FILE.replace('jobs = ["billing"', 'calls_at_once = 2\njobs = ["billing"'))
+    async with serving(file, calls_at_once=1) as (server, _):
+        for token, most in ((ORDERS, 1), (BILLING, 2)):
+            async with calling(server.address, token) as stub:
+                watching = [stub.Watch(pb.WatchRequest(job_id="shared-1"), timeout=DEADLINE) for _ in range(most)]
+                for one in watching:
+                    await one.read()
+                code, words = await refusal(stub.Report(pb.ReportRequest(job_id="shared-1"), timeout=DEADLINE))
+                assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+                where = "of the service" if token == ORDERS else "in line 13 of the file of principals"
+                assert words.endswith(
+                    f"has {most} calls open, as many as it may: end one, or raise calls_at_once {where}"
+                )
+    security = ServerSecurity(token="a-token-that-may-do-all")
+    async with (
+        serving(tmp_path, security=security, calls_at_once=1) as (server, servicer),
+        calling(server.address, "a-token-that-may-do-all") as stub,
+    ):
+        watching = [stub.Watch(pb.WatchRequest(job_id="one"), timeout=DEADLINE)]
+        await watching[0].read()
+        code, words = await refusal(stub.GetJob(request, timeout=DEADLINE))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert words.startswith("caller 'token' has 1 calls open")
+        watching[0].cancel()
+        async with asyncio.timeout(DEADLINE):
+            await servicer.unwatched.wait()
+        await stub.GetJob(request, timeout=DEADLINE)
+    with pytest.raises(RpcOptionError, match="calls_at_once: must be at least 1"):
+        ServerSettings(calls_at_once=0)
+
+
 async def test_calls_that_wait_for_their_turn_count_as_open(file: Path) -> None:
     """Otherwise as many as one likes would wait with their messages."""
     limits = 'calls_at_once = 3\ncalls_per_second = 0.5\njobs = ["orders"'

@@ -283,3 +283,41 @@ async def test_every_refusal_is_in_the_audit_log(tmp_path: Path) -> None:
         ("refused", "token", "POST /actions/release", "403"),
     ]
     assert ("refused", "token", "POST /login", "429") in told
+
+
+async def test_a_principal_is_answered_within_its_limits(tmp_path: Path) -> None:
+    """As by services: one has a number of requests at once, one a rate; the others and health are open meanwhile."""
+    limits = {"crowd": "calls_at_once = 1\ncalls_per_second = 0.25", "often": "calls_per_second = 0.1", "other": ""}
+    tokens = {name: f"a-token-of-the-{name}-of-tests" for name in limits}
+    file, audit = tmp_path / "principals.toml", tmp_path / "audit.jsonl"
+    file.write_text(
+        "".join(
+            f"""[[principal]]
+name = "{name}"
+token_sha256 = "{hashlib.sha256(tokens[name].encode()).hexdigest()}"
+services = ["console"]
+{own}
+"""
+            for name, own in limits.items()
+        )
+    )
+    server = {"security": ServerSecurity(principals=file), "audit_log": str(audit)}
+    async with console(server=server) as running, browsing(running.url) as http:
+
+        async def ask(who: str, path: str = "consumers") -> tuple[int, str]:
+            headers = {"Authorization": f"Bearer {tokens[who]}", "Accept": "*/*"}
+            async with http.get(f"/{path}", headers=headers) as answer:
+                return answer.status, html.unescape(await answer.text())
+
+        assert (await ask("crowd"))[0] == 200
+        # One of them waits for its turn, and the other comes meanwhile.
+        answers = dict(await asyncio.gather(ask("crowd"), ask("crowd")))
+        assert set(answers) == {200, 429}
+        assert "principal 'crowd' has 1 calls open, as many as it may" in answers[429]
+        assert (await ask("often"))[0] == 200
+        status, said = await ask("often")
+        assert status == 429
+        assert "principal 'often' calls more often than 0.1 times a second" in said
+        assert (await ask("other"))[0] == 200
+        assert (await ask("often", "healthz"))[0] == 200
+    assert [json.loads(line)["who"] for line in audit.read_text().splitlines()] == ["crowd", "often"]

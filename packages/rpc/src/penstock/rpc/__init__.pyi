@@ -11,6 +11,7 @@ from ._security.security import (
     ClientSecurity,
     ServerSecurity,
 )
+from ._server.access import Budgets
 from ._server.attempts import Attempts
 from ._server.audit import AuditLog
 from ._server.rights import MethodRights, ServiceRights
@@ -46,6 +47,7 @@ __all__ = [
     "MAX_SOCKET_PATH_BYTES",
     "Attempts",
     "AuditLog",
+    "Budgets",
     "Callers",
     "ClientSecurity",
     "ClientSettings",

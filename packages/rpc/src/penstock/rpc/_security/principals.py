@@ -83,7 +83,7 @@ class Principal:
     admin: bool = False
     """Whether it may act on what other principals hold, and call methods that do so."""
     calls_at_once: int | None = None
-    """Calls that it may have open, streams and others together. None: as many as it likes."""
+    """Calls that it may have open, streams and others together. None: as many as the service says."""
     calls_per_second: float | None = None
     """Calls that it may begin. None: as many as it likes."""
     bytes_per_second: float | None = None
@@ -122,13 +122,20 @@ class Principal:
         what = f"use all {kind} at once, as this call does" if value == "*" else f"use {noun} {value[:200]!r}"
         return f"{self._may_not(what)}: {self._cure(kind, value[:200])}"
 
-    def may_open(self, calls: int) -> str | None:
-        """Why a further call is refused where this many are open; None if it is not."""
-        if self.calls_at_once is None or calls < self.calls_at_once:
+    def may_open(self, calls: int, otherwise: int | None = None) -> str | None:
+        """Why a further call is refused where this many are open; None if it is not.
+
+        Args:
+            calls: that are open.
+            otherwise: how many may be, where nothing is said of the principal; None: as many as it likes.
+        """
+        most = otherwise if self.calls_at_once is None else self.calls_at_once
+        if most is None or calls < most:
             return None
-        where = f"in line {self._line(_AT_ONCE)} of the file of principals"
-        reason = f"principal {self.name!r} has {calls} calls open, as many as it may"
-        return f"{reason}: end one, or raise {_AT_ONCE} {where}"
+        own = f"in line {self._line(_AT_ONCE)} of the file of principals"
+        where = "of the service" if self.calls_at_once is None else own
+        who = "caller" if self.is_everybody else "principal"
+        return f"{who} {self.name!r} has {calls} calls open, as many as it may: end one, or raise {_AT_ONCE} {where}"
 
     def is_valid(self, now: datetime) -> bool:
         """Whether it has not expired."""

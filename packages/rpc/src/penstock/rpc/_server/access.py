@@ -59,16 +59,22 @@ class Budget:
 
 
 class Budgets:
-    """Of each principal, one for calls and one for bytes, and how many calls it has open."""
+    """Of each principal, one for calls and one for bytes, and how many calls it has open.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        calls_at_once: of whom nothing else is said.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, calls_at_once: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._calls_at_once = calls_at_once
         self._clock = clock
         self._kept: dict[tuple[str, str], Budget] = {}
         self._open: Counter[str] = Counter()
 
     def open(self, caller: Principal) -> str | None:
         """Count a call until it is closed; why it is one too many, and not counted."""
-        refused = caller.may_open(self._open[caller.name])
+        refused = caller.may_open(self._open[caller.name], self._calls_at_once)
         if refused is None:
             self._open[caller.name] += 1
         return refused
@@ -120,6 +126,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
         rights: tables of the services.
         audit: the log, if there is one.
         recheck_seconds: between two looks at the caller of a stream.
+        calls_at_once: of a caller of whom nothing else is said; None: as many as it likes.
     """
 
     def __init__(
@@ -130,11 +137,13 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
         audit: AuditLog | None = None,
         *,
         recheck_seconds: float = RECHECK_SECONDS,
+        calls_at_once: int | None = None,
     ) -> None:
         self.callers = callers
         self.attempts = attempts
         self.audit = audit
-        self.budgets = Budgets()
+        self.budgets = Budgets(calls_at_once)
+        self._looks_at_all = callers.has_principals or callers.checks_certificates or calls_at_once is not None
         self.recheck_seconds = recheck_seconds
         self._rights: Mapping[str, ServiceRights] = {one.service: one for one in rights}
         self._known: dict[str, tuple[Any, Any]] = {}
@@ -236,8 +245,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
         full, _, name = method.removeprefix("/").partition("/")
         rights = self._rights[full].methods.get(name) if full in self._rights else None
         watched = self.callers.can_change and (is_stream or handler.request_streaming)
-        looks = self.callers.has_principals or self.callers.checks_certificates
-        if not (watched or looks or (self.audit is not None and rights and rights.change)):
+        if not (watched or self._looks_at_all or (self.audit is not None and rights and rights.change)):
             return handler
 
         async def call(messages: Any, context: Any) -> AsyncIterator[Any]:

@@ -98,6 +98,7 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "audit_log": ("AUDIT_LOG", str, "file for a line of JSON per refused call and per change; - is standard output"),
     "trusted_proxies": ("TRUSTED_PROXIES", networks, "addresses of proxies whose X-Forwarded-For is believed"),
     "max_connections": ("MAX_CONNECTIONS", int, "connections at a time; more are closed when they come"),
+    "calls_at_once": ("CALLS_AT_ONCE", int, "calls that a caller may have open; default: as many as it likes"),
     "drain_seconds": ("DRAIN_SECONDS", float, "seconds that calls in progress get to finish at the end"),
 }
 _SWITCHES: Mapping[str, str] = {
@@ -130,6 +131,11 @@ class ServerSettings:
     """Between two looks at whether the caller of a stream may still call, where tokens and principals can change."""
     max_connections: int = DEFAULT_MAX_CONNECTIONS
     """Connections at a time; a client that comes when there are as many is turned away, and tries again."""
+    calls_at_once: int | None = None
+    """Calls that a caller may have open: a principal, unless its file says otherwise, or all who have the token.
+
+    Each may hold a message of the largest size in memory. None, the default: as many as they like.
+    """
     max_streams_per_connection: int = 1_000
     """Calls at a time on one connection; a client's further calls wait for one to end."""
 
@@ -140,6 +146,8 @@ class ServerSettings:
             check_socket_path(self.socket_path)
         if self.max_connections < 1:
             raise RpcOptionError("max_connections", "must be at least 1")
+        if self.calls_at_once is not None and self.calls_at_once < 1:
+            raise RpcOptionError("calls_at_once", "must be at least 1")
         if self.max_streams_per_connection < 1:
             raise RpcOptionError("max_streams_per_connection", "must be at least 1")
         if not self.drain_seconds >= 0:
@@ -324,7 +332,14 @@ class GrpcServer:
             if audit is not None:
                 audit.refused(who="nobody", address=address, method=method, reason=reason, code="UNAUTHENTICATED")
 
-        access = Access(callers, attempts, self._rights, audit, recheck_seconds=settings.recheck_seconds)
+        access = Access(
+            callers,
+            attempts,
+            self._rights,
+            audit,
+            recheck_seconds=settings.recheck_seconds,
+            calls_at_once=settings.calls_at_once,
+        )
         check = [TokenCheck(callers, attempts, refused)] if settings.security.wants_token else []
         return [*check, access, Guard()]
 

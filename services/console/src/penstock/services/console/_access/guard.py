@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from penstock.rpc import Attempts, AuditLog, Callers, Principal, ServerSecurity
+from penstock.rpc import Attempts, AuditLog, Budgets, Callers, Principal, ServerSecurity
 from penstock.services.console._access.hosts import holds_token, is_known_host, is_same_origin
 from penstock.services.console._access.logins import Sessions, session_words
 from penstock.services.console._views.templates import Templates
@@ -79,6 +79,7 @@ class Guard:
         templates: for refusals.
         attempts: counts wrong tokens, of headers and forms alike.
         audit: where refusals are written, if anywhere.
+        budgets: what each principal may use.
         clock: monotonic seconds.
     """
 
@@ -90,6 +91,7 @@ class Guard:
         templates: Templates,
         attempts: Attempts | None = None,
         audit: AuditLog | None = None,
+        budgets: Budgets | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -100,6 +102,7 @@ class Guard:
         self._hosts = hosts
         self._templates = templates
         self._attempts = attempts or Attempts()
+        self._budgets = budgets or Budgets()
         self._clock = clock
 
     @property
@@ -227,7 +230,26 @@ class Guard:
                 raise web.HTTPForbidden(text="The form does not come from a page of this console.")
         if request.path not in _OPEN and request.path != "/logout":
             self.demand(request, "View")
-        return await handler(request)
+        caller = request[WHO].principal
+        if caller is None or request.path in _OPEN:
+            return await handler(request)
+        return await self._within(caller, request, handler)
+
+    async def _within(self, caller: Principal, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer within what a principal may use, as services do."""
+        refused = self._budgets.open(caller)
+        if refused is not None:
+            raise web.HTTPTooManyRequests(text=refused)
+        try:
+            refused = await self._budgets.begin_call(caller)
+            if refused is not None:
+                raise web.HTTPTooManyRequests(text=refused)
+            response = await handler(request)
+            body = getattr(response, "body", None)
+            await self._budgets.use_bytes(caller, lambda: len(body) if isinstance(body, bytes) else 0)
+            return response
+        finally:
+            self._budgets.close(caller)
 
     @property
     def _uses_tls(self) -> bool:
