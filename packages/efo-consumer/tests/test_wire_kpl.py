@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from penstock.efo_consumer import WIRE_SCHEMA, DeaggregationCounts, HashKeyRange, PublisherMetrics, deaggregate
+from penstock.efo_consumer import (
+    WIRE_SCHEMA,
+    DeaggregationCounts,
+    HashKeyRange,
+    PublisherMetrics,
+    deaggregate,
+    divide_aggregates,
+)
 from penstock.efo_consumer._wire.kpl import MAGIC, USER_RECORD_SCHEMA, MalformedAggregateError, parse_aggregate
 
 _ARRIVAL = datetime(2026, 1, 1, tzinfo=UTC)
@@ -100,6 +107,17 @@ def test_a_batch_without_aggregates_is_not_copied() -> None:
     assert [row[1:2] + row[4:] for row in rows(found)] == [(0, b"one"), (0, None), (0, b"three")]
     assert rows(deaggregate(batch.slice(2))) == [("102", 0, "wire-2", None, b"three")]
     assert rows(deaggregate(batch.slice(0, 0))) == []
+
+
+def test_an_answer_is_taken_apart_a_mib_at_a_time() -> None:
+    """In its order, and whole where no record is an aggregate: what a MiB of them become may be a hundred of them."""
+    large = aggregate(*((f"key {number % 9}", b"x" * 20_000, None) for number in range(20)))
+    batch = wire(b"plain", large, large, large, b"y" * 2_000_000, b"", aggregate(("a", b"1", None)), b"")
+    parts = list(divide_aggregates(batch))
+    assert [part.num_rows for part in parts] == [3, 1, 1, 3]
+    assert [row for part in parts for row in rows(deaggregate(part))] == rows(deaggregate(batch))
+    (plain,) = divide_aggregates(batch.slice(4, 2))
+    assert plain.num_rows == 2
 
 
 def test_a_slice_is_taken_apart_as_it_is() -> None:

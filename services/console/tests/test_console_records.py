@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -126,6 +127,30 @@ async def test_records_with_schemas_of_the_glue_schema_registry_are_decoded(monk
     assert "&#34;number&#34;: &#34;DL461&#34;" in text
     assert "it has no header of the Glue Schema Registry" in text
     assert "<pre>UA1545</pre>" in text
+
+
+async def test_an_aggregate_of_very_many_records_does_not_fill_a_page_or_the_memory() -> None:
+    """Some of them are shown, and how many are not; what follows it is shown, too."""
+    with running_emulator() as running:
+        client = running.client()
+        client.create_stream(StreamName="flights", ShardCount=1)
+        # Without data, by one key of the longest: a MiB of it becomes more than a hundred.
+        table, record = b"\x0a\x80\x02" + b"k" * 256, b"\x1a\x04\x08\x00\x1a\x00"
+        body = table + record * 150_000
+        bomb = b"\xf3\x89\x9a\xc2" + body + hashlib.md5(body, usedforsecurity=False).digest()
+        for data in (bomb, b"behind it"):
+            client.put_record(StreamName="flights", PartitionKey="EWR", Data=data)
+        async with looking(running) as http:
+            tracemalloc.start()
+            try:
+                text = await look(http, shown_as="kpl")
+                _, most = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+    assert "the aggregate holds 149,950 more records, which are not shown" in text
+    assert "behind it" in text
+    assert len(text) < 200_000
+    assert most < 150_000_000
 
 
 async def test_a_look_goes_on_behind_a_record_from_a_time_or_at_the_tip(kinesis: RunningEmulator) -> None:

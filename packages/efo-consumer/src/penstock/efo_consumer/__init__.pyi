@@ -65,7 +65,7 @@ from ._remote.reopening import ReopeningShardReader
 from ._remote.servicer import SERVICE_NAME, ShardReaderServicer
 from ._start.initial import resolve_initial_positions, resolve_sequence_numbers
 from ._start.position import InitialPosition, InitialPositionType
-from ._wire.kpl import DeaggregationCounts, HashKeyRange, deaggregate
+from ._wire.kpl import DeaggregationCounts, HashKeyRange, deaggregate, divide_aggregates
 from .errors import (
     CheckpointError,
     CheckpointTakenOverError,
@@ -179,6 +179,7 @@ __all__ = [
     "connect_reader",
     "deaggregate",
     "decode_glue_record",
+    "divide_aggregates",
     "encode_glue_record",
     "find_leftovers",
     "get_version",

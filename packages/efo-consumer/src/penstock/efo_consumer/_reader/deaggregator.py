@@ -13,7 +13,7 @@ from penstock.aws import AwsError
 from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.metrics import publisher_metrics
 from penstock.efo_consumer._publish.retries import bear
-from penstock.efo_consumer._wire.kpl import MAGIC, DeaggregationCounts, HashKeyRange, deaggregate
+from penstock.efo_consumer._wire.kpl import MAGIC, DeaggregationCounts, HashKeyRange, deaggregate, divide_aggregates
 from penstock.efo_consumer.errors import EfoConsumerError, ShardFailedError
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader.backend import ReaderBackend
 
 _log = logging.getLogger(__name__)
-_PART_BYTES = 1024 * 1024
 # Made once: a range may have thousands of batches.
 _BEGINS_WITH_MAGIC = pc.MatchSubstringOptions(MAGIC)
 
@@ -79,16 +78,11 @@ class Deaggregator:
     def _take_apart(
         self, records: pa.RecordBatch, keys: HashKeyRange | None, stream: str, shard_id: str
     ) -> Iterator[pa.RecordBatch]:
-        begin = nbytes = 0
-        # One more row than any part can take ends the last part, also one of records without bytes.
-        for row, size in enumerate([*pc.binary_length(records.column("data")).to_pylist(), _PART_BYTES + 1]):
-            if row > begin and nbytes + size > _PART_BYTES:
-                counts = DeaggregationCounts()
-                given = deaggregate(records.slice(begin, row - begin), keys, counts=counts)
-                self._metrics.deaggregated(counts, stream=stream, shard_id=shard_id)
-                yield given
-                begin, nbytes = row, 0
-            nbytes += size
+        for part in divide_aggregates(records):
+            counts = DeaggregationCounts()
+            given = deaggregate(part, keys, counts=counts)
+            self._metrics.deaggregated(counts, stream=stream, shard_id=shard_id)
+            yield given
 
     async def _keys(self, stream: str, shard_id: str, retry_patience: timedelta) -> HashKeyRange | None:
         key = (stream, shard_id)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from penstock.efo_consumer._model.events import WIRE_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 MAGIC = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES = 16
@@ -24,6 +24,8 @@ _MAX_PARTITION_KEY_CHARACTERS = 256
 # A key is stored once in its table but repeated in every row that names it: a forged table must not fill the memory.
 # The library's own aggregates stay below: 43 for records without data and ASCII keys of the greatest length.
 _MAX_EXPANSION = 64
+
+_PART_BYTES = 1024 * 1024
 
 _NO_KEY = -1
 _MAX_VARINT_BITS = 64
@@ -300,6 +302,23 @@ def deaggregate(
     for row, candidate in enumerate(begins_like_one.to_pylist()):
         found.add(row, bool(candidate))
     return found.to_batch()
+
+
+def divide_aggregates(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Slices of a batch (WIRE_SCHEMA) to be taken apart one by one; the batch itself where no record is an aggregate.
+
+    Each has about a MiB of data, or one record: what ten MiB of aggregates become could fill the memory.
+    """
+    if not pc.any(pc.starts_with(batch.column("data"), pattern=MAGIC)).as_py():
+        yield batch
+        return
+    begin = nbytes = 0
+    # One more row than any part can take ends the last part, also one of records without bytes.
+    for row, size in enumerate([*pc.binary_length(batch.column("data")).to_pylist(), _PART_BYTES + 1]):
+        if row > begin and nbytes + size > _PART_BYTES:
+            yield batch.slice(begin, row - begin)
+            begin, nbytes = row, 0
+        nbytes += size
 
 
 class _Rows:

@@ -11,8 +11,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-_Status = health_pb2.HealthCheckResponse.ServingStatus
-
 
 class Health(health_pb2_grpc.HealthServicer):
     """Says whether services serve. For one event loop.
@@ -26,19 +24,17 @@ class Health(health_pb2_grpc.HealthServicer):
 
     def __init__(self, services: Iterable[str]) -> None:
         self._services = frozenset(services)
-        self._status: _Status = health_pb2.HealthCheckResponse.SERVING
         self._ending = asyncio.Event()
 
     def end(self) -> None:
         """Nothing serves any more."""
-        self._status = health_pb2.HealthCheckResponse.NOT_SERVING
         self._ending.set()
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse:
         """Whether a service serves; NOT_FOUND for one that is not here."""
         if request.service not in self._services:
             await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service here")
-        return health_pb2.HealthCheckResponse(status=self._status)
+        return self._answer()
 
     async def Watch(
         self, request: health_pb2.HealthCheckRequest, context: Any
@@ -47,7 +43,11 @@ class Health(health_pb2_grpc.HealthServicer):
         if request.service not in self._services:
             yield health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
         elif not self._ending.is_set():
-            yield health_pb2.HealthCheckResponse(status=self._status)
+            yield self._answer()
         await self._ending.wait()
         if request.service in self._services:
-            yield health_pb2.HealthCheckResponse(status=self._status)
+            yield self._answer()
+
+    def _answer(self) -> health_pb2.HealthCheckResponse:
+        states = health_pb2.HealthCheckResponse
+        return states(status=states.NOT_SERVING if self._ending.is_set() else states.SERVING)

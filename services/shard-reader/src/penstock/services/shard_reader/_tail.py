@@ -28,6 +28,7 @@ from penstock.efo_consumer import (
 )
 from penstock.terminal import Cell, Row, Screen, add_json_argument, positive_count, seconds_ago
 
+_ROWS_AT_ONCE = 1_000
 _DATA_CHARACTERS: Final = 200
 _FORMATS: Final = ("text", "raw", "json", "avro", "glue", "kpl")
 # Times since the epoch have at most 13 digits, sequence numbers of Kinesis 56.
@@ -85,12 +86,15 @@ async def tail(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> N
         arguments.streams, efo=arguments.efo, start=start, aws=aws, checkpoints=None, config=config
     ) as consumer:
         async for batch in consumer:
-            rows = [row for row in batch.records.to_pylist() if takes(row)][:left]
-            # In a thread: the registry of schemas may be asked.
-            await asyncio.to_thread(_write_all, write, rows)
-            left = None if left is None else left - len(rows)
-            if left == 0:
-                return
+            # What a large aggregate becomes would take several times as much as dictionaries.
+            for at in range(0, batch.records.num_rows, _ROWS_AT_ONCE):
+                some = batch.records.slice(at, _ROWS_AT_ONCE).to_pylist()
+                rows = [row for row in some if takes(row)][:left]
+                # In a thread: the registry of schemas may be asked.
+                await asyncio.to_thread(_write_all, write, rows)
+                left = None if left is None else left - len(rows)
+                if left == 0:
+                    return
             out.flush()
             await consumer.commit(batch)
 

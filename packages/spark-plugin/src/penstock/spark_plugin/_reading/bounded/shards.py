@@ -19,6 +19,7 @@ from penstock.efo_consumer import (
     StreamIdentity,
     check_streams,
     deaggregate,
+    divide_aggregates,
     to_read_batch,
 )
 from penstock.spark_plugin._connections import aws_options
@@ -54,10 +55,10 @@ async def read_shards(
             async with aclosing(one.records()) as batches:
                 async for records in batches:
                     # As the long-lived reader does: a back-fill has the rows that the stream would have had.
-                    rows = deaggregate(records, shard.hash_keys) if options.deaggregate else records
-                    yield to_read_batch(
-                        rows, shard.stream_name, shard.shard_id, with_encryption_type=options.include_encryption_type
-                    )
+                    for part in divide_aggregates(records) if options.deaggregate else (records,):
+                        rows = deaggregate(part, shard.hash_keys) if options.deaggregate else part
+                        with_type = options.include_encryption_type
+                        yield to_read_batch(rows, shard.stream_name, shard.shard_id, with_encryption_type=with_type)
             await one.prove()
             pending.extend(push_down.narrow(_entrants(shard, one.children)))
         # Once for all of them: few calls are allowed.

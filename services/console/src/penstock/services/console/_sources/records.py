@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,10 @@ from penstock.terminal import seconds_ago
 
 FORMATS: Final = ("text", "json", "glue", "avro", "kpl")
 MOST_RECORDS: Final = 50
+MOST_OF_AN_AGGREGATE: Final = 50
+"""Of its user records, of which a MiB may hold hundreds of thousands."""
+_MOST_LOOKS: Final = 2
+"""At a time: each may hold an answer of 10 MiB, and what a MiB of aggregates becomes."""
 _MOST_CALLS: Final = 4
 _MOST_CHARACTERS: Final = 4_000
 _SEQUENCE_NUMBER: Final = re.compile(r"\d{20,130}")
@@ -73,6 +77,7 @@ class RecordsSource:
     def __init__(self, options: AwsOptions, schemas: Path | None = None) -> None:
         self._options = options
         self._schemas = schemas
+        self._looks = asyncio.Semaphore(_MOST_LOOKS)
 
     async def look(self, stream: str, shard_id: str, start: str, shown_as: str) -> Looked:
         """The next records from a position on, 50 at most.
@@ -91,7 +96,7 @@ class RecordsSource:
         decode = self._decoder(stream, shown_as)
         identity = StreamIdentity.of(stream)
         named = {"StreamARN": identity.arn} if identity.arn else {"StreamName": identity.name}
-        async with JsonClient(AwsSession(self._options)) as client:
+        async with self._looks, JsonClient(AwsSession(self._options)) as client:
 
             async def call(operation: str, **parameters: Any) -> dict[str, Any]:
                 return await retry(lambda: client.call(operation, parameters), BackoffPolicy())
@@ -105,10 +110,11 @@ class RecordsSource:
                 iterator = answer.get("NextShardIterator")
                 if answer["Records"] or answer.get("MillisBehindLatest") == 0:
                     break
-        found = answer.get("Records", [])
+            found = answer.get("Records", [])
+            # In a thread: a large aggregate takes a second, and the registry of schemas may be asked.
+            records = await asyncio.to_thread(_shown, found, decode, is_whole=shown_as != "text")
         return Looked(
-            # In a thread: the registry of schemas may be asked.
-            records=await asyncio.to_thread(_shown, found, decode, is_whole=shown_as != "text"),
+            records=records,
             after=found[-1]["SequenceNumber"] if found else None,
             millis_behind_latest=answer.get("MillisBehindLatest"),
         )
@@ -167,8 +173,15 @@ def _shown(found: Sequence[dict[str, Any]], decode: Callable[[bytes], str], *, i
         ],
         schema=WIRE_SCHEMA,
     )
-    rows = (deaggregate(batch) if is_whole else batch).to_pylist()
-    return [_record(row, decode) for row in rows]
+    shown: list[ShownRecord] = []
+    for at in range(batch.num_rows):
+        rows = deaggregate(batch.slice(at, 1)) if is_whole else batch.slice(at, 1)
+        of_one = [_record(row, decode) for row in rows.slice(0, MOST_OF_AN_AGGREGATE).to_pylist()]
+        if rows.num_rows > len(of_one):
+            left = f"the aggregate holds {rows.num_rows - len(of_one):,} more records, which are not shown"
+            of_one[-1] = replace(of_one[-1], problem="; ".join(filter(None, [of_one[-1].problem, left])))
+        shown += of_one
+    return shown
 
 
 def _record(row: dict[str, Any], decode: Callable[[bytes], str]) -> ShownRecord:
