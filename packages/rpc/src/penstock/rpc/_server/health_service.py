@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
 
-class Health(health_pb2_grpc.HealthServicer):
+class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # no stubs published
     """Says whether services serve. For one event loop.
 
     Not gRPC's own servicer: its `Watch` writes by itself, which interceptors of streams cannot stand, and holds a lock
