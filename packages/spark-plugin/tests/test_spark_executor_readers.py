@@ -127,6 +127,28 @@ def test_a_query_reads_by_the_readers_of_its_session(
     until(lambda: source.consumers() == [], "a stream consumer is left")
 
 
+def test_tasks_of_a_readers_host_take_large_batches_from_its_memory(
+    spark: SparkSession,
+    aws: dict[str, str],
+    make_stream: Callable[[int], Any],
+    collected: Any,
+    until: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    """As they do from a reader on the driver; the memory goes with the reader."""
+    source = make_stream(1)
+    for _ in range(4):
+        records = [{"Data": b"x" * 5000, "PartitionKey": str(number)} for number in range(100)]
+        source.client.put_records(StreamName=source.name, Records=records)
+    options = source.options(initialPosition="TRIM_HORIZON")
+    with start_readers(spark, count=1, options=aws) as readers:
+        (reader,) = readers.readers
+        with following(spark, collected, tmp_path / "checkpoint", options) as query:
+            until(lambda: len(collected.keys) == 400, "rows do not come", query=query)
+        assert [*memory(reader).glob("*.block")] != []
+    assert not memory(reader).exists()
+
+
 def test_a_killed_reader_is_started_again_where_a_slot_is_left_beside_it(
     spark: SparkSession,
     aws: dict[str, str],

@@ -315,9 +315,8 @@ def start_readers(
 
 
 def _check_session(context: "SparkContext") -> None:
-    from py4j.clientserver import ClientServer  # type: ignore[import-untyped]  # py4j has no stubs
-
-    if not isinstance(context._gateway, ClientServer):
+    # Of py4j, which is Spark's own: the class of the gateway that has a thread of the JVM for each of Python.
+    if type(context._gateway).__name__ != "ClientServer":
         raise ExecutorReadersError(
             "PYSPARK_PIN_THREAD=false lets all threads of Python share one of the JVM, and the group of the readers' "
             "jobs would be that of every job: leave the variable out"
