@@ -7,6 +7,8 @@ import json
 import sys
 import zlib
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,6 +18,7 @@ import pytest
 from penstock.aws import AwsOptions
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
+    AvroDecoder,
     Consumer,
     GlueDecoder,
     ProtoFile,
@@ -24,6 +27,7 @@ from penstock.efo_consumer import (
     decode_glue_record,
     encode_glue_record,
     message_index,
+    plain_values,
 )
 from penstock.efo_consumer._glue.header import split_message_index
 from penstock.emulator.testing import RunningEmulator, running_emulator
@@ -188,3 +192,38 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SchemaDecodeError, match=rf"pip install 'penstock-efo-consumer\[{kind.lower()}\]'"):
         decoder.decode(encode_glue_record(SANSA, versions[kind]))
+
+
+def test_records_of_avro_are_decoded_by_a_schema_that_is_at_hand() -> None:
+    """Bare, behind the header of a single object or of Confluent's serializers, and bare though it begins as one."""
+    decoder = AvroDecoder(
+        json.dumps({"type": "record", "name": "n", "fields": [{"name": "n", "type": "long"}]}), "n.avsc"
+    )
+    for record, number in (
+        (b"\x18", 12),
+        (b"\xc3\x01" + bytes(8) + b"\x18", 12),
+        (b"\0" + bytes(4) + b"\x18", 12),
+        (b"\0", 0),
+        (b"\xc3\x01", -98),
+    ):
+        assert decoder.decode(record) == {"n": number}
+    for record, words in (
+        (b"\x18\x18", r"bytes are left behind what n\.avsc says"),
+        (b"", r"it is not what n\.avsc says"),
+    ):
+        with pytest.raises(SchemaDecodeError, match=words):
+            decoder.decode(record)
+    for definition in ("{", '{"type": "flight"}'):
+        with pytest.raises(SchemaDecodeError, match=r"n\.avsc is no schema of Avro"):
+            AvroDecoder(definition, "n.avsc")
+
+
+def test_values_are_plain_where_json_cannot_hold_them() -> None:
+    """Bytes as base 64, in the console and on a terminal alike."""
+    value = {"data": b"\xff", "at": datetime(2026, 1, 1, tzinfo=UTC), "price": Decimal("1.50"), "rows": [1, None]}
+    assert plain_values(value) == {
+        "data": "/w==",
+        "at": "2026-01-01 00:00:00+00:00",
+        "price": "1.50",
+        "rows": [1, None],
+    }

@@ -226,13 +226,13 @@ def test_tail_decodes_json_and_avro(emulator: RunningEmulator, tmp_path: Path) -
     schema.write_text(json.dumps({"type": "record", "name": "flight", "fields": fields}))
     emulator.client().create_stream(StreamName="avro", ShardCount=1)
     bare = b"\x06EWR\x18"
-    for data in (bare, b"\xc3\x01" + bytes(8) + bare, b"\x06E"):
+    for data in (bare, b"\xc3\x01" + bytes(8) + bare, b"\0" + bytes(4) + bare, b"\x06E"):
         emulator.client().put_record(StreamName="avro", Data=data, PartitionKey="k")
-    asked = ("--from", "TRIM_HORIZON", "--count", "3", "--format", "avro", "--schema", str(schema))
+    asked = ("--from", "TRIM_HORIZON", "--count", "4", "--format", "avro", "--schema", str(schema))
     done = run(emulator, tmp_path, "tail", "avro", *asked)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [row["data"] for row in rows[:2]] == [{"origin": "EWR", "minutes": 12}] * 2
-    assert "problem" in rows[2]
+    assert [row["data"] for row in rows[:3]] == [{"origin": "EWR", "minutes": 12}] * 3
+    assert "problem" in rows[3]
 
 
 def test_tail_decodes_records_with_schemas_of_the_glue_schema_registry(

@@ -14,6 +14,7 @@ from ._continuity.guard import check_streams
 from ._continuity.lineage import next_shards, with_ancestors
 from ._embedded.host import ReaderHost
 from ._embedded.session import BlockingSession, connect_reader
+from ._glue.avro import AvroDecoder, plain_values
 from ._glue.decoder import GlueDecoder, GlueValue
 from ._glue.header import (
     GlueRecord,
@@ -92,6 +93,7 @@ __all__ = [
     "READ_SCHEMA_WITH_ENCRYPTION",
     "SERVICE_NAME",
     "WIRE_SCHEMA",
+    "AvroDecoder",
     "BlockingSession",
     "CheckedRead",
     "CheckpointClaim",
@@ -188,6 +190,7 @@ __all__ = [
     "measure_lag",
     "message_index",
     "next_shards",
+    "plain_values",
     "ranges_between",
     "read_once",
     "read_ranges",

@@ -1,13 +1,13 @@
 """Values of records with headers of the AWS Glue Schema Registry, without Spark."""
 
 import asyncio
-import io
 import json
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from penstock.aws import AwsOptions
+from penstock.efo_consumer._glue.avro import avro_reader
 from penstock.efo_consumer._glue.header import decode_glue_record
 from penstock.efo_consumer._glue.protobuf import ProtoFile
 from penstock.efo_consumer._glue.registry import GlueSchemas, SchemaVersion
@@ -63,7 +63,7 @@ def _reader(version: SchemaVersion) -> Callable[[bytes], Any]:
     """By what a payload is read; a process remembers the last 256."""
     try:
         if version.data_format == "AVRO":
-            return _avro(version)
+            return avro_reader(version.definition, str(version))
         if version.data_format == "PROTOBUF":
             return _protobuf(version)
     except ImportError as error:
@@ -74,27 +74,6 @@ def _reader(version: SchemaVersion) -> Callable[[bytes], Any]:
     if version.data_format == "JSON":
         return _json
     raise SchemaDecodeError(f"it is of {version}, whose data format is not known here")
-
-
-def _avro(version: SchemaVersion) -> Callable[[bytes], Any]:
-    import fastavro
-
-    try:
-        schema = fastavro.parse_schema(json.loads(version.definition))
-    except (ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
-        raise SchemaDecodeError(f"it is of {version}, which is no schema of Avro that can be read ({error})") from error
-
-    def read(payload: bytes) -> Any:
-        body = io.BytesIO(payload)
-        try:
-            value = fastavro.schemaless_reader(body, schema, None)
-        except Exception as error:  # of many kinds, by what is wrong
-            raise SchemaDecodeError(f"it is not what {version} says ({error or type(error).__name__})") from error
-        if body.read(1):
-            raise SchemaDecodeError(f"bytes are left behind what {version} says")
-        return value
-
-    return read
 
 
 def _protobuf(version: SchemaVersion) -> Callable[[bytes], Any]:

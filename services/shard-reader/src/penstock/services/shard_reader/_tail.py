@@ -15,6 +15,7 @@ from typing import Any, Final, TextIO
 
 from penstock.aws import AwsOptions, AwsSession, JsonClient
 from penstock.efo_consumer import (
+    AvroDecoder,
     Consumer,
     EfoConsumerConfigError,
     GlueDecoder,
@@ -24,8 +25,10 @@ from penstock.efo_consumer import (
     ShardPosition,
     StreamPositions,
     list_shards,
+    plain_values,
     resolve_initial_positions,
 )
+from penstock.efo_consumer.errors import SchemaDecodeError
 from penstock.terminal import Cell, Row, Screen, add_json_argument, positive_count, seconds_ago
 
 _ROWS_AT_ONCE = 1_000
@@ -33,9 +36,6 @@ _DATA_CHARACTERS: Final = 200
 _FORMATS: Final = ("text", "raw", "json", "avro", "glue", "kpl")
 # Times since the epoch have at most 13 digits, sequence numbers of Kinesis 56.
 _SEQUENCE_NUMBER: Final = re.compile(r"\d{20,}")
-# A single object of Avro: a mark, and the fingerprint of the schema, before the record.
-_AVRO_MARK: Final = b"\xc3\x01"
-_AVRO_HEADER_BYTES: Final = 10
 
 
 def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
@@ -184,36 +184,16 @@ def _writer(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> Call
 
 
 def _avro_decoder(schema_file: Path) -> Callable[[bytes], Any]:
-    import io
-
     try:
-        import fastavro
+        decoder = AvroDecoder(schema_file.read_text(), schema_file.name)
     except ImportError as error:
         reason = "avro needs fastavro: pip install 'penstock-shard-reader[avro]'"
         raise EfoConsumerConfigError(option="--format", reason=reason) from error
-    try:
-        schema = fastavro.parse_schema(json.loads(schema_file.read_text()))
-    except (OSError, ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
-        reason = f"{schema_file} is no schema of Avro that can be read: {error}"
-        raise EfoConsumerConfigError(option="--schema", reason=reason) from error
-
-    def decode(data: bytes) -> Any:
-        body = io.BytesIO(data[_AVRO_HEADER_BYTES:] if data.startswith(_AVRO_MARK) else data)
-        value = fastavro.schemaless_reader(body, schema, None)
-        if body.read(1):
-            raise ValueError("bytes are left behind the record")
-        return _as_json_has_it(value)
-
-    return decode
-
-
-def _as_json_has_it(value: Any) -> Any:
-    """Times, decimals and the like as text, bytes as base64."""
-    return json.loads(json.dumps(value, default=_plain))
-
-
-def _plain(value: object) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+    except SchemaDecodeError as error:
+        raise EfoConsumerConfigError(option="--schema", reason=error.reason) from error
+    except (OSError, ValueError) as error:
+        raise EfoConsumerConfigError(option="--schema", reason=f"{schema_file} cannot be read: {error}") from error
+    return lambda data: plain_values(decoder.decode(data))
 
 
 def _decoded(row: dict[str, Any], decode: Callable[[bytes], Any]) -> dict[str, Any]:
@@ -233,7 +213,7 @@ def _with_schema(row: dict[str, Any], glue: GlueDecoder) -> dict[str, Any]:
     def decode(data: bytes) -> Any:
         value, schema = glue.decode(data)
         written_by["schema"] = f"{schema.registry}/{schema.schema}/{schema.number}"
-        return _as_json_has_it(value)
+        return plain_values(value)
 
     return {**_decoded(row, decode), **written_by}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import importlib.util
-import io
 import json
 import re
 import time
@@ -20,12 +19,15 @@ import pyarrow as pa
 from penstock.aws import AwsOptions, AwsSession, BackoffPolicy, JsonClient, retry
 from penstock.efo_consumer import (
     WIRE_SCHEMA,
+    AvroDecoder,
     EfoConsumerError,
     GlueDecoder,
     InitialPosition,
     StreamIdentity,
     deaggregate,
+    plain_values,
 )
+from penstock.efo_consumer.errors import SchemaDecodeError
 from penstock.services.console.errors import ConsoleOptionError
 from penstock.terminal import seconds_ago
 
@@ -39,8 +41,6 @@ _MOST_CALLS: Final = 4
 _MOST_CHARACTERS: Final = 4_000
 _SEQUENCE_NUMBER: Final = re.compile(r"\d{20,130}")
 _STREAM: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-# Of what serializers put before a record of Avro: Confluent's mark and the schema's number.
-_AVRO_MARK, _AVRO_HEADER_BYTES = b"\0", 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +128,10 @@ class RecordsSource:
         if shown_as not in self.formats():
             raise ConsoleOptionError("as", f"{shown_as[:50]!r} is none of {', '.join(self.formats())}")
         if shown_as == "json":
-            return lambda data: json.dumps(json.loads(data), ensure_ascii=False, indent=1)
+            return lambda data: _json_text(json.loads(data))
         if shown_as == "glue":
             glue = GlueDecoder(self._options)
-            return lambda data: json.dumps(glue.decode(data).value, ensure_ascii=False, indent=1, default=str)
+            return lambda data: _json_text(glue.decode(data).value)
         if shown_as != "avro":
             return _text
         name = stream.rpartition("/")[2]
@@ -210,18 +210,14 @@ def _text(data: bytes) -> str:
 
 
 def _avro_decoder(path: Path) -> Callable[[bytes], str]:
-    import fastavro
-
     try:
-        schema = fastavro.parse_schema(json.loads(path.read_text()))
-    except (OSError, ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
-        raise ConsoleOptionError("as", f"{path.name} is no schema of Avro that can be read: {error}") from error
+        decoder = AvroDecoder(path.read_text(), path.name)
+    except SchemaDecodeError as error:
+        raise ConsoleOptionError("as", error.reason) from error
+    except (OSError, ValueError) as error:
+        raise ConsoleOptionError("as", f"{path.name} cannot be read: {error}") from error
+    return lambda data: _json_text(decoder.decode(data))
 
-    def decode(data: bytes) -> str:
-        body = io.BytesIO(data[_AVRO_HEADER_BYTES:] if data.startswith(_AVRO_MARK) else data)
-        value = fastavro.schemaless_reader(body, schema, None)
-        if body.read(1):
-            raise ValueError("bytes are left behind the record")
-        return json.dumps(value, ensure_ascii=False, indent=1, default=str)
 
-    return decode
+def _json_text(value: Any) -> str:
+    return json.dumps(plain_values(value), ensure_ascii=False, indent=1)
