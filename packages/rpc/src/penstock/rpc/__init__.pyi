@@ -5,7 +5,7 @@ from ._client.channel import (
 )
 from ._client.settings import ClientSettings, check_address
 from ._loop_thread import LoopThread
-from ._security.files import FileChanges, stamp_of
+from ._security.files import FileChanges, OwnFiles, stamp_of
 from ._security.principals import Principal
 from ._security.security import (
     ClientSecurity,
@@ -57,6 +57,7 @@ __all__ = [
     "LoopThreadClosedError",
     "LoopThreadForkedError",
     "MethodRights",
+    "OwnFiles",
     "PenstockRpcError",
     "Principal",
     "Register",

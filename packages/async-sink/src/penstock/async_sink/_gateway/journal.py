@@ -21,6 +21,7 @@ from zlib import crc32
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink.errors import GatewayStorageError, JournalError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
+from penstock.rpc import OwnFiles
 
 _VERSION: Final = 4
 _SCHEMA: Final = f"""
@@ -203,6 +204,7 @@ class Journal:
         except BaseException:
             self._database.close()
             raise
+        self._files = OwnFiles(self._path, self._log_path)
         self._next_sequence = max(self._live, default=0) + 1
         # Being written, or settled and not yet forgotten.
         self._in_hand: set[int] = set()
@@ -413,7 +415,7 @@ class Journal:
             OSError, sqlite3.Error: nothing is kept or forgotten; `rejected` has lost what is written.
         """
         refusal = None
-        with self._busy:
+        with self._busy, self._files.written():
             try:
                 self._commit(accepted, settled, rejected)
             except (OSError, sqlite3.Error):

@@ -25,6 +25,7 @@ from penstock.operator_attributes._schedule.states import (
     StageStarted,
 )
 from penstock.operator_attributes.errors import InvalidDocumentError, JobStoreError
+from penstock.rpc import OwnFiles
 
 _SCHEMA_VERSION: Final = 1
 _BUSY_SECONDS: Final = 2.0
@@ -60,6 +61,7 @@ class SqliteJobStore:
     """A `JobStore` in one file, which one scheduler uses at a time: a second one is refused.
 
     What a call wrote is on the disk when it returns. The file is let go when the process ends, however that comes.
+    A file that somebody else has changed meanwhile is used no more.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -84,6 +86,7 @@ class SqliteJobStore:
             raise self._error(error) from error
         try:
             self._set_up()
+            self._files = OwnFiles(self._path, self._path.with_name(f"{self._path.name}-wal"))
         except BaseException as error:
             self._connection.close()
             if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
@@ -167,15 +170,16 @@ class SqliteJobStore:
             if self._closed:
                 raise JobStoreError(str(self._path), "it is closed")
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield self._connection
-                    self._connection.execute("COMMIT")
-                except BaseException:
-                    if self._connection.in_transaction:  # a full disk has ended it
-                        self._connection.execute("ROLLBACK")
-                    raise
-            except (sqlite3.Error, msgspec.MsgspecError, InvalidDocumentError, KeyError) as error:
+                with self._files.written():
+                    self._connection.execute("BEGIN IMMEDIATE")
+                    try:
+                        yield self._connection
+                        self._connection.execute("COMMIT")
+                    except BaseException:
+                        if self._connection.in_transaction:  # a full disk has ended it
+                            self._connection.execute("ROLLBACK")
+                        raise
+            except (OSError, sqlite3.Error, msgspec.MsgspecError, InvalidDocumentError, KeyError) as error:
                 raise self._error(error) from error
 
     def _set_up(self) -> None:

@@ -1,0 +1,118 @@
+"""Files of services that somebody else cuts, replaces or writes over while they are used."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from security_tools import DEADLINE, TOKEN, ask, path_of, raw_channel, running
+
+from penstock.async_sink import RemoteSink, write_batches
+from penstock.async_sink.errors import SinkError
+from penstock.emulator.testing import running_emulator
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
+from penstock.rpc import ClientSecurity
+
+INSIDE = ("kept-here", "sqlite", "Error", "database", "another process", "/tmp", "journal.db")
+
+
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def empty(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def replace(file: Path) -> None:
+    new = file.with_name("new")
+    new.write_bytes(file.read_bytes())
+    new.replace(file)
+
+
+def write_over(file: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.write(b"nonsense" * 64)
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    with file.open("r+b") as opened:
+        opened.write(content)
+
+
+DAMAGE = [cut, empty, replace, write_over, flip, Path.unlink]
+
+
+@pytest.mark.parametrize("which", ["", "-wal"], ids=["file", "log"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_scheduler_acknowledges_nothing_behind_damaged_files(
+    damage: Callable[[Path], None], which: str, tmp_path: Path
+) -> None:
+    """A job that was submitted is there, or its driver was told otherwise; the log says what to do, clients nothing."""
+    file = tmp_path / "kept-here.sqlite"
+    with running("stage-scheduler", tmp_path, STORE=str(file), TOKEN=TOKEN) as service:
+        methods = {method.name: path_of(method) for method in service.methods}
+
+        def submit(job_id: str) -> tuple[grpc.StatusCode, str]:
+            graph = pb.JobGraph(name="g")
+            graph.vertices.add(name="only", kind=pb.VERTEX_KIND_SOURCE, parallelism=1)
+            return ask(channel, methods["Submit"], pb.SubmitRequest(job_id=job_id, graph=graph).SerializeToString())
+
+        with raw_channel(service.address) as channel:
+            assert submit("before") == (grpc.StatusCode.OK, "")
+            damage(file.with_name(file.name + which))
+            for _ in range(2):
+                code, words = submit("behind")
+                assert code is grpc.StatusCode.INTERNAL
+                assert words.endswith("the service's log says why")
+                assert not any(inside in words for inside in INSIDE), words
+        log = service.errors.read_text()
+        assert "another process has changed it: restore a whole copy of it, and start anew" in log
+        assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_gateway_acknowledges_nothing_behind_a_damaged_journal(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """What was accepted before goes on to its stream; what comes behind the damage is refused."""
+    folder = tmp_path / "kept-here"
+    with running_emulator(tls=False) as emulator:
+        emulator.client().create_stream(StreamName="flights", ShardCount=1)
+        fault = emulator.call(lambda: emulator.faults.add("throttle", stream="flights", operation="PutRecords"))
+        settings = {"ENDPOINT_URL": emulator.endpoint_url, "DURABLE": str(folder), "TOKEN": TOKEN, "DRAIN_SECONDS": "1"}
+        with running("sink-gateway", tmp_path, **settings) as service:
+            sink = RemoteSink(service.address, destination="flights", security=ClientSecurity(token=TOKEN))
+            assert write_batches(sink, [rows(0, 50)]).records == 50
+            damage(folder / "journal.db-wal")
+            with pytest.raises(SinkError) as refused:
+                write_batches(sink, [rows(50, 100)])
+            assert not any(inside in str(refused.value) for inside in INSIDE), refused.value
+            assert "another process has changed it" in service.errors.read_text()
+            emulator.call(lambda: emulator.faults.clear(fault))
+            deadline = time.monotonic() + DEADLINE
+            while len(written := emulator.call(lambda: records_of(emulator.kinesis))) < 50:
+                assert time.monotonic() < deadline, written
+                time.sleep(0.05)  # the stream tells nobody when it grows
+            assert sorted(written) == list(range(50))
+
+
+def records_of(kinesis: Any) -> list[int]:
+    return [int(bytes(one.data)) for shard in kinesis.streams["flights"].shards for one in shard.records]
+
+
+def rows(start: int, end: int) -> pa.RecordBatch:
+    numbers = range(start, end)
+    return pa.record_batch({"data": [b"%d" % one for one in numbers], "partitionKey": [f"k{one}" for one in numbers]})
