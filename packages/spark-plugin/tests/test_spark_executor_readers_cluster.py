@@ -83,7 +83,11 @@ def test_readers_are_killed_with_their_executors_and_workers(
     followed = Followed(tmp_path, source, until)
     source.put(100)
     (tmp_path / "events").mkdir()
-    shown = {"spark_eventLog_enabled": "true", "spark_eventLog_dir": (tmp_path / "events").as_uri()}
+    shown = {
+        "spark_eventLog_enabled": "true",
+        "spark_eventLog_compress": "false",
+        "spark_eventLog_dir": (tmp_path / "events").as_uri(),
+    }
     with cluster.driver(tmp_path, "127.0.0.2", options, readers, spark_local_dir=str(tmp_path), **shown) as driver:
         followed.driver = driver
         followed.put_and_read(100, "no rows come to the readers")
