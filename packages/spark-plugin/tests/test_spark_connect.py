@@ -367,6 +367,20 @@ def test_a_wrong_option_is_told_to_the_client(connect: SparkSession) -> None:
             connect.readStream.format("kinesis").options(**{"streamName": "s", name: "LATEST"}).load().schema  # noqa: B018
 
 
+def test_an_error_is_short_where_the_server_keeps_its_stack(connect: SparkSession) -> None:
+    """A client shows the server's stack unless its session says no; what is left begins and ends with our words."""
+    setting = "spark.sql.connect.serverStacktrace.enabled"
+    wrong = connect.readStream.format("kinesis").options(streamName="s", initialPositoin="LATEST")
+    connect.conf.set(setting, "false")
+    try:
+        with pytest.raises(Exception, match="did you mean 'initialPosition'") as caught:
+            wrong.load().schema  # noqa: B018
+    finally:
+        connect.conf.unset(setting)
+    assert len(str(caught.value)) < 700
+    assert "JVM stacktrace" not in str(caught.value)
+
+
 def test_each_row_of_the_readme_has_a_test() -> None:
     """What is said to work, or not, on Spark Connect and in declarative pipelines names a test that is there."""
     folder = Path(__file__).parent

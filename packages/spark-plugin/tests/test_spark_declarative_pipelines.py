@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 from connect_servers import connect_server, spark_home
 from pyspark.sql import SparkSession
+
+from penstock.emulator.testing import running_emulator
 
 pytest.importorskip("pyspark.pipelines", reason="Spark has declarative pipelines from 4.1 on")
 
@@ -44,24 +47,28 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield Server(url, folder)
 
 
+def run_pipeline(url: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Runs the pipeline of a folder on a server by `spark-pipelines run`."""
+    home = spark_home()
+    return subprocess.run(
+        [str(home / "bin" / "spark-pipelines"), "run", "--remote", url],
+        env={**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
 @pytest.fixture
 def run(tmp_path: Path, server: Server) -> Callable[[str], "subprocess.CompletedProcess[str]"]:
-    """Runs a file of definitions by `spark-pipelines run`."""
-    home = spark_home()
-    environment = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
+    """Runs a file of definitions."""
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(folder=tmp_path))
 
     def run(code: str) -> "subprocess.CompletedProcess[str]":
         (tmp_path / "jobs.py").write_text(code)
-        return subprocess.run(
-            [str(home / "bin" / "spark-pipelines"), "run", "--remote", server.url],
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        return run_pipeline(server.url, tmp_path)
 
     return run
 
@@ -179,3 +186,43 @@ def live():
     ]
     assert not (tmp_path / "store").exists()
     assert not (tmp_path / "other").exists()
+
+
+def test_the_definitions_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand there: a streaming table, a temporary view, a sink, and a materialised view in SQL."""
+    page = (Path(__file__).parents[3] / "docs" / "pages" / "how-to" / "sql.md").read_text()
+    [code] = re.findall(
+        r"<!-- not run: by spark-pipelines[^>]*-->\n```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE
+    )
+    [sql] = re.findall(r"```sql\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "jobs.py").write_text(code)
+    (tmp_path / "views.sql").write_text(sql)
+    spec = SPEC.format(folder=tmp_path) + "  - glob:\n      include: views.sql\n"
+    (tmp_path / "spark-pipeline.yml").write_text(spec)
+    with running_emulator() as emulator:
+        client = emulator.client()
+        for stream in ("flights", "late-flights"):
+            client.create_stream(StreamName=stream, ShardCount=1)
+        for flight, origin, minutes in (("LH 400", "FRA", 12), ("BA 117", "LHR", 45), ("LH 716", "FRA", 3)):
+            row = json.dumps({"flight": flight, "origin": origin, "minutes": minutes})
+            client.put_record(StreamName="flights", Data=row.encode(), PartitionKey=flight)
+        for name, value in {
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_ENDPOINT_URL_KINESIS": emulator.endpoint_url,
+        }.items():
+            monkeypatch.setenv(name, value)
+        with connect_server(tmp_path) as url:
+            done = run_pipeline(url, tmp_path)
+            assert done.returncode == 0, done.stdout + done.stderr
+            remote = SparkSession.builder.remote(url).create()
+            try:
+                assert sorted(map(tuple, remote.table("by_origin").collect())) == [("FRA", 2), ("LHR", 1)]
+            finally:
+                remote.stop()
+        shard = client.get_shard_iterator(
+            StreamName="late-flights", ShardId="shardId-000000000000", ShardIteratorType="TRIM_HORIZON"
+        )
+        written = client.get_records(ShardIterator=shard["ShardIterator"])["Records"]
+        assert sorted(json.loads(one["Data"])["flight"] for one in written) == ["BA 117", "LH 400"]

@@ -20,6 +20,7 @@ from penstock.spark_plugin._options.spec import Use
 from penstock.spark_plugin._options.use import check_use
 from penstock.spark_plugin._schema import check_read_schema, read_schema
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
+from penstock.spark_plugin._user_errors import without_frames
 from penstock.spark_plugin.errors import IrrelevantOptionError, MissingOptionError, SparkPluginError
 
 _NO_OPTIONS = (
@@ -37,6 +38,7 @@ class KinesisDataSource(DataSource):
     Spark makes it in several short-lived processes: each imports only the half that it runs.
     """
 
+    @without_frames
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         freeze_garbage()
@@ -56,6 +58,7 @@ class KinesisDataSource(DataSource):
         """The name for `format(…)`."""
         return "kinesis"
 
+    @without_frames
     def schema(self) -> StructType:
         """The columns that are read. Spark asks as the DataFrame is made: the moment of `efoRegistration=eager`."""
         self._require_stream("it says which stream is read")
@@ -68,6 +71,7 @@ class KinesisDataSource(DataSource):
             self._eager_leases = register_eagerly(self._parsed)
         return read_schema(self._parsed)
 
+    @without_frames
     def reader(self, schema: StructType) -> DataSourceReader:
         """A bounded read: what the stream holds from `initialPosition` to now."""
         self._require_stream()
@@ -94,6 +98,7 @@ class KinesisDataSource(DataSource):
         except SparkPluginError as error:
             return RefusedStreamReader(error)
 
+    @without_frames
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer of a DataFrame."""
         check_use(self.options, Use.WRITE)
@@ -104,6 +109,7 @@ class KinesisDataSource(DataSource):
 
         return KinesisBatchWriter(self._parsed, schema)
 
+    @without_frames
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A writer of micro-batches."""
         check_use(self.options, Use.WRITE)

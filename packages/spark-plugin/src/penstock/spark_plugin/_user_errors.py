@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin.errors import OptionError
+from penstock.spark_plugin.errors import OptionError, SparkPluginError
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
@@ -76,6 +76,24 @@ def with_remedies(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concate
                 raise
             _log.debug("the error in full", exc_info=True)
             failure = for_users(error, self._options).with_traceback(None)
+        raise failure from None
+
+    return call
+
+
+def without_frames(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A method that Spark calls as it makes a frame, whose errors of this package come without the frames below it.
+
+    Spark shows all of the traceback, and our last line is what the user needs.
+    """
+
+    @functools.wraps(method)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return method(*args, **kwargs)
+        except SparkPluginError as error:
+            _log.debug("the error in full", exc_info=True)
+            failure = error.with_traceback(None)
         raise failure from None
 
     return call
