@@ -389,11 +389,9 @@ print("read", spark.table("read").count())
 """
 
 
-@pytest.mark.timeout(600)
-def test_the_plugin_works_with_the_spark_that_is_there(built, tmp_path):
-    """As on platforms: PySpark is on PYTHONPATH without a distribution, and installing the plugin brings no other."""
-    python = environment_with(tmp_path / "environment", built, "penstock-spark-plugin")
-    home = tmp_path / "spark" / "python"
+def read_with_spark_of_the_platform(python: str, folder: Path) -> int:
+    """Rows that `PLATFORM` read, with PySpark on PYTHONPATH without a distribution."""
+    home = folder / "spark" / "python"
     home.mkdir(parents=True)
     for module in (pyspark, py4j):
         (home / module.__name__).symlink_to(Path(module.__file__).parent)
@@ -404,8 +402,81 @@ def test_the_plugin_works_with_the_spark_that_is_there(built, tmp_path):
     with running_emulator() as emulator:
         emulator.client().create_stream(StreamName="flights", ShardCount=1)
         command = [python, "-c", PLATFORM, emulator.endpoint_url]
-        ran = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "read 20" in ran.stdout.splitlines(), ran.stderr[-3000:]
+        ran = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
+    found = re.search(r"^read (\d+)$", ran.stdout, re.MULTILINE)
+    assert found, ran.stderr[-3000:]
+    return int(found[1])
+
+
+@pytest.mark.timeout(600)
+def test_the_plugin_works_with_the_spark_that_is_there(built, tmp_path):
+    """As on platforms: PySpark is on PYTHONPATH without a distribution, and installing the plugin brings no other."""
+    python = environment_with(tmp_path / "environment", built, "penstock-spark-plugin")
+    assert read_with_spark_of_the_platform(python, tmp_path) == 20
+
+
+# What Databricks Runtime 17.3 LTS has of the packages that ours need, by its release notes.
+DATABRICKS_17_3 = """
+boto3==1.36.2
+botocore==1.36.3
+cffi==1.17.1
+cryptography==43.0.3
+filelock==3.18.0
+grpcio==1.67.0
+grpcio-status==1.67.0
+idna==3.7
+importlib-metadata==6.6.0
+jinja2==3.1.5
+jmespath==1.0.1
+jsonschema==4.23.0
+numpy==2.1.3
+opentelemetry-api==1.32.1
+opentelemetry-sdk==1.32.1
+packaging==24.2
+pandas==2.2.3
+platformdirs==3.10.0
+prometheus-client==0.21.0
+protobuf==5.29.4
+pyarrow==19.0.1
+python-dateutil==2.9.0.post0
+requests==2.32.3
+rich==13.9.4
+s3transfer==0.11.3
+six==1.16.0
+typing-extensions==4.12.2
+urllib3==2.3.0
+wrapt==1.17.0
+zipp==3.21.0
+"""
+
+
+@pytest.mark.timeout(900)
+def test_the_plugin_is_installed_beside_the_packages_of_databricks(built, tmp_path):
+    """As `%pip` does it: what the runtime has new enough is used, what is too old is shadowed, and nothing replaced."""
+    runtime, notebook = tmp_path / "runtime", tmp_path / "notebook"
+    for folder in (runtime, notebook):
+        subprocess.run([UV, "venv", "-q", "-p", sys.executable, str(folder)], check=True)
+    (tmp_path / "runtime.txt").write_text(DATABRICKS_17_3)
+    install = [UV, "pip", "install", "-q", "-p", str(runtime), "-r", str(tmp_path / "runtime.txt")]
+    subprocess.run(install, check=True)
+    listed = [UV, "pip", "freeze", "-q", "-p", str(runtime)]
+    before = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
+    (below,) = (runtime / "lib").glob("python*/site-packages")
+    (own,) = (notebook / "lib").glob("python*/site-packages")
+    # Behind those of the notebook, as a runtime's are.
+    (own / "runtime.pth").write_text(f"{below}\n")
+    subprocess.run([UV, "pip", "install", "-q", "-p", str(notebook), "pip"], check=True)
+    python = str(notebook / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--find-links", str(built)]
+    subprocess.run([*pip, "penstock-spark-plugin"], check=True)
+    assert subprocess.run(listed, capture_output=True, text=True, check=True).stdout == before
+    there = {line.split("==")[0] for line in DATABRICKS_17_3.split()}
+    freeze = [UV, "pip", "freeze", "-q", "-p", python]
+    in_notebook = subprocess.run(freeze, capture_output=True, text=True, check=True).stdout.split()
+    shadowed = there & {line.split("==")[0] for line in in_notebook}
+    assert not shadowed & {"pyarrow", "opentelemetry-api", "pandas", "numpy", "packaging", "typing-extensions"}
+    assert {"grpcio", "protobuf"} <= shadowed
+    assert read_with_spark_of_the_platform(python, tmp_path) == 20
 
 
 @pytest.mark.timeout(600)
