@@ -32,6 +32,8 @@ def test_a_stream_is_read_in_sql(spark: SparkSession, make_stream: Callable[[int
     assert keys == sorted(source.put_keys)
     source.put(10)
     assert frame.count() == 40
+    named = _sql(source.options(), "count(*) AS n").replace("read_kinesis(", "read_kinesis(streamName => ")
+    assert spark.sql(named).first() == (40,)
     assert spark.sql(_sql(source.options(), shardIds=keys[0][0], maxPartitions=4)).count() == len(
         [key for key in source.put_keys if key[0] == keys[0][0]]
     )
