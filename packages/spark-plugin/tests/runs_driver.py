@@ -15,6 +15,8 @@ from pyspark.sql import functions as F  # as everybody writes it
 
 from penstock.operator_attributes import OperatorAttributes
 from penstock.spark_plugin import Pipeline, configure, ensure_java
+from penstock.spark_plugin._stages.store.opening import StorePlace
+from penstock.spark_plugin._storage.places import Place
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 
@@ -31,6 +33,9 @@ def create_pipeline(folder: Path, *, refresh: str | None = None) -> Pipeline:
     text = str(folder)  # not the folder's own functions: a path counts as it is written
     options = json.loads(os.environ.get("PENSTOCK_TEST_STORE_OPTIONS", "null"))
     pipeline = Pipeline("killed", store=os.environ.get("PENSTOCK_TEST_STORE", folder / "store"), store_options=options)
+    if files := os.environ.get("PENSTOCK_TEST_FILES"):
+        # A file system that writes on no condition; by its name it would be a folder that is mounted.
+        pipeline.place = StorePlace(store=Place.parse(files), stages=None, claim_seconds=2.0)
 
     @pipeline.source(bounded=True)
     def rates(spark: SparkSession) -> DataFrame:
@@ -72,7 +77,7 @@ def create_pipeline(folder: Path, *, refresh: str | None = None) -> Pipeline:
 
         writer = joined.writeStream.foreachBatch(write)
         # Spark cannot put it into a store on S3 here.
-        return writer if options is None else writer.option("checkpointLocation", f"{text}/checkpoint")
+        return writer if options is None and not files else writer.option("checkpointLocation", f"{text}/checkpoint")
 
     return pipeline
 

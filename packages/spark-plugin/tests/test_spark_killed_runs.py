@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from s3_servers import options, running_s3, s3_client
 
+from penstock.rpc.testing import service_process
+
 DRIVER = Path(__file__).with_name("runs_driver.py")
 FILES = 6
 
@@ -67,6 +69,20 @@ def test_a_run_on_s3_goes_on_where_its_driver_was_killed(s3: Any, until: Callabl
     attempts = {tuple(key.split("/")[2:5]) for key in keys if key.endswith(".parquet")}
     assert sorted(stage for stage, _, _ in attempts) == ["ranks", "totals"]
     assert not (tmp_path / "store").exists()
+
+
+def test_a_run_by_a_scheduler_goes_on_where_its_driver_was_killed(
+    until: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system that writes on no condition: the scheduler decides who has the store, and when a killed driver
+    has it no more."""
+    pytest.importorskip("penstock.services.stage_scheduler")
+    monkeypatch.setenv("PENSTOCK_TEST_FILES", f"file://{tmp_path}/store")
+    with service_process("penstock.services.stage_scheduler", ["serve"]) as service:
+        monkeypatch.setenv("PENSTOCK_STAGES_ENDPOINT", service.address)
+        check_kills(("stage", "stream"), until, tmp_path, lambda: commits(tmp_path))
+    results = {path.parts[-4:-2] for path in (tmp_path / "store/stages").glob("*/*/*/*/*.parquet")}
+    assert sorted(stage for stage, _ in results) == ["ranks", "totals"]
 
 
 @pytest.mark.parametrize("points", [("stage", "stream"), ("commit", "deployment")], ids="-".join)

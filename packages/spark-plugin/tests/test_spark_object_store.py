@@ -69,6 +69,10 @@ class Mortal:
     life: Life
 
     @property
+    def conditional(self) -> bool:
+        return self.objects.conditional
+
+    @property
     def place(self) -> Place:
         return self.objects.place
 
@@ -107,6 +111,7 @@ class InMemory:
 
     place: Place
     held: dict[str, tuple[bytes, float]]
+    conditional: bool = True
 
     def get(self, key: str) -> Found | None:
         found = self.held.get(self.place.prefix + key)
@@ -155,6 +160,9 @@ class World:
         objects, results = (Mortal(self.objects(folder), life) for folder in (name, stages or f"{name}/stages"))
         return ObjectStore(objects, results, claim_seconds=seconds)
 
+    def key_of(self, place: Place) -> str:
+        return place.url.partition(self.bucket)[2].strip("/")
+
     def all_keys(self) -> set[str]:
         return set(self.held)
 
@@ -195,8 +203,7 @@ def compute(store: ObjectStore, world: World, fingerprint: str, name: str = "par
         if (found := result.committed()) is not None:
             return found
         result.begin("daily")
-        folder = result._place(result._attempt, "daily").url.partition(world.bucket)[2].strip("/")
-        world.put(f"{folder}/{name}", b"." * 100)
+        world.put(f"{world.key_of(result._place(result._attempt, 'daily'))}/{name}", b"." * 100)
         result.wrote("daily", [(name, 100, 1)], "{}")
         return result.commit(committed(fingerprint))
 
@@ -351,8 +358,7 @@ def test_what_comes_late_is_read_by_nobody(world: World) -> None:
         before = world.all_keys()
         assert late.commit(committed(FINGERPRINTS[0], size=1)) == first
         assert world.all_keys() == before
-        folder = late._place(late._attempt, "daily").url.partition(world.bucket)[2].strip("/")
-        world.put(f"{folder}/late.parquet")
+        world.put(f"{world.key_of(late._place(late._attempt, 'daily'))}/late.parquet")
         result = store.stage("daily", FINGERPRINTS[0])
         assert result.damage(first) == ""
         marker = result._marker()
@@ -460,7 +466,8 @@ def test_a_forgotten_store_begins_anew(world: World) -> None:
         ),
         (
             {"store": "s3://bucket/x", "stages": "/x"},
-            "store='s3://bucket/x' and stages='/x': give two folders, or two places on s3://",
+            "store='s3://bucket/x' and stages='/x': give two folders, two places on s3://, or two that the "
+            "stage scheduler decides about",
         ),
     ],
 )

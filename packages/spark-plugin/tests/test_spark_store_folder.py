@@ -49,35 +49,35 @@ def test_a_store_is_where_its_path_says(elsewhere: SparkSession, tmp_path: Path)
     assert list((result / "counts").glob("*.parquet"))
 
 
-OBJECTS = "reached by Arrow, which cannot write there on the condition that nobody else has"
-ELSEWHERE = "Sources, sinks and a checkpointLocation of a sink's own may lie wherever Spark reaches them"
-
-
 @pytest.mark.parametrize(
     ("store", "reason"),
     [
-        ("gs://bucket/store", f"Google Cloud Storage is {OBJECTS}; mount Filestore"),
-        ("abfss://c@a.dfs.core.windows.net/s", f"Azure is {OBJECTS}; mount Azure Files by NFS, or Azure NetApp Files"),
         (
-            "hdfs://host/store",
-            "HDFS has no locks that drivers could hold, nor has its NFS gateway; mount NFS or CephFS",
+            "wasbs://c@a.blob.core.windows.net/s",
+            "Azure by that scheme is reached by no file system of Arrow; mount Azure Files by NFS, or give a place on "
+            "abfss://",
+        ),
+        (
+            "webhdfs://host/store",
+            "WebHDFS is reached by no file system of Arrow; mount NFS or CephFS, or give a place on hdfs://",
         ),
         (
             "dbfs:/store",
-            f"DBFS is {OBJECTS}; mount NFS by an init script",
+            "DBFS is reached by no file system of Arrow; mount NFS by an init script, or give a place on s3://, "
+            "abfss:// or gs://",
         ),
     ],
 )
 @pytest.mark.parametrize("option", ["store", "stages"])
-def test_a_store_that_cannot_be_locked_is_refused(option: str, store: str, reason: str, tmp_path: Path) -> None:
+def test_a_store_that_arrow_does_not_reach_is_refused(option: str, store: str, reason: str, tmp_path: Path) -> None:
     """By its name, with what to mount; it would be a folder of that name on each machine."""
     given: Any = {"store": tmp_path, option: store}
     with pytest.raises(StoreUnusableError) as caught:
         Pipeline("job", **given)
     assert str(caught.value) == (
-        f"the store's folder {store} cannot be used ({reason} on driver and executors, or give a place on s3://. "
-        f"{ELSEWHERE}): `store=` takes a folder that exists or can be made, or s3://BUCKET/FOLDER, which this driver "
-        "and all executors may write"
+        f"the store's folder {store} cannot be used ({reason}. Sources, sinks and a checkpointLocation of a sink's own "
+        "may lie wherever Spark reaches them): `store=` takes a folder that exists or can be made, or "
+        "s3://BUCKET/FOLDER, which this driver and all executors may write"
     )
 
 

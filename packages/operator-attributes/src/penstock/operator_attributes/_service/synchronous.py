@@ -131,15 +131,19 @@ class BlockingStageScheduler:
         owner: str,
         lease_seconds: float | None = None,
         wait_seconds: float = 0.0,
+        lost: Callable[[Claim, str], object] | None = None,
     ) -> Claim:
-        """See `StageSchedulerApi.claim`. One that says COMPUTE is renewed until it is committed or released."""
+        """See `StageSchedulerApi.claim`. One that says COMPUTE is renewed until it is committed or released.
+
+        `lost` is called with it, on a thread that is not to wait, and with why, when it may be another's before that.
+        """
 
         async def claim() -> Claim:
             granted = await self._api.claim(
                 store, fingerprint, owner=owner, lease_seconds=lease_seconds, wait_seconds=wait_seconds
             )
             if granted.decision is ClaimDecision.COMPUTE:
-                self._renewals[_key(granted)] = asyncio.create_task(self._renew(granted), name="renew claim")
+                self._renewals[_key(granted)] = asyncio.create_task(self._renew(granted, lost), name="renew claim")
             return granted
 
         return self._call(claim)
@@ -192,19 +196,27 @@ class BlockingStageScheduler:
         if task is not None:
             task.cancel()
 
-    async def _renew(self, claim: Claim) -> None:
-        left = claim.expires_seconds
+    async def _renew(self, claim: Claim, lost: Callable[[Claim, str], object] | None) -> None:
+        left, time = claim.expires_seconds, asyncio.get_running_loop().time
+        runs_out_at = time() + left
         try:
             while True:
                 await asyncio.sleep(left * _RENEW_AFTER)
+                asked_at = time()
                 try:
                     left = (await self._api.renew_claim(claim)).expires_seconds
+                    runs_out_at = asked_at + left
                 except ClaimLostError as error:
-                    # The caller learns of it from its commit.
+                    # Without `lost` the caller learns of it from its commit.
                     _log.warning("%s", error)
+                    if lost is not None:
+                        lost(claim, str(error))
                     return
                 except OperatorAttributesError as error:
                     _log.warning("a claim could not be renewed: %s", error)
+                    if lost is not None and time() > runs_out_at:
+                        lost(claim, f"it could not be renewed until it ran out: {error}")
+                        return
         finally:
             if self._renewals.get(_key(claim)) is asyncio.current_task():
                 del self._renewals[_key(claim)]

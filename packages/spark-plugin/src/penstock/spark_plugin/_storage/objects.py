@@ -52,6 +52,8 @@ class Objects(Protocol):
 
     place: Place
     """Where; its region is the bucket's."""
+    conditional: bool
+    """Whether `create` and `replace` are on a condition also when several drivers call them at once."""
 
     def get(self, key: str) -> Found | None:
         """The object; None where there is none."""
@@ -77,6 +79,8 @@ class Objects(Protocol):
 
 class S3Objects:
     """See `Objects`: by the conditional writes of S3 (`If-None-Match`, `If-Match`)."""
+
+    conditional = True
 
     def __init__(self, place: Place, *, backoff: BackoffPolicy = _BACKOFF) -> None:
         """Look for the bucket. Raises: penstock.aws.AwsError: It is not there, or not to be used."""

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from pyarrow import fs
 
@@ -14,6 +14,16 @@ from penstock.spark_plugin._connections import shared_session
 
 _AWS_HOSTS = (".amazonaws.com", ".amazonaws.com.cn")
 S3_SCHEMES = ("s3", "s3a", "s3n")
+FILE_SCHEMES = {
+    "gs": "Google Cloud Storage",
+    "gcs": "Google Cloud Storage",
+    "abfs": "Azure",
+    "abfss": "Azure",
+    "hdfs": "HDFS",
+    "viewfs": "HDFS",
+}
+"""Of what Arrow reaches besides, and whose it is."""
+_GROWING = ("file", "hdfs", "viewfs")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
@@ -22,7 +32,7 @@ class Place:
     """A folder by its URL, on S3 with what it takes to reach AWS. Can be pickled, but holds secrets."""
 
     url: str
-    """Without a slash at its end."""
+    """Without a slash at its end; that of another file system than S3 may hold a password."""
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Of AWS, by their camelCase names."""
 
@@ -47,10 +57,28 @@ class Place:
         path = posixpath.normpath("/" + unquote(parts.path)).strip("/")
         return cls(url=f"s3://{parts.netloc}/{path}".rstrip("/"), options=tuple(sorted((options or {}).items())))
 
+    def __repr__(self) -> str:
+        return f"Place({self.shown!r})"
+
     @property
     def is_s3(self) -> bool:
         """Whether it is on Amazon S3, or what speaks its protocol."""
         return self.url.startswith("s3://")
+
+    @property
+    def shown(self) -> str:
+        """Its URL for people: without a password, and without what follows a question mark, such as a key."""
+        if self.is_s3:
+            return self.url
+        parts = urlsplit(self.url)
+        host = parts.netloc.rpartition("@")
+        user = host[0].partition(":")[0]
+        return urlunsplit((parts.scheme, f"{user}{host[1]}{host[2]}" if host[0] else parts.netloc, parts.path, "", ""))
+
+    @property
+    def shows_growing_files(self) -> bool:
+        """Whether a file is seen there before all of it is written; folders are made there, too."""
+        return urlsplit(self.url).scheme.lower() in _GROWING
 
     @property
     def bucket(self) -> str:
@@ -65,7 +93,10 @@ class Place:
 
     def below(self, path: str) -> Self:
         """A folder in it."""
-        return replace(self, url=f"{self.url}/{path}")
+        if self.is_s3:
+            return replace(self, url=f"{self.url}/{path}")
+        url, mark, query = self.url.partition("?")
+        return replace(self, url=f"{url.rstrip('/')}/{path}{mark}{query}")
 
     def in_region(self, region: str) -> Self:
         """The same in a region."""
@@ -83,7 +114,7 @@ class Place:
         """
         if self.is_s3:
             return _s3(session_of(self.options)), f"{self.bucket}/{self.prefix}".rstrip("/")
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(quote(self.url, safe=":/%@"))
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(quote(self.url, safe=":/%@?=&+"))
         return found
 
 

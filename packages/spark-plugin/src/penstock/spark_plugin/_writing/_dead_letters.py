@@ -152,7 +152,7 @@ class DeadLetterFile:
         try:
             yield
         except (OSError, AwsError) as error:
-            folder = self.path.parent if self._place is None else self._place.url
+            folder = self.path.parent if self._place is None else self._place.shown
             raise DeadLetterError(str(folder), getattr(error, "strerror", None) or str(error)) from error
 
 

@@ -1,5 +1,6 @@
 """Pipelines: named functions over DataFrames, planned as stages."""
 
+import contextlib
 import inspect
 import logging
 import sys
@@ -68,9 +69,11 @@ class Pipeline:
         Args:
             name: For people, and for the names of queries.
             store: Folder for committed results and checkpoints, which the driver and all executors can reach; or
-                `s3://BUCKET/FOLDER`, where results are written and read by Arrow, whatever Spark reaches.
-            stages: Folder, or place on S3, for committed results that several pipelines share, each with a store of its
-                own: a stage of the same name and fingerprint is computed once. Default: in `store`.
+                `s3://BUCKET/FOLDER`, where results are written and read by Arrow, whatever Spark reaches; or the same
+                on `gs://`, `abfs://`, `abfss://` and `hdfs://`, where a stage scheduler has to decide which driver may
+                write: see `run`.
+            stages: Folder, or place by a URL, for committed results that several pipelines share, each with a store of
+                its own: a stage of the same name and fingerprint is computed once. Default: in `store`.
             store_options: How a store on S3 is reached, by the names that the data source has: `region`,
                 `endpointUrl` (of S3), `awsAccessKeyId`, `awsSecretAccessKey`, `awsSessionToken`, `awsProfile`,
                 `roleArn` and those that go with it, `webIdentityTokenFile`, `credentialsProvider`, `proxyUrl`; and
@@ -82,7 +85,7 @@ class Pipeline:
 
         Raises:
             PipelineDefinitionError: It has no name, or there is no such rule or option.
-            StoreUnusableError: A folder is on no file system that is mounted here, nor on S3.
+            StoreUnusableError: A folder is on no file system that is mounted here, nor one of Arrow.
         """
         if not name:
             raise PipelineDefinitionError("a pipeline needs a name")
@@ -263,7 +266,7 @@ class Pipeline:
         """
         if not isinstance(self.place.store, Path):
             raise PipelineDefinitionError(
-                f"seam {name!r} ({caller(also_skip=(_PACKAGE,))}) cannot lie in {self.place.store.url}: give "
+                f"seam {name!r} ({caller(also_skip=(_PACKAGE,))}) cannot lie in {self.place.store.shown}: give "
                 "boundedUntil and continueFrom one path of a file that the driver has whenever it runs"
             )
         return str((self.place.store / "seams" / f"{safe_name(name)}.json").absolute())
@@ -432,11 +435,18 @@ class Pipeline:
     def clean_up(self) -> int:
         """Remove results that no run uses; how many bytes that were. A run does it by itself when it has succeeded.
 
+        Where a stage scheduler decides who may write in the store, it is that of PENSTOCK_STAGES_ENDPOINT.
+
         Raises:
             StoreInUseError: A driver runs on the store.
         """
-        with self.place.open() as store:
-            return store.clean_up()
+        from penstock.spark_plugin._stages.run.scheduler_service import open_service
+
+        with contextlib.ExitStack() as opened:
+            service = open_service(None, None)
+            if service is not None:
+                opened.callback(service.close)
+            return opened.enter_context(self.place.open(service)).clean_up()
 
     def read(
         self,

@@ -176,8 +176,8 @@ class PipelineRun:
         What cannot be done, such as in a session that has ended, keeps nothing else from being done, and is raised.
         """
         with contextlib.ExitStack() as ending:  # from the last to the first
-            ending.callback(self._store.release)
             ending.callback(self._scheduler.close)
+            ending.callback(self._store.release)  # by the scheduler, where that decides about the store
             ending.callback(self._let_go)
             ending.callback(self._look_at_queries)
             ending.callback(self._stop_queries)

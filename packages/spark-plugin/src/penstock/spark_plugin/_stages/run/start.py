@@ -1,5 +1,6 @@
 """Begins a run: finds where the last one was left, here and at the stage scheduler."""
 
+import contextlib
 import logging
 import secrets
 import sys
@@ -58,19 +59,15 @@ def run_pipeline(
     check_session(spark)
     missing_settings(spark)
     plan = pipeline.compile()
-    store = pipeline.place.open()
-    store.__enter__()
-    try:
+    with contextlib.ExitStack() as opened:
         service = open_service(settings.scheduler_endpoint, settings.scheduler_security)
-        try:
-            job = _job(pipeline, store, plan, settings, service, clock)
-        except BaseException:
-            if service is not None:
-                service.close()
-            raise
-    except BaseException:
-        store.release()
-        raise
+        if service is not None:
+            opened.callback(service.close)
+        store = pipeline.place.open(service)
+        store.__enter__()
+        opened.callback(store.release)
+        job = _job(pipeline, store, plan, settings, service, clock)
+        opened.pop_all()
     run = PipelineRun(plan, job, store, clock=clock)
     store.when_lost(run.lose)
     try:

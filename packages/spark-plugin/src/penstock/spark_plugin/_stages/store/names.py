@@ -18,16 +18,11 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
 _FINGERPRINT = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """One letter is a drive's."""
-_OBJECTS = "is reached by Arrow, which cannot write there on the condition that nobody else has"
+_OBJECTS = "is reached by no file system of Arrow"
 _CURES = {
-    "Google Cloud Storage": (("gs",), _OBJECTS, "Filestore"),
-    "Azure": (("abfs", "abfss", "wasb", "wasbs", "adl"), _OBJECTS, "Azure Files by NFS, or Azure NetApp Files"),
-    "HDFS": (
-        ("hdfs", "webhdfs", "viewfs"),
-        "has no locks that drivers could hold, nor has its NFS gateway",
-        "NFS or CephFS",
-    ),
-    "DBFS": (("dbfs",), _OBJECTS, "NFS by an init script"),
+    "Azure by that scheme": (("wasb", "wasbs", "adl"), _OBJECTS, "Azure Files by NFS, or give a place on abfss://"),
+    "WebHDFS": (("webhdfs",), _OBJECTS, "NFS or CephFS, or give a place on hdfs://"),
+    "DBFS": (("dbfs",), _OBJECTS, "NFS by an init script, or give a place on s3://, abfss:// or gs://"),
 }
 """By who has it: schemes, what it lacks for a store, and what to mount instead."""
 _LONGEST = 150
@@ -76,8 +71,8 @@ def store_folder(path: str | Path) -> Path:
         if parts.scheme.lower() in schemes:
             raise StoreUnusableError(
                 str(path),
-                f"{whose} {lacks}; mount {mount} on driver and executors, or give a place on s3://. Sources, sinks and "
-                "a checkpointLocation of a sink's own may lie wherever Spark reaches them",
+                f"{whose} {lacks}; mount {mount}. Sources, sinks and a checkpointLocation of a sink's own may lie "
+                "wherever Spark reaches them",
             )
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise StoreUnusableError(str(path), "it is on no file system that is mounted here")

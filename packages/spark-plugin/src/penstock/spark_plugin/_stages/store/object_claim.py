@@ -1,4 +1,4 @@
-"""Claims on what one driver may do at a time, as objects with a heartbeat: what file locks are on a file system."""
+"""Claims on what one driver may do at a time: what file locks are on a file system."""
 
 import json
 import logging
@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from typing import Protocol
 
 from penstock.aws import AwsError
 from penstock.spark_plugin._storage.objects import Objects
@@ -47,8 +48,35 @@ class _Held:
         return cls(token=0, owner="nobody", nonce="", seconds=0, released=True)
 
 
+class StoreClaim(Protocol):
+    """A claim, held from `acquire` to `release`. One that is not renewed runs out."""
+
+    holder: str
+    """Who had it when it was last looked at, for people."""
+    holder_lives: bool
+    """Whether the holder has renewed it since this claim looked for the first time."""
+
+    @property
+    def token(self) -> int:
+        """The fencing number, which grows with each holder; 0 while nothing is held."""
+
+    def acquire(self) -> bool:
+        """Take it if it is free, or has run out; to be asked again.
+
+        Raises:
+            penstock.aws.AwsError: The store cannot be reached.
+            StoreUnusableError: Nor can who decides.
+        """
+
+    def check(self) -> None:
+        """Nothing is held by others for as long as this does not raise. Raises: StoreLostError."""
+
+    def release(self) -> None:
+        """Let another have it. Can be repeated."""
+
+
 class ObjectClaim:
-    """A claim, held from `acquire` to `release` by a thread that renews it. One that is not renewed runs out.
+    """An object with a heartbeat, which a thread renews from `acquire` to `release`; see `StoreClaim`.
 
     Who holds it is judged by the store's clock, and by what was seen unchanged for that time: never by another host's
     clock.
@@ -151,7 +179,7 @@ class ObjectClaim:
 
     @property
     def _name(self) -> str:
-        return f"{self._objects.place.url}/{self._key}"
+        return f"{self._objects.place.shown}/{self._key}"
 
     def _renew(self) -> None:
         while not self._released.wait(self._seconds / _BEATS_PER_LEASE):
@@ -173,7 +201,7 @@ class ObjectClaim:
             self._held, self._version, self._renewed_at = mine, version, asked_at
 
     def _lose(self, reason: str) -> None:
-        self._lost = StoreLostError(self._objects.place.url, reason)
+        self._lost = StoreLostError(self._objects.place.shown, reason)
         _log.error("%s", self._lost)
         if self._when_lost is not None:
             self._when_lost(self._lost)

@@ -1,7 +1,7 @@
-"""A store on S3: committed results of stages, and a claim with a heartbeat instead of a lock.
+"""A store of objects: committed results of stages, and claims instead of locks.
 
 ```
-<store>/claim.json                              held by the driver that runs, see `ObjectClaim`
+<store>/claim.json                              held by the driver that runs, see `ObjectClaim`; not with a scheduler
 <stages>/<stage>/<fingerprint>/_STARTED.json    whose result it is to be
 <stages>/<stage>/<fingerprint>/_COMMITTED.json  made on the condition that there is none: what is in it is the result
 <stages>/<stage>/<fingerprint>/<attempt>/<vertex>/part-….parquet
@@ -11,8 +11,9 @@
 <store>/live/<sink>/adopted.json                where it is instead
 ```
 
-Nothing is renamed. Each attempt writes files of its own, and the marker names those that count: whatever else is there,
-or comes late, is read by nobody.
+No result is renamed. Each attempt writes files of its own, and the marker names those that count: whatever else is
+there, or comes late, is read by nobody. Where objects are not made on a condition, the marker of a driver that was
+taken for dead could take the place of another one: the files of both stay until the result is removed.
 """
 
 import contextlib
@@ -32,9 +33,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.aws import AwsError
+from penstock.operator_attributes import BlockingStageScheduler
 from penstock.spark_plugin._stages.store.names import is_fingerprint, safe_name
-from penstock.spark_plugin._stages.store.object_claim import ObjectClaim
+from penstock.spark_plugin._stages.store.object_claim import ObjectClaim, StoreClaim
 from penstock.spark_plugin._stages.store.pins import RunPins
+from penstock.spark_plugin._stages.store.service_claim import ServiceClaim
 from penstock.spark_plugin._stages.store.store import CommittedStage
 from penstock.spark_plugin._storage.objects import Objects
 from penstock.spark_plugin._storage.places import Place
@@ -100,7 +103,7 @@ class ObjectResult:
 
     @property
     def location(self) -> str:
-        return f"{self._objects.place.url}/{self._key}".rstrip("/")
+        return f"{self._objects.place.shown}/{self._key}".rstrip("/")
 
     def committed(self) -> CommittedStage | None:
         marker = self._marker()
@@ -145,7 +148,8 @@ class ObjectResult:
             if other is None:
                 raise StoreUnusableError(self.location, f"{_MARKER} is there, and is no marker of this stage")
             mine = other
-        self._delete_attempts(lambda attempt: attempt != mine.attempt)
+        if self._objects.conditional:
+            self._delete_attempts(lambda attempt: attempt != mine.attempt)
         return mine.result
 
     def read(self, spark: SparkSession, vertex: str) -> DataFrame:
@@ -225,6 +229,7 @@ class ObjectStore:
         stages: Objects,
         *,
         claim_seconds: float = 30.0,
+        service: BlockingStageScheduler | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         """Claim nothing yet.
@@ -233,18 +238,36 @@ class ObjectStore:
             objects: Of the store.
             stages: Of its results, which may be shared.
             claim_seconds: After which the claim of a driver that is not heard of runs out.
-            sleep: Waits for that.
+            service: Decides about claims where objects are not made on a condition.
+            sleep: Waits for claims that run out.
+
+        Raises:
+            StoreUnusableError: Nobody could decide.
         """
+        if service is None and not (objects.conditional and stages.conditional):
+            raise StoreUnusableError(
+                objects.place.shown,
+                "its file system writes nothing on the condition that nobody else has, so that drivers need a stage "
+                "scheduler that decides who may write: give run(spark, scheduler_endpoint=…), or set "
+                "PENSTOCK_STAGES_ENDPOINT",
+            )
+        self._service = service
         self._objects, self._stages = objects, stages
         self._seconds = claim_seconds
         self._sleep = sleep
         self._when_lost: Callable[[StoreLostError], None] | None = None
-        self._claim = ObjectClaim(objects, _CLAIM, seconds=claim_seconds, lost=self._lost)
+        self._claim = self._claim_of(objects, _CLAIM, self._lost)
         self._pins = f".pins/{hashlib.sha256(self.name.encode()).hexdigest()[:16]}.json"
+
+    def _claim_of(self, objects: Objects, key: str, lost: Callable[[StoreLostError], None] | None = None) -> StoreClaim:
+        if objects.conditional:
+            return ObjectClaim(objects, key, seconds=self._seconds, lost=lost)
+        assert self._service is not None
+        return ServiceClaim(self._service, objects.place.shown, key, seconds=self._seconds, lost=lost)
 
     @property
     def name(self) -> str:
-        return self._objects.place.url
+        return self._objects.place.shown
 
     def __enter__(self) -> Self:
         with self._typed():
@@ -252,12 +275,23 @@ class ObjectStore:
                 if self._claim.holder_lives:
                     raise StoreInUseError(self.name, self._claim.holder)
                 self._sleep(min(_SECONDS_BETWEEN_LOOKS, self._seconds / 10))
+            if not self._objects.conditional:
+                self._outgrow()
+                return self
             # Once for each store: where conditions are ignored, two drivers would both be let in.
             if self._claim.token == 1 and self._objects.create(_CLAIM, b"{}") is not None:
                 self.release()
                 reason = "this service ignores If-None-Match, by which S3 makes an object only where there is none"
                 raise StoreUnusableError(self.name, reason)
         return self
+
+    def _outgrow(self) -> None:
+        """Have a greater number than the driver before, also of a scheduler that has lost its memory since then."""
+        found = self._stages.get(self._pins)
+        while found is not None and self._claim.token <= _token(found.data):
+            self._claim.release()
+            if not self._claim.acquire():
+                raise StoreInUseError(self.name, self._claim.holder)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
@@ -278,7 +312,7 @@ class ObjectStore:
 
     def stage(self, name: str, fingerprint: str) -> ObjectResult:
         if not is_fingerprint(fingerprint):
-            raise StoreUnusableError(self._stages.place.url, f"{fingerprint!r} is no fingerprint of a stage")
+            raise StoreUnusableError(self._stages.place.shown, f"{fingerprint!r} is no fingerprint of a stage")
         return self._result(safe_name(name), fingerprint)
 
     def _result(self, folder: str, fingerprint: str) -> ObjectResult:
@@ -296,10 +330,10 @@ class ObjectStore:
         finally:
             self._end(claim, safe_name(name), fingerprint)
 
-    def _computing(self, folder: str, fingerprint: str) -> ObjectClaim:
-        return ObjectClaim(self._stages, _lock(folder, fingerprint), seconds=self._seconds)
+    def _computing(self, folder: str, fingerprint: str) -> StoreClaim:
+        return self._claim_of(self._stages, _lock(folder, fingerprint))
 
-    def _end(self, claim: ObjectClaim, folder: str, fingerprint: str) -> None:
+    def _end(self, claim: StoreClaim, folder: str, fingerprint: str) -> None:
         claim.release()
         with contextlib.suppress(AwsError):  # it is released
             # Another may have it by now: then a result is computed twice at worst, and committed once.
@@ -415,7 +449,7 @@ class ObjectStore:
         return hashlib.sha256(self.name.encode()).hexdigest()[:32]
 
     def results_identity(self) -> str:
-        return hashlib.sha256(self._stages.place.url.encode()).hexdigest()[:32]
+        return hashlib.sha256(self._stages.place.shown.encode()).hexdigest()[:32]
 
     def _pinned(self) -> set[tuple[str, str]]:
         found: set[tuple[str, str]] = set()

@@ -1,4 +1,4 @@
-"""Which store a `store=` means: a folder that is mounted, or objects on S3."""
+"""Which store a `store=` means: a folder that is mounted, or objects by a URL."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from penstock.spark_plugin._stages.store.names import store_folder
 from penstock.spark_plugin.errors import PipelineDefinitionError, StoreUnusableError
 
 if TYPE_CHECKING:
+    from penstock.operator_attributes import BlockingStageScheduler
     from penstock.spark_plugin._stages.store.api import PipelineStore
     from penstock.spark_plugin._storage.places import Place
 
@@ -58,23 +59,25 @@ class StorePlace:
         given = _known(options or {}, site)
         seconds = _seconds(given.pop(_CLAIM_SECONDS, None), site)
         places = [None if one is None else _place(one, given, site) for one in (store, stages)]
-        if isinstance(places[0], Path) and given:
+        assert places[0] is not None
+        if given and _kind(places[0]) != "s3":
+            what = "is a folder" if isinstance(places[0], Path) else "is none"
             raise PipelineDefinitionError(
                 f"{site}: store_options {', '.join(map(repr, given))} act on a store on s3://, and "
-                f"store={str(store)!r} is a folder: leave them out"
+                f"store={_shown(store, places[0])!r} {what}: leave them out"
             )
-        if places[1] is not None and isinstance(places[0], Path) != isinstance(places[1], Path):
+        if places[1] is not None and _kind(places[0]) != _kind(places[1]):
             raise PipelineDefinitionError(
-                f"{site}: store={str(store)!r} and stages={str(stages)!r}: give two folders, or two places on s3://"
+                f"{site}: store={_shown(store, places[0])!r} and stages={_shown(stages, places[1])!r}: give two "
+                "folders, two places on s3://, or two that the stage scheduler decides about"
             )
-        assert places[0] is not None
         return cls(store=places[0], stages=places[1], claim_seconds=seconds)
 
-    def open(self) -> "PipelineStore":
-        """The store; nothing is held yet.
+    def open(self, service: "BlockingStageScheduler | None" = None) -> "PipelineStore":
+        """The store; nothing is held yet. `service` decides who may write where the file system cannot.
 
         Raises:
-            StoreUnusableError: It cannot be reached.
+            StoreUnusableError: It cannot be reached, or nobody decides.
         """
         if isinstance(self.store, Path):
             from penstock.spark_plugin._stages.store.store import StageStore
@@ -86,6 +89,8 @@ class StorePlace:
         from penstock.spark_plugin._storage.objects import S3Objects
 
         assert not isinstance(self.stages, Path)
+        if not self.store.is_s3:
+            return self._open_files(self.store, service)
         try:
             objects = S3Objects(self.store)
             try:
@@ -97,11 +102,34 @@ class StorePlace:
         except AwsError as error:
             raise StoreUnusableError(self.store.url, str(error)) from error
 
+    def _open_files(self, store: "Place", service: "BlockingStageScheduler | None") -> "PipelineStore":
+        from penstock.spark_plugin._stages.store.object_store import ObjectStore
+        from penstock.spark_plugin._storage.files import FileObjects
+
+        assert not isinstance(self.stages, Path)
+        try:
+            objects = FileObjects(store)
+            stages = objects.below("stages") if self.stages is None else FileObjects(self.stages)
+        except (OSError, ValueError) as error:
+            raise StoreUnusableError(store.shown, f"Arrow cannot open it: {error}") from error
+        return ObjectStore(objects, stages, claim_seconds=self.claim_seconds, service=service)
+
+
+def _kind(place: "Path | Place") -> str:
+    if isinstance(place, Path):
+        return "folder"
+    return "s3" if place.is_s3 else "files"
+
+
+def _shown(given: str | Path | None, place: "Path | Place") -> str:
+    return str(given) if isinstance(place, Path) else place.shown
+
 
 def _place(given: str | Path, options: Mapping[str, str], site: str) -> "Path | Place":
-    from penstock.spark_plugin._storage.places import S3_SCHEMES
+    from penstock.spark_plugin._storage.places import FILE_SCHEMES, S3_SCHEMES
 
-    if str(given).partition("://")[0].lower() not in S3_SCHEMES or "://" not in str(given):
+    scheme, found, _ = str(given).partition("://")
+    if not found or scheme.lower() not in (*S3_SCHEMES, *FILE_SCHEMES):
         return store_folder(given)
     from penstock.aws import AwsOptionError
     from penstock.spark_plugin._storage.places import Place

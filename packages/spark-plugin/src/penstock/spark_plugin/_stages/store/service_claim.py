@@ -1,0 +1,98 @@
+"""Claims that the stage scheduler decides, for stores whose file system writes nothing on a condition."""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from penstock.operator_attributes import BlockingStageScheduler, Claim, ClaimDecision
+from penstock.operator_attributes.errors import ClaimLostError, SchedulingError
+from penstock.spark_plugin.errors import StoreLostError, StoreUnusableError
+
+_log = logging.getLogger(__name__)
+_RENEWED_SECONDS = 0.5
+"""By which a claim that is renewed runs out later than before, at least."""
+
+
+class ServiceClaim:
+    """See `StoreClaim`: the client of the service renews it."""
+
+    def __init__(
+        self,
+        service: BlockingStageScheduler,
+        store: str,
+        key: str,
+        *,
+        seconds: float,
+        lost: Callable[[StoreLostError], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Hold nothing yet; `lost` is called, on a thread of its own, when a claim is another's before its release."""
+        self._service = service
+        self._store = store
+        self._key = key
+        self._seconds = seconds
+        self._when_lost = lost
+        self._clock = clock
+        self._claim: Claim | None = None
+        self._lost: StoreLostError | None = None
+        self._runs_out_at: float | None = None
+        self.holder = "another driver"
+        self.holder_lives = False
+
+    @property
+    def token(self) -> int:
+        return self._claim.token if self._claim is not None else 0
+
+    def acquire(self) -> bool:
+        self._lost = None
+        try:
+            claim = self._service.claim(
+                self._store,
+                self._key,
+                owner=f"process {os.getpid()} on {socket.gethostname()}",
+                lease_seconds=self._seconds,
+                lost=self._lose,
+            )
+        except SchedulingError as error:
+            raise StoreUnusableError(
+                self._store, f"the stage scheduler, which decides who may write there, does not answer: {error}"
+            ) from error
+        if claim.decision is ClaimDecision.COMPUTE:
+            self._claim = claim
+            return True
+        now = self._clock()
+        before, self._runs_out_at = self._runs_out_at, now + claim.expires_seconds
+        self.holder_lives |= before is not None and self._runs_out_at > before + _RENEWED_SECONDS
+        self.holder = f"{claim.owner}, by the stage scheduler"
+        return False
+
+    def check(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+
+    def release(self) -> None:
+        claim, self._claim = self._claim, None
+        if claim is None or self._lost is not None:
+            return
+        try:
+            self._service.release_claim(claim)
+        except ClaimLostError:
+            pass  # it has run out
+        except SchedulingError as error:
+            _log.warning(
+                "the claim on %s could not be released, and runs out in %.0f s: %s", self._store, self._seconds, error
+            )
+
+    def _lose(self, claim: Claim, reason: str) -> None:
+        # On the thread of the client, which is not to wait for queries that are stopped.
+        if self._claim is not claim:
+            return
+        self._lost = StoreLostError(self._store, reason)
+        _log.error("%s", self._lost)
+        if self._when_lost is not None:
+            threading.Thread(
+                target=self._when_lost, args=(self._lost,), name=f"penstock lost {self._key}", daemon=True
+            ).start()
