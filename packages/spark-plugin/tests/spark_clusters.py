@@ -88,14 +88,18 @@ class Cluster:
         self,
         folder: Path,
         host: str,
-        options: dict[str, str],
+        options: dict[str, Any],
         readers: dict[str, Any] | None = None,
+        *,
+        file: Path = _DRIVER,
+        environment: dict[str, str] | None = None,
         **more_settings: str,
     ) -> Iterator["subprocess.Popen[bytes]"]:
         """A driver on an address of its own, in a process group that is killed at the end.
 
-        It runs shard readers on the executors, if it is said how.
+        It runs shard readers on the executors, if it is said how; `environment` is that of the executors, too.
         """
+        environment = environment or {}
         settings = {
             "spark.master": self.url,
             "spark.driver.host": host,
@@ -106,10 +110,11 @@ class Cluster:
             "spark.driver.extraJavaOptions": _QUICK,
             "spark.sql.shuffle.partitions": "2",
             **{name.replace("_", "."): value for name, value in more_settings.items()},
+            **{f"spark.executorEnv.{name}": value for name, value in environment.items()},
         }
         command = [
             sys.executable,
-            str(_DRIVER),
+            str(file),
             str(folder),
             json.dumps(settings),
             json.dumps(options),
@@ -117,7 +122,12 @@ class Cluster:
         ]
         with (folder / "driver.log").open("ab") as log:
             process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=self._environment, start_new_session=True, cwd=folder
+                command,
+                stdout=log,
+                stderr=log,
+                env=self._environment | environment,
+                start_new_session=True,
+                cwd=folder,
             )
         try:
             yield process

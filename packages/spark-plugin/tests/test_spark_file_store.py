@@ -1,5 +1,6 @@
 """A store on a file system that writes nothing on a condition: the stage scheduler decides who may write."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,13 +8,21 @@ from typing import Any
 
 import pytest
 from pyarrow import fs
+from pyspark.sql import DataFrame, SparkSession
 from test_spark_object_store import FINGERPRINTS, Killed, Life, Mortal, committed, compute, one_run, pins
 
 from penstock.aws import AwsConnectionError
-from penstock.operator_attributes import BlockingStageScheduler, open_stage_scheduler
+from penstock.operator_attributes import (
+    BlockingStageScheduler,
+    OperatorAttributes,
+    StageState,
+    open_stage_scheduler,
+)
 from penstock.rpc.testing import ServiceProcess, service_process
 from penstock.spark_plugin import Pipeline
+from penstock.spark_plugin._stages.store.formats import StageFormat
 from penstock.spark_plugin._stages.store.object_store import ObjectStore
+from penstock.spark_plugin._stages.store.opening import StorePlace
 from penstock.spark_plugin._storage.files import FileObjects
 from penstock.spark_plugin._storage.objects import Objects
 from penstock.spark_plugin._storage.places import Place
@@ -153,6 +162,61 @@ def test_a_marker_that_takes_the_place_of_another_leaves_its_files(world: Any, m
             patch.setattr(FileObjects, "get", lambda *_: None)  # what it has seen just before
             assert late.commit(committed(FINGERPRINTS[0], size=1)).size_bytes == 1
         assert world.all_keys() == before
+
+
+def job(folder: Path, store: StorePlace) -> Pipeline:
+    pipeline = Pipeline("job", store=folder / "unused")
+    pipeline.place = store
+    pipeline.source(bounded=True, name="rows", fingerprint="1")(lambda spark: spark.range(100))
+
+    @pipeline.op(attributes=OperatorAttributes(output_only_after_end_of_stream=True))
+    def counts(rows: DataFrame) -> DataFrame:
+        return rows.groupBy((rows["id"] % 3).alias("k")).count()
+
+    @pipeline.sink()
+    def out(counts: DataFrame) -> Any:
+        return counts.write.format("json").mode("overwrite").option("path", str(folder / "out"))
+
+    return pipeline
+
+
+@pytest.mark.parametrize("wanted", ["arrow", "spark", "auto"])
+def test_results_are_written_by_spark_where_it_reaches_the_store(
+    spark: SparkSession, tmp_path: Path, scheduler: ServiceProcess, wanted: str
+) -> None:
+    """And read by it, though a file of a late task lies beside them; a run of another format uses them again."""
+    place = Place.parse(f"file://{tmp_path}/store")
+
+    def run(stage_format: str) -> StageState:
+        store = StorePlace(store=place, stages=None, claim_seconds=2.0, stage_format=StageFormat(stage_format))
+        run = job(tmp_path, store).run(spark, scheduler_endpoint=scheduler.address)
+        rows = spark.read.json(str(tmp_path / "out")).collect()
+        assert sorted((row["k"], row["count"]) for row in rows) == [(0, 34), (1, 33), (2, 33)]
+        return run.states["counts"]
+
+    assert run(wanted) is StageState.FINISHED
+    (marker,) = (tmp_path / "store/stages/counts").glob("*/_COMMITTED.json")
+    assert json.loads(marker.read_text())["format"] == ("arrow" if wanted == "arrow" else "spark")
+    (folder,) = marker.parent.glob("*/counts")
+    assert (folder / "_SUCCESS").exists() is (wanted != "arrow")
+    late = next(folder.glob("part-*.parquet"))
+    (folder / "part-late.parquet").write_bytes(late.read_bytes())
+    (tmp_path / "out" / "part-0.json").unlink(missing_ok=True)
+    for other in ("arrow", "spark"):
+        assert run(other) is StageState.REUSED
+    assert not list((tmp_path / "store/stages/.probes").rglob("*.parquet"))
+
+
+def test_a_format_that_there_is_not_is_refused() -> None:
+    """With the place, and those that there are; and of a folder, where Spark writes in any case."""
+    with pytest.raises(PipelineDefinitionError) as caught:
+        Pipeline("p", store="s3://bucket/x", store_options={"stageFormat": "parquet"})
+    assert str(caught.value).endswith("store_options: stageFormat='parquet' must be arrow, spark or auto")
+    with pytest.raises(PipelineDefinitionError) as caught:
+        Pipeline("p", store="/x", store_options={"stageFormat": "spark"})
+    assert str(caught.value).endswith(
+        "store_options 'stageFormat' act on a store on s3://, and store='/x' is a folder: leave them out"
+    )
 
 
 class Refusing:

@@ -503,6 +503,18 @@ def test_secrets_are_not_shown() -> None:
     assert "test" not in repr(pipeline.place)
 
 
-def test_a_seam_lies_in_no_bucket() -> None:
-    with pytest.raises(PipelineDefinitionError, match="cannot lie in s3://bucket/x: give boundedUntil and "):
-        Pipeline("p", store="s3://bucket/x").seam("s")
+def test_a_seam_lies_in_the_store(world: World) -> None:
+    """On S3, until a run that does not resume; on a file system that writes on no condition it is refused."""
+    assert Pipeline("p", store="s3a://bucket/x/").seam("a b") == "s3://bucket/x/seams/a_b.json"
+    world.put("store/seams/a.json", b'{"version": 1, "arrivalMillis": 1}')
+    for theirs in ("store/seams/b.json", "store/seams/dress"):
+        world.put(theirs)
+    with world.store() as store:
+        store.forget()
+    assert world.all_keys() == {"store/claim.json", "store/seams/b.json", "store/seams/dress"}
+    with pytest.raises(PipelineDefinitionError) as caught:
+        Pipeline("p", store="gs://bucket/x").seam("s")
+    assert str(caught.value).endswith(
+        " cannot lie in gs://bucket/x, where nothing is written on the condition that nobody else has: give "
+        "boundedUntil and continueFrom one path of a file that the driver has whenever it runs, or s3://BUCKET/KEY"
+    )

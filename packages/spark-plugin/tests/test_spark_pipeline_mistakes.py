@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.operator_attributes import OperatorAttributesBuilder
 from penstock.operator_attributes.errors import InvalidVertexError
@@ -119,9 +120,11 @@ def test_a_source_says_whether_it_ends(tmp_path: Path) -> None:
 def test_a_misspelt_trigger(tmp_path: Path, trigger: Any, reason: str) -> None:
     """Of a sink, whether it is live or not: it is told when it is declared."""
     pipeline = Pipeline("job", store=tmp_path)
-    told = refusal(lambda: pipeline.sink(trigger=trigger)(write))
-    assert told.startswith(f"sink 'write' ({place(write)}) has the trigger {trigger!r}, {reason}")
-    assert "availableNow" in told
+    known = [name for name in inspect.signature(DataStreamWriter.trigger).parameters if name != "self"]
+    assert {"availableNow", "processingTime"} <= set(known)
+    assert refusal(lambda: pipeline.sink(trigger=trigger)(write)) == (
+        f"sink 'write' ({place(write)}) has the trigger {trigger!r}, {reason}give one of {', '.join(known)}"
+    )
 
 
 def test_a_trigger_of_a_batch_write(tmp_path: Path) -> None:

@@ -74,9 +74,11 @@ def test_two_reads_of_one_query_with_one_consumer_are_refused(spark: SparkSessio
     flights = kinesis("flights", **EFO)(spark)
     with pytest.raises(StageFailedError) as caught:
         run_staged(write(flights.union(flights)), store=tmp_path / "store")
-    assert caught.value.reason.endswith(
-        "reads the stream 'flights' twice in one query with one stream consumer, 'job', of which Kinesis serves one: "
-        "read it once, give each read an efoConsumerName of its own, or read with recordPublisher=polling"
+    line = test_two_reads_of_one_query_with_one_consumer_are_refused.__code__.co_firstlineno + 4
+    assert caught.value.reason == (
+        f"sink 'output' ({__file__}:{line}) reads the stream 'flights' twice in one query with one stream consumer, "
+        "'job', of which Kinesis serves one: read it once, give each read an efoConsumerName of its own, or read with "
+        "recordPublisher=polling"
     )
 
 

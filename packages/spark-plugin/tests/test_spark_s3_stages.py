@@ -49,10 +49,10 @@ def bucket(s3: str) -> str:
 
 
 def create_pipeline(
-    bucket: str, s3: str, folder: Path, *, checkpoint: bool = True, trigger: Any = None, claim_seconds: str = "30"
+    bucket: str, s3: str, folder: Path, *, checkpoint: bool = True, trigger: Any = None, **given: str
 ) -> Pipeline:
     text = str(folder)
-    pipeline = Pipeline("job", store=f"s3://{bucket}/store", store_options=options(s3, claimSeconds=claim_seconds))
+    pipeline = Pipeline("job", store=f"s3://{bucket}/store", store_options=options(s3, **given))
 
     @pipeline.source(bounded=True)
     def keys(spark: SparkSession) -> DataFrame:
@@ -124,7 +124,7 @@ def test_a_driver_that_loses_its_store_stops_its_queries(
     (tmp_path / "keys.csv").write_text("1\n")
     (tmp_path / "live").mkdir()
     trigger = {"processingTime": "200 milliseconds"}
-    run = create_pipeline(bucket, s3, tmp_path, trigger=trigger, claim_seconds="2").run(spark)
+    run = create_pipeline(bucket, s3, tmp_path, trigger=trigger, claimSeconds="2").run(spark)
     s3_client(s3).put_object(Bucket=bucket, Key="store/claim.json", Body=b"another's")
     with pytest.raises(StoreLostError) as caught:
         run.await_termination(120)
@@ -167,6 +167,41 @@ def test_a_checkpoint_lies_in_the_store_where_spark_reaches_it(
     assert rows(spark, tmp_path) == [(1, 1), (1, 1)]
     commits = tmp_path / "reached" / "live" / "out" / "checkpoint" / "commits"
     assert {one.name for one in commits.iterdir() if not one.name.startswith(".")} == {"0", "1"}
+
+
+@pytest.mark.parametrize("leads_elsewhere", [False, True])
+def test_a_store_that_spark_does_not_reach_is_written_by_arrow(
+    spark: SparkSession, s3: str, bucket: str, tmp_path: Path, *, leads_elsewhere: bool
+) -> None:
+    """With `stageFormat=auto`; with `spark` it is refused, with what was found for each name of the place."""
+    (tmp_path / "keys.csv").write_text("1\n")
+    (tmp_path / "live").mkdir()
+    (tmp_path / "reached").mkdir()
+    reason = "no file system for it"
+    settings = {}
+    if leads_elsewhere:
+        settings = {
+            "fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+            "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+            f"fs.viewfs.mounttable.{bucket}.link./store": f"file://{tmp_path}/reached",
+        }
+        reason = "what it writes there does not come to this place"
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        with pytest.raises(StageFailedError) as caught:
+            create_pipeline(bucket, s3, tmp_path, stageFormat="spark").run(spark)
+        run = create_pipeline(bucket, s3, tmp_path, stageFormat="auto").run(spark)
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+    run.stop()
+    assert run.states["counts"] is StageState.FINISHED
+    assert caught.value.reason == (
+        f"the store's folder s3://{bucket}/store/stages cannot be used (stageFormat=spark: Spark does not write and "
+        f"read there (s3: no file system for it; s3a: {reason}): give arrow or auto): `store=` takes a folder that "
+        "exists or can be made, or s3://BUCKET/FOLDER, which this driver and all executors may write"
+    )
 
 
 def test_an_ordinary_query_is_staged_on_s3(spark: SparkSession, s3: str, bucket: str, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from s3_servers import running_s3, s3_client
 
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer import Consumer, ShardPosition, StreamPositions
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
@@ -20,7 +21,8 @@ from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 from penstock.spark_plugin._reading.start import service_time
 from penstock.spark_plugin._reading.start.initial_positions import initial_positions
-from penstock.spark_plugin._reading.start.seam import seam_millis
+from penstock.spark_plugin._reading.start.seam import seam_millis, seam_millis_on_s3
+from penstock.spark_plugin.errors import InvalidOptionError, OffsetError
 from penstock.spark_plugin.testing import endpoint_options
 
 DEADLINE = 60
@@ -186,3 +188,32 @@ def test_a_seam_is_over_before_shards_are_listed(
     monkeypatch.setattr(service_time, "sleep", while_it_comes)
     past = KinesisOptions.parse({**history.options, "boundedUntil": str(path)})
     assert sorted(back_filled(past, clock)) == sorted(history.keys)
+
+
+def test_a_seam_lies_on_s3(emulator: RunningEmulator, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made once, whoever asks first, and read by all; what is no seam, and no place for one, is told."""
+    name = f"s3-{uuid.uuid4().hex[:8]}"
+    emulator.client().create_stream(StreamName=name, ShardCount=1)
+    clock.advance(timedelta(minutes=1))
+    with running_s3() as endpoint_url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint_url)
+        client = s3_client(endpoint_url)
+        client.create_bucket(Bucket="seams")
+        client.put_object(Bucket="seams", Key="a/broken.json", Body=b"[]")
+
+        def millis(url: str) -> int:
+            given = endpoint_options(emulator.endpoint_url, name, boundedUntil=url)
+            position = KinesisOptions.parse(given).ending_position
+            assert position is not None
+            now = StreamPositions({name: {"shard": ShardPosition.at_timestamp(next(times))}})
+            assert isinstance(position.seam, str)
+            return seam_millis_on_s3(position.seam, AwsSession(aws_options(KinesisOptions.parse(given))), lambda: now)
+
+        times = iter((5000, 6000, 7000))
+        assert [millis("s3a://seams/a/b.json"), millis("s3://seams/a/b.json")] == [5000, 5000]
+        with pytest.raises(OffsetError) as broken:
+            millis("s3://seams/a/broken.json")
+        assert str(broken.value) == "s3://seams/a/broken.json is not a seam"
+    with pytest.raises(InvalidOptionError) as refused:
+        KinesisOptions.parse(endpoint_options(emulator.endpoint_url, name, boundedUntil="s3://seams"))
+    assert str(refused.value) == "option 'boundedUntil' is 's3://seams'; it must be s3://BUCKET/KEY of a seam"

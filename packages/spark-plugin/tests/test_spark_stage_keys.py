@@ -70,13 +70,17 @@ def test_keys_that_are_not_named_are_not_said_to_be_sorted(spark: SparkSession, 
 
 def test_keys_that_are_not_there_are_told(spark: SparkSession, tmp_path: Path) -> None:
     """A column with the operator and the input; an input when it is declared."""
+    pipeline = job(tmp_path, {"rates": "key"})
+    place = pipeline.declared["in_runs"].call_site
     with pytest.raises(StageFailedError) as caught:
-        job(tmp_path, {"rates": "key"}).run(spark)
-    assert caught.value.reason.endswith(
-        "is keyed by 'key', which its input 'rates' does not have: its columns are 'k', 'id'"
+        pipeline.run(spark)
+    assert caught.value.reason == (
+        f"operator 'in_runs' ({place}) is keyed by 'key', which its input 'rates' does not have: its columns are 'k', "
+        "'id'"
     )
     with pytest.raises(PipelineDefinitionError) as refused:
         job(tmp_path, {"rate": "k"})
-    assert str(refused.value).endswith(
-        "is keyed by columns of 'rate', which it does not read: it reads 'rates', 'others'"
+    assert str(refused.value) == (
+        f"operator 'in_runs' ({place}) is keyed by columns of 'rate', which it does not read: it reads 'rates', "
+        "'others'"
     )

@@ -213,10 +213,18 @@ def test_a_mode_or_rule_that_there_is_not_is_refused(tmp_path: Path) -> None:
         "either by one of its inputs, 'live', 'clean', 'totals'"
     )
     pipeline = Pipeline("job", store=tmp_path)
-    with pytest.raises(PipelineDefinitionError, match="has the exchange 'batch': give 'pipelined' or 'blocking'"):
-        pipeline.sink(inputs=["rates"], exchange="batch")(lambda rates: rates)
+    batch: Any = lambda rates: rates  # noqa: E731  # by its line
+    with pytest.raises(PipelineDefinitionError) as mode:
+        pipeline.sink(inputs=["rates"], exchange="batch", name="out")(batch)
+    place = f"{__file__}:{batch.__code__.co_firstlineno}"
+    assert str(mode.value) == (
+        f"sink 'out' ({place}) has the exchange 'batch': give 'pipelined' or 'blocking', or either by one of its "
+        "inputs, 'rates'"
+    )
+    line = f"{__file__}:{batch.__code__.co_firstlineno + 10}"
     with pytest.raises(PipelineDefinitionError) as rule:
         Pipeline("job", store=tmp_path, cyclic_regions="twice")
-    assert str(rule.value).endswith(
-        " has cyclic_regions='twice': give one of 'merge', 'read-twice', 'per-result', 'hand-over'"
+    assert str(rule.value) == (
+        f"pipeline 'job' ({line}) has cyclic_regions='twice': give one of 'merge', 'read-twice', 'per-result', "
+        "'hand-over'"
     )

@@ -68,7 +68,8 @@ READING = (
         acts=(DRIVER,),
         only=(READ,),
         type=OptionType.POSITION,
-        doc="The same as `endingPosition`; or the path of a seam file on the driver's file system, which holds the "
+        doc="The same as `endingPosition`; or a seam: the path of a file on the driver's file system, or "
+        "`s3://BUCKET/KEY` (at S3's own endpoint, with the credentials and the region of the read), which holds the "
         "time at which it was first asked for: a bounded read ends there, and a stream that has it as `continueFrom` "
         "begins there.",
     ),
@@ -77,7 +78,7 @@ READING = (
         group="reading",
         acts=(DRIVER,),
         type=OptionType.POSITION,
-        doc="The same as `initialPosition`; or the path of the seam file of a bounded read.",
+        doc="The same as `initialPosition`; or the seam of a bounded read.",
     ),
     OptionSpec(
         name="endingTimestamp",

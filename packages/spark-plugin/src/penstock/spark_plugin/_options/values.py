@@ -62,8 +62,8 @@ class PositionOption:
     """With SHARDS, which is the position of one stream."""
     streams: "Mapping[str, PositionOption] | None" = None
     """With STREAMS, by name; the stream "" is the only one."""
-    seam: Path | None = None
-    """With SEAM."""
+    seam: Path | str | None = None
+    """With SEAM: a file, or an object by its URL, `s3://BUCKET/KEY`."""
 
     def of(self, streams: Collection[str]) -> "PositionOption":
         """What it says of these streams."""
@@ -255,6 +255,11 @@ def _any_position(spec: OptionSpec, text: str) -> PositionOption:
     if text.startswith(("/", "file:")):
         path = unquote(urlsplit(text).path) if text.startswith("file:") else text
         return PositionOption(PositionOptionType.SEAM, seam=Path(path))
+    if text.startswith(("s3://", "s3a://", "s3n://")):
+        bucket, _, key = text.partition("://")[2].partition("/")
+        if not bucket or not key.strip("/") or "?" in key or "#" in key:
+            raise _invalid(spec, text, "s3://BUCKET/KEY of a seam")
+        return PositionOption(PositionOptionType.SEAM, seam=f"s3://{bucket}/{key.strip('/')}")
     return _plain_position(spec, text)
 
 

@@ -10,6 +10,7 @@ from penstock.aws import (
     AwsConnectionError,
     AwsError,
     AwsServiceError,
+    AwsSession,
     BackoffPolicy,
     ErrorKind,
     classify,
@@ -82,9 +83,13 @@ class S3Objects:
 
     conditional = True
 
-    def __init__(self, place: Place, *, backoff: BackoffPolicy = _BACKOFF) -> None:
-        """Look for the bucket. Raises: penstock.aws.AwsError: It is not there, or not to be used."""
-        session = session_of(place.options)
+    def __init__(self, place: Place, *, session: AwsSession | None = None, backoff: BackoffPolicy = _BACKOFF) -> None:
+        """Look for the bucket; `session` instead of the place's options.
+
+        Raises:
+            penstock.aws.AwsError: It is not there, or not to be used.
+        """
+        session = session or session_of(place.options)
         self._bucket, self._prefix, self._backoff = place.bucket, place.prefix, backoff
         self._shares = False
         self._loop = LoopThread(f"penstock store {place.url}")

@@ -104,7 +104,16 @@ def seam_of(session: AwsSession, options: KinesisOptions, position: PositionOpti
     """
     if position.seam is None:
         raise ValueError(f"{position} is no seam")
-    millis = seam_millis(position.seam, lambda: _resolved(session, options, LATEST))
+
+    def now() -> StreamPositions:
+        return _resolved(session, options, LATEST)
+
+    if isinstance(position.seam, str):
+        from penstock.spark_plugin._reading.start.seam import seam_millis_on_s3
+
+        millis = seam_millis_on_s3(position.seam, session, now)
+    else:
+        millis = seam_millis(position.seam, now)
     asyncio.run(_wait_for_seam(session, options, millis))
     return millis
 

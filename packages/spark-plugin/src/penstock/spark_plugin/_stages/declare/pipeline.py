@@ -77,8 +77,10 @@ class Pipeline:
             store_options: How a store on S3 is reached, by the names that the data source has: `region`,
                 `endpointUrl` (of S3), `awsAccessKeyId`, `awsSecretAccessKey`, `awsSessionToken`, `awsProfile`,
                 `roleArn` and those that go with it, `webIdentityTokenFile`, `credentialsProvider`, `proxyUrl`; and
-                `claimSeconds`, after which the store of a driver that is not heard of is another's (30). Default: what
-                the environment says, on the driver and on each executor.
+                `claimSeconds`, after which the store of a driver that is not heard of is another's (30); and
+                `stageFormat`, by which results are written: `arrow` by Python tasks (default), `spark` by Spark, where
+                it reaches the place, or `auto`, which finds out. Default: what the environment says, on the driver and
+                on each executor. Elsewhere than on S3 the last two alone.
             cyclic_regions: What becomes of bounded rows that several stages need. By default each result is a stage of
                 its own, which reads them by itself; `"hand-over"` computes them once, commits them, and hands them
                 over; `"read-twice"` and `"merge"` make one stage of results that have them in common.
@@ -262,14 +264,19 @@ class Pipeline:
         """Where a back-fill ends and its live stream begins: one value for both sources' options.
 
         `boundedUntil` of the bounded read and `continueFrom` of the stream: the time at which the first of them was
-        planned. It stays the same over restarts, until a run that does not resume.
+        planned. It stays the same over restarts, until a run that does not resume. In a store on S3 the sources reach
+        it with their own credentials and region, at S3's own endpoint or AWS_ENDPOINT_URL_S3.
         """
-        if not isinstance(self.place.store, Path):
-            raise PipelineDefinitionError(
-                f"seam {name!r} ({caller(also_skip=(_PACKAGE,))}) cannot lie in {self.place.store.shown}: give "
-                "boundedUntil and continueFrom one path of a file that the driver has whenever it runs"
-            )
-        return str((self.place.store / "seams" / f"{safe_name(name)}.json").absolute())
+        file = f"seams/{safe_name(name)}.json"
+        if isinstance(self.place.store, Path):
+            return str((self.place.store / file).absolute())
+        if self.place.store.is_s3:
+            return self.place.store.below(file).url
+        raise PipelineDefinitionError(
+            f"seam {name!r} ({caller(also_skip=(_PACKAGE,))}) cannot lie in {self.place.store.shown}, where nothing is "
+            "written on the condition that nobody else has: give boundedUntil and continueFrom one path of a file that "
+            "the driver has whenever it runs, or s3://BUCKET/KEY"
+        )
 
     def graph(self) -> JobGraph:
         """The job graph, as the planner takes it."""

@@ -14,6 +14,7 @@ from penstock.spark_plugin._stages.declare.declared import Declared
 from penstock.spark_plugin._stages.plans.plans import LiveSource, plans_of
 from penstock.spark_plugin._stages.plans.session_jobs import SessionJobs, jobs_of
 from penstock.spark_plugin._stages.store.api import PipelineStore
+from penstock.spark_plugin._stages.store.formats import spark_urls
 from penstock.spark_plugin.errors import OffsetError, OptionError, PipelineDefinitionError
 
 _log = logging.getLogger(__name__)
@@ -81,8 +82,7 @@ class Checkpoints:
 
     def _own(self, sink: str) -> str | None:
         """Where the store has the checkpoint of a sink, as the session names it; None where Spark cannot reach that."""
-        url = self._store.checkpoint_url(sink)
-        names = [url, url.replace("s3://", "s3a://", 1)] if url.startswith("s3://") else [url]
+        names = spark_urls(self._store.checkpoint_url(sink))
         return next((self._jobs.qualified(one) for one in names if self._jobs.reaches(one)), None)
 
     def _before(self, sink: str, own: str | None) -> str | None:

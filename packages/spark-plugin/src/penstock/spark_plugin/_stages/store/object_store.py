@@ -9,6 +9,7 @@
 <stages>/.locks/<stage>.<fingerprint>           claimed while that is computed
 <store>/live/<sink>/checkpoint/                 of a live stage's query, where Spark reaches the store
 <store>/live/<sink>/adopted.json                where it is instead
+<store>/seams/<name>.json                       where a back-fill ends and its stream goes on
 ```
 
 No result is renamed. Each attempt writes files of its own, and the marker names those that count: whatever else is
@@ -34,12 +35,13 @@ from pyspark.sql.types import StructType
 
 from penstock.aws import AwsError
 from penstock.operator_attributes import BlockingStageScheduler
+from penstock.spark_plugin._stages.store.formats import SparkFiles, StageFormat
 from penstock.spark_plugin._stages.store.names import is_fingerprint, safe_name
 from penstock.spark_plugin._stages.store.object_claim import ObjectClaim, StoreClaim
 from penstock.spark_plugin._stages.store.pins import RunPins
 from penstock.spark_plugin._stages.store.service_claim import ServiceClaim
 from penstock.spark_plugin._stages.store.store import CommittedStage
-from penstock.spark_plugin._storage.objects import Objects
+from penstock.spark_plugin._storage.objects import Found, Objects
 from penstock.spark_plugin._storage.places import Place
 from penstock.spark_plugin.errors import StoreInUseError, StoreLostError, StoreUnusableError
 
@@ -62,15 +64,23 @@ class _Marker:
     """By vertex: names, bytes and rows."""
     schemas: Mapping[str, str]
     """By vertex, as Spark's JSON."""
+    by_spark: bool = False
+    """Whether Spark has written the files, and is to read them."""
     age_seconds: float = 0.0
 
     def dump(self) -> bytes:
-        document = {"attempt": self.attempt, "files": self.files, "schemas": self.schemas}
+        document = {
+            "attempt": self.attempt,
+            "files": self.files,
+            "schemas": self.schemas,
+            "format": StageFormat.SPARK if self.by_spark else StageFormat.ARROW,
+        }
         return json.dumps(asdict(self.result) | document).encode()
 
     @classmethod
     def parse(cls, data: bytes, age_seconds: float) -> "_Marker":
         document = json.loads(data)
+        by_spark = document.pop("format", StageFormat.ARROW) == StageFormat.SPARK
         attempt, files, schemas = (document.pop(name) for name in ("attempt", "files", "schemas"))
         if _ATTEMPT.fullmatch(attempt) is None:
             raise ValueError(attempt)
@@ -78,18 +88,25 @@ class _Marker:
             vertex: [(str(name), int(size), int(rows)) for name, size, rows in found] for vertex, found in files.items()
         }
         return cls(
-            result=CommittedStage(**document), attempt=attempt, files=named, schemas=schemas, age_seconds=age_seconds
+            result=CommittedStage(**document),
+            attempt=attempt,
+            files=named,
+            schemas=schemas,
+            by_spark=by_spark,
+            age_seconds=age_seconds,
         )
 
 
 class ObjectResult:
     """Where one stage with one fingerprint leaves its result; see `StageResult`."""
 
-    shows_size = False
-
-    def __init__(self, objects: Objects, stage: str, fingerprint: str, check: Callable[[], None]) -> None:
+    def __init__(
+        self, objects: Objects, stage: str, fingerprint: str, check: Callable[[], None], spark_files: SparkFiles
+    ) -> None:
         """`check` raises when the driver may not write any more."""
         self._objects = objects
+        self._spark_files = spark_files
+        self._by_spark = False
         self._stage, self._fingerprint = stage, fingerprint
         self._check = check
         self._key = f"{stage}/{fingerprint}/"
@@ -100,6 +117,11 @@ class ObjectResult:
     @property
     def name(self) -> tuple[str, str]:
         return self._stage, self._fingerprint
+
+    @property
+    def shows_size(self) -> bool:
+        marker = self._marker()
+        return marker is not None and marker.by_spark
 
     @property
     def location(self) -> str:
@@ -116,16 +138,25 @@ class ObjectResult:
 
     def begin(self, stage: str) -> None:
         self._check()
-        self._attempt, self._files, self._schemas = uuid.uuid4().hex, {}, {}
+        self._attempt, self._files, self._schemas, self._by_spark = uuid.uuid4().hex, {}, {}, False
         # Whoever comes first has made it; all of them would write the same.
         self._objects.create(
             self._key + _STARTED, json.dumps({"stage": stage, "fingerprint": self._fingerprint}).encode()
         )
 
     def write(self, vertex: str, frame: DataFrame) -> None:
-        from penstock.spark_plugin._stages.store.rows import nullable, write_rows
+        from penstock.spark_plugin._stages.store.rows import WrittenFile, nullable, rows_of, write_rows
 
-        found = write_rows(frame, self._place(self._attempt, vertex))
+        place = self._place(self._attempt, vertex)
+        if self._spark_files.writes(frame.sparkSession):
+            self._by_spark = True
+            self._spark_files.write(frame, place)
+            prefix = f"{self._key}{self._attempt}/{safe_name(vertex)}/"
+            sizes = {one.key.removeprefix(prefix): one.size for one in self._objects.list(prefix)}
+            names = [name for name in sizes if name.startswith("part-") and name.endswith(".parquet")]
+            found = [WrittenFile(name, sizes[name], rows_of(place, name)) for name in names]
+        else:
+            found = write_rows(frame, place)
         self.wrote(vertex, [(one.file, one.size_bytes, one.rows) for one in found], nullable(frame.schema).json())
 
     def wrote(self, vertex: str, files: Sequence[tuple[str, int, int]], schema: str) -> None:
@@ -141,7 +172,13 @@ class ObjectResult:
 
     def commit(self, stage: CommittedStage) -> CommittedStage:
         self._check()
-        mine = _Marker(result=stage, attempt=self._attempt, files=self._files, schemas=self._schemas)
+        mine = _Marker(
+            result=stage,
+            attempt=self._attempt,
+            files=self._files,
+            schemas=self._schemas,
+            by_spark=self._by_spark,
+        )
         if self._objects.create(self._key + _MARKER, mine.dump()) is None:
             # A driver that was taken for dead was first: what it has computed is as good.
             other = self._marker()
@@ -160,7 +197,10 @@ class ObjectResult:
             raise StoreUnusableError(self.location, f"the rows of {vertex!r} are not there any more")
         files = [WrittenFile(*one) for one in marker.files[vertex]]
         schema = StructType.fromJson(json.loads(marker.schemas[vertex]))
-        return read_rows(spark, self._place(marker.attempt, vertex), files, schema)
+        place = self._place(marker.attempt, vertex)
+        if marker.by_spark:
+            return self._spark_files.read(spark, place, [one.file for one in files], schema)
+        return read_rows(spark, place, files, schema)
 
     def damage(self, result: CommittedStage) -> str:
         marker = self._marker()
@@ -229,6 +269,7 @@ class ObjectStore:
         stages: Objects,
         *,
         claim_seconds: float = 30.0,
+        stage_format: StageFormat = StageFormat.ARROW,
         service: BlockingStageScheduler | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -238,6 +279,7 @@ class ObjectStore:
             objects: Of the store.
             stages: Of its results, which may be shared.
             claim_seconds: After which the claim of a driver that is not heard of runs out.
+            stage_format: Of what is written from now on.
             service: Decides about claims where objects are not made on a condition.
             sleep: Waits for claims that run out.
 
@@ -253,6 +295,7 @@ class ObjectStore:
             )
         self._service = service
         self._objects, self._stages = objects, stages
+        self._spark_files = SparkFiles(stages, stage_format)
         self._seconds = claim_seconds
         self._sleep = sleep
         self._when_lost: Callable[[StoreLostError], None] | None = None
@@ -316,7 +359,7 @@ class ObjectStore:
         return self._result(safe_name(name), fingerprint)
 
     def _result(self, folder: str, fingerprint: str) -> ObjectResult:
-        return ObjectResult(self._stages, folder, fingerprint, self._claim.check)
+        return ObjectResult(self._stages, folder, fingerprint, self._claim.check, self._spark_files)
 
     @contextlib.contextmanager
     def computing(self, name: str, fingerprint: str, *, stopped: threading.Event | None = None) -> Iterator[None]:
@@ -402,6 +445,9 @@ class ObjectStore:
                     self._objects.delete([one.key])
             for keys in sinks.values():
                 self._forget_checkpoint(keys)
+            for one in self._objects.list("seams/"):
+                if one.key.endswith(".json") and _is_seam(self._objects.get(one.key)):
+                    self._objects.delete([one.key])
             self._stages.delete([self._pins])
             self.clean_up()
 
@@ -475,6 +521,13 @@ def _lock(folder: str, fingerprint: str) -> str:
 
 def _adopted(sink: str) -> str:
     return f"live/{safe_name(sink)}/adopted.json"
+
+
+def _is_seam(found: Found | None) -> bool:
+    try:
+        return found is not None and "arrivalMillis" in json.loads(found.data)
+    except (ValueError, TypeError):
+        return False
 
 
 def _token(data: bytes) -> int:

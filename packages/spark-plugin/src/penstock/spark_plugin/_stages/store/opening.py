@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.spark_plugin._stages.store.formats import StageFormat
 from penstock.spark_plugin._stages.store.names import store_folder
 from penstock.spark_plugin.errors import PipelineDefinitionError, StoreUnusableError
 
@@ -32,8 +33,10 @@ _AWS = (
     "webIdentityTokenFile",
 )
 _CLAIM_SECONDS = "claimSeconds"
-OPTIONS = (*_AWS, _CLAIM_SECONDS)
-"""Of a store on S3."""
+_STAGE_FORMAT = "stageFormat"
+_OF_ALL = (_CLAIM_SECONDS, _STAGE_FORMAT)
+OPTIONS = (*_AWS, *_OF_ALL)
+"""Of a store on S3; the last two of any that is by URL."""
 _DEFAULT_CLAIM_SECONDS = 30.0
 _LEAST_CLAIM_SECONDS = 1.0
 
@@ -45,6 +48,7 @@ class StorePlace:
     store: "Path | Place"
     stages: "Path | Place | None"
     claim_seconds: float = field(default=_DEFAULT_CLAIM_SECONDS)
+    stage_format: StageFormat = StageFormat.ARROW
 
     @classmethod
     def parse(
@@ -57,13 +61,16 @@ class StorePlace:
             PipelineDefinitionError: An option is wrong, or cannot act there.
         """
         given = _known(options or {}, site)
-        seconds = _seconds(given.pop(_CLAIM_SECONDS, None), site)
+        of_all = {name: given.pop(name) for name in _OF_ALL if name in given}
+        seconds = _seconds(of_all.get(_CLAIM_SECONDS), site)
         places = [None if one is None else _place(one, given, site) for one in (store, stages)]
         assert places[0] is not None
+        if isinstance(places[0], Path):
+            given |= of_all
         if given and _kind(places[0]) != "s3":
             what = "is a folder" if isinstance(places[0], Path) else "is none"
             raise PipelineDefinitionError(
-                f"{site}: store_options {', '.join(map(repr, given))} act on a store on s3://, and "
+                f"{site}: store_options {', '.join(map(repr, sorted(given)))} act on a store on s3://, and "
                 f"store={_shown(store, places[0])!r} {what}: leave them out"
             )
         if places[1] is not None and _kind(places[0]) != _kind(places[1]):
@@ -71,7 +78,12 @@ class StorePlace:
                 f"{site}: store={_shown(store, places[0])!r} and stages={_shown(stages, places[1])!r}: give two "
                 "folders, two places on s3://, or two that the stage scheduler decides about"
             )
-        return cls(store=places[0], stages=places[1], claim_seconds=seconds)
+        return cls(
+            store=places[0],
+            stages=places[1],
+            claim_seconds=seconds,
+            stage_format=_format(of_all.get(_STAGE_FORMAT, StageFormat.ARROW), site),
+        )
 
     def open(self, service: "BlockingStageScheduler | None" = None) -> "PipelineStore":
         """The store; nothing is held yet. `service` decides who may write where the file system cannot.
@@ -95,7 +107,7 @@ class StorePlace:
             objects = S3Objects(self.store)
             try:
                 stages = objects.below("stages") if self.stages is None else S3Objects(self.stages)
-                return ObjectStore(objects, stages, claim_seconds=self.claim_seconds)
+                return ObjectStore(objects, stages, claim_seconds=self.claim_seconds, stage_format=self.stage_format)
             except BaseException:
                 objects.close()
                 raise
@@ -112,7 +124,9 @@ class StorePlace:
             stages = objects.below("stages") if self.stages is None else FileObjects(self.stages)
         except (OSError, ValueError) as error:
             raise StoreUnusableError(store.shown, f"Arrow cannot open it: {error}") from error
-        return ObjectStore(objects, stages, claim_seconds=self.claim_seconds, service=service)
+        return ObjectStore(
+            objects, stages, claim_seconds=self.claim_seconds, stage_format=self.stage_format, service=service
+        )
 
 
 def _kind(place: "Path | Place") -> str:
@@ -152,6 +166,15 @@ def _known(options: Mapping[str, str], site: str) -> dict[str, str]:
             raise PipelineDefinitionError(f"{site}: store_options has no option {name!r}: {cure}")
         found[names[name.lower()]] = str(text)
     return found
+
+
+def _format(text: str, site: str) -> StageFormat:
+    try:
+        return StageFormat(text.lower())
+    except ValueError:
+        raise PipelineDefinitionError(
+            f"{site}: store_options: {_STAGE_FORMAT}={text!r} must be arrow, spark or auto"
+        ) from None
 
 
 def _seconds(text: str | None, site: str) -> float:

@@ -110,6 +110,13 @@ def read_rows(spark: SparkSession, place: Place, files: Sequence[WrittenFile], s
     return spark.read.format(_FORMAT).schema(schema).options(**options, **dict(place.options)).load()
 
 
+def rows_of(place: Place, file: str) -> int:
+    """How many rows a file in a folder has, by its footer."""
+    system, folder = place.open()
+    with system.open_input_file(f"{folder}/{file}") as opened:
+        return int(pq.read_metadata(opened).num_rows)
+
+
 def _arrow_schema(schema: StructType) -> pa.Schema:
     for column in schema:
         try:
