@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,6 +52,8 @@ class StageBuilder:
         self._dams: set[tuple[str, str]] = set()
         self._keeps = True
         self._given: list[Given] = []
+        self._read: dict[str, list[DataFrame]] = {}
+        self._asked: Counter[str] = Counter()
         self.warnings: list[str] = []
         """What was found in the functions of live stages that should be declared, and in what sources hold."""
         self.kept: dict[str, list[Kept]] = {}
@@ -61,6 +64,8 @@ class StageBuilder:
         """A builder of the same run that looks at the sources anew, but for those of the pinned results."""
         one = StageBuilder(self._declared, self._plan, self._spark, self.store, pins)
         one.warnings, one._dams = self.warnings, self._dams
+        # What has not changed is kept in memory once: Spark knows some results by their DataFrame alone.
+        one._read = self._read
         return one
 
     def check(self, stage: Stage, sink: str) -> None:
@@ -188,6 +193,7 @@ class StageBuilder:
         """What a live sink's function gives, and the committed results that it was made with."""
         with self._lock:
             self._given = []
+            self._asked.clear()
             writer = self.writer(stage, sink, {})
             return writer, self._given
 
@@ -265,8 +271,16 @@ class StageBuilder:
             frame = order(frame)
         if not reader.bounded and self._keeps:
             # Every micro-batch reads it: from memory that takes less than half of the time.
-            frame = self._keyed(frame, self._declared[vertex].keys, folder).persist()
-            self.kept.setdefault(reader.id, []).append(Kept(frame, f"{folder.location} {vertex}"))
+            result = folder.committed()
+            # One that was lost and computed anew has other files.
+            name = f"{folder.location} {vertex} {result.seconds if result is not None else 0}"
+            frames = self._read.setdefault(name, [])
+            self._asked[name] += 1
+            if len(frames) < self._asked[name]:
+                # One for each that reads it in a query: their columns are told apart by it.
+                frames.append(self._keyed(frame, self._declared[vertex].keys, folder))
+            frame = frames[self._asked[name] - 1].persist()
+            self.kept.setdefault(reader.id, []).append(Kept(frame, name))
         result = folder.committed() if not folder.shows_size else None
         if result is not None and result.size_bytes <= self._jobs.broadcast_bytes():
             # What Spark itself does with files of that size.
