@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -48,7 +48,8 @@ def driver(folder: Path, name: str, endpoint: str) -> Iterator[subprocess.Popen[
     try:
         yield process
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended, and was seen to
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
