@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -385,9 +386,38 @@ async def test_an_answer_without_end_does_not_fill_the_memory(monkeypatch: pytes
     monkeypatch.setattr("penstock.aws._http_connection.MAX_BODY_BYTES", 100_000)
     chunk = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
     endless = always(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", *[chunk] * 50)
-    async with serving(endless) as server, connected(server) as connection:
+    async with serving(endless) as server, connected(server) as connection, asyncio.timeout(10):
         with pytest.raises(HttpConnectionError, match="longer than 100000 bytes"):
             await connection.request(REQUEST, [b"{}"])
+
+
+@pytest.mark.parametrize(
+    ("begun", "more"),
+    [(b"2\r\n{}\r\n0\r\nx-kind: ", b"x"), (b"2\r\n{}\r\n0\r\n", b"x-kind: more\r\n"), (b"2;kind=", b"x")],
+    ids=["trailer", "trailers", "chunk extension"],
+)
+async def test_what_comes_beside_a_body_has_an_end(begun: bytes, more: bytes) -> None:
+    """As its head does: the call fails, instead of waiting while the parser keeps it."""
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    endless = always(head + begun, *[more * (64_000 // len(more))] * 300)
+    async with serving(endless) as server, connected(server) as connection, asyncio.timeout(10):
+        with pytest.raises(HttpConnectionError, match="comes beside its body"):
+            await connection.request(REQUEST, [b"{}"])
+
+
+async def test_a_body_in_very_small_chunks_takes_no_more_memory_than_its_bytes() -> None:
+    """An object for each would take twenty times as much."""
+    chunks = b"2\r\n{}\r\n" * 200_000
+    answer = always(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunks, b"0\r\n\r\n")
+    async with serving(answer) as server, connected(server) as connection:
+        tracemalloc.start()
+        try:
+            body = (await connection.request(REQUEST, [b"{}"])).body
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert body == b"{}" * 200_000
+    assert most < 5_000_000
 
 
 async def test_a_trailer_is_no_header() -> None:

@@ -242,6 +242,14 @@ def test_an_endless_head_is_refused(wire: Wire, head: bytes) -> None:
     assert isinstance(error, SubscriptionConnectionError)
 
 
+@pytest.mark.parametrize("trailers", [b"a: " + b"x" * 100_000, b"a: b\r\n" * 100_000], ids=["one", "many"])
+def test_endless_trailers_are_refused(wire: Wire, trailers: bytes) -> None:
+    """Before they fill the memory; events before them may have to be read again."""
+    begun = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(events([0, 0]), [])[: -len(b"\r\n")]
+    _, error = wire.read([begun, *pieces(trailers, list(range(0, len(trailers), 1000)))])
+    assert isinstance(error, SubscriptionConnectionError)
+
+
 @pytest.mark.parametrize("status", [101, 204, 302, 304])
 def test_any_other_status_is_a_refusal(wire: Wire, status: int) -> None:
     """A redirection is not followed, and an answer without a body is no subscription."""

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -204,6 +205,28 @@ def test_links_in_place_of_a_stores_own_files_are_not_written_through(store: Sta
     with pytest.raises(StoreUnusableError):
         store.__enter__()
     assert untouched(outside)
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_link_that_comes_while_a_file_is_replaced_is_not_written_through(
+    store: StageStore, outside: Path, monkeypatch: pytest.MonkeyPatch, link: Callable[[Path, Path], None]
+) -> None:
+    """Between the removal of what had the name and the making of the file: an error, whichever kind of link it is."""
+    precious, unlink = outside / "precious", Path.unlink
+    store.pin(RunPins(pipeline="p", store="s"))
+
+    def plant(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=missing_ok)
+        if path.parent.name == ".pins":
+            link(precious, path)
+
+    before = precious.read_text()
+    monkeypatch.setattr(Path, "unlink", plant)
+    with pytest.raises(OSError, match="exists"):
+        store.pin(RunPins(pipeline="q", store="s"))
+    monkeypatch.undo()
+    assert precious.read_text() == before
+    assert store.pins() == RunPins(pipeline="p", store="s")
 
 
 def test_two_names_never_share_a_folder(tmp_path: Path) -> None:

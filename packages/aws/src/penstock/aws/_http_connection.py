@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 import httptools
 
 _MAX_HEAD_BYTES = 64 * 1024
+_SMALL_PART_BYTES = 1024
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Of an answer: GetRecords, the largest of all that are asked for, gives 10 MiB, a third more in JSON."""
 # What is small in one packet with the head; a copy of what is large costs more than another call of the kernel.
@@ -64,8 +65,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_head_read = False
         self._is_kept_alive = False
         self._headers: dict[str, str] = {}
-        self._body: list[bytes] = []
+        self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
+        self._beside_bytes = 0
 
     @property
     def is_open(self) -> bool:
@@ -119,6 +121,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.abort()
             return
         self._received_bytes += nbytes
+        before = self._body_bytes
         try:
             self._parser.feed_data(self._buffer[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -126,6 +129,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             if not self._is_head_read and self._received_bytes > _MAX_HEAD_BYTES:
                 self._fail("the answer's head is too long")
+                return
+            # Of trailers and what chunks say of themselves: the parser keeps it until it ends.
+            self._beside_bytes = 0 if self._body_bytes > before else self._beside_bytes + nbytes
+            if self._beside_bytes > _MAX_HEAD_BYTES:
+                self._fail("the answer has no end: too much comes beside its body")
             elif self._body_bytes > MAX_BODY_BYTES:
                 self._body.clear()
                 self._fail(f"the answer is longer than {MAX_BODY_BYTES} bytes")
@@ -151,8 +159,15 @@ class HttpConnection(asyncio.BufferedProtocol):
     def on_body(self, body: bytes) -> None:
         """See httptools."""
         self._body_bytes += len(body)
-        if self._body_bytes <= MAX_BODY_BYTES:
+        if self._body_bytes > MAX_BODY_BYTES:
+            return
+        if len(body) >= _SMALL_PART_BYTES:
             self._body.append(body)
+        elif self._body and isinstance(self._body[-1], bytearray):
+            # An object for each of very small chunks would take twenty times as much as they hold.
+            self._body[-1] += body
+        else:
+            self._body.append(bytearray(body))
 
     def on_message_complete(self) -> None:
         """See httptools."""

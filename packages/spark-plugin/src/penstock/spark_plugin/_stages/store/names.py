@@ -87,7 +87,8 @@ def as_url(path: Path) -> str:
 def open_own(path: Path) -> IO[str]:
     """Open a file to write, in place of what has its name; what a link with that name points to stays as it is."""
     path.unlink(missing_ok=True)
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o666), "w")
+    # Exclusive: whoever puts a link of any kind in its place meanwhile is an error, and nothing is written through it.
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w")
 
 
 def open_lock(path: Path) -> IO[str]:
