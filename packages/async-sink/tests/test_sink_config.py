@@ -36,6 +36,28 @@ def test_a_wrong_limit_is_an_error_that_names_it(option: str, options: dict[str,
     assert caught.value.option == option
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"request_timeout": 2}, "request_timeout: 2 must be a timedelta, such as timedelta(seconds=2)"),
+        ({"max_time_in_buffer": "5s"}, "max_time_in_buffer: '5s' must be a timedelta, such as timedelta(seconds=2)"),
+        ({"retry_backoff_base": 1}, "retry_backoff_base: 1 must be a timedelta, such as timedelta(seconds=2)"),
+        (
+            {"retry_backoff_maximum": 1.5},
+            "retry_backoff_maximum: 1.5 must be a timedelta, such as timedelta(seconds=2)",
+        ),
+        ({"time_to_live": 9}, "time_to_live: 9 must be a timedelta, such as timedelta(seconds=2)"),
+        ({"max_block_time": 9}, "max_block_time: 9 must be a timedelta, such as timedelta(seconds=2)"),
+        ({"max_batch_size": 1.5}, "max_batch_size: 1.5 must be a whole number"),
+    ],
+)
+def test_a_value_of_another_type_says_which_is_meant(options: dict[str, Any], message: str) -> None:
+    """Not a bare TypeError of a comparison."""
+    with pytest.raises(SinkOptionError) as caught:
+        AsyncSinkConfig(**options)
+    assert str(caught.value) == message
+
+
 def test_the_defaults_are_those_of_kinesis_data_streams() -> None:
     """Without options, the limits are those of the reference's Kinesis connector."""
     config = AsyncSinkConfig()

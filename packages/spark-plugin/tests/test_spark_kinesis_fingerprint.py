@@ -125,3 +125,16 @@ def test_a_stream_that_was_made_again_is_another(make_stream: Callable[[int], An
         lambda: kinesis_fingerprint(source.options(endingTimestamp=PAST)) not in (None, before),
         "it looks like the one before",
     )
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        {"flights": "TRIM_HORIZON", "trains": "latest"},
+        {"flights": "TRIM_HORIZON", "trains": {"shardId-000000000000": "LATEST"}},
+    ],
+)
+def test_a_read_that_begins_at_the_tip_of_one_of_its_streams_has_none(position: dict[str, Any]) -> None:
+    """It gives other records each time it is planned; nothing has to be asked for that."""
+    options = {"streamName": "flights,trains", "region": "us-east-1", "endingTimestamp": "2026-01-31T12:00:00Z"}
+    assert kinesis_fingerprint(options | {"initialPosition": json.dumps(position)}) is None

@@ -95,7 +95,8 @@ def test_what_is_for_services_needs_one(name: str) -> None:
 
 def test_glue_s_names_mean_what_they_do_there() -> None:
     """A consumer that is there already, the pace of reads, and what is told anyway."""
-    options = parse(fanoutConsumerARN=_ARN, idleTimeBetweenReadsInMs="50", emitConsumerLagMetrics="true")
+    told = {"emitConsumerLagMetrics": "true", "maxFetchTimeInMs": "1000"}
+    options = parse(fanoutConsumerARN=_ARN, idleTimeBetweenReadsInMs="50", **told)
     assert (options.record_publisher, options.efo_consumer_arn) == ("efo", {"s": _ARN})
     assert options == parse(
         **{"recordPublisher": "efo", "efoRegistration": "none", "efoConsumerArn.s": _ARN, "getRecordsInterval": "200ms"}

@@ -24,6 +24,16 @@ class Ordering(Enum):
 MEBIBYTE = 1024 * 1024
 
 
+_DURATIONS = (
+    "max_time_in_buffer",
+    "request_timeout",
+    "time_to_live",
+    "max_block_time",
+    "retry_backoff_base",
+    "retry_backoff_maximum",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AsyncSinkConfig:
     """Limits of a writer. The defaults are those of Kinesis Data Streams in FLIP-171's connectors.
@@ -84,11 +94,13 @@ class AsyncSinkConfig:
                 raise SinkOptionError(name, f"{value!r} must be a whole number")
             if value <= 0:
                 raise SinkOptionError(name, f"{value} must be more than 0")
-        for name in ("max_time_in_buffer", "request_timeout"):
+        for name in _DURATIONS:
             duration = getattr(self, name)
-            if not isinstance(duration, timedelta):
+            may_be_none = name in ("time_to_live", "max_block_time")
+            if not isinstance(duration, timedelta) and not (may_be_none and duration is None):
                 raise SinkOptionError(name, f"{duration!r} must be a timedelta, such as timedelta(seconds=2)")
-            if duration <= timedelta(0):
+        for name in ("max_time_in_buffer", "request_timeout"):
+            if (duration := getattr(self, name)) <= timedelta(0):
                 raise SinkOptionError(name, f"{duration} must be more than 0")
         if self.max_buffered_requests <= self.max_batch_size:
             raise SinkOptionError(
