@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -81,6 +82,41 @@ def test_a_scheduler_acknowledges_nothing_behind_damaged_files(
         log = service.errors.read_text()
         assert "another process has changed it: restore a whole copy of it, and start anew" in log
         assert "Traceback" not in log
+
+
+def test_a_scheduler_on_a_full_disk_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
+    """Jobs are refused while there is no room, without a word of where; then there is some, and all that were taken."""
+    file = tmp_path / "kept-here.sqlite"
+    taken, refused = [], []
+    with running("stage-scheduler", tmp_path, STORE=str(file), TOKEN=TOKEN) as service:
+        methods = {method.name: path_of(method) for method in service.methods}
+
+        def submit(job_id: str) -> tuple[grpc.StatusCode, str]:
+            graph = pb.JobGraph(name="g" * 20_000)
+            graph.vertices.add(name="only", kind=pb.VERTEX_KIND_SOURCE, parallelism=1)
+            return ask(channel, methods["Submit"], pb.SubmitRequest(job_id=job_id, graph=graph).SerializeToString())
+
+        pid = service.process.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        with raw_channel(service.address) as channel:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (300_000, before[1]))
+            for number in range(30):
+                code, words = submit(f"job-{number}")
+                (taken if code is grpc.StatusCode.OK else refused).append(f"job-{number}")
+                if code is not grpc.StatusCode.OK:
+                    assert code is grpc.StatusCode.INTERNAL
+                    assert not any(inside in words for inside in INSIDE), words
+            assert taken
+            assert refused
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+            assert submit("with-room") == (grpc.StatusCode.OK, "")
+        service.process.process.kill()
+        service.process.process.wait(DEADLINE)
+    again = running("stage-scheduler", tmp_path, STORE=str(file), TOKEN=TOKEN)
+    with again as service, raw_channel(service.address) as channel:
+        for job_id in [*taken, "with-room"]:
+            asked = pb.GetJobRequest(job_id=job_id).SerializeToString()
+            assert ask(channel, methods["GetJob"], asked) == (grpc.StatusCode.OK, "")
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
