@@ -477,6 +477,16 @@ async def test_a_service_has_a_number_for_callers_of_whom_the_file_says_none(fil
         ServerSettings(calls_at_once=0)
 
 
+async def test_calls_that_are_refused_by_their_rate_are_not_open(file: Path) -> None:
+    """However many there were."""
+    put(file, FILE.replace('jobs = ["orders"', 'calls_at_once = 2\ncalls_per_second = 0.1\njobs = ["orders"'))
+    async with serving(file) as (server, _), calling(server.address, ORDERS) as stub:
+        request = pb.GetJobRequest(job_id="orders")
+        await stub.GetJob(request, timeout=DEADLINE)
+        for _ in range(5):
+            assert "calls more often than 0.1 times" in (await refusal(stub.GetJob(request, timeout=DEADLINE)))[1]
+
+
 async def test_calls_that_wait_for_their_turn_count_as_open(file: Path) -> None:
     """Otherwise as many as one likes would wait with their messages."""
     limits = 'calls_at_once = 3\ncalls_per_second = 0.5\njobs = ["orders"'
