@@ -8,10 +8,12 @@ from pathlib import Path
 import grpc
 import pytest
 import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
 from penstock.rpc import (
+    ClientSecurity,
     ClientSettings,
     GrpcServer,
     RpcOptionError,
@@ -148,3 +150,32 @@ def test_an_endpoint_that_is_none_is_refused_before_grpc_makes_something_of_it(e
         settings()
     assert settings("--endpoint", "[::1]:50051").endpoint == "[::1]:50051"
     assert settings("--endpoint", "dns:///host:1").endpoint == "dns:///host:1"
+
+
+async def test_an_authority_needs_no_file_and_a_certificate_no_host(tmp_path: Path) -> None:
+    """As for readers on executors: they come at addresses that nobody knew, and their callers have no such file."""
+    authority = trustme.CA()
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    issued = authority.issue_cert("readers")
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    settings = ServerSettings(security=ServerSecurity(certificate_file=certificate, private_key_file=key))
+    pem = authority.cert_pem.bytes()
+    async with GrpcServer(settings, register=[], service_names=[]) as server:
+
+        async def check(security: ClientSecurity) -> object:
+            async with open_aio_channel(server.address, security) as channel:
+                request = health_pb2.HealthCheckRequest()
+                return (await health_pb2_grpc.HealthStub(channel).Check(request, timeout=20)).status
+
+        serving = health_pb2.HealthCheckResponse.SERVING
+        assert await check(ClientSecurity(ca_certificates=pem, server_name="readers")) == serving
+        for wrong in (
+            ClientSecurity(ca_certificates=pem),
+            ClientSecurity(ca_certificates=pem, server_name="others"),
+            ClientSecurity(ca_certificates=trustme.CA().cert_pem.bytes(), server_name="readers"),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await check(wrong)
+    with pytest.raises(RpcOptionError, match="ca_certificates"):
+        ClientSecurity(ca_certificates=pem, ca_file=certificate)
