@@ -110,9 +110,9 @@ async def test_records_with_schemas_of_the_glue_schema_registry_are_decoded(monk
             aws_access_key_id="test",
             aws_secret_access_key="test",
         )
-        glue.create_registry(RegistryName="shop")
+        glue.create_registry(RegistryName="console")
         made = glue.create_schema(
-            RegistryId={"RegistryName": "shop"},
+            RegistryId={"RegistryName": "console"},
             SchemaName="flights",
             DataFormat="AVRO",
             Compatibility="NONE",

@@ -248,10 +248,10 @@ def test_tail_decodes_records_with_schemas_of_the_glue_schema_registry(
             aws_access_key_id="test",
             aws_secret_access_key="test",
         )
-        glue.create_registry(RegistryName="shop")
+        glue.create_registry(RegistryName="tail")
         fields = [{"name": "origin", "type": "string"}, {"name": "seen", "type": "bytes"}]
         made = glue.create_schema(
-            RegistryId={"RegistryName": "shop"},
+            RegistryId={"RegistryName": "tail"},
             SchemaName="flights",
             DataFormat="AVRO",
             Compatibility="NONE",
