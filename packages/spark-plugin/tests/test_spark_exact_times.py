@@ -30,7 +30,7 @@ def bounds(begin: str, end: str) -> Bounds:
 def test_no_record_is_before_and_behind_a_time(micros: int) -> None:
     """A read that ends at a time and one that begins there have each whole millisecond on one side."""
     time = (EPOCH + timedelta(microseconds=micros)).isoformat()
-    before, begin = bounds("TRIM_HORIZON", time).before_micros, bounds(time, time).after.timestamp_millis
+    before, begin = bounds("TRIM_HORIZON", time).before_micros, bounds(time, time).after["s"].timestamp_millis
     assert before == micros
     assert begin == -(-micros // 1000)
 

@@ -117,12 +117,11 @@ class FleetShardReader:
 
     @property
     def deaggregates(self) -> bool | None:
-        """See `ShardReader.deaggregates`."""
+        """See `ShardReader.deaggregates`; while no reader is there, as they were last: tasks read from Kinesis then."""
         readers = (self._readers.get(member.endpoint) for member in self._members.served())
-        told = {reader.deaggregates for reader in readers if reader is not None}
-        if told:
-            self._deaggregates = told.pop() if len(told) == 1 else None
-        # While none is there, what they said last: tasks read from Kinesis itself then.
+        said = {reader.deaggregates for reader in readers if reader is not None}
+        if said:
+            self._deaggregates = said.pop() if len(said) == 1 else None
         return self._deaggregates
 
     @property
@@ -463,6 +462,8 @@ class FleetShardReader:
         """Take in the readers that have joined, and let those go that are gone."""
         if self._membership is None:
             return
+        # Of those that may be gone in a moment.
+        self._deaggregates = self.deaggregates
         there = list(self._membership())
         now = self._clock()
         gone = [endpoint for endpoint in self._readers if endpoint not in there]
