@@ -263,7 +263,7 @@ def test_tail_decodes_records_with_schemas_of_the_glue_schema_registry(
         done = run(emulator, tmp_path, "tail", "orders", "--from", "TRIM_HORIZON", "--count", "3", "--format", "glue")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["data"] for row in rows] == [{"origin": "EWR", "seen": "AP8="}] * 2 + ["plain"]
-    assert [row.get("schema") for row in rows] == ["shop/flights/1"] * 2 + [None]
+    assert [row.get("schema") for row in rows] == ["tail/flights/1"] * 2 + [None]
     assert "SchemaDecodeError: a record cannot be decoded: it has no header" in rows[2]["problem"]
 
 
