@@ -61,6 +61,14 @@ def signals() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
+@pytest.fixture(autouse=True)
+def stays_classic() -> Iterator[None]:
+    """A test that lets this process make sessions of Spark Connect for good would fail those behind it: it fails."""
+    yield
+    left = os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+    assert left is None, "make the session by pyspark.sql.connect.session.SparkSession, and set this for the test alone"
+
+
 @pytest.fixture(scope="session")
 def span_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where Spark's processes leave their spans."""

@@ -190,6 +190,8 @@ def live():
 
 def test_the_definitions_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they stand there: a streaming table, a temporary view, a sink, and a materialised view in SQL."""
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
     page = (Path(__file__).parents[3] / "docs" / "pages" / "how-to" / "sql.md").read_text()
     [code] = re.findall(
         r"<!-- not run: by spark-pipelines[^>]*-->\n```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE
@@ -216,7 +218,8 @@ def test_the_definitions_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Mon
         with connect_server(tmp_path) as url:
             done = run_pipeline(url, tmp_path)
             assert done.returncode == 0, done.stdout + done.stderr
-            remote = SparkSession.builder.remote(url).create()
+            # Not by `SparkSession.builder.remote`, which lets this process make sessions of Connect for good.
+            remote: Any = ConnectSession.builder.remote(url).getOrCreate()
             try:
                 assert sorted(map(tuple, remote.table("by_origin").collect())) == [("FRA", 2), ("LHR", 1)]
             finally:
