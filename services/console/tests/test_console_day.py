@@ -53,6 +53,7 @@ async def test_five_minutes_keep_their_largest_value_for_a_day(tmp_path: Path) -
     async with DayHistory(file, wall_clock=clock, sleep=_never) as day:
         day.add({LAG: 3.0})
         day.add({LAG: 7.0})
+        day.add({LAG: 5.0})
         day.add({LAG: None})
         assert day.values(LAG)[-1] == 7.0
         clock.now += SLOT_SECONDS
