@@ -108,7 +108,7 @@ class DeadLetters:
             return redrive(
                 path,
                 aws,
-                wanted=lambda one: one.kind == "kinesis" and one.stream == stream,
+                wanted=lambda one: one.stream == stream,
                 report=lambda _, words: why.update([words]),
             )
 
