@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import resource
 import socket
 import ssl
@@ -52,11 +53,11 @@ def running(folder: Path, **settings: str) -> Iterator[Service]:
 
 
 @contextmanager
-def running_with_token(folder: Path) -> Iterator[Service]:
+def running_with_token(folder: Path, **settings: str) -> Iterator[Service]:
     """The console with a token, in plain text, which may be asked by many; its log is looked at in the end."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with running(folder, TOKEN=TOKEN) as service:
+    with running(folder, TOKEN=TOKEN, **settings) as service:
         yield service
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     check_log(service)
@@ -68,7 +69,7 @@ def check_log(service: Service) -> None:
     assert TOKEN not in log
     assert EXPIRED not in log
     assert "Traceback" not in log
-    assert " ERROR " not in log
+    assert not re.search(r"^[-0-9:, ]+ERROR ", log, re.MULTILINE)
 
 
 def context_of(pki: Pki, own: str | None) -> ssl.SSLContext:

@@ -26,14 +26,20 @@ from console_tools import (
     rest_of,
     running_with_token,
 )
+from security_tools import running
 
-# What browsers may fill before it is known who they are.
-STRANGERS_BYTES = 32 * MIB
+# What browsers may fill by bodies that nobody wants, whoever they are.
+BODIES_BYTES = 32 * MIB
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    with running_with_token(tmp_path_factory.mktemp("console")) as service:
+    folder = tmp_path_factory.mktemp("console")
+    # Forms of actions are read where there is a service for them.
+    with (
+        running("stage-scheduler", folder) as stages,
+        running_with_token(folder, STAGES_ENDPOINT=f"127.0.0.1:{stages.port}") as service,
+    ):
         yield service
 
 
@@ -112,8 +118,9 @@ def test_what_is_too_large_is_refused(service: Service):
     own = {"Sec_Fetch_Site": "same-origin", "Content_Type": "application/x-www-form-urlencoded"}
     zeros = gzip.compress(b"token=" + b"0" * (64 * MIB))
     for body, more in ((b"token=" + b"x" * 100_000, {}), (zeros, {"Content_Encoding": "gzip"})):
-        status, _, _ = ask(service, "/login", method="POST", body=body, **own, **more)
-        assert status == 413
+        for path, token in (("/login", {}), ("/actions/resume", {"Authorization": f"Bearer {TOKEN}"})):
+            status, _, _ = ask(service, path, method="POST", body=body, **own, **more, **token)
+            assert status == 413
     large = b"x" * MIB
     for sent in (
         b"GET /" + large + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
@@ -135,9 +142,9 @@ def test_what_is_too_large_is_refused(service: Service):
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/login", "/actions/release", "/nothing"])
-@pytest.mark.parametrize("token", [None, "a-guess-of-this-test"], ids=["no token", "wrong token"])
-def test_bodies_of_strangers_do_not_fill_the_memory(service: Service, path: str, token: str | None):
-    """Six of 64 MiB at once: refused unread, or read and dropped; who is in is answered meanwhile."""
+@pytest.mark.parametrize("token", [None, "a-guess-of-this-test", TOKEN], ids=["no token", "wrong token", "token"])
+def test_large_bodies_do_not_fill_the_memory(service: Service, path: str, token: str | None):
+    """Six of 64 MiB at once: refused unread, or read and dropped; the others are answered meanwhile."""
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nContent-Length: {64 * MIB}\r\n"
     head += "" if token is None else f"Authorization: Bearer {token}\r\n"
     part, before, most = b"x" * MIB, service.resident_bytes(), 0
@@ -156,7 +163,7 @@ def test_bodies_of_strangers_do_not_fill_the_memory(service: Service, path: str,
                     strangers.remove(stranger)
             most = max(most, service.resident_bytes())
         assert answers(service)
-    assert most - before < STRANGERS_BYTES
+    assert most - before < BODIES_BYTES
 
 
 def test_no_text_of_a_browser_begins_a_line_of_the_log(service: Service):
@@ -179,10 +186,15 @@ def test_no_text_of_a_browser_begins_a_line_of_the_log(service: Service):
 
 
 def test_slow_browsers_are_ended(service: Service):
-    """Some say nothing, or half of a head or a form, or a byte of it now and then; the others are answered."""
-    form = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nContent-Length: 5000\r\n"
-    form += b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken="
+    """Some say nothing, or half of a head or a form, or a byte of it now and then, with a token or without one."""
+    rest = b"Host: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nContent-Length: 5000\r\n"
+    rest += b"Content-Type: application/x-www-form-urlencoded\r\n"
+    form = b"POST /login HTTP/1.1\r\n" + rest + b"\r\ntoken="
+    token = f"Authorization: Bearer {TOKEN}\r\n".encode()
+    action = b"POST /actions/resume HTTP/1.1\r\n" + rest + token + b"\r\nstream="
     kinds = {"silent": b"", "half": HEAD, "dripping": HEAD, "half form": form, "dripping form": form}
+    kinds |= {"half, token": HEAD + token, "dripping, token": HEAD + token}
+    kinds |= {"half form, token": action, "dripping form, token": action}
     deadline = time.monotonic() + 45
     with ExitStack() as stack:
         slow = {name: stack.enter_context(connect(service)) for name in kinds}
@@ -206,5 +218,6 @@ def test_slow_browsers_are_ended(service: Service):
                 said[name] += part
                 if not part:
                     del slow[name]
-    assert {name for name, text in said.items() if text.startswith(b"HTTP/1.1 408")} >= {"half form"}
+    ended = {name for name, text in said.items() if text.startswith(b"HTTP/1.1 408")}
+    assert ended >= {"half form", "half form, token"}
     assert answers(service)
