@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
@@ -26,6 +27,10 @@ BUSY = 0.4
 BUSY_WORKERS = 2
 # What a machine of CI may not have, and nobody can install: the only reasons for which tests are skipped there.
 MISSING = ("this machine has no IPv6", "needs a name space of its own")
+
+# What the tests of a package share is imported by its name, which no other folder has: pytest imports each test file by
+# itself.
+sys.path.extend(str(folder) for folder in Path(__file__).parent.glob("*/*/tests"))
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("usual", deadline=None)

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from security_tools import DEADLINE, TOKEN, Pki, Service, connect, environment_of
-
+from integration_tests.security_tools import DEADLINE, TOKEN, Pki, Service, connect, environment_of
 from penstock.rpc.testing import service_process
 
 __all__ = [

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from dockerfiles import Image, read_image
+
+from integration_tests.dockerfiles import Image, read_image
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "deploy" / "compose.yaml"

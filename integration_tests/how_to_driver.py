@@ -15,12 +15,13 @@ import time
 import traceback
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
-from docs_pages import BLOCK, name_of
 from pyspark.sql import SparkSession
 
+from integration_tests.docs_pages import BLOCK, name_of
 from penstock.spark_plugin import configure, ensure_java
 
 FLIGHTS = [
@@ -35,10 +36,11 @@ STREAMS = {"flights": 2, "delays": 1, "returns": 1}
 ENDPOINT = os.environ["AWS_ENDPOINT_URL_KINESIS"]
 
 
-def control(method: str, path: str) -> dict:
+def control(method: str, path: str) -> dict[str, Any]:
     request = urllib.request.Request(f"{ENDPOINT}/_emulator/{path}", method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.loads(answer.read() or b"{}")
+        found: dict[str, Any] = json.loads(answer.read() or b"{}")
+        return found
 
 
 def seed() -> None:
@@ -49,7 +51,7 @@ def seed() -> None:
         client.create_stream(StreamName=name, ShardCount=shards)
     for name in STREAMS:
         client.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1})
-    records = [
+    records: list[Any] = [
         {"Data": json.dumps(dict(zip(("flight", "origin", "minutes"), one, strict=True))).encode(), "PartitionKey": key}
         for number, one in enumerate(FLIGHTS)
         for key in (str(number),)
@@ -68,13 +70,13 @@ def clean_up(spark: SparkSession) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def run_page(page: Path, spark: SparkSession) -> dict:
+def run_page(page: Path, spark: SparkSession) -> dict[str, Any]:
     """Run all blocks of a page but those that are marked; what was printed, and how it ended."""
     seed()
     text = page.read_text()
     for name, address in json.loads(os.environ.get("PENSTOCK_HOW_TO_HOSTS", "{}")).items():
         text = text.replace(name, address)
-    namespace: dict = {"__name__": page.stem, "spark": spark}
+    namespace: dict[str, Any] = {"__name__": page.stem, "spark": spark}
     printed = io.StringIO()
     began = time.monotonic()
     error = ""

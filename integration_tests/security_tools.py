@@ -155,9 +155,9 @@ def ask(
     compression: grpc.Compression | None = None,
 ) -> tuple[grpc.StatusCode, str]:
     """Make a unary call with any bytes; its status and what was said of it."""
-    metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+    metadata = () if token is None else (("authorization", f"Bearer {token}"),)
     try:
-        channel.unary_unary(path)(content, timeout=timeout, metadata=metadata, compression=compression)
+        channel.unary_unary(path, None, None)(content, timeout=timeout, metadata=metadata, compression=compression)
     except grpc.RpcError as error:
         return error.code(), error.details() or ""
     return grpc.StatusCode.OK, ""
@@ -167,8 +167,8 @@ def stream(
     channel: grpc.Channel, path: str, contents: list[bytes], *, token: str | None = TOKEN, timeout: float = DEADLINE
 ) -> tuple[grpc.StatusCode, str]:
     """The same for a call that streams both ways; all answers are read."""
-    metadata = [] if token is None else [("authorization", f"Bearer {token}")]
-    call = channel.stream_stream(path)(iter(contents), timeout=timeout, metadata=metadata)
+    metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+    call = channel.stream_stream(path, None, None)(iter(contents), timeout=timeout, metadata=metadata)
     try:
         for _ in call:
             pass

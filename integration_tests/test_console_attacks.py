@@ -4,16 +4,14 @@ import gzip
 import http.client
 import re
 import socket
-import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from console_tools import (
+from integration_tests.console_tools import (
     DEADLINE,
     HEAD,
     MIB,
@@ -26,14 +24,14 @@ from console_tools import (
     rest_of,
     running_with_token,
 )
-from security_tools import running
+from integration_tests.security_tools import running
 
 # What browsers may fill by bodies that nobody wants, whoever they are.
 BODIES_BYTES = 32 * MIB
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("console")
     # Forms of actions are read where there is a service for them.
     with (
@@ -90,7 +88,7 @@ def service(tmp_path_factory):
         "websocket",
     ],
 )
-def test_a_connection_that_speaks_nonsense_ends_alone(service: Service, sent: bytes):
+def test_a_connection_that_speaks_nonsense_ends_alone(service: Service, sent: bytes) -> None:
     """Cut short or malformed, it gets an error or an end, and no word of what it sent or of the inside."""
     friend = http.client.HTTPConnection("127.0.0.1", service.port, timeout=DEADLINE)
     friend.request("GET", "/healthz")
@@ -112,14 +110,14 @@ def test_a_connection_that_speaks_nonsense_ends_alone(service: Service, sent: by
     assert answers(service)
 
 
-def test_what_is_too_large_is_refused(service: Service):
+def test_what_is_too_large_is_refused(service: Service) -> None:
     """Lines, headers, forms, forms that are small only while they are compressed: refused, and not kept in memory."""
     before = service.resident_bytes()
-    own = {"Sec_Fetch_Site": "same-origin", "Content_Type": "application/x-www-form-urlencoded"}
+    own: dict[str, Any] = {"Sec_Fetch_Site": "same-origin", "Content_Type": "application/x-www-form-urlencoded"}
     zeros = gzip.compress(b"token=" + b"0" * (64 * MIB))
     for body, more in ((b"token=" + b"x" * 100_000, {}), (zeros, {"Content_Encoding": "gzip"})):
         for path, token in (("/login", {}), ("/actions/resume", {"Authorization": f"Bearer {TOKEN}"})):
-            status, _, _ = ask(service, path, method="POST", body=body, **own, **more, **token)
+            status, _, _ = ask(service, path, method="POST", body=body, **{**own, **more, **token})
             assert status == 413
     large = b"x" * MIB
     for sent in (
@@ -143,7 +141,7 @@ def test_what_is_too_large_is_refused(service: Service):
 
 @pytest.mark.parametrize("path", ["/healthz", "/login", "/actions/release", "/nothing"])
 @pytest.mark.parametrize("token", [None, "a-guess-of-this-test", TOKEN], ids=["no token", "wrong token", "token"])
-def test_large_bodies_do_not_fill_the_memory(service: Service, path: str, token: str | None):
+def test_large_bodies_do_not_fill_the_memory(service: Service, path: str, token: str | None) -> None:
     """Six of 64 MiB at once: refused unread, or read and dropped; the others are answered meanwhile."""
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nContent-Length: {64 * MIB}\r\n"
     head += "" if token is None else f"Authorization: Bearer {token}\r\n"
@@ -166,15 +164,15 @@ def test_large_bodies_do_not_fill_the_memory(service: Service, path: str, token:
     assert most - before < BODIES_BYTES
 
 
-def test_no_text_of_a_browser_begins_a_line_of_the_log(service: Service):
+def test_no_text_of_a_browser_begins_a_line_of_the_log(service: Service) -> None:
     """Whatever a path, a query, a header or a form may hold, with and without a token."""
     forged = "%0d%0a2026-01-01 ERROR forged%1b[2J%9b31m%e2%80%a8forged".replace(" ", "%20")
-    own = {"Sec_Fetch_Site": "same-origin", "Content_Type": "application/x-www-form-urlencoded"}
+    own: dict[str, Any] = {"Sec_Fetch_Site": "same-origin", "Content_Type": "application/x-www-form-urlencoded"}
     raw = b"\x1b[2J\x9bforged".decode("latin-1")
     with service.errors.open("rb") as log:
         log.seek(0, 2)
         for token in (None, TOKEN):
-            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+            headers: dict[str, Any] = {} if token is None else {"Authorization": f"Bearer {token}"}
             for path in (f"/stream?name={forged}", f"/job?id={forged}", f"/{forged}", f"/static/{forged}"):
                 assert ask(service, path, X_Forwarded_For=raw, User_Agent=raw, **headers)[0] < 500
             for path in ("/login", "/actions/release", "/actions/resume"):
@@ -185,7 +183,7 @@ def test_no_text_of_a_browser_begins_a_line_of_the_log(service: Service):
             assert b"\x1b" not in line
 
 
-def test_slow_browsers_are_ended(service: Service):
+def test_slow_browsers_are_ended(service: Service) -> None:
     """Some say nothing, or half of a head or a form, or a byte of it now and then, with a token or without one."""
     rest = b"Host: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nContent-Length: 5000\r\n"
     rest += b"Content-Type: application/x-www-form-urlencoded\r\n"

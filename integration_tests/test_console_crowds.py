@@ -1,16 +1,14 @@
 """Crowds in front of the console: many connections, many requests, and more than are allowed."""
 
 import http.client
-import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from console_tools import (
+from integration_tests.console_tools import (
     DEADLINE,
     HEAD,
     MOST_GROWTH_BYTES,
@@ -27,12 +25,12 @@ CONNECTIONS = 1_000
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with running_with_token(tmp_path_factory.mktemp("console")) as service:
         yield service
 
 
-def test_a_thousand_connections_leave_room_for_one_more(service: Service):
+def test_a_thousand_connections_leave_room_for_one_more(service: Service) -> None:
     """Each has asked for a page and begun the next request; one more browser is answered, and memory is bounded."""
     before = service.resident_bytes()
     asked = HEAD + b"\r\n" + HEAD
@@ -49,7 +47,7 @@ def test_a_thousand_connections_leave_room_for_one_more(service: Service):
     assert answers(service)
 
 
-def test_requests_without_end_hold_nobody_up(service: Service):
+def test_requests_without_end_hold_nobody_up(service: Service) -> None:
     """One browser sends a hundred thousand of them and reads no answer; others are answered, and memory is bounded."""
     before = service.resident_bytes()
     with connect(service) as flood:
@@ -63,7 +61,7 @@ def test_requests_without_end_hold_nobody_up(service: Service):
         assert service.resident_bytes() - before < MOST_GROWTH_BYTES / 2
 
 
-def test_more_connections_than_allowed_are_turned_away(tmp_path):
+def test_more_connections_than_allowed_are_turned_away(tmp_path: Path) -> None:
     """Those who are in stay in; those who come too late are closed, and get in when there is room."""
     with running(tmp_path, MAX_CONNECTIONS="5") as service, ExitStack() as stack:
         crowd = [stack.enter_context(connect(service)) for _ in range(8)]

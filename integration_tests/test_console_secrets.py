@@ -1,17 +1,14 @@
 """Secrets of the console are seen nowhere: in no log, no page, no output and no command line."""
 
 import os
-import sys
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
+from integration_tests.console_tools import DEADLINE, Service, ask, environment_of
 from penstock.emulator.testing import running_emulator
 from penstock.rpc.testing import service_process
-
-sys.path.append(str(Path(__file__).parent))
-
-from console_tools import DEADLINE, Service, ask, environment_of
 
 SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "planted/secret+0f1e2d3c4b5a6978",
@@ -28,7 +25,7 @@ sys.exit(main())
 """
 
 
-def test_no_secret_is_seen_of_the_console(tmp_path):
+def test_no_secret_is_seen_of_the_console(tmp_path: Path) -> None:
     """Its log at DEBUG, its pages, what it prints and its command line are searched; Kinesis and services are asked."""
     (tmp_path / "penstock_loud_console.py").write_text(_LOUD)
     guess = "planted-guess-1122334455"
@@ -63,8 +60,11 @@ def test_no_secret_is_seen_of_the_console(tmp_path):
                 for path in ("/", "/streams", "/jobs", "/nothing", "/logout"):
                     said.append(str(ask(service, path, Authorization=f"Bearer {one}")))
                 form = urlencode({"token": one}).encode()
-                own = {"Sec_Fetch_Site": "same-origin", "Content_Type": "application/x-www-form-urlencoded"}
-                said.append(str(ask(service, "/login", method="POST", body=form, **own)))
+                headers: dict[str, Any] = {
+                    "Sec_Fetch_Site": "same-origin",
+                    "Content_Type": "application/x-www-form-urlencoded",
+                }
+                said.append(str(ask(service, "/login", method="POST", body=form, **headers)))
             said.append(Path(f"/proc/{process.process.pid}/cmdline").read_text())
             assert process.terminate() == 0
             assert process.process.stdout is not None

@@ -2,16 +2,14 @@
 
 import http.client
 import ssl
-import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from console_tools import (
+from integration_tests.console_tools import (
     EXPIRED,
     HEAD,
     TOKEN,
@@ -51,12 +49,12 @@ POSTS = ("/logout", "/actions/release", "/actions/resume", "/", "/nothing")
 
 
 @pytest.fixture(scope="module")
-def pki(tmp_path_factory):
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return Pki(tmp_path_factory.mktemp("pki"))
 
 
 @pytest.fixture(scope="module")
-def locked(pki, tmp_path_factory):
+def locked(pki: Pki, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The console with mutual TLS and tokens, one of which has expired."""
     folder = tmp_path_factory.mktemp("locked")
     (folder / "tokens").write_text(f"# of these tests\n{TOKEN} {TOMORROW}\n{EXPIRED} {YESTERDAY}\n")
@@ -65,7 +63,7 @@ def locked(pki, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with running_with_token(tmp_path_factory.mktemp("console")) as service:
         yield service
 
@@ -73,11 +71,11 @@ def service(tmp_path_factory):
 @pytest.mark.parametrize(
     "token", [None, "guessed", TOKEN[:-1], TOKEN + "x", EXPIRED], ids=["none", "wrong", "cut", "longer", "expired"]
 )
-def test_no_route_is_open_without_a_valid_token(locked: Service, pki: Pki, token):
+def test_no_route_is_open_without_a_valid_token(locked: Service, pki: Pki, token: str | None) -> None:
     """Every page, file, form and name that is none refuses; health and the style tell nothing of what is behind."""
     context = context_of(pki, "client")
     assert ask(locked, "/", context=context, Authorization=f"Bearer {TOKEN}")[0] == 200
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    headers: dict[str, Any] = {} if token is None else {"Authorization": f"Bearer {token}"}
     for path in GETS:
         status, text, said = ask(locked, path, context=context, **headers)
         assert status == 303, path
@@ -101,14 +99,14 @@ def test_no_route_is_open_without_a_valid_token(locked: Service, pki: Pki, token
 
 
 @pytest.mark.parametrize("own", ["stranger", None])
-def test_only_browsers_of_the_authority_get_in(locked: Service, pki: Pki, own):
+def test_only_browsers_of_the_authority_get_in(locked: Service, pki: Pki, own: str | None) -> None:
     """A certificate of another authority, or none, ends the connection, whatever the token; health is no exception."""
     for path in ("/", "/healthz", "/login"):
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.BadStatusLine)):
             ask(locked, path, context=context_of(pki, own), Authorization=f"Bearer {TOKEN}")
 
 
-def test_plain_text_does_not_get_in(locked: Service, pki: Pki):
+def test_plain_text_does_not_get_in(locked: Service, pki: Pki) -> None:
     """Nothing of HTTP comes back, and the console goes on."""
     with connect(locked) as stranger:
         stranger.sendall(HEAD + f"Authorization: Bearer {TOKEN}\r\n\r\n".encode())
@@ -120,7 +118,7 @@ def test_plain_text_does_not_get_in(locked: Service, pki: Pki):
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
-def test_old_versions_of_tls_do_not_get_in(locked: Service, pki: Pki):
+def test_old_versions_of_tls_do_not_get_in(locked: Service, pki: Pki) -> None:
     """TLS 1.2 and 1.3 only."""
     context = context_of(pki, "client")
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -131,16 +129,16 @@ def test_old_versions_of_tls_do_not_get_in(locked: Service, pki: Pki):
         ask(locked, "/healthz", context=context)
 
 
-def test_a_browser_that_wants_tls_gets_nothing_from_a_plain_port(service: Service, pki: Pki):
+def test_a_browser_that_wants_tls_gets_nothing_from_a_plain_port(service: Service, pki: Pki) -> None:
     """It does not fall back to plain text; the console goes on for those who speak it."""
     with pytest.raises((ssl.SSLError, ConnectionError)):
         ask(service, "/", context=context_of(pki, None), Authorization=f"Bearer {TOKEN}")
     assert answers(service)
 
 
-def test_a_token_is_in_no_url_and_no_log(service: Service, locked: Service):
+def test_a_token_is_in_no_url_and_no_log(service: Service, locked: Service) -> None:
     """Not after a login, nor after what was sent above; where it is put into a URL it opens nothing."""
-    own = {"Sec_Fetch_Site": "same-origin", "Content_Type": "application/x-www-form-urlencoded"}
+    own: dict[str, Any] = {"Sec_Fetch_Site": "same-origin", "Content_Type": "application/x-www-form-urlencoded"}
     for where in ("/consumers", f"/?token={TOKEN}"):
         form = urlencode({"token": TOKEN, "next": where}).encode()
         status, text, said = ask(service, "/login", method="POST", body=form, **own)

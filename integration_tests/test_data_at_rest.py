@@ -2,12 +2,13 @@
 
 import os
 import stat
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
+from integration_tests.security_tools import CONTRACTS, TOKEN, ask, call_any, raw_channel, running
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink.gateway import Journal
 from penstock.efo_consumer import ShardPosition, SqliteCheckpointStore, StreamPositions
@@ -16,16 +17,16 @@ from penstock.operator_attributes import SqliteJobStore
 from penstock.proto.sink_gateway.v1.sink_gateway_pb2 import Entry
 from penstock.registration import SqliteLeaseStore
 
-sys.path.append(str(Path(__file__).parent))
-
-from security_tools import CONTRACTS, TOKEN, ask, call_any, raw_channel, running
-
 
 @pytest.fixture(autouse=True)
-def open_umask():
+def open_umask() -> Iterator[None]:
     before = os.umask(0)
     yield
     os.umask(before)
+
+
+def names_below(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*")]
 
 
 def shown(folder: Path) -> dict[str, str]:
@@ -35,7 +36,7 @@ def shown(folder: Path) -> dict[str, str]:
     return {str(path): oct(mode) for path in files if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077}
 
 
-async def test_the_registrys_leases_are_private(tmp_path):
+async def test_the_registrys_leases_are_private(tmp_path: Path) -> None:
     """In SQLite, with the files that belong to it."""
     store = SqliteLeaseStore(tmp_path / "registry.sqlite")
     await store.list()
@@ -43,7 +44,7 @@ async def test_the_registrys_leases_are_private(tmp_path):
     await store.close()
 
 
-def test_the_schedulers_jobs_are_private(tmp_path):
+def test_the_schedulers_jobs_are_private(tmp_path: Path) -> None:
     """In SQLite, with the files that belong to it."""
     store = SqliteJobStore(tmp_path / "stages.sqlite")
     store.load()
@@ -51,7 +52,7 @@ def test_the_schedulers_jobs_are_private(tmp_path):
     store.close()
 
 
-async def test_checkpoints_are_private(tmp_path):
+async def test_checkpoints_are_private(tmp_path: Path) -> None:
     """Of consumers without Spark, in SQLite."""
     store = SqliteCheckpointStore(tmp_path / "checkpoints.sqlite")
     claim = await store.claim("job", ["flights"], "me")
@@ -59,17 +60,17 @@ async def test_checkpoints_are_private(tmp_path):
     assert shown(tmp_path) == {}
 
 
-async def test_the_gateways_journal_is_private(tmp_path):
+async def test_the_gateways_journal_is_private(tmp_path: Path) -> None:
     """Accepted records before they are written, and those that were refused."""
     journal = Journal(tmp_path / "journal")
     await journal.append("kinesis", "flights", "client", 1, b"a batch")
     journal.reject("kinesis", "flights", "client", Entry(data=b"bad"), EntryFailure(0, "Poison", "no good"))
     await journal.close()
-    assert any("rejected" in path.name for path in tmp_path.rglob("*"))
+    assert [name for name in names_below(tmp_path) if "rejected" in name]
     assert shown(tmp_path) == {}
 
 
-def test_spilled_records_are_in_a_folder_that_nobody_else_enters(tmp_path):
+def test_spilled_records_are_in_a_folder_that_nobody_else_enters(tmp_path: Path) -> None:
     """The folder keeps others out, whatever the modes of its files."""
     spill = SpillFolder(1_000_000, tmp_path)
     assert stat.S_IMODE(spill.folder.stat().st_mode) == 0o700
@@ -77,7 +78,7 @@ def test_spilled_records_are_in_a_folder_that_nobody_else_enters(tmp_path):
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
-def test_no_name_that_a_client_sends_becomes_a_file_elsewhere(name, tmp_path):
+def test_no_name_that_a_client_sends_becomes_a_file_elsewhere(name: str, tmp_path: Path) -> None:
     """Every text of every message says to leave the folder; what the service has made are its own files."""
     home = tmp_path / "a" / "b" / "home"
     home.mkdir(parents=True)
@@ -96,7 +97,7 @@ def test_no_name_that_a_client_sends_becomes_a_file_elsewhere(name, tmp_path):
                     code, _ = call_any(channel, method, [field], timeout=0.5)
                     assert code not in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAUTHENTICATED)
             assert ask(channel, service.quick())[0] is grpc.StatusCode.OK
-        assert [path for path in tmp_path.rglob("*") if "evil" in path.name] == []
+        assert [name for name in names_below(tmp_path) if "evil" in name] == []
         assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
         assert not Path("/evil").exists()
         assert not Path("evil").exists()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,15 @@ from penstock.emulator.testing import running_emulator
 
 ROWS = 3_000
 
+FanOut = tuple[dict[str, Any], str, Path]
+
 
 def start_demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "penstock.demo", "--folder", str(folder), "--rows", str(ROWS), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder.parent)
 
 
-def finish(process: subprocess.Popen[str], folder: Path) -> tuple[dict, str]:
+def finish(process: subprocess.Popen[str], folder: Path) -> tuple[dict[str, Any], str]:
     output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output + "".join(
         log.read_text()[-3_000:] for log in (folder / "logs").glob("*.log")
@@ -26,7 +29,7 @@ def finish(process: subprocess.Popen[str], folder: Path) -> tuple[dict, str]:
     return json.loads((folder / "report.json").read_text()), output
 
 
-def assert_exact(report: dict) -> None:
+def assert_exact(report: dict[str, Any]) -> None:
     comparison = report["comparison"]
     assert (report["accepted"], report["read"]) == (ROWS, ROWS)
     assert comparison["expected"] > 500
@@ -35,13 +38,13 @@ def assert_exact(report: dict) -> None:
 
 
 @pytest.fixture(scope="module")
-def fan_out(tmp_path_factory) -> tuple[dict, str, Path]:
+def fan_out(tmp_path_factory: pytest.TempPathFactory) -> FanOut:
     folder = tmp_path_factory.mktemp("demo") / "results"
     report, output = finish(start_demo(folder), folder)
     return report, output, folder
 
 
-def test_the_main_job_misses_and_doubles_nothing(fan_out):
+def test_the_main_job_misses_and_doubles_nothing(fan_out: FanOut) -> None:
     """Every delayed flight arrives with its weather, though a shard is split under load."""
     report, output, _ = fan_out
     assert_exact(report)
@@ -50,7 +53,7 @@ def test_the_main_job_misses_and_doubles_nothing(fan_out):
     assert report["trace_id"] in output
 
 
-def test_the_blocking_stage_is_finished_before_the_live_one_starts(fan_out):
+def test_the_blocking_stage_is_finished_before_the_live_one_starts(fan_out: FanOut) -> None:
     """The weather is committed first; the plan shows the blocking edge."""
     report, _, folder = fan_out
     assert [stage["name"] for stage in report["stages"]] == ["daily_weather", "delays_stream"]
@@ -62,21 +65,23 @@ def test_the_blocking_stage_is_finished_before_the_live_one_starts(fan_out):
     assert stage["end_time"] <= first_read
 
 
-def test_the_results_are_left_and_nothing_else(fan_out):
+def test_the_results_are_left_and_nothing_else(fan_out: FanOut) -> None:
     """A picture, a plan, the spans, the report and the logs; no checkpoint, unless --keep asks for it."""
     _, _, folder = fan_out
     assert {path.name for path in folder.iterdir()} == {"latency.png", "plan.mmd", "spans.jsonl", "report.json", "logs"}
     assert (folder / "latency.png").read_bytes().startswith(b"\x89PNG")
 
 
-def read_spans(folder: Path) -> list[dict]:
+def read_spans(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "spans.jsonl").read_text().splitlines()]
 
 
-def ancestors(span: dict, spans: dict[str, dict]) -> list[str]:
+def ancestors(span: dict[str, Any], spans: dict[str, dict[str, Any]]) -> list[str]:
     names = []
-    while (span := spans.get(span["parent_id"])) is not None:
-        names.append(span["name"].rpartition("/")[2])
+    parent = spans.get(span["parent_id"])
+    while parent is not None:
+        names.append(parent["name"].rpartition("/")[2])
+        parent = spans.get(parent["parent_id"])
     return names
 
 
@@ -96,7 +101,7 @@ def ancestors(span: dict, spans: dict[str, dict]) -> list[str]:
         ("demo.produce", ["demo"]),
     ],
 )
-def test_one_trace_leads_through_grpc_and_spark(fan_out, name, expected):
+def test_one_trace_leads_through_grpc_and_spark(fan_out: FanOut, name: str, expected: list[str]) -> None:
     """Each span's parents are those that caused it, across processes, up to the root of the one trace."""
     report, _, folder = fan_out
     spans = read_spans(folder)
@@ -108,7 +113,7 @@ def test_one_trace_leads_through_grpc_and_spark(fan_out, name, expected):
         assert ancestors(span, by_id) == expected
 
 
-def test_writes_belong_to_the_stage_or_the_producer_that_caused_them(fan_out):
+def test_writes_belong_to_the_stage_or_the_producer_that_caused_them(fan_out: FanOut) -> None:
     """A submit of the sink is a child of the write task of the live stage, or of the producer."""
     _, _, folder = fan_out
     spans = read_spans(folder)
@@ -117,7 +122,7 @@ def test_writes_belong_to_the_stage_or_the_producer_that_caused_them(fan_out):
     assert paths == {("demo.produce", "demo"), ("spark_plugin.write_partition", "spark_plugin.stage", "demo")}
 
 
-def test_a_range_crosses_processes(fan_out):
+def test_a_range_crosses_processes(fan_out: FanOut) -> None:
     """The task that asks and the reader that answers are different processes of one trace."""
     _, _, folder = fan_out
     spans = {span["context"]["span_id"]: span for span in read_spans(folder)}
@@ -127,14 +132,14 @@ def test_a_range_crosses_processes(fan_out):
         assert asked["resource"]["attributes"]["process.pid"] != span["resource"]["attributes"]["process.pid"]
 
 
-def test_services_and_polling_give_the_same_rows(tmp_path):
+def test_services_and_polling_give_the_same_rows(tmp_path: Path) -> None:
     """The same job with the shard reader as a service and without enhanced fan-out."""
     folder = tmp_path / "results"
     report, _ = finish(start_demo(folder, "--services", "--polling"), folder)
     assert_exact(report)
 
 
-def test_services_lease_the_consumer_and_serve_the_ranges(tmp_path):
+def test_services_lease_the_consumer_and_serve_the_ranges(tmp_path: Path) -> None:
     """With --services the registry registers, and the reader of another process serves the ranges."""
     folder = tmp_path / "results"
     report, _ = finish(start_demo(folder, "--services"), folder)
@@ -145,7 +150,9 @@ def test_services_lease_the_consumer_and_serve_the_ranges(tmp_path):
     assert "Acquire" in spans[registered[0]["parent_id"]]["name"]
 
 
-def test_a_driver_that_is_killed_halfway_resumes_without_a_row_lost_or_read_twice(tmp_path, monkeypatch):
+def test_a_driver_that_is_killed_halfway_resumes_without_a_row_lost_or_read_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """kill -9 of the Spark driver: the next one goes on from its checkpoint, and re-uses the committed stage.
 
     It reads another Kinesis, by --endpoint-url: the streams get names of their own there, and are gone at the end.
@@ -182,7 +189,7 @@ def descendants(pid: int) -> list[int]:
     return children + [below for child in children for below in descendants(child)]
 
 
-def test_ctrl_c_in_the_middle_leaves_nothing_running(tmp_path):
+def test_ctrl_c_in_the_middle_leaves_nothing_running(tmp_path: Path) -> None:
     """Every process that the demo started is gone, the JVM included, and the next run works."""
     process = start_demo(tmp_path / "results", "--rate", "50")
     assert process.stdout is not None

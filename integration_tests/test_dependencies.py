@@ -1,7 +1,6 @@
 """What others' code the project runs: one version each, by hash, and looked up among known vulnerabilities."""
 
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -9,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
 from tools.dependencies import lock_problems, main, read_lock, requirements_of
 
 ROOT = Path(__file__).resolve().parents[1]
 HASH = "--hash=sha256:" + "0" * 64
 
 
-def test_the_lock_is_that_of_all_packages():
+def test_the_lock_is_that_of_all_packages() -> None:
     """Each requirement is locked, at a version that it allows, with hashes; it names no place to download from."""
     assert lock_problems((ROOT / "requirements.lock").read_text(), requirements_of(ROOT)) == []
 
@@ -33,7 +30,7 @@ def test_the_lock_is_that_of_all_packages():
         (f"grpcio>=1.85.1 {HASH}", "not by =="),
     ],
 )
-def test_a_lock_that_is_not_is_told(lock, words):
+def test_a_lock_that_is_not_is_told(lock: str, words: str) -> None:
     """Each of the ways in which it can be wrong."""
     assert words in "\n".join(lock_problems(lock, ["grpcio>=1.85"]))
 
@@ -63,14 +60,14 @@ def service() -> Iterator[str]:
         thread.join()
 
 
-def test_a_known_vulnerability_fails_the_audit(service, capsys):
+def test_a_known_vulnerability_fails_the_audit(service: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It names what has it."""
     version = next(one.version for one in read_lock((ROOT / "requirements.lock").read_text()) if one.name == "aiohttp")
     assert main(["audit", "--service", service]) == 1
     assert f"aiohttp {version}: TEST-1" in capsys.readouterr().out
 
 
-def test_an_audit_that_cannot_be_made_says_so(service, capsys):
+def test_an_audit_that_cannot_be_made_says_so(service: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody may take it for one that found nothing; whether it fails is the caller's to say."""
     for url in ("http://127.0.0.1:9", f"{service}/elsewhere"):
         assert main(["audit", "--service", url]) == 0

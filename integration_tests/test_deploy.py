@@ -4,16 +4,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import hcl2
 import kubernetes_validate
 import pytest
 import yaml
 
-sys.path.append(str(Path(__file__).parent))
-
-from dockerfiles import read_image
-
+from integration_tests.dockerfiles import read_image
 from penstock.registration._stores import dynamodb
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,17 +25,17 @@ SERVICES = {"registry": "consumer-registry", "reader": "shard-reader", "sink": "
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)
-def test_a_manifest_is_one_that_kubernetes_takes(manifest):
+def test_a_manifest_is_one_that_kubernetes_takes(manifest: Path) -> None:
     """By the schema of its kind, in which no field is unknown."""
     kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
 
 
-def workloads():
+def workloads() -> dict[str, Any]:
     documents = yaml.safe_load_all((DEPLOY / "kubernetes" / "services.yaml").read_text())
     return {one["metadata"]["name"]: one for one in documents if one["kind"] in ("Deployment", "StatefulSet")}
 
 
-def test_the_manifests_start_what_outlives_a_job():
+def test_the_manifests_start_what_outlives_a_job() -> None:
     """Those services that several queries share; each has an address."""
     documents = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "services.yaml").read_text()))
     addresses = {one["metadata"]["name"]: one["spec"] for one in documents if one["kind"] == "Service"}
@@ -49,7 +47,7 @@ def test_the_manifests_start_what_outlives_a_job():
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_pod_runs_its_image_as_that_is_made(name):
+def test_a_pod_runs_its_image_as_that_is_made(name: str) -> None:
     """Its port, user and health check are the image's; its variables are flags of the service; it has no rights."""
     folder = ROOT / "services" / SERVICES[name]
     image, pod = read_image(folder / "Dockerfile"), workloads()[name]["spec"]["template"]["spec"]
@@ -72,7 +70,7 @@ def test_a_pod_runs_its_image_as_that_is_made(name):
     assert mounted == {one["name"] for one in pod["volumes"]} | claimed
 
 
-def test_the_image_of_spark_takes_the_wheels_and_no_pyspark():
+def test_the_image_of_spark_takes_the_wheels_and_no_pyspark() -> None:
     """The linter has nothing to say; the image that it begins with has the PySpark."""
     path = DEPLOY / "spark" / "Dockerfile"
     linter = str(Path(sys.executable).with_name("hadolint"))
@@ -83,7 +81,7 @@ def test_the_image_of_spark_takes_the_wheels_and_no_pyspark():
     assert "penstock-spark-plugin[" not in text
 
 
-def test_terraform_allows_what_the_policies_do_and_makes_the_table_of_the_registry():
+def test_terraform_allows_what_the_policies_do_and_makes_the_table_of_the_registry() -> None:
     """Actions are those of the policies in the documents, and of checkpoints on S3; keys are those of the store."""
     with (DEPLOY / "terraform" / "main.tf").open() as file:
         text = file.read()
@@ -91,12 +89,12 @@ def test_terraform_allows_what_the_policies_do_and_makes_the_table_of_the_regist
     documented = (ROOT / "docs" / "pages" / "operations" / "iam.md").read_text()
     policies = dict(re.findall(r"<!-- policy: ([\w ]+) -->\n```json\n(.*?)```", documented, re.S))
 
-    def allowed(*names):
+    def allowed(*names: str) -> set[str]:
         return {one for name in names for one in re.findall(r'"((?:kinesis|dynamodb):\w+)"', policies[name])}
 
     given = set(re.findall(r'"((?:kinesis|dynamodb):\w+)"', text))
     assert given == allowed("efo", "write", "registry table") - {"dynamodb:CreateTable"}
     table = text[text.index('resource "aws_dynamodb_table"') :]
-    keys = [re.search(rf'{kind}_key +=  *"(\w+)"', table)[1] for kind in ("hash", "range")]
+    keys = [re.findall(rf'{kind}_key +=  *"(\w+)"', table)[0] for kind in ("hash", "range")]
     assert keys == [one["AttributeName"] for one in dynamodb._KEY_SCHEMA]
     assert re.findall(r'name = "(\w+)"\n +type = "S"', table) == keys

@@ -8,15 +8,13 @@ import sys
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from integration_tests.docs_pages import POLICIES, WRITTEN, actions, blocks, name_of, runs
 from penstock.emulator.testing import running_emulator
 from penstock.rpc.testing import service_process
-
-sys.path.append(str(Path(__file__).parent))
-
-from docs_pages import POLICIES, WRITTEN, actions, blocks, name_of, runs
 
 EXPECTED = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
 SUBMIT = (
@@ -31,7 +29,7 @@ RUNNING = [page for page in WRITTEN if runs(page)]
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What each page printed: one process, one Spark session and one emulator for all of them."""
     folder = tmp_path_factory.mktemp("how-to")
     token = folder / "token"
@@ -48,7 +46,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
         "PYSPARK_SUBMIT_ARGS": SUBMIT,
     }
     with ExitStack() as stack:
-        quick = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
+        quick: dict[str, Any] = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
         emulator = stack.enter_context(
             running_emulator(region="eu-west-1", account_id="123456789012", companions=("glue",), **quick)
         )
@@ -67,7 +65,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
             service = service_process(f"penstock.services.{module}", command, environment)
             hosts[name] = stack.enter_context(service).address
         environment["PENSTOCK_HOW_TO_HOSTS"] = json.dumps(hosts)
-        driver = [sys.executable, str(Path(__file__).with_name("how_to_driver.py")), str(folder)]
+        driver = [sys.executable, "-m", "integration_tests.how_to_driver", str(folder)]
         ended = subprocess.run(
             [*driver, *map(str, RUNNING)], env=environment, capture_output=True, text=True, timeout=580, check=False
         )
@@ -76,7 +74,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=name_of)
-def test_a_page_does_what_it_says(page: Path, results: dict[str, dict]) -> None:
+def test_a_page_does_what_it_says(page: Path, results: dict[str, dict[str, Any]]) -> None:
     """All blocks in order; each `print` prints what the comment behind it says."""
     found = results[name_of(page)]
     if found["error"]:
@@ -99,7 +97,7 @@ BESIDES = {"CreateStream", "DescribeStream", "PutRecord", "SplitShard", "DeleteS
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=name_of)
-def test_a_page_calls_only_what_the_policies_allow(page: Path, results: dict[str, dict]) -> None:
+def test_a_page_calls_only_what_the_policies_allow(page: Path, results: dict[str, dict[str, Any]]) -> None:
     """Counted by the emulator: the page on IAM names each operation."""
     called = {f"kinesis:{one}" for one in results[name_of(page)]["calls"]["calls"] if one not in BESIDES}
     assert called - set().union(*map(actions, POLICIES)) == set()

@@ -7,11 +7,15 @@ import re
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from integration_tests.docs_aws_calls import SERVICES, called_by
+from integration_tests.docs_pages import IAM, PAGES, POLICIES, ROOT, WRITTEN, actions, blocks, name_of
 from penstock.async_sink import AggregationConfig, KinesisRequestEntry, KinesisStreamsSink
 from penstock.aws import AwsOptions
 from penstock.efo_consumer import Consumer
@@ -19,14 +23,9 @@ from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._options.docs import fill
 
-sys.path.append(str(Path(__file__).parent))
-
-from docs_aws_calls import SERVICES, called_by
-from docs_pages import IAM, PAGES, POLICIES, ROOT, WRITTEN, actions, blocks, name_of
-
 
 @pytest.fixture(scope="module")
-def emulator():
+def emulator() -> Iterator[RunningEmulator]:
     with running_emulator(region="eu-west-1", account_id="123456789012") as running:
         running.client().create_stream(StreamName="flights", ShardCount=1)
         yield running
@@ -35,19 +34,20 @@ def emulator():
 @pytest.fixture
 def aws(emulator: RunningEmulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AwsOptions:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    keys = {"access_key_id": "test", "secret_access_key": "test"}
+    keys: dict[str, Any] = {"access_key_id": "test", "secret_access_key": "test"}
     return AwsOptions(region="eu-west-1", endpoint_url=emulator.endpoint_url, **keys)
 
 
 def calls(emulator: RunningEmulator) -> dict[str, int]:
     with urllib.request.urlopen(f"{emulator.endpoint_url}/_emulator/stats", timeout=30) as answer:
-        return json.loads(answer.read())["calls"]
+        found: dict[str, int] = json.loads(answer.read())["calls"]
+        return found
 
 
 def test_the_table_names_what_each_package_can_call() -> None:
     """Gathered from the sources by the service models: nothing is missing, nothing is there that is not called."""
     rows = re.findall(r"^\| `([a-z0-9]+:[A-Za-z]+)` \| ([^|]+) \|", IAM, re.MULTILINE)
-    written = {package: set() for package in SERVICES}
+    written: dict[str, set[str]] = {package: set() for package in SERVICES}
     for action, packages in rows:
         for package in re.findall(r"`([a-z-]+)`", packages):
             written[package].add(action)
@@ -86,7 +86,9 @@ SELDOM = {"kinesis:DescribeStreamSummary", "kinesis:DescribeStreamConsumer", "ki
 
 
 @pytest.mark.parametrize("name", ["polling", "efo", "write"])
-async def test_a_policy_is_what_its_use_calls(name: str, emulator: RunningEmulator, aws: AwsOptions, tmp_path) -> None:
+async def test_a_policy_is_what_its_use_calls(
+    name: str, emulator: RunningEmulator, aws: AwsOptions, tmp_path: Path
+) -> None:
     """Counted by the emulator, from the start to the end of the use."""
     before = calls(emulator)
     sink = KinesisStreamsSink(aws, "flights", aggregation=AggregationConfig())
@@ -130,8 +132,8 @@ OF_OTHERS = (
     "metrics twice",
     "no spans",
     "the job ",
+    "the driver runs out",
 )
-OF_OTHERS += ("the driver runs out",)
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=name_of)
@@ -256,7 +258,7 @@ def test_positions_are_read_out_of_a_checkpoint_of_the_aws_connector(tmp_path: P
     (folder / ids[0]).write_text(json.dumps({"shardId": ids[0], **noted}))
     (folder / ids[1]).write_text(json.dumps({"shardId": ids[1], **noted, "iteratorType": "SHARD_END"}))
     (code,) = (one for _, one in blocks(PAGES / "migration" / "aws-connector.md") if "def positions" in one)
-    namespace: dict = {}
+    namespace: dict[str, Any] = {}
     exec(code, namespace)
     found = namespace["positions"](tmp_path)
     assert found == {ids[0]: "22", ids[1]: "SHARD_END", ids[2]: "1"}

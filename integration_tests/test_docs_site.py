@@ -215,7 +215,7 @@ def test_the_pictures_are_current() -> None:
 
     In a process of its own: threads that other tests have left draw from the same random numbers.
     """
-    command = [sys.executable, DOCS / "hooks" / "pictures.py", "--check"]
+    command: list[str | Path] = [sys.executable, DOCS / "hooks" / "pictures.py", "--check"]
     stale = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout.split()
     assert stale == [], "draw them by: python docs/hooks/pictures.py"
 

@@ -4,6 +4,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,9 @@ DISTRIBUTIONS = {
 }
 
 
-def project(member: Path) -> dict:
-    return tomllib.loads((member / "pyproject.toml").read_text())["project"]
+def project(member: Path) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((member / "pyproject.toml").read_text())["project"]
+    return found
 
 
 def modules_below(member: Path) -> list[Path]:
@@ -68,7 +70,7 @@ def distribution_of(name: str, own: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
-def test_a_package_declares_what_it_imports(member):
+def test_a_package_declares_what_it_imports(member: Path) -> None:
     """Each package installs alone: everything that it imports is in its own list, and nothing else is."""
     own = own_modules()
     name = project(member)["name"]
@@ -92,7 +94,7 @@ def test_a_package_declares_what_it_imports(member):
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
-def test_a_package_is_complete(member):
+def test_a_package_is_complete(member: Path) -> None:
     """Each has a README that is more than a title, a changelog, the licence, and says that it is typed."""
     assert len((member / "README.md").read_text().splitlines()) > 10
     assert "0.1.0" in (member / "CHANGELOG.md").read_text()
@@ -100,14 +102,14 @@ def test_a_package_is_complete(member):
     assert list((member / "src").rglob("py.typed")) or not modules_below(member)
 
 
-def test_penstock_is_a_namespace_package():
+def test_penstock_is_a_namespace_package() -> None:
     """An `__init__.py` there would hide every other package."""
     hiding = [path for member in MEMBERS for path in (member / "src" / "penstock").glob("__init__.py")]
     hiding += [path for member in MEMBERS for path in (member / "src" / "penstock" / "services").glob("__init__.py")]
     assert hiding == []
 
 
-def test_imports_point_down():
+def test_imports_point_down() -> None:
     """The layers of the design: a package imports only from layers below its own."""
     layers = [
         {"penstock.proto", "penstock.aws", "penstock.telemetry", "penstock.terminal"},
@@ -127,7 +129,7 @@ def test_imports_point_down():
         assert upward == set(), module
 
 
-def test_the_entry_points_can_be_loaded():
+def test_the_entry_points_can_be_loaded() -> None:
     """Every command and plug-in that a package declares exists."""
     names = [project(member)["name"] for member in MEMBERS]
     points = [point for name in names for point in importlib.metadata.distribution(name).entry_points]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def _no_password_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert "am9iOmh1c2gvaHVzaA" not in logged
 
 
-def options(emulator: RunningEmulator, tls: bool, given: dict[str, str]) -> AwsOptions:
+def options(emulator: RunningEmulator, tls: bool, given: dict[str, Any]) -> AwsOptions:
     ca = str(emulator.ca_file) if tls else None
     made = emulator_options(emulator.tls_endpoint_url if tls else emulator.endpoint_url, ca)
     made = dataclasses.replace(made, **given)
@@ -179,7 +180,7 @@ async def test_hosts_of_no_proxy_are_reached_directly(
 
 
 async def test_other_services_are_reached_through_the_proxy(
-    emulator: RunningEmulator, proxy: Proxy, given: dict[str, str]
+    emulator: RunningEmulator, proxy: Proxy, given: dict[str, Any]
 ) -> None:
     """STS by boto3, for credentials, and what aiobotocore calls."""
     with running_sts() as sts:

@@ -9,7 +9,7 @@ import sys
 import time
 import tomllib
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -39,8 +39,11 @@ for name in sys.argv[1:]:
 """
 
 
+Alone = Callable[..., str]
+
+
 @pytest.fixture(scope="module")
-def built(tmp_path_factory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Source archives of all members, and the wheels made of them."""
     folder = tmp_path_factory.mktemp("built")
     for member in MEMBERS:
@@ -62,7 +65,7 @@ def environment_with(folder: Path, built: Path, *requirements: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def alone(built, tmp_path_factory):
+def alone(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
     """Gives the Python of an environment with nothing but some requirements, the same for the same ones."""
     made: dict[tuple[str, ...], str] = {}
 
@@ -92,26 +95,26 @@ def needs_no_extra(module: str) -> bool:
     return last not in {"__main__", "testing", "pytest_plugin", "telemetry"} and not last.startswith("_connect_")
 
 
-def test_the_packages_can_be_released_together():
+def test_the_packages_can_be_released_together() -> None:
     """One version, siblings pinned to it, a heading in each changelog, the licence in each package."""
     assert problems(MEMBERS, (ROOT / "LICENSE").read_text()) == []
 
 
 @each_member
-def test_artefacts_hold_what_belongs_there_and_nothing_else(member, built):
+def test_artefacts_hold_what_belongs_there_and_nothing_else(member: Member, built: Path) -> None:
     """Licence and marker of types are in; tests, caches and an `__init__.py` that hides other packages are not."""
     assert artefact_problems(member, built) == []
 
 
 @each_member
-def test_a_source_archive_makes_the_wheel_of_the_tree(member, built, tmp_path):
+def test_a_source_archive_makes_the_wheel_of_the_tree(member: Member, built: Path, tmp_path: Path) -> None:
     """Whoever builds from the source archive gets the same files, to the byte."""
     build(member, tmp_path, from_tree=True, isolated=False)
     assert wheel_contents(wheel_of(member, tmp_path)) == wheel_contents(wheel_of(member, built))
 
 
 @each_member
-def test_a_wheel_tells_what_it_is_and_which_siblings_it_takes(member, built):
+def test_a_wheel_tells_what_it_is_and_which_siblings_it_takes(member: Member, built: Path) -> None:
     """A sibling of this version or a later patch of it is taken, that of the next minor version is not."""
     metadata = wheel_metadata(wheel_of(member, built))
     assert metadata["license-expression"] == ["Apache-2.0"]
@@ -127,7 +130,7 @@ def test_a_wheel_tells_what_it_is_and_which_siblings_it_takes(member, built):
 
 
 @each_member
-def test_a_wheel_says_what_it_is_for_and_where_it_runs(member, built):
+def test_a_wheel_says_what_it_is_for_and_where_it_runs(member: Member, built: Path) -> None:
     """Words to find it by, and classifiers: an alpha, on the Pythons that the matrix tries, no others."""
     metadata = wheel_metadata(wheel_of(member, built))
     (words,) = metadata["keywords"]
@@ -144,7 +147,7 @@ def test_a_wheel_says_what_it_is_for_and_where_it_runs(member, built):
 
 
 @each_member
-def test_a_readme_is_rendered_by_an_index(member, built):
+def test_a_readme_is_rendered_by_an_index(member: Member, built: Path) -> None:
     """The wheel's description is Markdown that an index can show, with its code as code."""
     metadata = wheel_metadata(wheel_of(member, built))
     assert metadata["description-content-type"] == ["text/markdown"]
@@ -158,7 +161,7 @@ def test_a_readme_is_rendered_by_an_index(member, built):
 
 
 @each_member
-def test_a_readme_leads_nowhere_that_an_index_has_not(member, built):
+def test_a_readme_leads_nowhere_that_an_index_has_not(member: Member, built: Path) -> None:
     """Links to files of the repository are words in a wheel's description; its words are those of the README."""
     (text,) = wheel_metadata(wheel_of(member, built))["description"]
     readme = (member.folder / "README.md").read_text()
@@ -178,7 +181,7 @@ def test_a_readme_leads_nowhere_that_an_index_has_not(member, built):
     [member for member in MEMBERS if member.name != "penstock-demo"],
     ids=lambda member: member.name,
 )
-def test_a_wheel_installed_alone_imports_whole(member, alone, tmp_path):
+def test_a_wheel_installed_alone_imports_whole(member: Member, alone: Alone, tmp_path: Path) -> None:
     """In an empty environment, with nothing but what the package declares, each of its modules imports."""
     # Of all that others bring, PySpark alone is not brought: a platform has its own.
     extra = "[pyspark]" if member.name == "penstock-spark-plugin" else ""
@@ -214,7 +217,7 @@ class ReadmeStart:
                     self.commands.append(line)
 
 
-def test_names_in_the_examples_of_readmes_are_defined(tmp_path):
+def test_names_in_the_examples_of_readmes_are_defined(tmp_path: Path) -> None:
     """Each README's Python, from its beginning, uses nothing that it has not imported or made."""
     for readme in [ROOT / "README.md", *(member.folder / "README.md" for member in MEMBERS)]:
         text = readme.read_text()
@@ -260,7 +263,7 @@ SAYS = {
 
 @pytest.mark.timeout(600)
 @each_member
-def test_a_readme_begins_with_what_works(member, alone, tmp_path):
+def test_a_readme_begins_with_what_works(member: Member, alone: Alone, tmp_path: Path) -> None:
     """Its install line, alone, brings what its first examples need; they run as printed, but for the numbers of ports.
 
     Kinesis is the emulator, by the variables that the SDKs of AWS know; the home is empty.
@@ -324,7 +327,7 @@ def test_a_readme_begins_with_what_works(member, alone, tmp_path):
 
 
 @pytest.mark.timeout(600)
-def test_the_first_five_minutes_of_the_readme(built, tmp_path):
+def test_the_first_five_minutes_of_the_readme(built: Path, tmp_path: Path) -> None:
     """Its commands, as printed but for ports: from wheels and an empty home to a row, and its stream in the console."""
     block = (ROOT / "README.md").read_text().partition("<!-- five minutes -->\n```console\n")[2].partition("```")[0]
     lines = [line.removeprefix("$ ") for line in block.splitlines()]
@@ -363,7 +366,7 @@ def wait_for_page(url: str, words: str) -> str:
         with urllib.request.urlopen(url, timeout=30) as answer:
             page = answer.read().decode()
         if words in page:
-            return page
+            return str(page)
         time.sleep(0.2)
 
 
@@ -394,7 +397,7 @@ def read_with_spark_of_the_platform(python: str, folder: Path) -> int:
     home = folder / "spark" / "python"
     home.mkdir(parents=True)
     for module in (pyspark, py4j):
-        (home / module.__name__).symlink_to(Path(module.__file__).parent)
+        (home / module.__name__).symlink_to(Path(str(module.__file__)).parent)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     environ |= {"PYTHONPATH": str(home), "SPARK_HOME": str(home / "pyspark")}
     environ |= {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
@@ -409,7 +412,7 @@ def read_with_spark_of_the_platform(python: str, folder: Path) -> int:
 
 
 @pytest.mark.timeout(600)
-def test_the_plugin_works_with_the_spark_that_is_there(built, tmp_path):
+def test_the_plugin_works_with_the_spark_that_is_there(built: Path, tmp_path: Path) -> None:
     """As on platforms: PySpark is on PYTHONPATH without a distribution, and installing the plugin brings no other."""
     python = environment_with(tmp_path / "environment", built, "penstock-spark-plugin")
     assert read_with_spark_of_the_platform(python, tmp_path) == 20
@@ -451,7 +454,7 @@ zipp==3.21.0
 
 
 @pytest.mark.timeout(900)
-def test_the_plugin_is_installed_beside_the_packages_of_databricks(built, tmp_path):
+def test_the_plugin_is_installed_beside_the_packages_of_databricks(built: Path, tmp_path: Path) -> None:
     """As `%pip` does it: what the runtime has new enough is used, what is too old is shadowed, and nothing replaced."""
     runtime, notebook = tmp_path / "runtime", tmp_path / "notebook"
     for folder in (runtime, notebook):
@@ -482,7 +485,7 @@ def test_the_plugin_is_installed_beside_the_packages_of_databricks(built, tmp_pa
 
 
 @pytest.mark.timeout(600)
-def test_all_wheels_together_make_one_working_installation(built, tmp_path):
+def test_all_wheels_together_make_one_working_installation(built: Path, tmp_path: Path) -> None:
     """In one empty environment with all extras, each public module imports, and `penstock` is nobody's own package."""
     wheels = [wheel_of(member, built) for member in MEMBERS]
     extras = [wheel_metadata(wheel).get("provides-extra", []) for wheel in wheels]

@@ -1,6 +1,5 @@
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -9,9 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-sys.path.append(str(Path(__file__).parent))
-
-from containers import (
+from integration_tests.containers import (
     BIN,
     COMPOSE,
     DEADLINE_SECONDS,
@@ -24,13 +21,12 @@ from containers import (
     image_of,
     user_words,
 )
-
 from tools.dependencies import read_lock
 from tools.release.artefacts import build
 from tools.release.versions import find_members
 
 
-def test_the_file_is_one_that_compose_takes():
+def test_the_file_is_one_that_compose_takes() -> None:
     """By the schema of the compose specification; what it names it declares."""
     ended = subprocess.run(
         [str(BIN / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(FILE)],
@@ -45,7 +41,7 @@ def test_the_file_is_one_that_compose_takes():
         assert set(service.get("depends_on", [])) <= set(SERVICES)
 
 
-def test_it_starts_all_services_the_console_and_the_emulator():
+def test_it_starts_all_services_the_console_and_the_emulator() -> None:
     """One of each Dockerfile, and what makes certificates, which ends."""
     made = {SERVICES[name]["build"]["dockerfile"] for name in LASTING}
     folders = [*(ROOT / "services").glob("*/pyproject.toml"), ROOT / "packages" / "emulator" / "pyproject.toml"]
@@ -54,7 +50,7 @@ def test_it_starts_all_services_the_console_and_the_emulator():
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_container_has_no_rights_and_no_secret_of_its_own(name):
+def test_a_container_has_no_rights_and_no_secret_of_its_own(name: str) -> None:
     """Read-only root, no capabilities, ports on loopback only, tokens in files."""
     service = SERVICES[name]
     assert service["read_only"] is True
@@ -75,7 +71,7 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def images(open_folder) -> dict[str, Path]:
+def images(open_folder: Path) -> dict[str, Path]:
     """By Dockerfile, what `/opt/penstock` is in its image: made by its own commands, of the wheels alone."""
     wheels = open_folder / "dist"
     for member in find_members(ROOT):
@@ -89,7 +85,7 @@ def images(open_folder) -> dict[str, Path]:
     return made
 
 
-def test_an_image_holds_of_others_what_the_lock_says(images):
+def test_an_image_holds_of_others_what_the_lock_says(images: dict[str, Path]) -> None:
     """Each at its locked version, whose hashes were verified."""
     locked = {(one.name, one.version) for one in read_lock((ROOT / "requirements.lock").read_text())}
     for environment in images.values():
@@ -100,7 +96,7 @@ def test_an_image_holds_of_others_what_the_lock_says(images):
         assert others - locked == set()
 
 
-def test_a_service_has_a_token_of_its_own():
+def test_a_service_has_a_token_of_its_own() -> None:
     """And no other; only the console has those of all, which it asks."""
     tokens = {name: set(SERVICES[name].get("secrets", [])) for name in LASTING}
     assert tokens["console"] == set(COMPOSE["secrets"])
@@ -109,7 +105,7 @@ def test_a_service_has_a_token_of_its_own():
     ]
 
 
-def test_an_image_holds_what_it_needs_of_these_wheels_and_nothing_else_of_ours(images):
+def test_an_image_holds_what_it_needs_of_these_wheels_and_nothing_else_of_ours(images: dict[str, Path]) -> None:
     """Each package of ours in an image is one of the wheels, and another image's packages are not in it."""
     listed = {}
     for dockerfile, environment in images.items():
@@ -125,7 +121,7 @@ def test_an_image_holds_what_it_needs_of_these_wheels_and_nothing_else_of_ours(i
 
 
 @pytest.mark.timeout(300)
-def test_what_it_starts_becomes_healthy_and_ends_cleanly(images, open_folder):
+def test_what_it_starts_becomes_healthy_and_ends_cleanly(images: dict[str, Path], open_folder: Path) -> None:
     """The same commands, variables and files as processes of the images' user: healthy, protected, ended by SIGTERM."""
     folder = open_folder / "machine"
     folder.mkdir()

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from dockerfiles import find_dockerfiles, read_image
-
+from integration_tests.dockerfiles import find_dockerfiles, read_image
 from tools.release.versions import find_members, name_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,14 +15,14 @@ MEMBERS = {member.folder: member for member in find_members(ROOT)}
 each_dockerfile = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
 
 
-def test_each_service_and_the_emulator_has_a_dockerfile():
+def test_each_service_and_the_emulator_has_a_dockerfile() -> None:
     """What compose starts, and nothing that is no process of its own."""
     wanted = {*(ROOT / "services").glob("*/pyproject.toml"), ROOT / "packages" / "emulator" / "pyproject.toml"}
     assert {path.parent for path in DOCKERFILES} == {path.parent for path in wanted}
 
 
 @each_dockerfile
-def test_a_linter_of_dockerfiles_has_nothing_to_say(dockerfile):
+def test_a_linter_of_dockerfiles_has_nothing_to_say(dockerfile: Path) -> None:
     """Its rules are those of the format and of Docker's own advice."""
     linter = str(Path(sys.executable).with_name("hadolint"))
     ended = subprocess.run([linter, "--no-color", str(dockerfile)], capture_output=True, text=True, check=False)
@@ -33,7 +30,7 @@ def test_a_linter_of_dockerfiles_has_nothing_to_say(dockerfile):
 
 
 @each_dockerfile
-def test_an_image_is_small_pinned_and_without_rights(dockerfile):
+def test_an_image_is_small_pinned_and_without_rights(dockerfile: Path) -> None:
     """Two stages of one exact slim Python, a user by number, the signal that services drain at, and labels."""
     image = read_image(dockerfile)
     build, final = image.base_images
@@ -48,7 +45,7 @@ def test_an_image_is_small_pinned_and_without_rights(dockerfile):
 
 
 @each_dockerfile
-def test_an_image_is_made_of_its_wheel_and_runs_its_command(dockerfile):
+def test_an_image_is_made_of_its_wheel_and_runs_its_command(dockerfile: Path) -> None:
     """It installs the member that it lies beside, by its own command; its wheels are all that is sent to a builder."""
     image, member = read_image(dockerfile), MEMBERS[dockerfile.parent]
     project = tomllib.loads((dockerfile.parent / "pyproject.toml").read_text())["project"]
@@ -71,7 +68,7 @@ def test_an_image_is_made_of_its_wheel_and_runs_its_command(dockerfile):
 
 
 @each_dockerfile
-def test_health_is_asked_at_the_port_that_the_image_listens_on(dockerfile):
+def test_health_is_asked_at_the_port_that_the_image_listens_on(dockerfile: Path) -> None:
     """By the service's own settings, so that a changed port or a certificate is no reason for another check."""
     image = read_image(dockerfile)
     (port,) = image.ports

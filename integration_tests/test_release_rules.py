@@ -30,7 +30,7 @@ TODAY = date(2026, 11, 20)
 
 
 @pytest.fixture
-def repository(tmp_path) -> Path:
+def repository(tmp_path: Path) -> Path:
     """What a release looks at, of three members."""
     for member in ("packages/aws", "packages/rpc", "services/sink-gateway"):
         target = tmp_path / member
@@ -44,19 +44,19 @@ def repository(tmp_path) -> Path:
     ("version", "bounds"),
     [("0.1.0", ">=0.1.0,<0.2"), ("0.9.3", ">=0.9.3,<0.10"), ("2.4.1", ">=2.4.1,<3"), ("1.0.0rc1", ">=1.0.0rc1,<2")],
 )
-def test_siblings_are_bounded_by_what_may_break(version, bounds):
+def test_siblings_are_bounded_by_what_may_break(version: str, bounds: str) -> None:
     """Before 1.0 the next minor version may break, from then on the next major one."""
     assert sibling_bounds(version) == bounds
 
 
 @pytest.mark.parametrize("version", ["1.0", "v1.0.0", "", "1.0.0+local"])
-def test_a_version_that_no_release_has_is_refused(version):
+def test_a_version_that_no_release_has_is_refused(version: str) -> None:
     """The error shows what one looks like."""
     with pytest.raises(ValueError, match=r"such as 1\.2\.3"):
         sibling_bounds(version)
 
 
-def test_a_version_is_set_in_all_members_and_nothing_is_left_to_complain_about(repository):
+def test_a_version_is_set_in_all_members_and_nothing_is_left_to_complain_about(repository: Path) -> None:
     """Versions, bounds of siblings and headings change; names, other requirements and sources do not."""
     changed = set_version(find_members(repository), "0.2.0", TODAY)
     assert len(changed) == 6
@@ -75,7 +75,7 @@ def test_a_version_is_set_in_all_members_and_nothing_is_left_to_complain_about(r
     assert set_version(members, "0.2.0", TODAY) == []
 
 
-def test_each_thing_that_is_wrong_is_told_with_its_cure(repository):
+def test_each_thing_that_is_wrong_is_told_with_its_cure(repository: Path) -> None:
     """A version of its own, an unbounded sibling, no heading, no licence, another tag: one line each."""
     rpc = repository / "packages" / "rpc"
     rpc.joinpath("pyproject.toml").write_text(with_version((rpc / "pyproject.toml").read_text(), "0.3.0", []))
@@ -94,7 +94,7 @@ def test_each_thing_that_is_wrong_is_told_with_its_cure(repository):
     assert len(found) == 5
 
 
-def test_unreleased_entries_become_those_of_the_version():
+def test_unreleased_entries_become_those_of_the_version() -> None:
     """The entries stay below the new heading; a package that did not change says so; a second time changes nothing."""
     assert with_heading("# Changelog\n\n## Unreleased\n\n- New.\n", "0.2.0", TODAY) == (
         "# Changelog\n\n## 0.2.0 (2026-11-20)\n\n- New.\n"
@@ -104,7 +104,7 @@ def test_unreleased_entries_become_those_of_the_version():
     assert with_heading(unchanged, "0.2.0", TODAY) == unchanged
 
 
-def test_extras_and_markers_of_siblings_survive(tmp_path):
+def test_extras_and_markers_of_siblings_survive(tmp_path: Path) -> None:
     """Only the bounds are replaced, whatever they were, and never the project's own name."""
     text = '[project]\nname = "penstock-a"\nversion = "0.1.0"\ndependencies = ["penstock-a[x,y]~=0.1", "penstock-ab"]\n'
     new = with_version(text, "1.0.0", ["penstock-a"])
@@ -129,7 +129,7 @@ def follows(schema: str, file: Path) -> None:
 
 
 @each_workflow
-def test_a_workflow_is_one(workflow):
+def test_a_workflow_is_one(workflow: Path) -> None:
     """By the schema of such files; every job has a bound in time, and no checkout leaves its token in the tree."""
     for schema in ("vendor.github-workflows", "custom.github-workflows-require-timeout"):
         follows(schema, workflow)
@@ -138,7 +138,7 @@ def test_a_workflow_is_one(workflow):
         assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
-def test_only_jobs_that_publish_may_say_who_they_are():
+def test_only_jobs_that_publish_may_say_who_they_are() -> None:
     """Identity is for attestations, the index and the pages; all else of a workflow reads."""
     named, rights = set(), set()
     for workflow in WORKFLOWS:
@@ -154,7 +154,7 @@ def test_only_jobs_that_publish_may_say_who_they_are():
 
 
 @each_workflow
-def test_a_workflow_runs_commands_that_exist(workflow):
+def test_a_workflow_runs_commands_that_exist(workflow: Path) -> None:
     """Each `hatch run` of it is a script of hatch.toml, or a cell of its matrices."""
     hatch = tomllib.loads((ROOT / "hatch.toml").read_text())["envs"]
     known = {
@@ -169,7 +169,7 @@ def test_a_workflow_runs_commands_that_exist(workflow):
     assert {name.partition(" ")[0] for name in names} - known == set()
 
 
-def test_the_workflow_of_tests_has_the_whole_matrix():
+def test_the_workflow_of_tests_has_the_whole_matrix() -> None:
     """As hatch.toml has it: each Spark with each Python."""
     hatch = tomllib.loads((ROOT / "hatch.toml").read_text())["envs"]
     (wanted,) = hatch["compat"]["matrix"]
@@ -177,7 +177,7 @@ def test_the_workflow_of_tests_has_the_whole_matrix():
     assert jobs["compat"]["strategy"]["matrix"] == wanted
 
 
-def test_forms_and_settings_of_the_repository_follow_their_schemas():
+def test_forms_and_settings_of_the_repository_follow_their_schemas() -> None:
     """Forms of issues, and what updates the actions and images that are used."""
     forms = [path for path in (GITHUB / "ISSUE_TEMPLATE").iterdir() if path.stem != "config"]
     assert len(forms) >= 2
@@ -187,7 +187,7 @@ def test_forms_and_settings_of_the_repository_follow_their_schemas():
     follows("vendor.renovate", GITHUB / "renovate.json")
 
 
-def test_a_commit_is_checked_by_the_tools_of_the_lint():
+def test_a_commit_is_checked_by_the_tools_of_the_lint() -> None:
     """What runs before a commit, if it was installed, is what `hatch run lint` runs."""
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     entries = [" ".join(hook["entry"].removeprefix("hatch run ").split()[:2]) for hook in repository["hooks"]]
@@ -196,7 +196,7 @@ def test_a_commit_is_checked_by_the_tools_of_the_lint():
 
 
 @pytest.mark.parametrize("name", ["compat-tests.txt", "lowest-tests.txt"])
-def test_the_tests_of_a_matrix_exist(name):
+def test_the_tests_of_a_matrix_exist(name: str) -> None:
     """A list of paths for pytest: a name that is wrong would end each run at once."""
     paths = (ROOT / "tools" / "release" / name).read_text().splitlines()
     assert [path for path in paths if not (ROOT / path).exists()] == []
@@ -209,7 +209,7 @@ python = ["3.11", "3.12"]
 """
 
 
-def test_every_cell_of_the_matrix_is_run_or_named():
+def test_every_cell_of_the_matrix_is_run_or_named() -> None:
     """A cell that fails keeps no other from being run; one without its Python is skipped, and says so."""
     answers = {
         "compat.py3.11-4.1": (0, "..\n== 7 passed, 1 skipped in 3.21s (0:00:03) ==\n"),
@@ -230,7 +230,7 @@ def test_every_cell_of_the_matrix_is_run_or_named():
     assert found[4].words == "no test was run: cannot be resolved"
 
 
-def test_a_python_that_is_only_a_name_is_none(tmp_path, monkeypatch):
+def test_a_python_that_is_only_a_name_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Version managers leave launchers for versions that they do not start."""
     monkeypatch.setenv("PATH", str(tmp_path))
     for version, script in (("3.98", "echo 3.98"), ("3.99", "echo not installed >&2; exit 127")):
@@ -240,7 +240,7 @@ def test_a_python_that_is_only_a_name_is_none(tmp_path, monkeypatch):
     assert [has_python(version) for version in ("3.97", "3.98", "3.99")] == [False, True, False]
 
 
-def test_the_cells_of_the_repository_are_those_of_its_matrix():
+def test_the_cells_of_the_repository_are_those_of_its_matrix() -> None:
     """One that is not there is refused with those that are."""
     assert len(read_cells(ROOT, [])) == 13
     assert [cell.spark for cell in read_cells(ROOT, ["lowest", "compat.py3.12-4.1"])] == ["lowest", "4.1"]
@@ -248,7 +248,7 @@ def test_the_cells_of_the_repository_are_those_of_its_matrix():
         read_cells(ROOT, ["compat.py2.7-4.1"])
 
 
-def test_a_pair_of_spark_and_python_is_tried_or_named(tmp_path):
+def test_a_pair_of_spark_and_python_is_tried_or_named(tmp_path: Path) -> None:
     """Without its Python nothing is made, and the table says so; a check that fails is named with what it says."""
     untried = try_pair(Pair("4.0.2", "2.7"), tmp_path)
     assert table_row_of_pair(untried) == "| 4.0.2 | 2.7 | not run: no Python 2.7 on the path | |"

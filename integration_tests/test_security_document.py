@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "SECURITY.md").read_text()
 
 
-def test_every_test_that_the_document_names_exists():
+def test_every_test_that_the_document_names_exists() -> None:
     """What is said to be protected is shown by a test of that name."""
     named = re.findall(r"`([\w/-]+\.py)::(\w+)`", TEXT)
     assert len(named) > 20
@@ -17,7 +17,7 @@ def test_every_test_that_the_document_names_exists():
         assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE), f"{file}::{name}"
 
 
-def test_every_protection_names_its_test():
+def test_every_protection_names_its_test() -> None:
     """No line of the table goes without."""
     table = TEXT.partition("\n## What is protected")[2].partition("\n## ")[0]
     lines = [line for line in table.splitlines() if line.startswith("| ")]
@@ -26,7 +26,7 @@ def test_every_protection_names_its_test():
     assert [line for line in lines if "::test_" not in line] == []
 
 
-def test_whatever_is_at_rest_names_its_test_or_says_that_there_is_none():
+def test_whatever_is_at_rest_names_its_test_or_says_that_there_is_none() -> None:
     """A path to a test, or the word that nothing of ours does it."""
     table = TEXT.partition("## Data at rest")[2].partition("##")[0]
     lines = [line for line in table.splitlines() if line.startswith("| ")][2:]
@@ -34,7 +34,7 @@ def test_whatever_is_at_rest_names_its_test_or_says_that_there_is_none():
     assert [line for line in lines if "::test_" not in line and "| nothing: " not in line] == []
 
 
-def test_each_setting_that_the_documents_name_is_there():
+def test_each_setting_that_the_documents_name_is_there() -> None:
     """Of services in common; those of others are checked with their own pages."""
     parser = argparse.ArgumentParser()
     ServerSettings.add_arguments(parser, "PENSTOCK_READER")
@@ -54,7 +54,7 @@ def test_each_setting_that_the_documents_name_is_there():
     assert {"--principals", "--audit-log", "--client-crl-file"} <= named
 
 
-def test_the_bounds_of_fuzzing_are_those_of_its_targets():
+def test_the_bounds_of_fuzzing_are_those_of_its_targets() -> None:
     """Of 64 and of 128 MiB, as many as the document has."""
     table = TEXT.partition("## Fuzzing")[2].partition("##")[0]
     inputs = [number for line in table.splitlines() for number in re.findall(r"[0-9][0-9,]{5,}", line)]

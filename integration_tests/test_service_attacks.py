@@ -4,25 +4,21 @@ import json
 import re
 import socket
 import struct
-import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from google.protobuf import message_factory
-from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from penstock.emulator.testing import running_emulator
-from penstock.rpc import ClientSecurity, ServerSettings, open_channel
-
-sys.path.append(str(Path(__file__).parent))
-
-from security_tools import (
+from integration_tests.security_tools import (
     CONTRACTS,
     DEADLINE,
     PREFACE,
@@ -38,6 +34,8 @@ from security_tools import (
     running,
     settings_frame,
 )
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.rpc import ClientSecurity, ServerSettings, open_channel
 
 MIB = 1024 * 1024
 # Records come in to the gateway alone; all that others are asked is small.
@@ -69,13 +67,15 @@ INSIDE = ("Traceback", 'File "', "site-packages", ".py", "/src/", "object at 0x"
 
 
 @pytest.fixture(scope="module")
-def kinesis():
+def kinesis() -> Iterator[RunningEmulator]:
     with running_emulator() as emulator:
         yield emulator
 
 
 @pytest.fixture(scope="module", params=CONTRACTS)
-def service(request, kinesis, tmp_path_factory):
+def service(
+    request: pytest.FixtureRequest, kinesis: RunningEmulator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
     """A service with a token, in front of the emulator."""
     folder = tmp_path_factory.mktemp(request.param)
     settings = {"ENDPOINT_URL": kinesis.endpoint_url, "AUDIT_LOG": str(folder / "audit.jsonl")}
@@ -84,7 +84,7 @@ def service(request, kinesis, tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def it_goes_on(service: Service):
+def it_goes_on(service: Service) -> Iterator[None]:
     """After each of these tests: the service answers, and has not grown without bound."""
     with raw_channel(service.address) as channel:
         assert ask(channel, service.quick())[0] is grpc.StatusCode.OK
@@ -96,7 +96,7 @@ def it_goes_on(service: Service):
     assert service.resident_bytes() - before < GROWTH_BYTES
 
 
-def test_a_message_that_is_too_large_is_refused_on_either_side(service: Service):
+def test_a_message_that_is_too_large_is_refused_on_either_side(service: Service) -> None:
     """A client of ours does not send it; the service does not take it from others, of any method."""
     most = REQUEST_BYTES.get(service.name, SMALL_REQUEST_BYTES)
     large = b"\0" * (most + 1)
@@ -112,7 +112,7 @@ def test_a_message_that_is_too_large_is_refused_on_either_side(service: Service)
 
 
 @pytest.mark.parametrize("method", ["quick", "health"])
-def test_messages_of_strangers_do_not_fill_the_memory(service: Service, method: str):
+def test_messages_of_strangers_do_not_fill_the_memory(service: Service, method: str) -> None:
     """Six calls of the largest size at once, without a token: they are refused or answered unread."""
     path, expected = service.quick(), grpc.StatusCode.UNAUTHENTICATED
     if method == "health":
@@ -130,7 +130,7 @@ def test_messages_of_strangers_do_not_fill_the_memory(service: Service, method: 
     assert most - before < STRANGERS_BYTES
 
 
-def test_calls_of_strangers_that_wait_do_not_fill_the_memory(service: Service):
+def test_calls_of_strangers_that_wait_do_not_fill_the_memory(service: Service) -> None:
     """Thousands of them at once, each with the beginning of a large message that goes no further: HTTP/2 by hand."""
     before = most = service.resident_bytes()
     begun = struct.pack(">xI", SMALL_REQUEST_BYTES - 100) + b"x" * 60_000
@@ -158,7 +158,7 @@ def test_calls_of_strangers_that_wait_do_not_fill_the_memory(service: Service):
     assert most - before < WAITING_BYTES.get(service.name, SMALL_WAITING_BYTES)
 
 
-def test_a_message_that_is_small_only_while_it_is_compressed_is_refused(service: Service):
+def test_a_message_that_is_small_only_while_it_is_compressed_is_refused(service: Service) -> None:
     """64 MiB of zeros are 64 kB on the wire: it is the size in memory that counts."""
     before = service.resident_bytes()
     with raw_channel(service.address) as channel:
@@ -183,7 +183,7 @@ def test_a_message_that_is_small_only_while_it_is_compressed_is_refused(service:
     ],
     ids=["nothing", "http1", "tls", "preface", "settings", "continuation", "stray", "goaway", "length"],
 )
-def test_a_connection_that_speaks_nonsense_ends_alone(service: Service, sent: bytes):
+def test_a_connection_that_speaks_nonsense_ends_alone(service: Service, sent: bytes) -> None:
     """Whatever comes before a call, cut short or malformed, is that connection's own trouble."""
     with raw_channel(service.address) as friend, connect(service) as stranger:
         stranger.sendall(sent)
@@ -203,7 +203,7 @@ def test_a_connection_that_speaks_nonsense_ends_alone(service: Service, sent: by
     [b"\0\0\0\1\0half", b"\0\0\0", b"\0\xff\xff\xff\xff" + b"x" * 1000, b"\2\0\0\0\1x", b"\1\0\0\0\4junk"],
     ids=["message", "prefix", "4 GiB", "flag", "compressed"],
 )
-def test_half_a_message_is_no_message(service: Service, body: bytes):
+def test_half_a_message_is_no_message(service: Service, body: bytes) -> None:
     """A call whose message never ends, or whose frame is none, leaves nothing behind, for every method."""
     for method in service.methods:
         with connect(service) as stranger:
@@ -212,7 +212,7 @@ def test_half_a_message_is_no_message(service: Service, body: bytes):
             assert stranger.recv(65536)
 
 
-def test_garbage_is_refused_by_every_method(service: Service):
+def test_garbage_is_refused_by_every_method(service: Service) -> None:
     """Bytes that are no message of the contract: INVALID_ARGUMENT, and nothing from inside the service."""
     with raw_channel(service.address) as channel:
         for method in service.methods:
@@ -241,7 +241,7 @@ _TEXTS = st.one_of(
 )
 
 
-def _value(draw: st.DrawFn, field: FieldDescriptor, depth: int):
+def _value(draw: st.DrawFn, field: FieldDescriptor, depth: int) -> Any:
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
         return _message(draw, field.message_type, depth - 1)
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
@@ -249,7 +249,8 @@ def _value(draw: st.DrawFn, field: FieldDescriptor, depth: int):
     return draw(_NUMBERS[field.cpp_type])
 
 
-def _message(draw: st.DrawFn, kind, depth: int):
+def _message(draw: st.DrawFn, kind: Descriptor | None, depth: int) -> Message:
+    assert kind is not None
     message = message_factory.GetMessageClass(kind)()
     for field in kind.fields:
         if not draw(st.booleans()) or (depth == 0 and field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE):
@@ -272,7 +273,7 @@ def _message(draw: st.DrawFn, kind, depth: int):
 
 
 @st.composite
-def _contents(draw: st.DrawFn, kind) -> list[bytes]:
+def _contents(draw: st.DrawFn, kind: Descriptor) -> list[bytes]:
     """Messages of the contract with any values, or damaged by a byte; or bytes."""
     contents = []
     for _ in range(draw(st.integers(1, 3))):
@@ -287,7 +288,7 @@ def _contents(draw: st.DrawFn, kind) -> list[bytes]:
     return contents
 
 
-def test_no_message_makes_a_service_fail(service: Service):
+def test_no_message_makes_a_service_fail(service: Service) -> None:
     """Fuzzed, for every method: a status that a client can make sense of, and nothing from inside the service."""
     with raw_channel(service.address) as channel:
         for method in service.methods:
@@ -306,7 +307,7 @@ def _fuzz(channel: grpc.Channel, method: MethodDescriptor) -> None:
     attack()
 
 
-def test_no_text_of_a_client_begins_a_line_of_a_log(service: Service):
+def test_no_text_of_a_client_begins_a_line_of_a_log(service: Service) -> None:
     """Every text of every message of every method, and what comes beside it: no line of the log or the audit log."""
     forged = "\r\n2026-01-01 00:00:00 ERROR forged\x1b[2J\x1b]0;forged\x07\x9b31m\u2028forged"
     before = len(service.errors.read_bytes())
@@ -328,8 +329,9 @@ def test_no_text_of_a_client_begins_a_line_of_a_log(service: Service):
             assert [json.loads(line) for line in written.splitlines()], "nothing was refused or changed"
 
 
-def _everywhere(kind, text: str, depth: int = 0):
+def _everywhere(kind: Descriptor | None, text: str, depth: int = 0) -> Message:
     """A message with the text wherever there is room for one."""
+    assert kind is not None
     message = message_factory.GetMessageClass(kind)()
     for field in kind.fields:
         value = getattr(message, field.name)
@@ -344,7 +346,7 @@ def _everywhere(kind, text: str, depth: int = 0):
     return message
 
 
-def test_the_log_tells_of_no_failure_of_its_own(service: Service):
+def test_the_log_tells_of_no_failure_of_its_own(service: Service) -> None:
     """After all of the above: nothing went wrong that nobody foresaw, which a service would log; and no token."""
     with raw_channel(service.address) as channel:
         assert ask(channel, service.quick(), timeout=DEADLINE)[0] is grpc.StatusCode.OK

@@ -2,20 +2,16 @@
 
 import resource
 import socket
-import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
 import pytest
 
-from penstock.emulator.testing import running_emulator
-
-sys.path.append(str(Path(__file__).parent))
-
-from security_tools import (
+from integration_tests.security_tools import (
     CONTRACTS,
     DEADLINE,
     PREFACE,
@@ -31,6 +27,7 @@ from security_tools import (
     running,
     settings_frame,
 )
+from penstock.emulator.testing import running_emulator
 
 MIB = 1024 * 1024
 GROWTH_BYTES = 200 * MIB
@@ -38,7 +35,7 @@ CONNECTIONS = 1_000
 
 
 @pytest.fixture(scope="module")
-def services(tmp_path_factory):
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Service]]:
     """All of them, as the slow ones need a while."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -49,9 +46,10 @@ def services(tmp_path_factory):
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.fixture(params=range(len(CONTRACTS)), ids=CONTRACTS)
-def service(request, services) -> Service:
-    return services[request.param]
+@pytest.fixture(params=range(len(CONTRACTS)), ids=list(CONTRACTS))
+def service(request: pytest.FixtureRequest, services: list[Service]) -> Service:
+    found: Service = services[request.param]
+    return found
 
 
 def answers(service: Service) -> bool:
@@ -73,7 +71,7 @@ def has_ended(connection: socket.socket, deadline: float) -> bool:
     return False
 
 
-def test_a_thousand_connections_leave_room_for_one_more(service: Service):
+def test_a_thousand_connections_leave_room_for_one_more(service: Service) -> None:
     """Each has begun a call that does not end; one more client is answered, and memory is bounded."""
     before = service.resident_bytes()
     waiting = next(path_of(one) for one in service.methods if one.client_streaming or one.server_streaming)
@@ -91,7 +89,7 @@ def test_a_thousand_connections_leave_room_for_one_more(service: Service):
     assert answers(service)
 
 
-def test_a_client_that_reads_nothing_holds_nobody_up(service: Service):
+def test_a_client_that_reads_nothing_holds_nobody_up(service: Service) -> None:
     """Its answers wait in it and in the service, as far as HTTP/2's window goes; others are answered."""
     before = service.resident_bytes()
     with connect(service) as slow:
@@ -113,7 +111,7 @@ def test_a_client_that_reads_nothing_holds_nobody_up(service: Service):
         assert service.resident_bytes() - before < GROWTH_BYTES
 
 
-def test_more_connections_than_allowed_are_turned_away(tmp_path):
+def test_more_connections_than_allowed_are_turned_away(tmp_path: Path) -> None:
     """Those who are in stay in; those who come too late are closed, and get in when there is room."""
     with running("stage-scheduler", tmp_path, MAX_CONNECTIONS="5") as service, ExitStack() as stack:
         friend = stack.enter_context(raw_channel(service.address))
@@ -132,7 +130,7 @@ def test_more_connections_than_allowed_are_turned_away(tmp_path):
                 assert time.monotonic() < deadline
 
 
-def test_slow_clients_are_ended(services, tmp_path):
+def test_slow_clients_are_ended(services: list[Service], tmp_path: Path) -> None:
     """One says nothing, also where TLS is wanted; one ends no message, one sends a byte now and then: all unanswered.
 
     They are closed by the deadline of the handshake, or because they answer no ping.

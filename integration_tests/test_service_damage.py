@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +13,7 @@ import grpc
 import pyarrow as pa
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from security_tools import DEADLINE, TOKEN, ask, path_of, raw_channel, running
-
+from integration_tests.security_tools import DEADLINE, TOKEN, ask, path_of, raw_channel, running
 from penstock.async_sink import RemoteSink, write_batches
 from penstock.async_sink.errors import SinkError
 from penstock.emulator.testing import running_emulator
@@ -87,7 +83,8 @@ def test_a_scheduler_acknowledges_nothing_behind_damaged_files(
 def test_a_scheduler_on_a_full_disk_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
     """Jobs are refused while there is no room, without a word of where; then there is some, and all that were taken."""
     file = tmp_path / "kept-here.sqlite"
-    taken, refused = [], []
+    taken: list[str] = []
+    refused: list[str] = []
     with running("stage-scheduler", tmp_path, STORE=str(file), TOKEN=TOKEN) as service:
         methods = {method.name: path_of(method) for method in service.methods}
 

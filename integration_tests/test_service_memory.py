@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import socket
 import struct
-import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -19,10 +18,17 @@ import h2.connection
 import h2.events
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from security_tools import CONTRACTS, DEADLINE, TOKEN, Service, ask, connect, path_of, raw_channel, running
-
+from integration_tests.security_tools import (
+    CONTRACTS,
+    DEADLINE,
+    TOKEN,
+    Service,
+    ask,
+    connect,
+    path_of,
+    raw_channel,
+    running,
+)
 from penstock.emulator.testing import running_emulator
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as reader_pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as stages_pb
@@ -105,7 +111,7 @@ class Caller:
         if isinstance(event, h2.events.StreamReset | h2.events.StreamEnded):
             self._left.pop(event.stream_id or 0, None)
         if isinstance(event, h2.events.ResponseReceived | h2.events.TrailersReceived):
-            self.statuses += [value for name, value in event.headers or [] if name == "grpc-status"]
+            self.statuses += [str(value) for name, value in event.headers or [] if str(name) == "grpc-status"]
 
     def close(self) -> None:
         self._socket.close()

@@ -4,27 +4,26 @@ import asyncio
 import hashlib
 import json
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 import trustme
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
 
-sys.path.append(str(Path(__file__).parent))
-
-from security_tools import CONTRACTS, call_any, methods_of, raw_channel
-
+from integration_tests.security_tools import CONTRACTS, call_any, methods_of, raw_channel
 from penstock.async_sink import AsyncSinkConfig, KinesisRequestEntry, KinesisStreamsSink, RemoteSink
 from penstock.async_sink.gateway import SharedDestinations, SinkGatewayServicer
 from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer import ShardReaderServicer
-from penstock.emulator.testing import running_emulator
+from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.operator_attributes import StageSchedulerServicer
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as registry_pb
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as reader_pb
@@ -32,6 +31,7 @@ from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as sink_pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as stages_pb
 from penstock.registration import (
     AcquireRequest,
+    BlockingConsumerRegistry,
     ConflictPolicy,
     ConsumerRegistryServicer,
     open_local_registry,
@@ -45,7 +45,7 @@ from penstock.rpc.testing import ServiceProcess, service_process
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/pages/operations/who-may-do-what.md").read_text()
 DEADLINE = 30
-SERVICERS = {
+SERVICERS: dict[str, Any] = {
     "consumer-registry": ConsumerRegistryServicer,
     "shard-reader": ShardReaderServicer,
     "sink-gateway": SinkGatewayServicer,
@@ -79,8 +79,10 @@ def test_each_method_of_each_contract_is_in_the_table_of_its_service(name: str) 
             asked.append(one.admin_unless)
         for message, paths in ((method.input_type, asked), (method.output_type, one.tells_owned)):
             for path in paths:
-                field, found = None, message
+                field = None
+                found: Descriptor | None = message
                 for step in path.split("."):
+                    assert found is not None
                     field = found.fields_by_name[step]
                     found = field.message_type
                 assert field is not None
@@ -105,7 +107,7 @@ def test_each_field_that_names_a_resource_is_looked_at(name: str) -> None:
         one = SERVICERS[name].rights.methods[method.name]
         looked_at = {path for paths in one.resources.values() for whole in paths for path in whole.split("+")}
 
-        def fields(message, prefix="", depth=0):
+        def fields(message: Descriptor, prefix: str = "", depth: int = 0) -> Iterator[str]:
             for field in message.fields:
                 if field.message_type is not None and depth < 3:
                     yield from fields(field.message_type, f"{prefix}{field.name}.", depth + 1)
@@ -131,7 +133,9 @@ class Team:
             token=None if who is None else TOKENS[who],
         )
 
-    def ask(self, who: str, service: str, method: str, *messages, certificate: str = "") -> tuple[grpc.StatusCode, str]:
+    def ask(
+        self, who: str, service: str, method: str, *messages: Message, certificate: str = ""
+    ) -> tuple[grpc.StatusCode, str]:
         """Call a method, with messages of its contract."""
         (found,) = [one for one in methods_of(service) if one.name == method]
         security = self.security(who, certificate=certificate)
@@ -301,9 +305,9 @@ def test_a_session_is_anothers_by_admin_alone(team: Team) -> None:
     """Two principals mean two sessions by one id; the operator closes that of the first by its full name."""
     session, services = "orders/orders/mine", team.services
     with raw_channel(services["shard-reader"].address, team.security("orders").channel_credentials()) as channel:
-        answer = channel.unary_unary("/penstock.proto.shard_reader.v1.ShardReaderService/Open")(
+        answer = channel.unary_unary("/penstock.proto.shard_reader.v1.ShardReaderService/Open", None, None)(
             open_session(session=session).SerializeToString(),
-            metadata=[("authorization", f"Bearer {TOKENS['orders']}")],
+            metadata=(("authorization", f"Bearer {TOKENS['orders']}"),),
             timeout=DEADLINE,
         )
     epoch = reader_pb.OpenResponse.FromString(answer).epoch
@@ -341,13 +345,13 @@ def test_what_happened_is_in_the_audit_log(team: Team) -> None:
 
 
 @pytest.fixture(scope="module")
-def emulator():
+def emulator() -> Iterator[RunningEmulator]:
     with running_emulator(tls=False) as running:
         running.client().create_stream(StreamName="orders", ShardCount=1)
         yield running
 
 
-def test_a_lease_belongs_to_its_principal_also_after_a_restart(emulator, tmp_path: Path) -> None:
+def test_a_lease_belongs_to_its_principal_also_after_a_restart(emulator: RunningEmulator, tmp_path: Path) -> None:
     """Another one of the same job name neither renews, releases nor takes it over; an admin does."""
     text = ""
     for name in ("orders", "billing", "operator"):
@@ -361,11 +365,11 @@ def test_a_lease_belongs_to_its_principal_also_after_a_restart(emulator, tmp_pat
     environment = {**os.environ, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     request = AcquireRequest(stream_name="orders", consumer_name="shared", job_id="one")
 
-    def registry(process: ServiceProcess, who: str):
+    def registry(process: ServiceProcess, who: str) -> BlockingConsumerRegistry:
         return open_registry(endpoint=process.address, security=ClientSecurity(token=TOKENS[who]))
 
     module = "penstock.services.consumer_registry"
-    lost = []
+    lost: list[object] = []
     with ExitStack() as stack:
         process = stack.enter_context(service_process(module, arguments, environment))
         own = stack.enter_context(registry(process, "orders"))
@@ -392,16 +396,20 @@ def test_a_lease_belongs_to_its_principal_also_after_a_restart(emulator, tmp_pat
         assert consumer.lease.job_id == "one (principal orders)"
         assert lost == []
         with raw_channel(process.address) as channel:
-            call = channel.unary_unary("/penstock.proto.consumer_registry.v1.ConsumerRegistryService/ForceRelease")
+            call = channel.unary_unary(
+                "/penstock.proto.consumer_registry.v1.ConsumerRegistryService/ForceRelease", None, None
+            )
             force = registry_pb.ForceReleaseRequest(stream_name="orders", consumer_name="shared").SerializeToString()
-            metadata = [("authorization", f"Bearer {TOKENS['operator']}")]
+            metadata = (("authorization", f"Bearer {TOKENS['operator']}"),)
             ended = registry_pb.ForceReleaseResponse.FromString(call(force, metadata=metadata, timeout=DEADLINE))
         assert ended.lease.job_id == "one (principal orders)"
         mine = other.acquire(request)
         assert other.release(mine) is True
 
 
-async def test_clients_that_have_a_new_token_write_on_when_the_streams_of_the_old_one_end(emulator, tmp_path) -> None:
+async def test_clients_that_have_a_new_token_write_on_when_the_streams_of_the_old_one_end(
+    emulator: RunningEmulator, tmp_path: Path
+) -> None:
     """A stream that was ended with its token is opened again: nothing is lost, and no call fails."""
     server_file, client_file, audit = tmp_path / "server", tmp_path / "client", tmp_path / "audit.jsonl"
 
@@ -449,7 +457,8 @@ async def test_clients_that_have_a_new_token_write_on_when_the_streams_of_the_ol
             put(client_file, "billing")
             put(server_file, "billing")
             await write_on(lambda: opened() > 1)
-            await write_on(lambda before=sent: sent == before + 20)
+            before = sent
+            await write_on(lambda: sent == before + 20)
         await destinations.close(5.0)
     client = emulator.client()
     (shard,) = client.list_shards(StreamName="rotated")["Shards"]
@@ -460,7 +469,9 @@ async def test_clients_that_have_a_new_token_write_on_when_the_streams_of_the_ol
     assert {int(record["Data"]) for record in records} == set(range(sent))
 
 
-async def test_a_lease_is_kept_when_the_heartbeats_of_an_old_token_end(emulator, tmp_path) -> None:
+async def test_a_lease_is_kept_when_the_heartbeats_of_an_old_token_end(
+    emulator: RunningEmulator, tmp_path: Path
+) -> None:
     """Heartbeats go on in a new stream, with the new token."""
     server_file, client_file = tmp_path / "server", tmp_path / "client"
     server_file.write_text(TOKENS["orders"])
@@ -474,13 +485,13 @@ async def test_a_lease_is_kept_when_the_heartbeats_of_an_old_token_end(emulator,
     servicer = ConsumerRegistryServicer(local)
     heartbeats = 0
 
-    async def count(request_iterator, context):
+    async def count(request_iterator: Any, context: Any) -> AsyncIterator[Any]:
         nonlocal heartbeats
         heartbeats += 1
         async for answer in ConsumerRegistryServicer.Heartbeat(servicer, request_iterator, context):
             yield answer
 
-    servicer.Heartbeat = count
+    servicer.Heartbeat = count  # type: ignore[method-assign]  # counted
     settings = ServerSettings(security=ServerSecurity(token_file=server_file), recheck_seconds=0.1, drain_seconds=1)
     server = GrpcServer(
         settings, register=[servicer.add_to], service_names=[servicer.rights.service], rights=[servicer.rights]

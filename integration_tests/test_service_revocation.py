@@ -1,7 +1,6 @@
 """Who was taken back, by whichever file, is refused by every service from the next call on; what is open ends."""
 
 import http.client
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,18 +8,28 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-sys.path.append(str(Path(__file__).parent))
-
-import console_tools
-from console_tools import context_of
-from security_tools import CONTRACTS, DEADLINE, TOKEN, Pki, Service, ask, path_of, raw_channel, running
+from integration_tests import console_tools
+from integration_tests.console_tools import context_of
+from integration_tests.security_tools import (
+    CONTRACTS,
+    DEADLINE,
+    TOKEN,
+    Pki,
+    Service,
+    ask,
+    path_of,
+    raw_channel,
+    running,
+)
 
 LOST = "the-token-that-leaks"
 ENDS_SECONDS = 60
@@ -36,8 +45,10 @@ class Open(threading.Thread):
         super().__init__()
         self.code: grpc.StatusCode | None = None
         self._client_ends = threading.Event()
-        metadata = [("authorization", f"Bearer {token}")]
-        self._call = channel.stream_stream(path)(self._nothing(), timeout=4 * ENDS_SECONDS, metadata=metadata)
+        metadata = (("authorization", f"Bearer {token}"),)
+        self._call: Any = channel.stream_stream(path, None, None)(
+            self._nothing(), timeout=4 * ENDS_SECONDS, metadata=metadata
+        )
 
     def _nothing(self) -> Iterator[bytes]:
         self._client_ends.wait()
@@ -79,6 +90,7 @@ def principals(*tokens: str) -> str:
 def revocation_list(pki: Pki, *revoked: str) -> bytes:
     """Of the authority, with certificates of these names."""
     key = serialization.load_pem_private_key(pki.ours.private_key_pem.bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
     issuer = x509.load_pem_x509_certificate(pki.ours.cert_pem.bytes()).subject
     builder = x509.CertificateRevocationListBuilder().issuer_name(issuer)
     builder = builder.last_update(NOW - timedelta(days=1)).next_update(NOW + timedelta(days=7))
@@ -101,11 +113,12 @@ def test_who_is_taken_back_is_refused_at_once_and_what_is_open_ends(way: str, tm
     leaf = pki.ours.issue_cert("lost.example")
     leaf.cert_chain_pems[0].write_to_path(tmp_path / "lost.pem")
     leaf.private_key_pem.write_to_path(tmp_path / "lost.key")
-    before, after, option = {
+    ways: dict[str, tuple[str | bytes, str | bytes, str]] = {
         "token": (f"{TOKEN}\n{LOST}\n", f"{TOKEN}\n", "TOKEN_FILE"),
         "principal": (principals(TOKEN, LOST), principals(TOKEN), "PRINCIPALS"),
         "certificate": (revocation_list(pki), revocation_list(pki, "lost"), "CLIENT_CRL_FILE"),
-    }[way]
+    }
+    before, after, option = ways[way]
     put(file, before)
     lost = {"token": LOST if way != "certificate" else TOKEN, "own": "lost" if way == "certificate" else "client"}
     settings = {option: str(file), **pki.server_settings()}

@@ -5,24 +5,32 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import botocore.session
 import grpc
 import pytest
 
+from integration_tests.security_tools import (
+    CONTRACTS,
+    Service,
+    ask,
+    environment_of,
+    methods_of,
+    path_of,
+    raw_channel,
+    running,
+)
 from penstock.async_sink.errors import GatewayStorageError
 from penstock.aws import AwsOptionError, AwsOptions
-from penstock.emulator.testing import running_emulator, start_emulator_process
+from penstock.emulator.testing import RunningEmulator, running_emulator, start_emulator_process
 from penstock.operator_attributes.errors import JobStoreError
 from penstock.proto.consumer_registry.v1.consumer_registry_pb2 import AcquireRequest
 from penstock.registration.errors import LeaseStoreError
 from penstock.rpc import ClientSecurity, RpcOptionError, abort_with, open_channel
 from penstock.rpc.testing import service_process
-
-sys.path.append(str(Path(__file__).parent))
-
-from security_tools import CONTRACTS, Service, ask, environment_of, methods_of, path_of, raw_channel, running
 
 ROOT = Path(__file__).resolve().parents[1]
 SECRETS = {
@@ -52,13 +60,13 @@ class Files(SpanExporter):
 
 
 @pytest.fixture(scope="module")
-def kinesis():
+def kinesis() -> Iterator[RunningEmulator]:
     with running_emulator(companions=("sts",)) as emulator:
         yield emulator
 
 
 @pytest.fixture(scope="module")
-def modules(tmp_path_factory) -> Path:
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for PYTHONPATH: the way in, and the exporter of spans."""
     folder = tmp_path_factory.mktemp("modules")
     (folder / "penstock_loud.py").write_text(_LOUD)
@@ -71,7 +79,7 @@ def modules(tmp_path_factory) -> Path:
     return folder
 
 
-def planted(name: str, folder: Path, modules: Path, kinesis) -> dict[str, str]:
+def planted(name: str, folder: Path, modules: Path, kinesis: RunningEmulator) -> dict[str, str]:
     """Every place of the environment that may hold a secret."""
     own = {"TOKEN": SECRETS["token"], "ENDPOINT_URL": kinesis.endpoint_url, "REGION": "us-east-1"}
     own |= {"ROLE_ARN": "arn:aws:iam::123456789012:role/reader", "ROLE_EXTERNAL_ID": SECRETS["external"]}
@@ -96,11 +104,11 @@ def answers_to(service: Service) -> str:
     with raw_channel(service.address) as channel:
         for method in service.methods:
             for token in (SECRETS["token"], SECRETS["guess"]):
-                metadata = [("authorization", f"Bearer {token}")]
+                metadata = (("authorization", f"Bearer {token}"),)
                 first = method.input_type.fields_by_number.get(1)
                 text = first is not None and first.type == first.TYPE_STRING
                 content = b"\x0a\x07flights" if text else b""
-                call = channel.stream_stream(path_of(method))(iter([content]), metadata=metadata, timeout=2)
+                call = channel.stream_stream(path_of(method), None, None)(iter([content]), metadata=metadata, timeout=2)
                 try:
                     said += [repr(answer) for answer in call]
                 except grpc.RpcError as error:
@@ -110,7 +118,7 @@ def answers_to(service: Service) -> str:
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
-def test_no_secret_is_seen_of_a_service(name, kinesis, modules, tmp_path):
+def test_no_secret_is_seen_of_a_service(name: str, kinesis: RunningEmulator, modules: Path, tmp_path: Path) -> None:
     """Its log at DEBUG, its spans, what it answers, what it prints, and its command line are searched."""
     module = "penstock.services." + name.replace("-", "_")
     environment = planted(name, tmp_path, modules, kinesis)
@@ -137,7 +145,7 @@ def test_no_secret_is_seen_of_a_service(name, kinesis, modules, tmp_path):
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
-def test_secrets_are_no_flags(name, tmp_path):
+def test_secrets_are_no_flags(name: str, tmp_path: Path) -> None:
     """Every user of a machine sees command lines. The help shows no value of the environment; a URL's is not shown."""
     module = "penstock.services." + name.replace("-", "_")
     environment = environment_of(name, tmp_path, TOKEN=SECRETS["token"], ROLE_EXTERNAL_ID=SECRETS["external"])
@@ -161,26 +169,27 @@ def test_secrets_are_no_flags(name, tmp_path):
 
 
 @pytest.mark.parametrize("url", ["https://u:{}@host", "https://{}@host", "https://host/?token={}", "https://host#{}"])
-def test_a_url_with_credentials_is_refused_and_not_shown(url):
+def test_a_url_with_credentials_is_refused_and_not_shown(url: str) -> None:
     """URLs are shown in errors, logs and spans: those of AWS and of services hold no secret."""
     secret = SECRETS["key"]
     for option in ("endpoint_url", "sts_endpoint_url"):
-        role = {"role_arn": "arn:aws:iam::123456789012:role/r"} if option.startswith("sts") else {}
+        role: dict[str, Any] = {"role_arn": "arn:aws:iam::123456789012:role/r"} if option.startswith("sts") else {}
+        role[option] = url.format(secret)
         with pytest.raises(AwsOptionError) as refused:
-            AwsOptions(**{option: url.format(secret)}, **role)
+            AwsOptions(**role)
         assert secret not in str(refused.value) + repr(vars(refused.value))
     with pytest.raises(RpcOptionError) as refused_too:
         open_channel(f"user:{secret}@127.0.0.1:1", ClientSecurity())
     assert secret not in str(refused_too.value)
 
 
-def test_no_secret_is_seen_of_the_emulator(capfd):
+def test_no_secret_is_seen_of_the_emulator(capfd: pytest.CaptureFixture[str]) -> None:
     """It checks signatures, and says nothing of what they were made with, neither accepted nor refused."""
     with start_emulator_process("--json", "--verify-signatures", "--access-keys", "AKIATEST=right") as emulator:
         for key in ("right", SECRETS["key"]):
             session = botocore.session.Session()
             session.set_credentials("AKIATEST", key, SECRETS["session"])
-            client = session.create_client("kinesis", endpoint_url=emulator.endpoint_url, region_name="us-east-1")
+            client: Any = session.create_client("kinesis", endpoint_url=emulator.endpoint_url, region_name="us-east-1")
             try:
                 said = json.dumps(client.list_streams(), default=str)
             except client.exceptions.ClientError as error:
@@ -190,7 +199,7 @@ def test_no_secret_is_seen_of_the_emulator(capfd):
     assert not any(secret in logged for secret in SECRETS.values())
 
 
-def test_help_shows_no_environment():
+def test_help_shows_no_environment() -> None:
     """`help()` writes out defaults, and with `os.environ` as one all secrets in it."""
     found = [
         f"{path.relative_to(ROOT)}:{function.lineno}"
@@ -204,7 +213,7 @@ def test_help_shows_no_environment():
     assert found == []
 
 
-def test_a_broken_store_shows_clients_neither_its_place_nor_its_inside(tmp_path):
+def test_a_broken_store_shows_clients_neither_its_place_nor_its_inside(tmp_path: Path) -> None:
     """They are told that it cannot be used; the log says which file it is, and why."""
     name, file = "consumer-registry", tmp_path / "kept-here.sqlite"
     with running(name, tmp_path, STORE=f"sqlite:///{file}") as service, raw_channel(service.address) as channel:
@@ -224,7 +233,9 @@ def test_a_broken_store_shows_clients_neither_its_place_nor_its_inside(tmp_path)
     ["credential_process = cat {}", "role_arn = arn:aws:iam::1:role/r\nweb_identity_token_file = {}"],
     ids=["process", "token"],
 )
-def test_a_broken_source_of_credentials_shows_clients_neither_its_place_nor_its_words(tmp_path, monkeypatch, settings):
+def test_a_broken_source_of_credentials_shows_clients_neither_its_place_nor_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str
+) -> None:
     """They are told that there are none; the log says which file or process it is, and why."""
     (tmp_path / "config").write_text("[profile job]\n" + settings.format(tmp_path / "kept-here"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -241,7 +252,7 @@ def test_a_broken_source_of_credentials_shows_clients_neither_its_place_nor_its_
 
 
 @pytest.mark.parametrize("name", ["consumer-registry", "shard-reader", "sink-gateway"])
-def test_a_service_does_not_start_with_files_of_aws_that_cannot_be_read(tmp_path, name):
+def test_a_service_does_not_start_with_files_of_aws_that_cannot_be_read(tmp_path: Path, name: str) -> None:
     """The operator is told, without a traceback; clients would be told the path."""
     (tmp_path / "config").write_text("[default\nnonsense")
     environment = environment_of(name, tmp_path, REGION="us-east-1")
@@ -268,17 +279,18 @@ def test_a_service_does_not_start_with_files_of_aws_that_cannot_be_read(tmp_path
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_errors_of_what_a_service_keeps_have_words_for_clients(error):
+async def test_errors_of_what_a_service_keeps_have_words_for_clients(error: Exception) -> None:
     """In the message and in the fields that travel along."""
-    sent = []
+    sent: list[tuple[object, ...]] = []
 
     class Context:
-        async def abort(self, *answer):
+        async def abort(self, *answer: object) -> None:
             sent.append(answer)
             raise RuntimeError
 
+    context: Any = Context()
     with pytest.raises(RuntimeError):
-        await abort_with(Context(), error, {type(error): grpc.StatusCode.INTERNAL})
+        await abort_with(context, error, {type(error): grpc.StatusCode.INTERNAL})
     assert type(error).__name__ in str(sent)
     assert "kept-here" not in str(sent)
     assert "Errno" not in str(sent)

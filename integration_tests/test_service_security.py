@@ -1,12 +1,11 @@
 """Who gets into a service: by certificate and by token."""
 
 import os
-import sys
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,10 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from security_tools import CONTRACTS, TOKEN, Pki, Service, ask, call_any, raw_channel, running
-
+from integration_tests.security_tools import CONTRACTS, TOKEN, Pki, Service, ask, call_any, raw_channel, running
 from penstock.rpc.testing import service_process
 
 EXPIRED = "a-token-of-last-year"
@@ -26,12 +22,12 @@ TOMORROW = (datetime.now(UTC) + timedelta(days=1)).isoformat()
 
 
 @pytest.fixture(scope="module")
-def pki(tmp_path_factory):
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return Pki(tmp_path_factory.mktemp("pki"))
 
 
 @pytest.fixture(scope="module", params=CONTRACTS)
-def locked(request, pki, tmp_path_factory):
+def locked(request: pytest.FixtureRequest, pki: Pki, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service with mutual TLS and tokens, one of which has expired."""
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "tokens").write_text(f"# of these tests\n{TOKEN} {TOMORROW}\n{EXPIRED} {YESTERDAY}\n")
@@ -49,7 +45,7 @@ def locked(request, pki, tmp_path_factory):
     ],
     ids=["none", "wrong", "cut", "expired"],
 )
-def test_no_method_is_open_without_a_valid_token(locked: Service, pki: Pki, token, reason):
+def test_no_method_is_open_without_a_valid_token(locked: Service, pki: Pki, token: str | None, reason: str) -> None:
     """Every method, of any kind, refuses; it says why, and not a character of what it wanted."""
     with raw_channel(locked.address, pki.credentials("client")) as channel:
         assert ask(channel, locked.quick())[0] is grpc.StatusCode.OK
@@ -64,13 +60,13 @@ def test_no_method_is_open_without_a_valid_token(locked: Service, pki: Pki, toke
 
 
 @pytest.mark.parametrize("own", ["stranger", None])
-def test_only_clients_of_the_authority_get_in(locked: Service, pki: Pki, own):
+def test_only_clients_of_the_authority_get_in(locked: Service, pki: Pki, own: str | None) -> None:
     """A certificate of another authority, or none, ends the connection, whatever the token."""
     with raw_channel(locked.address, pki.credentials(own)) as channel:
         assert ask(channel, locked.quick())[0] is grpc.StatusCode.UNAVAILABLE
 
 
-def test_plain_text_does_not_get_in(locked: Service, pki: Pki):
+def test_plain_text_does_not_get_in(locked: Service, pki: Pki) -> None:
     """Nor does the service go down by it."""
     with raw_channel(locked.address) as channel:
         assert ask(channel, locked.quick())[0] is grpc.StatusCode.UNAVAILABLE
@@ -78,7 +74,7 @@ def test_plain_text_does_not_get_in(locked: Service, pki: Pki):
         assert ask(channel, locked.quick())[0] is grpc.StatusCode.OK
 
 
-def test_who_is_turned_away_leaves_no_secret_in_the_log(locked: Service):
+def test_who_is_turned_away_leaves_no_secret_in_the_log(locked: Service) -> None:
     """The log of all of the above."""
     log = locked.errors.read_text()
     assert TOKEN not in log
@@ -87,7 +83,7 @@ def test_who_is_turned_away_leaves_no_secret_in_the_log(locked: Service):
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
-def test_a_client_that_wants_tls_gets_nothing_from_a_plain_port(name, pki, tmp_path: Path):
+def test_a_client_that_wants_tls_gets_nothing_from_a_plain_port(name: str, pki: Pki, tmp_path: Path) -> None:
     """It does not fall back to plain text; the service goes on for those who speak it, and stops cleanly."""
     with running(name, tmp_path, TOKEN=TOKEN) as service:
         with raw_channel(service.address, pki.credentials(None)) as channel:
@@ -99,7 +95,8 @@ def test_a_client_that_wants_tls_gets_nothing_from_a_plain_port(name, pki, tmp_p
 
 def guesses(seconds: float, guess: Callable[[], bool]) -> int:
     """How many tokens of eight callers at a time are looked at."""
-    until, looked_at = time.monotonic() + seconds, []
+    until = time.monotonic() + seconds
+    looked_at: list[None] = []
 
     def go_on() -> None:
         while time.monotonic() < until:
@@ -113,7 +110,7 @@ def guesses(seconds: float, guess: Callable[[], bool]) -> int:
 
 @pytest.mark.parametrize("name", CONTRACTS)
 @pytest.mark.parametrize("method", ["own", "/grpc.health.v1.Health/Check"])
-def test_tokens_cannot_be_guessed_quickly_and_nobody_is_locked_out(name, method, tmp_path: Path):
+def test_tokens_cannot_be_guessed_quickly_and_nobody_is_locked_out(name: str, method: str, tmp_path: Path) -> None:
     """Some tokens a second are looked at; who was in before stays in, and others get in again soon."""
     with running(name, tmp_path, TOKEN=TOKEN) as service, raw_channel(service.address) as channel:
         assert ask(channel, service.quick())[0] is grpc.StatusCode.OK
@@ -131,7 +128,7 @@ def test_tokens_cannot_be_guessed_quickly_and_nobody_is_locked_out(name, method,
         assert TOKEN not in log
 
 
-def test_the_consoles_header_and_form_share_one_count(tmp_path: Path):
+def test_the_consoles_header_and_form_share_one_count(tmp_path: Path) -> None:
     """Guesses by header and by form; who is in stays in."""
     environment = {**os.environ, "PENSTOCK_CONSOLE_TOKEN": TOKEN}
     with service_process("penstock.services.console", ["serve"], environment) as process:
@@ -147,7 +144,7 @@ def test_the_consoles_header_and_form_share_one_count(tmp_path: Path):
             request = urllib.request.Request(url, data, headers)
             try:
                 with urllib.request.urlopen(request, timeout=30) as answer:
-                    return answer.status
+                    return int(answer.status)
             except urllib.error.HTTPError as error:
                 return error.code
 

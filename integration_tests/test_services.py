@@ -30,14 +30,14 @@ PREFIXES = {
 
 
 @pytest.fixture
-def environment(tmp_path) -> dict[str, str]:
+def environment(tmp_path: Path) -> dict[str, str]:
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     values = dict.fromkeys(names, "test") | {"AWS_REGION": "us-east-1", "HOME": str(tmp_path)}
     return {**os.environ, **values, "PENSTOCK_REGISTRY_STORE": f"sqlite:///{tmp_path / 'registry.sqlite'}"}
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_starts_answers_and_stops_cleanly(name, environment):
+def test_a_service_starts_answers_and_stops_cleanly(name: str, environment: dict[str, str]) -> None:
     """On loopback and a free port: healthy, listed by reflection, and exit code 0 after SIGTERM."""
     module = "penstock.services." + name.replace("-", "_")
     with service_process(module, ["serve"], environment) as process:
@@ -54,7 +54,7 @@ def test_a_service_starts_answers_and_stops_cleanly(name, environment):
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory) -> dict[str, str]:
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Of a server, as settings."""
     folder = tmp_path_factory.mktemp("pki")
     leaf = trustme.CA().issue_cert("localhost")
@@ -73,7 +73,9 @@ def certificate(tmp_path_factory) -> dict[str, str]:
     ids=["nothing", "certificate", "token"],
 )
 @pytest.mark.parametrize("name", [*SERVICES, "console"])
-def test_a_service_does_not_show_itself_to_the_network_unprotected(name, given, cure, environment, certificate):
+def test_a_service_does_not_show_itself_to_the_network_unprotected(
+    name: str, given: tuple[str, ...], cure: str, environment: dict[str, str], certificate: dict[str, str]
+) -> None:
     """A host that others can reach needs TLS, and a proof of who calls; the message names the option and the cure."""
     settings = {
         "certificate": certificate,
@@ -93,7 +95,7 @@ def test_a_service_does_not_show_itself_to_the_network_unprotected(name, given, 
 
 
 @pytest.mark.parametrize("name", [*SERVICES, "console"])
-def test_a_service_shows_itself_to_the_network_if_it_is_told_so_twice(name, environment):
+def test_a_service_shows_itself_to_the_network_if_it_is_told_so_twice(name: str, environment: dict[str, str]) -> None:
     """Behind a proxy that encrypts and knows who calls."""
     module = "penstock.services." + name.replace("-", "_")
     flags = ["serve", "--host", "0.0.0.0", "--allow-plain-text", "--allow-unauthenticated"]
@@ -103,7 +105,7 @@ def test_a_service_shows_itself_to_the_network_if_it_is_told_so_twice(name, envi
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_wants_the_token_that_it_was_given(name, environment):
+def test_a_service_wants_the_token_that_it_was_given(name: str, environment: dict[str, str]) -> None:
     """The token comes from the environment or a file, never from a flag; calls without it are refused."""
     module = "penstock.services." + name.replace("-", "_")
     variable = f"PENSTOCK_{PREFIXES[name]}_TOKEN"
@@ -118,7 +120,7 @@ def test_a_service_wants_the_token_that_it_was_given(name, environment):
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_can_be_put_into_a_container(name):
+def test_a_service_can_be_put_into_a_container(name: str) -> None:
     """Each has a Dockerfile that runs its command as a user without rights, and a README that names the command."""
     folder = ROOT / "services" / name
     (command,) = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["scripts"]

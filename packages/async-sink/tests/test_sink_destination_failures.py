@@ -182,7 +182,7 @@ async def test_errors_that_stay_end_the_writer(service: ScriptedService, make: A
 @pytest.mark.parametrize("make", [firehose, sqs])
 async def test_an_answer_about_another_number_of_entries_is_no_success(service: ScriptedService, make: Any) -> None:
     """Entries of which nothing was said are not taken for written."""
-    answers = {
+    answers: dict[Any, dict[str, Any]] = {
         firehose: {"FailedPutCount": 1, "RequestResponses": [{"ErrorCode": "InternalFailure"}]},
         sqs: {"Successful": [{"Id": "0"}]},
     }

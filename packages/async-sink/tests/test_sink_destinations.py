@@ -94,7 +94,8 @@ def items(emulator: RunningEmulator, table: str) -> list[dict[str, Any]]:
 
 
 def messages(emulator: RunningEmulator, queue: str) -> list[dict[str, Any]]:
-    client, found = emulator.client("sqs"), []
+    client = emulator.client("sqs")
+    found: list[dict[str, Any]] = []
     while True:
         answer = client.receive_message(
             QueueUrl=queue, MaxNumberOfMessages=10, MessageAttributeNames=["All"], AttributeNames=["All"]
@@ -282,7 +283,7 @@ def test_rows_become_messages(emulator: RunningEmulator, queue: str) -> None:
 
 async def test_attributes_of_messages_arrive(emulator: RunningEmulator, queue: str) -> None:
     """Strings, numbers and binaries keep their type."""
-    attributes = {"airport": "LHR", "delay": 1.5, "raw": b"\x00\xff"}
+    attributes: dict[str, str | float | bytes] = {"airport": "LHR", "delay": 1.5, "raw": b"\x00\xff"}
     async with sqs(emulator, queue).create_writer() as writer:
         await writer.write(SqsRequestEntry("UA1", attributes=attributes))
         await writer.flush(end_of_input=True)
@@ -312,11 +313,14 @@ async def test_fifo_queues_get_groups_and_drop_repeats(emulator: RunningEmulator
     assert [message["Body"] for message in answer["Messages"]] == [str(number) for number in range(10)]
 
 
+WRONG: Any = b"bytes"
+
+
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
         (SqsRequestEntry(""), "empty"),
-        (SqsRequestEntry(b"bytes"), "bytes, not str"),
+        (SqsRequestEntry(WRONG), "bytes, not str"),
         ("text", "expected an SqsRequestEntry, got str"),
         (SqsRequestEntry("a\x00b"), "cannot have"),
         (SqsRequestEntry("a", delay_seconds=901), "delay"),

@@ -22,6 +22,7 @@ from penstock.async_sink import (
     ScalingTarget,
     TokenBucketRateLimitingStrategy,
 )
+from penstock.async_sink._rate.strategy import AsksAgain
 
 # What happens next: seconds that pass, entries and bytes offered, which request is answered, what failed of it.
 _steps = st.lists(
@@ -260,7 +261,8 @@ def test_all_is_each_of_its_strategies_as_if_it_were_alone(steps: list[Step], ch
         assert every.get_max_batch_size() == most
         request = RequestInfo(min(size, most), size_in_bytes, run.now)
         blocking = [twin for twin in twins if twin.should_block(request)]
-        waits = [twin.ask_again_after(request) for twin in blocking]
+        waits = [twin.ask_again_after(request) for twin in blocking if isinstance(twin, AsksAgain)]
+        assert len(waits) == len(blocking)
         if waits:
             assert every.ask_again_after(request) == (None if None in waits else max(w for w in waits if w is not None))
         left = run.offer(size, size_in_bytes)

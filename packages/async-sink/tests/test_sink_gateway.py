@@ -181,7 +181,7 @@ async def test_a_client_sends_no_more_than_its_credits_allow() -> None:
     fake = FakeDestination()
     fake.script = [fake.hold() for _ in range(100)]
     window = CreditWindow(entries=60, bytes=10_000, largest_batch_entries=20, largest_batch_bytes=1_000)
-    options = {"max_batch_size": 20, "max_buffered_requests": 1_000}
+    options: dict[str, Any] = {"max_batch_size": 20, "max_buffered_requests": 1_000}
     async with (
         running_gateway(fake, window=window, **options) as gateway,
         remote(gateway, config=options).create_writer() as writer,

@@ -73,7 +73,7 @@ def test_an_independent_consumer_reads_every_user_record(entries: list[KinesisRe
     assert made.data[:4] == MAGIC
     assert made.data[-16:] == hashlib.md5(made.data[4:-16]).digest()
     assert len(made.data) <= aggregate.size_in_bytes
-    assert taken_apart(made.data) == [(entry.data, entry.partition_key) for entry in entries]
+    assert taken_apart(bytes(made.data)) == [(entry.data, entry.partition_key) for entry in entries]
 
 
 def test_an_aggregate_ends_before_its_limits() -> None:

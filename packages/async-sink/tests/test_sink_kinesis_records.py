@@ -204,7 +204,7 @@ def test_a_column_of_a_wrong_type_is_named() -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"stream_name": "s", "stream_arn": "arn:s"}, {"stream_name": ""}, {"stream_arn": ""}]
 )
-def test_a_sink_wants_either_a_name_or_an_arn(options: dict[str, str]) -> None:
+def test_a_sink_wants_either_a_name_or_an_arn(options: dict[str, Any]) -> None:
     """Neither and both are errors, and so is an empty one."""
     with pytest.raises(SinkOptionError):
         KinesisStreamsSink(AwsOptions(region="us-east-1"), **options)

@@ -56,7 +56,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_a_destination_that_asks_for_their_number_makes_no_entries(made: list[str]) -> None:
     """From the record batch to the acknowledgement no entry is made, if nobody looks at one."""
     sizes: list[int] = []
-    async with RowsWriter(lambda entries, handler: (sizes.append(len(entries)), handler.complete())[1]) as writer:
+
+    def accept(entries: Sequence[object], handler: ResultHandler[Any]) -> None:
+        sizes.append(len(entries))
+        handler.complete()
+
+    async with RowsWriter(accept) as writer:
         await writer.write_many(rows(25))
     assert (sizes, made, writer.metrics.records_out) == ([10, 10, 5], [], 25)
 

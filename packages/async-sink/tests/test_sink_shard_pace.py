@@ -5,6 +5,7 @@ from math import floor
 import pytest
 
 from penstock.async_sink import (
+    All,
     AsyncSinkConfig,
     LaneObservation,
     PerShardRateLimitingStrategy,
@@ -115,6 +116,7 @@ def test_the_strategy_of_a_stream_shrinks_once_per_round_trip_and_never_below_a_
     """`kinesis_strategy`, as its description says; what one shard refuses must not stop the others."""
     config = AsyncSinkConfig(max_batch_size=100, max_in_flight_requests=10)
     strategy = kinesis_strategy(config)
+    assert isinstance(strategy, All)
     assert strategy.limit == 100
     for expected in (200, 400, 800):
         answered = strategy.limit

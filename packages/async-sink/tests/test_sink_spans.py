@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
+from sink_fixtures import numbers
 
 from penstock.async_sink._telemetry import request_spans
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
@@ -218,7 +219,7 @@ async def test_counters_go_on_when_writers_are_gone(make_writer: MakeWriter) -> 
         assert data is not None
         metrics = data.resource_metrics[0].scope_metrics[0].metrics
         return {
-            metric.name: sum(point.value for point in metric.data.data_points)
+            metric.name: sum(point.value for point in numbers(metric))
             for metric in metrics
             if metric.name in ("numrecordsout", "numrequests", "numrecordsthrottled", "currentsendtime")
         }

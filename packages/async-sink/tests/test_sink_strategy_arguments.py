@@ -65,5 +65,6 @@ def test_a_wrong_threshold_is_named(option: str, options: dict[str, Any]) -> Non
         ThresholdCongestionControlStrategy(**options)
     assert caught.value.option == option
     for rate in ("records_per_second", "bytes_per_second"):
+        wrong: dict[str, Any] = {rate: 0.0}
         with pytest.raises(SinkOptionError, match=rate):
-            PerShardRateLimitingStrategy(**{rate: 0.0})
+            PerShardRateLimitingStrategy(**wrong)

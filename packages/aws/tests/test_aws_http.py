@@ -323,12 +323,12 @@ async def test_an_idle_connection_is_not_used_for_long() -> None:
     request = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
     async with serving(always(ok())) as server:
         pool = HttpPool(server.url, lambda: None, connections=9, connect_timeout_seconds=9, clock=lambda: now[0])
-        await pool.call(request, b"")
+        await pool.call(request, ())
         now[0] = IDLE_SECONDS
-        await pool.call(request, b"")
+        await pool.call(request, ())
         assert server.connections == 1
         now[0] = 2 * IDLE_SECONDS + 1
-        await pool.call(request, b"")
+        await pool.call(request, ())
         assert server.connections == 2
         await server.until(lambda: server.ended == 1)
         await pool.close()

@@ -20,21 +20,21 @@ KEYS = {"awsAccessKeyId": "AKIA", "awsSecretAccessKey": "hush"}
         ({"roleArn": "arn", "stsEndpointUrl": "ftp://host"}, "stsEndpointUrl"),
     ],
 )
-def test_a_half_or_contradictory_option_is_named(options, named):
+def test_a_half_or_contradictory_option_is_named(options: dict[str, str], named: str) -> None:
     """The error says which option is missing or wrong, by the name that the user wrote or has to write."""
     with pytest.raises(AwsOptionError) as error:
         AwsOptions.from_mapping(options)
     assert error.value.option == named
 
 
-def test_names_are_read_in_any_case():
+def test_names_are_read_in_any_case() -> None:
     """Spark hands option names over in lower case; options can be pickled."""
     options = AwsOptions.from_mapping({name.lower(): value for name, value in {**KEYS, "region": "eu-west-1"}.items()})
     assert (options.region, options.access_key_id) == ("eu-west-1", KEYS["awsAccessKeyId"])
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_secrets_are_not_in_the_representation():
+def test_secrets_are_not_in_the_representation() -> None:
     """Keys, tokens and external ids never reach a log by way of `repr`."""
     options = AwsOptions(
         access_key_id="AKIA", secret_access_key="hush", session_token="hush", role_arn="arn", role_external_id="hush"

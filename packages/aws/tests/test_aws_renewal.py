@@ -168,6 +168,7 @@ def test_a_role_is_assumed_again(moto_url: str) -> None:
     before = session.frozen_credentials()
     assert session.renew_credentials()
     after = session.frozen_credentials()
+    assert after.access_key is not None
     assert after.access_key.startswith("ASIA")
     assert (before.access_key, before.token) != (after.access_key, after.token)
     assert session.sign("POST", "https://x/", {}, b"")["X-Amz-Security-Token"] == after.token

@@ -1,11 +1,21 @@
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, EventStreamError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.aws import AwsOptionError, AwsServiceError, BackoffPolicy, ErrorKind, classify, error_code, retry
+from penstock.aws import (
+    AwsError,
+    AwsOptionError,
+    AwsServiceError,
+    BackoffPolicy,
+    ErrorKind,
+    classify,
+    error_code,
+    retry,
+)
 
 
 def service_error(code: str, status: int = 400) -> AwsServiceError:
@@ -34,12 +44,12 @@ def service_error(code: str, status: int = 400) -> AwsServiceError:
         (ValueError(), ErrorKind.FATAL),
     ],
 )
-def test_each_error_is_retried_or_told_to_the_user(error, kind):
+def test_each_error_is_retried_or_told_to_the_user(error: AwsError, kind: ErrorKind) -> None:
     """The table of retryable and fatal errors, for our own errors and for botocore's."""
     assert classify(error) is kind
 
 
-def test_the_code_inside_an_event_stream_is_read_like_any_other():
+def test_the_code_inside_an_event_stream_is_read_like_any_other() -> None:
     """Event streams spell codes with a small first letter."""
     error = EventStreamError({"Error": {"Code": "resourceInUseException"}}, "SubscribeToShard")
     assert error_code(error) == "ResourceInUseException"
@@ -52,7 +62,9 @@ def test_the_code_inside_an_event_stream_is_read_like_any_other():
     exponent=st.floats(1, 4),
     random=st.floats(0, 1, exclude_max=True),
 )
-def test_a_delay_is_never_longer_than_the_maximum(attempt, base, extra, exponent, random):
+def test_a_delay_is_never_longer_than_the_maximum(
+    attempt: int, base: int, extra: int, exponent: float, random: float
+) -> None:
     """Full jitter stays between zero and the bound, also after thousands of attempts."""
     policy = BackoffPolicy(
         base=timedelta(milliseconds=base), maximum=timedelta(milliseconds=base + extra), exponent=exponent
@@ -60,7 +72,7 @@ def test_a_delay_is_never_longer_than_the_maximum(attempt, base, extra, exponent
     assert 0 <= policy.delay_seconds(attempt, lambda: random) <= (base + extra) / 1000
 
 
-def test_the_bound_grows_by_the_exponent_until_the_maximum():
+def test_the_bound_grows_by_the_exponent_until_the_maximum() -> None:
     """base x exponent^n, as FLIP-128 defines it."""
     policy = BackoffPolicy()
     bounds = [round(policy.delay_seconds(attempt, lambda: 1.0), 4) for attempt in range(6)]
@@ -71,7 +83,7 @@ def test_the_bound_grows_by_the_exponent_until_the_maximum():
     "arguments",
     [{"maximum": timedelta(milliseconds=1)}, {"exponent": 0.5}, {"max_attempts": 0}, {"base": timedelta(-1)}],
 )
-def test_an_impossible_policy_is_refused(arguments):
+def test_an_impossible_policy_is_refused(arguments: dict[str, Any]) -> None:
     """A policy is checked when it is made, not when it is first needed."""
     with pytest.raises(AwsOptionError):
         BackoffPolicy(**arguments)
@@ -91,14 +103,14 @@ class Calls:
         self.slept.append(seconds)
 
 
-async def test_retryable_errors_are_retried_with_growing_pauses():
+async def test_retryable_errors_are_retried_with_growing_pauses() -> None:
     """Two failures cost two pauses, then the answer comes."""
     calls = Calls(TimeoutError(), service_error("InternalFailure", 500))
     assert await retry(calls, BackoffPolicy(), sleep=calls.sleep, random=lambda: 1.0) == "done"
     assert calls.slept == pytest.approx([0.2, 0.3])
 
 
-async def test_a_fatal_error_is_raised_at_once():
+async def test_a_fatal_error_is_raised_at_once() -> None:
     """No time is lost on what cannot succeed."""
     calls = Calls(service_error("AccessDeniedException"))
     with pytest.raises(AwsServiceError, match="AccessDenied"):
@@ -106,7 +118,7 @@ async def test_a_fatal_error_is_raised_at_once():
     assert calls.slept == []
 
 
-async def test_the_last_error_is_raised_when_attempts_are_used_up():
+async def test_the_last_error_is_raised_when_attempts_are_used_up() -> None:
     """max_attempts counts the first attempt too."""
     calls = Calls(*[TimeoutError(str(number)) for number in range(3)])
     with pytest.raises(TimeoutError, match="2"):

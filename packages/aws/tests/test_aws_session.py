@@ -1,5 +1,7 @@
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -20,7 +22,7 @@ def moto_url() -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -28,7 +30,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
-async def test_a_json_call_reaches_a_real_server_signed(moto_url):
+async def test_a_json_call_reaches_a_real_server_signed(moto_url: str) -> None:
     """Parameters go out and the answer comes back, with the same names as in the API reference."""
     session = AwsSession(emulator_options(moto_url))
     async with JsonClient(session) as client:
@@ -39,7 +41,7 @@ async def test_a_json_call_reaches_a_real_server_signed(moto_url):
     assert session.client("kinesis").describe_stream_summary(StreamName="flights")
 
 
-async def test_an_error_answer_becomes_a_typed_error(moto_url):
+async def test_an_error_answer_becomes_a_typed_error(moto_url: str) -> None:
     """Code, status and operation are fields, so that callers decide by them."""
     async with JsonClient(AwsSession(emulator_options(moto_url))) as client:
         with pytest.raises(AwsServiceError) as error:
@@ -48,7 +50,7 @@ async def test_an_error_answer_becomes_a_typed_error(moto_url):
     assert error.value.operation == "ListShards"
 
 
-async def test_a_server_that_is_away_or_garbled_is_told_apart(unused_tcp_port):
+async def test_a_server_that_is_away_or_garbled_is_told_apart(unused_tcp_port: int) -> None:
     """No answer is a connection error; an answer that is no JSON is a service error with its status."""
     async with JsonClient(AwsSession(emulator_options(f"http://127.0.0.1:{unused_tcp_port}"))) as client:
         with pytest.raises(AwsConnectionError):
@@ -71,7 +73,7 @@ async def test_a_server_that_is_away_or_garbled_is_told_apart(unused_tcp_port):
     assert error.value.status == 503
 
 
-def test_a_role_is_assumed_with_session_name_and_external_id(moto_url):
+def test_a_role_is_assumed_with_session_name_and_external_id(moto_url: str) -> None:
     """The signature is made with the role's temporary credentials."""
     session = AwsSession(
         AwsOptions(
@@ -87,12 +89,13 @@ def test_a_role_is_assumed_with_session_name_and_external_id(moto_url):
     )
     credentials = session.frozen_credentials()
     assert credentials.token
+    assert credentials.access_key is not None
     assert credentials.access_key.startswith("ASIA")
     assert session.sign("POST", moto_url, {}, b"{}")["X-Amz-Security-Token"] == credentials.token
     assert session.client("kinesis").list_streams()["StreamNames"] is not None
 
 
-def test_a_missing_region_profile_or_credential_says_what_to_set():
+def test_a_missing_region_profile_or_credential_says_what_to_set() -> None:
     """What botocore would say only at the first call is said when the session is made or first used."""
     with pytest.raises(AwsOptionError) as error:
         AwsSession(AwsOptions())
@@ -108,7 +111,7 @@ def test_a_missing_region_profile_or_credential_says_what_to_set():
     assert error.value.option == "awsAccessKeyId"
 
 
-def test_the_region_is_found_in_the_environment(monkeypatch):
+def test_the_region_is_found_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """AWS_REGION, which AWS's own platforms set, counts like AWS_DEFAULT_REGION, and an option before both."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     assert AwsSession().region == "eu-central-1"
@@ -120,19 +123,19 @@ def test_the_region_is_found_in_the_environment(monkeypatch):
     assert AwsSession(AwsOptions(region="us-east-2")).region == "us-east-2"
 
 
-def test_the_endpoint_is_the_regions_own_unless_given():
+def test_the_endpoint_is_the_regions_own_unless_given() -> None:
     """A custom endpoint loses its trailing slash, so that URLs can be joined."""
     assert AwsSession(AwsOptions(region="eu-west-1")).endpoint_url() == "https://kinesis.eu-west-1.amazonaws.com"
     assert AwsSession(emulator_options("http://127.0.0.1:1/")).endpoint_url() == "http://127.0.0.1:1"
 
 
-def test_secrets_are_not_in_the_representation_of_a_session():
+def test_secrets_are_not_in_the_representation_of_a_session() -> None:
     """A session in a traceback shows where it points to, not with which key."""
     session = AwsSession(AwsOptions(region="eu-west-1", access_key_id="AKIA", secret_access_key="hush"))
     assert "hush" not in repr(session) + json.dumps(session.sign("POST", "https://x/", {}, b""))
 
 
-def test_a_role_without_credentials_to_assume_it_with_says_what_to_give():
+def test_a_role_without_credentials_to_assume_it_with_says_what_to_give() -> None:
     """As without a role."""
     options = AwsOptions(region="eu-west-1", role_arn="arn:aws:iam::123456789012:role/reader")
     with pytest.raises(AwsOptionError, match="give keys") as error:
@@ -140,7 +143,7 @@ def test_a_role_without_credentials_to_assume_it_with_says_what_to_give():
     assert error.value.option == "awsAccessKeyId"
 
 
-def test_an_endpoint_is_told_without_looking_for_credentials(monkeypatch, tmp_path):
+def test_an_endpoint_is_told_without_looking_for_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Not even started: a process of the profile's that asks for a password, or a metadata service that is away."""
     started = tmp_path / "started"
     command = tmp_path / "command"
@@ -155,7 +158,9 @@ def test_an_endpoint_is_told_without_looking_for_credentials(monkeypatch, tmp_pa
 
 
 @pytest.mark.parametrize(("profile", "option"), [(None, "region"), ("job", "awsProfile")])
-def test_a_configuration_file_that_cannot_be_parsed_is_an_option_error(tmp_path, profile, option):
+def test_a_configuration_file_that_cannot_be_parsed_is_an_option_error(
+    tmp_path: Path, profile: str | None, option: str
+) -> None:
     """Of the session, not of the first call."""
     (tmp_path / "config").write_text("[default\nnonsense")
     with pytest.raises(AwsOptionError, match="Unable to parse config file") as error:
@@ -164,7 +169,9 @@ def test_a_configuration_file_that_cannot_be_parsed_is_an_option_error(tmp_path,
 
 
 @pytest.mark.parametrize("content", [None, b"no certificate"])
-async def test_authorities_that_cannot_be_read_are_no_matter_of_the_network(tmp_path, content):
+async def test_authorities_that_cannot_be_read_are_no_matter_of_the_network(
+    tmp_path: Path, content: bytes | None
+) -> None:
     """The error names the option and the file: it would be tried again for ever as a connection that fails."""
     bundle = tmp_path / "ca.pem"
     if content is not None:
@@ -175,20 +182,23 @@ async def test_authorities_that_cannot_be_read_are_no_matter_of_the_network(tmp_
     assert error.value.option == "caBundle"
 
 
-def test_sessions_read_models_and_endpoints_once(monkeypatch, tmp_path):
+def test_sessions_read_models_and_endpoints_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Some MB and a tenth of a second for each: there is a session in each task that writes."""
-    read = []
+    read: list[str] = []
     load_file = JSONFileLoader.load_file
-    monkeypatch.setattr(
-        JSONFileLoader, "load_file", lambda self, path: read.append(path) or load_file(self, path), raising=True
-    )
+
+    def load(self: JSONFileLoader, path: str) -> Any:
+        read.append(path)
+        return load_file(self, path)
+
+    monkeypatch.setattr(JSONFileLoader, "load_file", load)
     monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))
     for region in ("eu-west-1", "us-east-2"):
         assert AwsSession(AwsOptions(region=region)).endpoint_url() == f"https://kinesis.{region}.amazonaws.com"
     assert len(read) == len(set(read)) > 0
 
 
-def test_an_endpoint_of_the_environment_is_checked_like_an_option(monkeypatch):
+def test_an_endpoint_of_the_environment_is_checked_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is shown in errors and logs: one with a password is refused, and not shown."""
     session = AwsSession(AwsOptions(region="eu-west-1"))
     monkeypatch.setenv("AWS_ENDPOINT_URL_KINESIS", "https://kinesis.internal:4567/")

@@ -2,6 +2,7 @@
 
 import datetime
 from contextlib import AbstractContextManager
+from typing import Self
 from unittest import mock
 
 import botocore.auth
@@ -48,8 +49,8 @@ def standing_at(moment: datetime.datetime) -> AbstractContextManager[object]:
 
     class Standing(datetime.datetime):
         @classmethod
-        def utcnow(cls) -> datetime.datetime:
-            return moment
+        def utcnow(cls) -> Self:
+            return cls.fromtimestamp(moment.timestamp(), datetime.UTC)
 
     return mock.patch("botocore.auth.datetime", mock.Mock(wraps=datetime, datetime=Standing))
 
@@ -89,7 +90,17 @@ def _sign_by_botocore(
     "https", "h", "", "/", 1e9, "kinesis", "us-east-1", ReadOnlyCredentials("A", "s", None), "PutRecords", b"", None
 )
 def test_a_signature_is_that_of_botocore(
-    scheme, host, port, path, now, service, region, credentials, operation, body, content_type
+    scheme: str,
+    host: str,
+    port: int | None,
+    path: str,
+    now: float,
+    service: str,
+    region: str,
+    credentials: ReadOnlyCredentials,
+    operation: str,
+    body: bytes,
+    content_type: str,
 ) -> None:
     """Byte for byte, with every header that is signed, whatever the endpoint, the credentials and the body."""
     url = f"{scheme}://{host}{port}{path}"
@@ -103,7 +114,7 @@ def test_a_signature_is_that_of_botocore(
     assert got.get("x-amz-security-token") == want.get("x-amz-security-token")
     assert got["content-length"] == str(len(body))
     cut = len(body) // 3
-    in_parts = [body[:cut], memoryview(body)[cut:]]
+    in_parts: list[bytes | memoryview] = [body[:cut], memoryview(body)[cut:]]
     assert _headers(signer.head(credentials, operation, in_parts, content_type=content_type)) == got
 
 

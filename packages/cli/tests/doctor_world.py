@@ -34,7 +34,8 @@ def world(*packages: Any, answers: Mapping[str, Ran] | None = None, **options: A
 def the(findings: Any) -> Finding:
     """The only finding."""
     (finding,) = findings
-    return finding
+    found: Finding = finding
+    return found
 
 
 def has_cure(finding: Finding, verdict: Verdict, *words: str) -> bool:

@@ -47,7 +47,9 @@ def log(tmp_path: Path) -> Path:
         (("--since", "2999-01-01T00:00:00Z"), []),
     ],
 )
-def test_it_finds_what_is_asked_for(log: Path, arguments, found, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_finds_what_is_asked_for(
+    log: Path, arguments: tuple[str, ...], found: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """By who, what, where, when and how it ended; with all fields as JSON."""
     assert main([*arguments, str(log), "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -23,7 +23,7 @@ def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str,
 def test_a_provisioned_stream_is_billed_by_shards_units_and_consumers() -> None:
     """1,000 records of 30 KiB a second: 30 MiB/s need 30 shards, each record is two units."""
     load = Load(records=1_024, record_bytes=30 * 1_024, consumers=2, retention_hours=48)
-    found = {one.what: (one.quantity, one.usd) for one in bill(load, read_prices("us-east-1"))}
+    found: dict[str, object] = {one.what: (one.quantity, one.usd) for one in bill(load, read_prices("us-east-1"))}
     gb = 30 * 3_600 / 1_024
     assert found == {
         "open shards": (30, pytest.approx(0.45)),

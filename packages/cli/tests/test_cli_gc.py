@@ -45,7 +45,7 @@ with ReaderHost(aws=aws) as host:
 
 @pytest.fixture
 def emulator() -> Iterator[RunningEmulator]:
-    delays = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
+    delays: dict[str, Any] = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
     with running_emulator(enforce_limits=False, **delays) as running:
         running.client().create_stream(StreamName="flights", ShardCount=1)
         yield running

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -191,7 +192,11 @@ def test_checkpoints_on_s3_are_read_and_reset(emulator: RunningEmulator, folder:
     try:
         _, port = server.get_host_and_port()
         endpoint = f"http://127.0.0.1:{port}"
-        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+        keys: dict[str, Any] = {
+            "aws_access_key_id": "test",
+            "aws_secret_access_key": "test",
+            "region_name": "us-east-1",
+        }
         s3 = boto3.client("s3", endpoint_url=endpoint, **keys)
         s3.create_bucket(Bucket="jobs")
         for file in (folder / "checkpoint-out").rglob("*"):

@@ -192,10 +192,10 @@ def test_a_clock_that_is_wrong_is_not_taken_for_a_wrong_secret(keys: None, monke
     now = botocore.compat.get_current_datetime
     access = {os.environ["AWS_ACCESS_KEY_ID"]: os.environ["AWS_SECRET_ACCESS_KEY"]}
     with running_emulator(verify_signatures=True, access_keys=access) as strict:
-        client = Session().create_client("kinesis", region_name="us-east-1", endpoint_url=strict.endpoint_url)
+        client: Any = Session().create_client("kinesis", region_name="us-east-1", endpoint_url=strict.endpoint_url)
         client.create_stream(StreamName="flights", ShardCount=1)
         client.get_waiter("stream_exists").wait(StreamName="flights")
-        here = {"stream": "flights", "endpoint_url": strict.endpoint_url}
+        here: dict[str, Any] = {"stream": "flights", "endpoint_url": strict.endpoint_url}
 
         def described(region: str = "us-east-1", ahead: int = 0) -> Finding:
             def moment(**more: Any) -> datetime:

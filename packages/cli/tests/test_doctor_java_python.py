@@ -106,7 +106,7 @@ def test_the_workers_python_differs(tmp_path: Path) -> None:
     packages = (package("penstock-spark-plugin"), package("pyspark", "4.3.0"))
     environ = {"PYSPARK_PYTHON": python, "PATH": str(tmp_path)}
 
-    def check(version: list[int], plugin: str | None = "1.0", pyspark: str | None = "4.3.0"):
+    def check(version: list[int], plugin: str | None = "1.0", pyspark: str | None = "4.3.0") -> Finding:
         return the(
             check_worker_python(world(*packages, answers=asked(python, version, plugin, pyspark), environ=environ))
         )

@@ -6,12 +6,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 from doctor_world import has_cure, the, world
 
-from penstock.cli import Verdict
+from penstock.cli import Finding, Verdict
 from penstock.cli._doctor._services import check_services
 from penstock.cli._doctor._surroundings import Service
 from penstock.operator_attributes import SERVICE_NAME, LocalStageScheduler, StageSchedulerServicer
@@ -44,7 +45,7 @@ def scheduler(socket_path: Path | None = None, **security: object) -> Iterator[s
         thread.join()
 
 
-def look(address: str, name: str = "stages", *, tls: bool = False, **environ: str):
+def look(address: str, name: str = "stages", *, tls: bool = False, **environ: str) -> Finding:
     services = [Service(name=name, endpoint=address, tls=tls)]
     return the(check_services(world(services=services, environ=environ, timeout_seconds=3.0)))
 
@@ -118,7 +119,7 @@ def test_mutual_tls(certificates: dict[str, Path]) -> None:
     """Without a certificate of its own a client is told which variables give one."""
     files = {"certificate_file": certificates["server"], "private_key_file": certificates["server_key"]}
     with scheduler(**files, client_ca_file=certificates["ca"]) as address:
-        environ = {"PENSTOCK_STAGES_CA_FILE": str(certificates["ca"])}
+        environ: dict[str, Any] = {"PENSTOCK_STAGES_CA_FILE": str(certificates["ca"])}
         assert has_cure(look(address, **environ), PROBLEM, "mutual TLS", "PENSTOCK_STAGES_CERTIFICATE_FILE")
         environ |= {"PENSTOCK_STAGES_CERTIFICATE_FILE": str(certificates["client"])}
         environ |= {"PENSTOCK_STAGES_PRIVATE_KEY_FILE": str(certificates["client_key"])}
@@ -151,7 +152,7 @@ def test_something_else_listens() -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:500510", "127.0.0.1:²", "127.0.0.1:0", "127.0.0.1"])
-def test_a_port_that_is_none_is_a_problem(endpoint):
+def test_a_port_that_is_none_is_a_problem(endpoint: str) -> None:
     """It is named, and the other services are looked at."""
     services = [Service(name="registry", endpoint=endpoint), Service(name="reader", endpoint="nonsense")]
     found = list(check_services(world(services=services)))

@@ -4,6 +4,7 @@ import os
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doctor_world import has_cure, the, world
@@ -57,7 +58,7 @@ def test_session_settings_are_compared_with_the_recommended(tmp_path: Path) -> N
         ({"reader_host": "::1"}, "readerHost"),
     ],
 )
-def test_executors_cannot_come_to_loopback(options: dict, word: str) -> None:
+def test_executors_cannot_come_to_loopback(options: dict[str, Any], word: str) -> None:
     """On a cluster it is a problem, whichever setting it comes from; in local mode it is not."""
     assert has_cure(the(check_reader_address(world(spark_settings=CLUSTER, **options))), PROBLEM, word, "loopback")
     assert the(check_reader_address(world(spark_settings={"spark.master": "local[2]"}, **options))).verdict is OK

@@ -2,6 +2,8 @@ import os
 import re
 import select
 import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from penstock.demo._settings import DemoSettings
 from penstock.demo.errors import ChildEndedError
 from penstock.demo.producer import Pace
 
+Start = Callable[[str], Child]
 SCRIPT = """
 import subprocess, sys
 from penstock.demo._children import Parent, tell
@@ -25,10 +28,10 @@ tell(stopped=True)
 
 
 @pytest.fixture
-def start(tmp_path, monkeypatch):
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     (tmp_path / "child_script.py").write_text(SCRIPT)
     (tmp_path / "broken_script.py").write_text("raise SystemExit(3)")
-    children = []
+    children: list[Child] = []
 
     def run(module: str) -> Child:
         child = Child("child", module, [], log=tmp_path / "child.log", environment={"PYTHONPATH": str(tmp_path)})
@@ -40,7 +43,7 @@ def start(tmp_path, monkeypatch):
         child.end(1)
 
 
-def test_a_child_tells_ends_when_asked_and_takes_its_own_children_along(start, tmp_path):
+def test_a_child_tells_ends_when_asked_and_takes_its_own_children_along(start: Start, tmp_path: Path) -> None:
     """SIGTERM lets it finish; what it started is gone too; what is not JSON is in its log."""
     child = start("child_script")
     assert child.wait_for("ready", 60) is True
@@ -53,7 +56,7 @@ def test_a_child_tells_ends_when_asked_and_takes_its_own_children_along(start, t
     assert "not json" in (tmp_path / "child.log").read_text()
 
 
-def test_a_child_goes_on_when_it_is_told_to(start):
+def test_a_child_goes_on_when_it_is_told_to(start: Start) -> None:
     """The parent decides when the waiting ends; the child lives on."""
     child = start("child_script")
     child.wait_for("ready", 60)
@@ -63,22 +66,23 @@ def test_a_child_goes_on_when_it_is_told_to(start):
     assert child.poll() is None
 
 
-def test_a_child_ends_when_its_parent_is_gone(start):
+def test_a_child_ends_when_its_parent_is_gone(start: Start) -> None:
     """A closed standard input means that the demo was killed."""
     child = start("child_script")
     child.wait_for("ready", 60)
+    assert child._process.stdin is not None
     child._process.stdin.close()
     assert child._process.wait(60) == 0
 
 
-def test_a_child_that_ends_early_is_an_error_with_its_log(start):
+def test_a_child_that_ends_early_is_an_error_with_its_log(start: Start) -> None:
     """Nobody waits for what will never come."""
     with pytest.raises(ChildEndedError) as error:
         start("broken_script").wait_for("ready", 60)
     assert error.value.code == 3
 
 
-def test_a_killed_child_has_its_signal_as_exit_code(start):
+def test_a_killed_child_has_its_signal_as_exit_code(start: Start) -> None:
     """The demo tells a kill from an end."""
     child = start("child_script")
     child.wait_for("ready", 60)
@@ -86,7 +90,7 @@ def test_a_killed_child_has_its_signal_as_exit_code(start):
     assert child.end() == -signal.SIGKILL
 
 
-def test_the_pace_spreads_entries_evenly():
+def test_the_pace_spreads_entries_evenly() -> None:
     """Entry n leaves n / rate seconds after the start; without a rate nothing waits."""
     pace = Pace(100.0, now=10.0)
     assert pace.delay_seconds(0, 10.0) == 0
@@ -96,7 +100,7 @@ def test_the_pace_spreads_entries_evenly():
 
 
 @pytest.mark.parametrize("arguments", [["--rows", "0"], ["--rate", "-1"], ["--rows", "many"], ["--unknown"]])
-def test_a_wrong_argument_ends_with_a_usage_message(arguments, capsys):
+def test_a_wrong_argument_ends_with_a_usage_message(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The command line is checked before anything starts."""
     with pytest.raises(SystemExit) as ended:
         DemoSettings.parse(arguments)
@@ -104,13 +108,13 @@ def test_a_wrong_argument_ends_with_a_usage_message(arguments, capsys):
     assert re.fullmatch(r"penstock-demo: .*: see penstock-demo --help\n", capsys.readouterr().err)
 
 
-def test_killing_the_driver_implies_starting_it_again():
+def test_killing_the_driver_implies_starting_it_again() -> None:
     """--kill-driver needs no --keep beside it."""
     assert DemoSettings.parse(["--kill-driver"]).restarts_driver
     assert not DemoSettings.parse([]).restarts_driver
 
 
-def test_an_interrupt_does_not_spare_what_a_child_has_started(start, monkeypatch):
+def test_an_interrupt_does_not_spare_what_a_child_has_started(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the demo waits for a child's end: the child and its own children are ended all the same."""
     child = start("child_script")
     child.wait_for("ready", 60)
@@ -129,7 +133,7 @@ def test_an_interrupt_does_not_spare_what_a_child_has_started(start, monkeypatch
     assert ended
 
 
-def test_a_child_is_ended_once(start, monkeypatch):
+def test_a_child_is_ended_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ending it again, as the world does at last, signals nobody: its number may be another's by then."""
     child = start("broken_script")
     child._process.wait(60)

@@ -1,5 +1,6 @@
 import json
 
+import pandas as pd
 import pytest
 
 from penstock.demo._data import DELAYED_MINUTES, expected_delays, flight_records, read_flights
@@ -7,22 +8,22 @@ from penstock.demo._report import compare
 
 
 @pytest.fixture(scope="module")
-def flights():
+def flights() -> pd.DataFrame:
     return read_flights(3_000)
 
 
-def test_flights_come_in_order_of_departure(flights):
+def test_flights_come_in_order_of_departure(flights: pd.DataFrame) -> None:
     """The producer sends what left first, first; ids number the rows."""
     assert flights["departed"].is_monotonic_increasing
     assert flights["id"].tolist() == list(range(3_000))
 
 
-def test_all_flights_of_the_year_are_there():
+def test_all_flights_of_the_year_are_there() -> None:
     """The data set is the whole of 2013."""
     assert len(read_flights()) == 336_776
 
 
-def test_a_record_holds_its_flight_and_a_cancelled_one_has_no_delay(flights):
+def test_a_record_holds_its_flight_and_a_cancelled_one_has_no_delay(flights: pd.DataFrame) -> None:
     """Missing numbers become null in JSON, not NaN."""
     records = [json.loads(record.data) for record in flight_records(flights)]
     cancelled = [record for record in records if record["dep_delay"] is None]
@@ -30,7 +31,7 @@ def test_a_record_holds_its_flight_and_a_cancelled_one_has_no_delay(flights):
     assert records[0]["id"] == 0
 
 
-def delays(flights):
+def delays(flights: pd.DataFrame) -> tuple[pd.DataFrame, list[bytes]]:
     table = expected_delays(flights)
     plain = table.astype(object).where(table.notna(), None)
     return table, [
@@ -41,14 +42,14 @@ def delays(flights):
     ]
 
 
-def test_what_is_expected_is_only_the_delayed_flights_with_weather(flights):
+def test_what_is_expected_is_only_the_delayed_flights_with_weather(flights: pd.DataFrame) -> None:
     """The comparison has the delayed departures, and a day's mean temperature where there was weather."""
     table, _ = delays(flights)
     assert set(table.index) == set(flights.loc[flights["dep_delay"] >= DELAYED_MINUTES, "id"])
     assert table["temp"].notna().any()
 
 
-def test_an_equal_stream_is_complete(flights):
+def test_an_equal_stream_is_complete(flights: pd.DataFrame) -> None:
     """The same rows, in any order, with nulls left out, count as complete."""
     table, records = delays(flights)
     found = compare(iter(reversed(records)), table)
@@ -56,7 +57,7 @@ def test_an_equal_stream_is_complete(flights):
     assert (found.out, found.missing, found.duplicated) == (len(table), 0, 0)
 
 
-def test_missing_doubled_unknown_and_changed_rows_are_told_apart(flights):
+def test_missing_doubled_unknown_and_changed_rows_are_told_apart(flights: pd.DataFrame) -> None:
     """Each kind of difference has a count of its own, and duplicates alone are allowed."""
     table, records = delays(flights)
     assert compare(iter([*records, records[0]]), table).duplicated == 1

@@ -1,17 +1,21 @@
 import json
 import os
 from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from penstock.demo._telemetry import FOLDER_VARIABLE, create_tracer_provider, merge_spans
 
 
-def _child(provider) -> None:
+def _child(provider: TracerProvider) -> None:
     with provider.get_tracer("test").start_as_current_span("in the child"):
         pass
     os._exit(0)
 
 
-def test_each_process_writes_its_own_file_also_after_a_fork(tmp_path, monkeypatch):
+def test_each_process_writes_its_own_file_also_after_a_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark forks its workers after the provider may have been made."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "spans"))
     provider = create_tracer_provider()

@@ -1,5 +1,7 @@
 """What the demo makes and clears: its own, and nothing else."""
 
+from pathlib import Path
+
 import pytest
 
 from penstock.demo._settings import DemoSettings
@@ -8,7 +10,7 @@ from penstock.demo.errors import DemoError
 from penstock.emulator.testing import running_emulator
 
 
-def test_folders_that_hold_others_files_are_not_cleared(tmp_path):
+def test_folders_that_hold_others_files_are_not_cleared(tmp_path: Path) -> None:
     """`--folder .` beside a folder logs of somebody's own is refused with the cure; what a demo left is cleared."""
     folders = Folders(tmp_path)
     folders.clear()
@@ -27,7 +29,7 @@ def test_folders_that_hold_others_files_are_not_cleared(tmp_path):
         theirs.unlink()
 
 
-def test_a_stream_is_deleted_when_the_other_cannot_be_made(tmp_path, monkeypatch):
+def test_a_stream_is_deleted_when_the_other_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a Kinesis of one's own it would cost money for as long as nobody looks."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")

@@ -16,7 +16,7 @@ from penstock.efo_consumer.testing import FakeKinesis
 T = TypeVar("T")
 
 
-class _SkippingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]  # chosen by the platform
+class _SkippingSelector(selectors.DefaultSelector):
     skipped = 0.0
 
     def select(self, timeout: float | None = None) -> list[Any]:

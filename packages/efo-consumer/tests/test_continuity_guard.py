@@ -8,12 +8,11 @@ import pytest
 from reader_homes import until
 
 from penstock.aws import AwsServiceError
-from penstock.efo_consumer import DataLossError, ShardPosition
+from penstock.efo_consumer import DataLossError, Shard, ShardPosition
 from penstock.efo_consumer._continuity.guard import Loss, ShardGuard
 from penstock.efo_consumer._continuity.rule import OldestRecord, StreamFacts
 from penstock.efo_consumer._model.positions import after_record
 from penstock.efo_consumer.errors import ResourceMissingError
-from penstock.efo_consumer.testing import FakeShard
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -48,7 +47,7 @@ class Source:
             raise self.failures.pop(0)
         return self.oldest
 
-    async def list_shards(self, stream_name: str) -> list[FakeShard]:
+    async def list_shards(self, stream_name: str) -> list[Shard]:
         return []
 
     def trim_to(self, number: int, hours: float) -> None:

@@ -132,7 +132,7 @@ def test_what_was_behind_grows_older_until_an_answer_says_otherwise() -> None:
     shard.now += 10
     assert shard.behind == 15_000
     shard.answered(None)
-    assert (shard.behind, shard.tracker.condition.state) == (15_000, ShardState.READING)
+    assert [shard.behind, shard.tracker.condition.state] == [15_000, ShardState.READING]
     shard.answered(0)
     shard.now += 1
     shard.answered(None)

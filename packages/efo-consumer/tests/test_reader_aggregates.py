@@ -98,7 +98,8 @@ async def test_what_aggregates_become_counts_against_the_buffers_limit() -> None
         found += sum([batch.num_rows async for batch in batches])
         assert found == 4 * 1_500
         assert reader.buffered_bytes < limit
-        position, plain = reached.positions, []
+        position = reached.positions
+        plain: list[int] = []
         while len(plain) < len(later):
             reached = await reader.positions("q", epoch, position, wait_seconds=5)
             plain += [int(number) for number, *_ in await rows(reader, ranges_between(position, reached.positions))]

@@ -10,10 +10,11 @@ from reader_homes import END, HOMES, read, reader_at, request, until
 from penstock.efo_consumer import (
     LocalShardReader,
     ReaderConfig,
+    Shard,
     ShardPosition,
     StreamPositions,
 )
-from penstock.efo_consumer.testing import FakeKinesis, FakeShard
+from penstock.efo_consumer.testing import FakeKinesis
 
 
 @HOMES
@@ -141,7 +142,7 @@ class SlowToList(FakeKinesis):
         super().__init__()
         self.may_list = asyncio.Event()
 
-    async def list_shards(self, stream_name: str) -> list[FakeShard]:
+    async def list_shards(self, stream_name: str) -> list[Shard]:
         await self.may_list.wait()
         return await super().list_shards(stream_name)
 

@@ -31,7 +31,8 @@ async def test_a_full_buffer_stops_the_publisher_until_something_is_told_and_fet
         for _ in range(20):
             await asyncio.sleep(0)
         assert kinesis.events_taken == 4
-        rows, position = [], start
+        position = start
+        rows: list[int] = []
         while len(rows) < len(written):
             snapshot = await reader.positions("q", epoch, position, wait_seconds=5)
             rows += await read(reader, position, snapshot.positions)
@@ -74,7 +75,8 @@ async def test_a_session_that_nobody_asks_does_not_stop_the_others() -> None:
         await reader.open(request(start, "abandoned"))
         await until(lambda: reader.buffered_bytes >= 20_000)
         epoch = await reader.open(request(start))
-        rows, position = [], start
+        position = start
+        rows: list[int] = []
         while len(rows) < len(written):
             snapshot = await reader.positions("q", epoch, position, wait_seconds=5)
             rows += await read(reader, position, snapshot.positions)

@@ -121,7 +121,8 @@ async def test_positions_are_json_that_a_caller_may_keep_itself(emulator: Runnin
     async with Consumer("orders", aws=aws(emulator)) as consumer:
         put(emulator, "orders", 5, 5)
         batches = aiter(consumer)
-        rows, batch = [], None
+        rows: list[str] = []
+        batch = None
         while len(rows) < 5:
             batch = await asyncio.wait_for(anext(batches), 30)
             rows += [value.decode() for value in batch.records.column("data").to_pylist()]

@@ -69,7 +69,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningEmulator]:
-    delays = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
+    delays: dict[str, Any] = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
     with running_emulator(enforce_limits=False, companions=("dynamodb", "s3"), **delays) as running:
         monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", running.endpoints["dynamodb"])
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", running.endpoints["s3"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 from reader_homes import HOMES, read, reader_at, request, until
@@ -146,7 +147,8 @@ async def test_no_number_of_a_run_ends_all_numbers(home: str, option: str) -> No
             await reader.open(request(start, "attack", **{option: ENORMOUS}))
         assert raised.value.option == option
         first = await reader.open(request(start, number_only=True))
-        assert await reader.open(request(start, **{option: first})) >= first
+        again: dict[str, Any] = {option: first}
+        assert await reader.open(request(start, **again)) >= first
 
 
 async def test_a_number_of_a_reader_whose_clock_went_on_is_believed() -> None:
@@ -162,7 +164,7 @@ async def test_a_number_of_a_reader_whose_clock_went_on_is_believed() -> None:
             async with LocalShardReader(KinesisBackend(AwsSession(options))) as awake:
                 newest = await awake.open(request(start, number_only=True))
             # A fleet asks each reader for a number first.
-            fleet = FleetShardReader(["slept:1"], connect=lambda *_: slept)  # type: ignore[arg-type, return-value]
+            fleet = FleetShardReader(["slept:1"], connect=lambda *_: slept)
             assert await fleet.open(request(start, after_epoch=newest)) > newest
             assert await slept.open(request(start, "third", epoch=newest)) == newest
             with pytest.raises(EfoConsumerConfigError, match="none that a reader gave"):
@@ -181,8 +183,9 @@ async def test_what_a_caller_may_ask_a_service_for_has_bounds() -> None:
             "session_id": "q" * 1_025,
             "owner": "o" * 1_025,
         }.items():
+            wrong: dict[str, Any] = {"session_id": "q", option: value}
             with pytest.raises(EfoConsumerConfigError) as raised:
-                await reader.open(request(start, **{"session_id": "q", option: value}))
+                await reader.open(request(start, **wrong))
             assert raised.value.option == option
         with pytest.raises(EfoConsumerConfigError, match="max_batch_bytes"):
             _ = [one async for one in reader.read_range("q", ranges_between(start, start), max_batch_bytes=2**40)]

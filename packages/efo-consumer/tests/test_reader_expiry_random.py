@@ -14,13 +14,14 @@ from penstock.efo_consumer import (
     LocalShardReader,
     OpenRequest,
     ReaderConfig,
+    Shard,
     ShardEvent,
     ShardFailedError,
     ShardPosition,
     ranges_between,
 )
 from penstock.efo_consumer.errors import RecordPublisherFatalError
-from penstock.efo_consumer.testing import FakeKinesis, FakeShard
+from penstock.efo_consumer.testing import FakeKinesis
 
 INDEX = st.integers(0, 10**6)
 KINDS = ["put"] * 3 + ["step"] * 4 + ["split", "merge", "fail", "open", "restart", "expire", "idle", "sleep"]
@@ -39,7 +40,7 @@ class Kinesis(FakeKinesis):
         super().__init__(event_records=event_records)
         self._list_seconds = list_seconds
 
-    async def list_shards(self, stream_name: str) -> list[FakeShard]:
+    async def list_shards(self, stream_name: str) -> list[Shard]:
         await asyncio.sleep(self._list_seconds)
         return await super().list_shards(stream_name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -36,7 +36,7 @@ class Instance:
 
     address: str
     local: LocalShardReader
-    stop: Callable[[], object]
+    stop: Callable[[], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -119,7 +119,7 @@ async def test_shards_of_a_reader_that_is_gone_move_to_the_others_and_back() -> 
             kinesis.put("s", shard, 3)
         found = await fleet.positions("q", loop.epoch, loop.at, wait_seconds=5)
         port = int(two.address.rpartition(":")[2])
-        await two.stop()  # type: ignore[misc]  # an AsyncExitStack's aclose
+        await two.stop()
         async for batch in fleet.read_range("q", ranges_between(loop.at, found.positions)):
             loop.rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
         loop.at = found.positions
@@ -160,7 +160,7 @@ async def test_a_fleet_that_cannot_be_reached_is_told() -> None:
     kinesis.put("s", shard, 2)
     start = kinesis.trim_horizon("s")
     async with instance(kinesis) as one, instance(kinesis) as two:
-        await two.stop()  # type: ignore[misc]  # an AsyncExitStack's aclose
+        await two.stop()
         async with fleet_of(two) as fleet:
             with pytest.raises(ReaderUnavailableError):
                 await fleet.open(OpenRequest(session_id="q", positions=start))

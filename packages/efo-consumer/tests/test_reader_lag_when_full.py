@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ async def test_what_was_behind_already_grows_older() -> None:
 @pytest.mark.parametrize("transport", [SubscribeTransportType.HTTP2, SubscribeTransportType.HTTP1])
 async def test_a_record_that_came_and_was_not_taken_counts(transport: SubscribeTransportType) -> None:
     """A shard that was read to its tip is behind from the next record on, though nobody has room for it."""
-    options = {"enforce_limits": False, "consumer_creation_delay": timedelta(0)}
+    options: dict[str, Any] = {"enforce_limits": False, "consumer_creation_delay": timedelta(0)}
     config = ReaderConfig(buffer_bytes_per_shard=100, buffer_bytes=100)
     publisher = RecordPublisherConfig(subscribe_transport=transport)
     start = StreamPositions({"s": {SHARD: ShardPosition.trim_horizon()}})

@@ -85,7 +85,7 @@ def put(client: Any, first: int, count: int) -> set[str]:
     names = {f"record-{number}" for number in range(first, first + count)}
     left = sorted(names)
     while left:
-        entries = [{"Data": name.encode(), "PartitionKey": name} for name in left[:500]]
+        entries: list[Any] = [{"Data": name.encode(), "PartitionKey": name} for name in left[:500]]
         answer = client.put_records(StreamName=STREAM, Records=entries)
         failed = [
             entry["Data"].decode()

@@ -93,7 +93,8 @@ async def test_what_memory_cannot_hold_waits_on_disk(tmp_path: Path) -> None:
     assert reader.buffered_bytes <= 4 * BIG
     (folder,) = contents(tmp_path)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    position, rows = start, []
+    position = start
+    rows: list[int] = []
     while len(rows) < SEGMENTS:
         found = await reader.positions("q", epoch, position, max_records=7, wait_seconds=5)
         assert found.records <= 7
@@ -117,7 +118,8 @@ async def test_a_full_disk_stops_the_reader_until_something_is_fetched(tmp_path:
         epoch = await reader.open(OpenRequest(session_id="q", positions=start))
         await stands_still(kinesis)
         assert 9 <= kinesis.events_taken <= 15
-        position, rows = start, []
+        position = start
+        rows: list[int] = []
         while len(rows) < SEGMENTS:
             found = await reader.positions("q", epoch, position, wait_seconds=5)
             rows += await read(reader, ranges_between(position, found.positions))

@@ -111,7 +111,8 @@ async def test_what_was_spilled_is_read_by_another_thread(disk: Disk, tmp_path: 
     async with reader_on(disk, kinesis, tmp_path) as reader:
         epoch = await reader.open(OpenRequest(session_id="q", positions=start))
         await until(lambda: kinesis.events_taken * 3 >= RECORDS and reader._pool._in_flight == 0)
-        found, rows = start, []
+        found = start
+        rows: list[int] = []
         while len(rows) < RECORDS:
             end = (await reader.positions("q", epoch, found, max_records=2, wait_seconds=5)).positions
             rows += await read(reader, found, end)
@@ -134,7 +135,8 @@ async def test_a_disk_that_fills_up_meanwhile_loses_nothing(disk: Disk, tmp_path
         await until(disk.writing.is_set)
         disk.is_full = True
         disk.ready.set()
-        found, rows = start, []
+        found = start
+        rows: list[int] = []
         while len(rows) < RECORDS:
             end = (await reader.positions("q", epoch, found, wait_seconds=5)).positions
             rows += await read(reader, found, end)

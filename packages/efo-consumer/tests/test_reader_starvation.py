@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,9 @@ def fill(emulator: RunningEmulator) -> StreamConsumer:
 
 def test_numbers_of_a_shard_cross_the_wire_whole() -> None:
     """What a service counts is what its callers see, each number as itself."""
-    numbers = {one.name: place for place, one in enumerate(fields(ShardStats)) if one.type in ("int", int)}
+    numbers: dict[str, Any] = {
+        one.name: place for place, one in enumerate(fields(ShardStats)) if one.type in ("int", int)
+    }
     assert len(numbers) == 9
     condition = ShardCondition(ShardState.STUCK, 1_767_268_800_000, "no children")
     stats = ShardStats(stream_name="flights", shard_id="shardId-0", condition=condition, **numbers)

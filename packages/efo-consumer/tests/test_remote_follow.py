@@ -69,7 +69,7 @@ def test_a_fleet_tells_what_its_readers_learn_of_an_idle_shard() -> None:
     reader = Idle(IDLE, caught_up(5))
 
     async def run() -> None:
-        fleet = FleetShardReader(["a:1"], clock=loop.time, connect=lambda *_: reader)  # type: ignore[arg-type, return-value]  # by its methods
+        fleet = FleetShardReader(["a:1"], clock=loop.time, connect=lambda *_: reader)  # type: ignore[arg-type]  # by its methods
         epoch = await fleet.open(OpenRequest(session_id="q", positions=IDLE))
         found = await fleet.positions("q", epoch, IDLE, wait_seconds=60)
         await fleet.aclose()

@@ -173,7 +173,7 @@ def test_a_merged_shard_after_one_that_is_gone_waits_for_a_parent_that_is_not_li
         assert merged not in world.at.streams["s"]
         held.unlisted = False
         world.rows.clear()
-        await world.read(world.at.streams["s"] | {late: BEGIN})
+        await world.read({**world.at.streams["s"], late: BEGIN})
         assert sorted(world.rows) == sorted([*kept[2:], *held.sequence_numbers])
 
     run(kinesis, endpoints_apart(gone, [beside, late]), test)

@@ -20,7 +20,7 @@ from wire_errors_kinesis import (
     read_around,
 )
 
-from penstock.efo_consumer import ShardPosition, SubscribeTransportType
+from penstock.efo_consumer import PollingRecordPublisher, ShardPosition, SubscribeTransportType
 from penstock.efo_consumer.errors import (
     RecordPublisherRetriesError,
 )
@@ -114,6 +114,7 @@ async def test_a_broken_poll_is_repeated(kind: str, operation: str, monkeypatch:
         rows = await opened.put(5)
         opened.server.faults.add(kind, operation=operation, count=1)
         publisher = opened.publisher(POLLING)
+        assert isinstance(publisher, PollingRecordPublisher)
         monkeypatch.setattr(publisher._client, "_total_timeout_seconds", 0.5)
         assert await read(publisher, 5) == rows
         assert opened.hits == 1

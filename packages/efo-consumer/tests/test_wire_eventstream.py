@@ -3,6 +3,7 @@
 import itertools
 import struct
 import zlib
+from typing import Any
 
 import pytest
 from botocore.eventstream import EventStreamBuffer
@@ -59,7 +60,7 @@ def test_chunks_do_not_change_the_frames(frames: list[bytes], points: list[int])
     data = b"".join(frames)
     peer = EventStreamBuffer()
     peer.add_data(data)
-    expected = [(message.headers, bytes(message.payload)) for message in peer]
+    expected: list[tuple[Any, bytes]] = [(message.headers, bytes(message.payload)) for message in peer]
     decoder = FrameDecoder()
     found = [frame for chunk in cut(data, points) for frame in decoder.feed(chunk)]
     decoder.finish()

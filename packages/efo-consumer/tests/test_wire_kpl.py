@@ -11,7 +11,7 @@ from aws_kinesis_agg.aggregator import AggRecord, messages_pb2
 from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
 from penstock.efo_consumer import (
     WIRE_SCHEMA,
@@ -281,7 +281,11 @@ def test_what_was_taken_apart_is_counted() -> None:
     data = reader.get_metrics_data()
     assert data is not None
     found = {
-        metric.name: [(dict(point.attributes or {}), point.value) for point in metric.data.data_points]
+        metric.name: [
+            (dict(point.attributes or {}), point.value)
+            for point in metric.data.data_points
+            if isinstance(point, NumberDataPoint)
+        ]
         for metric in data.resource_metrics[0].scope_metrics[0].metrics
     }
     at = {"stream": "orders"}

@@ -50,7 +50,7 @@ def test_everything_arrives_and_everything_is_credited(frames: list[int], chunk:
     sender = Sender(frames, chunk)
     taken = 0
     while taken < len(frames):
-        if sender.waiting and data.draw(st.booleans()):
+        if bool(sender.waiting) and data.draw(st.booleans()):
             sender.take()
             taken += 1
         elif not sender.send():

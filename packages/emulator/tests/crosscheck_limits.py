@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from crosscheck_tools import PATIENCE_SECONDS, Stream, outcome, scenario, wait_for_consumers
@@ -134,9 +135,7 @@ def name_that_is_taken(client: Any) -> Any:
 
 @scenario
 def names_that_are_none(client: Any) -> Any:
-    return [
-        outcome(lambda name=name: client.create_stream(StreamName=name, ShardCount=1)) for name in ("a b", "n" * 129)
-    ]
+    return [outcome(partial(client.create_stream, StreamName=name, ShardCount=1)) for name in ("a b", "n" * 129)]
 
 
 @scenario

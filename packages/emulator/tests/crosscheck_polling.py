@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from crosscheck_tools import MAX_HASH_KEY, Stream, outcome, scenario
@@ -70,7 +71,7 @@ def latest_sees_what_comes(client: Any) -> Any:
 def iterator_type_without_its_position(client: Any) -> Any:
     stream = Stream(client, "iterators-incomplete", 1)
     kinds = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP")
-    return [outcome(lambda kind=kind: stream.iterator(kind=kind)) for kind in kinds]
+    return [outcome(partial(stream.iterator, kind=kind)) for kind in kinds]
 
 
 @scenario
@@ -113,9 +114,7 @@ def get_with_limit(client: Any) -> Any:
 def get_with_limits_out_of_range(client: Any) -> Any:
     stream = Stream(client, "limited-wrongly", 1)
     iterator = stream.iterator()
-    return [
-        outcome(lambda limit=limit: client.get_records(ShardIterator=iterator, Limit=limit)) for limit in (0, 10_001)
-    ]
+    return [outcome(partial(client.get_records, ShardIterator=iterator, Limit=limit)) for limit in (0, 10_001)]
 
 
 @scenario

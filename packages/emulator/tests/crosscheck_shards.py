@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from crosscheck_tools import MAX_HASH_KEY, Stream, ids, outcome, scenario
@@ -92,8 +93,11 @@ def scaling_too_far(client: Any) -> Any:
     stream = Stream(client, "scaling-far", 2)
     return [
         outcome(
-            lambda count=count: client.update_shard_count(
-                StreamName=stream.name, TargetShardCount=count, ScalingType="UNIFORM_SCALING"
+            partial(
+                client.update_shard_count,
+                StreamName=stream.name,
+                TargetShardCount=count,
+                ScalingType="UNIFORM_SCALING",
             )
         )
         for count in (5, 200)
@@ -110,7 +114,11 @@ def shard_filters(client: Any) -> Any:
         {"Type": "FROM_TRIM_HORIZON"},
         {"Type": "AFTER_SHARD_ID", "ShardId": "shardId-000000000001"},
     ]
-    return [outcome(lambda wanted=wanted: ids(stream.shards(ShardFilter=wanted))) for wanted in filters]
+
+    def found(wanted: dict[str, Any]) -> Any:
+        return ids(stream.shards(ShardFilter=wanted))
+
+    return [outcome(partial(found, wanted)) for wanted in filters]
 
 
 @scenario

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
@@ -38,7 +39,7 @@ def continuation(world: Any, subscriber: Any) -> str:
     world.clock.advance(5)
     event = subscriber.next()
     assert event["Records"] == []
-    return event["ContinuationSequenceNumber"]
+    return str(event["ContinuationSequenceNumber"])
 
 
 def keys(answer: Any) -> list[str]:
@@ -365,7 +366,7 @@ def test_a_timestamp_a_little_in_the_future_is_accepted_or_refused(world: Any, r
     consumer = world.register()
     now = world.clock.time()
     world.iterator(kind="AT_TIMESTAMP", Timestamp=now)
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: world.iterator(kind="AT_TIMESTAMP", Timestamp=now + 2),
         lambda: world.subscribe(kind="AT_TIMESTAMP", Timestamp=now + 2, consumer=consumer),
     ]
@@ -446,7 +447,7 @@ def made_again(world: Any) -> tuple[Any, ...]:
 
 def creation(world: Any) -> float:
     summary = world.client.describe_stream_summary(StreamName="stream")["StreamDescriptionSummary"]
-    return summary["StreamCreationTimestamp"].timestamp()
+    return float(summary["StreamCreationTimestamp"].timestamp())
 
 
 @pytest.mark.parametrize("behaviour", [Behaviour.kind(), Behaviour.hostile(seed=5)], ids=["kind", "hostile"])
@@ -613,13 +614,14 @@ def test_a_journal_goes_on_under_the_hostile_profile(tmp_path: Any) -> None:
     )
 
     def put(client: Any, key: str) -> str:
-        return client.put_record(StreamName="stream", PartitionKey=key, Data=b"")["SequenceNumber"]
+        return str(client.put_record(StreamName="stream", PartitionKey=key, Data=b"")["SequenceNumber"])
 
     def read(client: Any, kind: str = "TRIM_HORIZON", **position: Any) -> list[Any]:
         iterator = client.get_shard_iterator(
             StreamName="stream", ShardId="shardId-000000000000", ShardIteratorType=kind, **position
         )["ShardIterator"]
-        return client.get_records(ShardIterator=iterator)["Records"]
+        found: list[Any] = client.get_records(ShardIterator=iterator)["Records"]
+        return found
 
     with running_emulator(behaviour=hostile, **options) as emulator:
         client = emulator.client()

@@ -5,7 +5,8 @@ from typing import Any
 
 
 def described(world: Any, **names: Any) -> dict[str, Any]:
-    return world.client.describe_stream_consumer(**names)["ConsumerDescription"]
+    found: dict[str, Any] = world.client.describe_stream_consumer(**names)["ConsumerDescription"]
+    return found
 
 
 def test_a_consumer_is_creating_then_active_then_deleting_then_gone(world: Any) -> None:

@@ -17,7 +17,7 @@ def ask(url: str, method: str, path: str, body: Any = None, *, ca_file: str | No
     scheme, _, address = url.partition("://")
     if scheme == "https":
         context = ssl.create_default_context(cafile=ca_file)
-        connection = http.client.HTTPSConnection(address, timeout=20, context=context)
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(address, timeout=20, context=context)
     else:
         connection = http.client.HTTPConnection(address, timeout=20)
     content = body if isinstance(body, (str, bytes, type(None))) else json.dumps(body)
@@ -94,7 +94,7 @@ def test_a_process_can_have_a_manual_clock() -> None:
         consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="reader")["Consumer"]["ConsumerARN"]
 
         def status() -> str:
-            return client.describe_stream_consumer(ConsumerARN=consumer)["ConsumerDescription"]["ConsumerStatus"]
+            return str(client.describe_stream_consumer(ConsumerARN=consumer)["ConsumerDescription"]["ConsumerStatus"])
 
         assert status() == "CREATING"
         ask(emulator.endpoint_url, "POST", "clock", {"advance_seconds": 1})

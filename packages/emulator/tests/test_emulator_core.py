@@ -35,7 +35,8 @@ def test_frames_carry_both_checksums() -> None:
     assert list(buffer) == []
     buffer.add_data(frame[20:])
     (message,) = buffer
-    assert (message.headers, message.payload) == ({"name": "value"}, b"payload")
+    headers: Any = message.headers
+    assert (headers, message.payload) == ({"name": "value"}, b"payload")
     broken = EventStreamBuffer()
     broken.add_data(frame[:-6] + b"X" + frame[-5:])
     with pytest.raises(ChecksumMismatch):
@@ -47,8 +48,9 @@ def test_an_exception_frame_names_its_type() -> None:
     buffer = EventStreamBuffer()
     buffer.add_data(encode_event(KinesisError("InternalFailureException", "broken")))
     (message,) = buffer
-    assert message.headers[":message-type"] == "exception"
-    assert message.headers[":exception-type"] == "InternalFailureException"
+    headers: Any = message.headers
+    assert headers[":message-type"] == "exception"
+    assert headers[":exception-type"] == "InternalFailureException"
     assert json.loads(message.payload) == {"message": "broken"}
 
 

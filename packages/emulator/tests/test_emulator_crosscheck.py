@@ -106,8 +106,8 @@ def kinesis_local() -> Iterator[Any]:
     program = find_kinesis_local()
     if program is None:
         pytest.skip("kinesis-local is not installed: set KINESIS_LOCAL to its folder")
-    durations = ("CREATE_STREAM", "DELETE_STREAM", "REGISTER_STREAM_CONSUMER", "DEREGISTER_STREAM_CONSUMER")
-    durations += ("MERGE_SHARDS", "SPLIT_SHARD", "UPDATE_SHARD_COUNT")
+    durations = ["CREATE_STREAM", "DELETE_STREAM", "REGISTER_STREAM_CONSUMER", "DEREGISTER_STREAM_CONSUMER"]
+    durations += ["MERGE_SHARDS", "SPLIT_SHARD", "UPDATE_SHARD_COUNT"]
     plain, tls = free_ports(2)
     environment = {
         **os.environ,

@@ -11,7 +11,8 @@ from penstock.emulator import EmulatorConfigError, Fault, FaultPlan
 
 
 def names(world: Any) -> list[str]:
-    return world.client.list_streams()["StreamNames"]
+    found: list[str] = world.client.list_streams()["StreamNames"]
+    return found
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ IMPATIENT = ONCE.merge(Config(read_timeout=0.3))
 
 
 def names(world: Any) -> list[str]:
-    return world.client.list_streams()["StreamNames"]
+    found: list[str] = world.client.list_streams()["StreamNames"]
+    return found
 
 
 def test_a_delay_is_as_long_as_the_clock_says(world: Any) -> None:

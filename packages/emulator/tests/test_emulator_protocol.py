@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +24,7 @@ def connection(world: Any) -> Iterator[http.client.HTTPConnection]:
 
 
 def ask(
-    connection: http.client.HTTPConnection, operation: str, body: bytes | str, **options: Any
+    connection: http.client.HTTPConnection, operation: str, body: bytes | str | Iterable[bytes], **options: Any
 ) -> tuple[http.client.HTTPResponse, Any]:
     headers = {"Content-Type": JSON, "X-Amz-Target": f"Kinesis_20131202.{operation}"}
     connection.request("POST", "/", body, headers, **options)

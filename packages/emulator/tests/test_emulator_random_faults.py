@@ -148,7 +148,7 @@ class Reader:
             buffer.add_data(data)
             try:
                 for message in buffer:
-                    headers = message.headers
+                    headers: Any = message.headers
                     if headers[":message-type"] == "exception":
                         broken = True
                     elif headers[":event-type"] == "SubscribeToShardEvent":

@@ -52,7 +52,7 @@ def code_of(world: Any, operation: str, **which: Any) -> str:
     try:
         world.client._make_api_call(operation, request(operation, **which))
     except world.client.exceptions.ClientError as error:
-        return error.response["Error"]["Code"]
+        return str(error.response["Error"]["Code"])
     return ""
 
 
@@ -130,7 +130,7 @@ def test_subscriptions_are_asked_for_once_a_second(world: Any) -> None:
     slow, other = world.register(), world.register()
 
     def code(consumer: str, shard: str = world.first) -> str:
-        return world.refused(lambda: world.subscribe(shard, consumer=consumer))[0]
+        return str(world.refused(lambda: world.subscribe(shard, consumer=consumer))[0])
 
     assert [code(slow), code(slow), code(slow, SECOND), code(other)] == [
         "ResourceInUseException",

@@ -54,7 +54,7 @@ def test_sequence_numbers_increase_strictly_under_concurrent_puts(world: Any) ->
     world.start(enforce_limits=False).stream()
     clients = [world.emulator.client() for _ in range(4)]
 
-    def write(number: int) -> list[str]:
+    def write(number: int) -> list[int]:
         answer = clients[number % 4].put_records(
             StreamName="stream", Records=[{"Data": b"%d" % number, "PartitionKey": "k"}] * 10
         )

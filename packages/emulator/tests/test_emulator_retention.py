@@ -43,7 +43,7 @@ def test_trimmed_records_leave_the_memory(world: Any) -> None:
 
     def held() -> int:
         gc.collect()
-        return world.emulator.call(lambda: sum(len(item) for item in shard.log._encoded))
+        return int(world.emulator.call(lambda: sum(len(item) for item in shard.log._encoded)))
 
     assert held() > 40 * 1_000_000
     world.clock.advance(DAY + 2 * SECOND)
@@ -142,7 +142,9 @@ def test_an_iterator_lives_for_five_minutes(world: Any) -> None:
 
 
 def hours(world: Any) -> int:
-    return world.client.describe_stream_summary(StreamName="stream")["StreamDescriptionSummary"]["RetentionPeriodHours"]
+    return int(
+        world.client.describe_stream_summary(StreamName="stream")["StreamDescriptionSummary"]["RetentionPeriodHours"]
+    )
 
 
 def test_a_longer_retention_keeps_records_longer(world: Any) -> None:

@@ -14,7 +14,10 @@ def ranges(shards: list[dict[str, Any]]) -> list[tuple[int, int]]:
 
 
 def open_shards(world: Any) -> list[dict[str, Any]]:
-    return world.client.list_shards(StreamName="stream", ShardFilter={"Type": "AT_LATEST"})["Shards"]
+    found: list[dict[str, Any]] = world.client.list_shards(StreamName="stream", ShardFilter={"Type": "AT_LATEST"})[
+        "Shards"
+    ]
+    return found
 
 
 def covers_everything(spans: list[tuple[int, int]]) -> bool:

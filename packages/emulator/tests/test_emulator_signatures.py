@@ -44,7 +44,7 @@ def signed(
     """The headers and the body of a request that botocore signed, now or at another time."""
     body = b'{"Limit": 5}'
     request = AWSRequest("POST", "http://localhost:4567/", headers={"X-Amz-Target": TARGET}, data=body)
-    signer = SigV4Auth(Credentials(key, KEYS.get(key, "other")), service, region)
+    signer: Any = SigV4Auth(Credentials(key, KEYS.get(key, "other")), service, region)
     request.context["timestamp"] = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at if at is not None else time.time()))
     signer._modify_request_before_signing(request)
     canonical = signer.canonical_request(request)
@@ -133,7 +133,7 @@ def test_a_signature_has_to_cover_host_and_operation() -> None:
     """What leaves them out could be sent to anybody, for anything."""
     body = b"{}"
     request = AWSRequest("POST", "http://localhost:4567/", data=body)
-    signer = SigV4Auth(Credentials("AKIDEXAMPLE", KEYS["AKIDEXAMPLE"]), "kinesis", "us-east-1")
+    signer: Any = SigV4Auth(Credentials("AKIDEXAMPLE", KEYS["AKIDEXAMPLE"]), "kinesis", "us-east-1")
     signer.add_auth(request)
     headers = {name.lower(): str(value) for name, value in request.headers.items()} | {"host": "localhost:4567"}
     assert verify(headers, body) == ""

@@ -6,7 +6,7 @@ from typing import Any
 
 def status(world: Any, name: str = "stream") -> str:
     summary = world.client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
-    return summary["StreamStatus"]
+    return str(summary["StreamStatus"])
 
 
 def test_a_stream_is_described_by_name_and_by_arn(world: Any) -> None:

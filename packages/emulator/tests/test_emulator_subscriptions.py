@@ -257,7 +257,7 @@ def test_a_client_that_goes_away_leaves_nothing_behind(world: Any) -> None:
 
 
 def _when_discarded(shard: Any, gone: threading.Event) -> None:
-    class Listeners(set):
+    class Listeners(set[Any]):
         def discard(self, listener: Any) -> None:
             super().discard(listener)
             gone.set()

@@ -64,7 +64,8 @@ def events(draw: st.DrawFn) -> StageEvent:
         case kind if kind is StageFailed:
             return StageFailed(stage_id=stage, error="made to fail", retryable=draw(st.booleans()))
         case kind:
-            return kind(stage_id=stage)
+            event: StageEvent = kind(stage_id=stage)
+            return event
 
 
 def play(scheduler: StageScheduler, told: list[StageEvent]) -> None:

@@ -143,7 +143,7 @@ def test_no_blocking_edge_lies_inside_of_a_stage_when_sources_may_be_read_twice(
 def may_be_chained(graph: JobGraph, vertex: Vertex) -> bool:
     (first, *others) = vertex.inputs
     return (
-        vertex.chained
+        bool(vertex.chained)
         and not others
         and not first.keyed
         and graph[first.source].parallelism == vertex.parallelism

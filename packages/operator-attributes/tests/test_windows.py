@@ -20,7 +20,7 @@ from penstock.operator_attributes.errors import FullDamOverUnboundedError, Inval
 
 MINUTE = timedelta(minutes=1)
 END_OF_STREAM = GlobalWindows.create_with_end_of_stream_trigger()
-TIME_WINDOWS = [
+TIME_WINDOWS: list[WindowAssigner] = [
     TumblingWindows.of(MINUTE),
     TumblingWindows.of(MINUTE, offset=timedelta(seconds=-15)),
     SlidingWindows.of(5 * MINUTE, MINUTE),
@@ -42,7 +42,8 @@ def edges_into(plan: StagePlan, target: str) -> list[PlannedEdge]:
 def test_only_the_global_window_with_the_end_of_stream_trigger_is_full_dam() -> None:
     """All others give results before the input ends, or never."""
     assert window_attributes(END_OF_STREAM).output_only_after_end_of_stream
-    for window in (GlobalWindows.create(), *TIME_WINDOWS):
+    others: list[WindowAssigner] = [GlobalWindows.create(), *TIME_WINDOWS]
+    for window in others:
         assert not window_attributes(window).output_only_after_end_of_stream
 
 

@@ -6,8 +6,11 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.config import Config
@@ -15,15 +18,18 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from registry_homes import known
 
 from penstock.aws.testing import emulator_options
-from penstock.emulator.testing import running_emulator
-from penstock.registration import AcquireRequest, ConflictPolicy, open_registry
-from penstock.registration.errors import ConsumerHeldError, RegistryClosedError, WrongProcessError
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.registration import AcquireRequest, BlockingConsumerRegistry, ConflictPolicy, open_registry
+from penstock.registration.errors import ConsumerHeldError, LeaseLostError, RegistryClosedError, WrongProcessError
+
+OpenOne = Callable[..., AbstractContextManager[BlockingConsumerRegistry]]
 
 
 @pytest.fixture(scope="module")
-def emulator():
+def emulator() -> Iterator[RunningEmulator]:
     delay = timedelta(milliseconds=50)
     with running_emulator(consumer_creation_delay=delay, consumer_deletion_delay=delay) as running:
         running.client().create_stream(StreamName="flights", ShardCount=1)
@@ -31,9 +37,9 @@ def emulator():
 
 
 @pytest.fixture
-def open_one(emulator, tmp_path):
+def open_one(emulator: RunningEmulator, tmp_path: Path) -> OpenOne:
     @contextmanager
-    def open_it(**options):
+    def open_it(**options: Any) -> Iterator[BlockingConsumerRegistry]:
         aws = emulator_options(emulator.endpoint_url)
         with open_registry(aws=aws, store_path=tmp_path / "registry.db", **options) as registry:
             yield registry
@@ -41,11 +47,11 @@ def open_one(emulator, tmp_path):
     return open_it
 
 
-def request(job_id="job", consumer_name="delays", **options):
+def request(job_id: str = "job", consumer_name: str = "delays", **options: Any) -> AcquireRequest:
     return AcquireRequest(stream_name="flights", consumer_name=consumer_name, job_id=job_id, **options)
 
 
-def consumers(emulator):
+def consumers(emulator: RunningEmulator) -> dict[str, str]:
     # Kinesis's limits hold for tests, too.
     client = emulator.client(config=Config(retries={"mode": "standard", "total_max_attempts": 10}))
     arn = client.describe_stream_summary(StreamName="flights")["StreamDescriptionSummary"]["StreamARN"]
@@ -53,14 +59,14 @@ def consumers(emulator):
     return {each["ConsumerName"]: each["ConsumerStatus"] for each in found}
 
 
-def eventually(condition, seconds=90.0):
+def eventually(condition: Callable[[], object], seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.02)
 
 
-def test_acquire_and_release(open_one, emulator):
+def test_acquire_and_release(open_one: OpenOne, emulator: RunningEmulator) -> None:
     """An ACTIVE consumer in between, none after."""
     with open_one() as registry:
         lease = registry.acquire(request())
@@ -69,15 +75,16 @@ def test_acquire_and_release(open_one, emulator):
         assert consumers(emulator) == {}
 
 
-def test_a_kept_lease_outlives_its_time_to_live(open_one):
+def test_a_kept_lease_outlives_its_time_to_live(open_one: OpenOne) -> None:
     """The deadline moves on by itself, three times here."""
     with open_one() as registry:
         lease = registry.acquire(request(time_to_live=timedelta(seconds=6)))
         registry.keep(lease, lambda error: pytest.fail(str(error)))
-        ends_at = []
+        ends_at: list[float] = []
 
-        def renewed():
+        def renewed() -> bool:
             (consumer,) = registry.list_consumers()
+            assert consumer.lease is not None
             end = time.monotonic() + consumer.lease.time_to_live_seconds
             if not ends_at or end > ends_at[-1] + 0.1:
                 ends_at.append(end)
@@ -87,9 +94,9 @@ def test_a_kept_lease_outlives_its_time_to_live(open_one):
         registry.release(lease)
 
 
-def test_a_lease_that_was_waited_for_is_kept(open_one):
+def test_a_lease_that_was_waited_for_is_kept(open_one: OpenOne) -> None:
     """Also when the wait was longer than the lease lives: its life begins when it is given, not when asked for."""
-    lost = []
+    lost: list[LeaseLostError] = []
     with open_one() as first, open_one() as second:
         first.acquire(request("first", time_to_live=timedelta(seconds=6)))
         wanted = request("second", conflict_policy=ConflictPolicy.WAIT, time_to_live=timedelta(seconds=3))
@@ -98,20 +105,20 @@ def test_a_lease_that_was_waited_for_is_kept(open_one):
         deadline = time.monotonic() + 4.5
         eventually(lambda: lost or time.monotonic() > deadline)
         assert lost == []
-        assert second.list_consumers()[0].lease.job_id == "second"
+        assert known(second.list_consumers()[0].lease).job_id == "second"
         second.release(lease)
 
 
-def test_whoever_is_taken_over_is_told(open_one):
+def test_whoever_is_taken_over_is_told(open_one: OpenOne) -> None:
     """By `on_lost`, at its next heartbeat, on a thread that may use the registry."""
     told = threading.Event()
-    errors = []
+    errors: list[LeaseLostError] = []
     with open_one() as first, open_one() as second:
         lease = first.acquire(request("first", time_to_live=timedelta(seconds=6)))
 
-        def on_lost(error):
+        def on_lost(error: LeaseLostError) -> None:
             errors.append(error)
-            assert first.list_consumers()[0].lease.job_id == "second"
+            assert known(first.list_consumers()[0].lease).job_id == "second"
             told.set()
 
         first.keep(lease, on_lost)
@@ -124,7 +131,7 @@ def test_whoever_is_taken_over_is_told(open_one):
         assert second.release(taken) is True
 
 
-def test_after_a_fork_it_says_so(open_one):
+def test_after_a_fork_it_says_so(open_one: OpenOne) -> None:
     """Threads do not survive a fork: the child gets an error instead of a call that never returns."""
     with open_one() as registry:
         reading, writing = os.pipe()
@@ -147,7 +154,7 @@ def test_after_a_fork_it_says_so(open_one):
         assert registry.list_consumers() == []
 
 
-def test_after_close_it_says_so(open_one):
+def test_after_close_it_says_so(open_one: OpenOne) -> None:
     """And closing twice is no error."""
     with open_one() as registry:
         registry.close()
@@ -156,14 +163,14 @@ def test_after_close_it_says_so(open_one):
             registry.list_consumers()
 
 
-def test_closing_interrupts_a_call_of_another_thread(open_one):
+def test_closing_interrupts_a_call_of_another_thread(open_one: OpenOne) -> None:
     """Nobody waits for ever for a registry that is gone."""
     with open_one() as registry:
         lease = registry.acquire(request("first"))
         outcome = []
         started = threading.Event()
 
-        def wait_in_vain():
+        def wait_in_vain() -> None:
             started.set()
             try:
                 registry.acquire(request("second", conflict_policy=ConflictPolicy.WAIT))
@@ -180,7 +187,7 @@ def test_closing_interrupts_a_call_of_another_thread(open_one):
         registry.release(lease)
 
 
-def test_registration_is_a_child_of_the_callers_span(open_one, monkeypatch):
+def test_registration_is_a_child_of_the_callers_span(open_one: OpenOne, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trace crosses into the registry's thread."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
@@ -191,6 +198,7 @@ def test_registration_is_a_child_of_the_callers_span(open_one, monkeypatch):
             lease = registry.acquire(request())
         registry.release(lease)
     (span,) = [span for span in exporter.get_finished_spans() if span.name == "registration.register"]
+    assert span.parent is not None
     assert span.parent.span_id == query.get_span_context().span_id
 
 
@@ -210,7 +218,7 @@ print(lease.consumer_arn, lease.fencing_token, flush=True)
 """
 
 
-def job(emulator, path, code, *arguments):
+def job(emulator: RunningEmulator, path: Path, code: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", code, emulator.endpoint_url, str(path), *arguments],
         stdout=subprocess.PIPE,
@@ -219,7 +227,7 @@ def job(emulator, path, code, *arguments):
     )
 
 
-def test_it_never_keeps_a_process_alive(emulator, tmp_path):
+def test_it_never_keeps_a_process_alive(emulator: RunningEmulator, tmp_path: Path) -> None:
     """A program that forgets to release and to close ends with its last line, without a traceback."""
     child = subprocess.run(
         [sys.executable, "-c", _JOB, emulator.endpoint_url, str(tmp_path / "r.db"), "job", "forgetful"],
@@ -232,9 +240,12 @@ def test_it_never_keeps_a_process_alive(emulator, tmp_path):
     assert child.stdout
 
 
-def test_a_killed_job_is_handed_over_to_its_restart(emulator, open_one, tmp_path):
+def test_a_killed_job_is_handed_over_to_its_restart(
+    emulator: RunningEmulator, open_one: OpenOne, tmp_path: Path
+) -> None:
     """`kill -9`, and the same job again: the same ARN, a greater token."""
     child = job(emulator, tmp_path / "registry.db", _JOB + "sys.stdin.read()", "job", "delays")
+    assert child.stdout is not None
     arn, token = child.stdout.readline().split()
     os.kill(child.pid, signal.SIGKILL)
     child.communicate()
@@ -246,16 +257,19 @@ def test_a_killed_job_is_handed_over_to_its_restart(emulator, open_one, tmp_path
         registry.release(lease)
 
 
-def test_what_a_killed_job_left_is_ended_by_the_next_one(emulator, open_one, tmp_path):
+def test_what_a_killed_job_left_is_ended_by_the_next_one(
+    emulator: RunningEmulator, open_one: OpenOne, tmp_path: Path
+) -> None:
     """Once its lease ran out, whoever acquires something else sweeps it up."""
     child = job(emulator, tmp_path / "registry.db", _JOB + "sys.stdin.read()", "job", "orphan")
+    assert child.stdout is not None
     child.stdout.readline()
     os.kill(child.pid, signal.SIGKILL)
     child.communicate()
     assert "orphan" in consumers(emulator)
     with open_one() as registry:
 
-        def orphan_is_gone():
+        def orphan_is_gone() -> bool:
             lease = registry.acquire(request("other", "delays"))
             gone = "orphan" not in consumers(emulator)
             if gone:

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,16 +19,15 @@ from penstock.registration.errors import InvalidRequestError, RegistrationOption
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights/consumer/delays:1700000001"
 
 
-def test_strategies_and_policies_may_be_given_by_their_names():
+def test_strategies_and_policies_may_be_given_by_their_names() -> None:
     """As options of a data source are: text is the same as the member."""
-    request = AcquireRequest(
-        stream_name="flights", job_id="job", consumer_name="delays", strategy="eager", conflict_policy="wait"
-    )
+    options: dict[str, Any] = {"strategy": "eager", "conflict_policy": "wait"}
+    request = AcquireRequest(stream_name="flights", job_id="job", consumer_name="delays", **options)
     assert request.strategy is RegistrationStrategy.EAGER
     assert request.conflict_policy is ConflictPolicy.WAIT
 
 
-def test_defaults_are_those_of_flip_128():
+def test_defaults_are_those_of_flip_128() -> None:
     """10 retries, 200 ms, 1,000 ms, 1.5, for each of the three calls."""
     assert AcquireRequest(stream_name="flights", job_id="job", consumer_name="delays").strategy == "lazy"
     config = RegistrarConfig()
@@ -48,7 +48,7 @@ def test_defaults_are_those_of_flip_128():
         ({"deregister_timeout": timedelta(0)}, "deregister_timeout"),
     ],
 )
-def test_a_retry_option_out_of_range_is_named(options, option):
+def test_a_retry_option_out_of_range_is_named(options: dict[str, Any], option: str) -> None:
     """Relations between limits are checked on construction."""
     with pytest.raises(RegistrationOptionError) as raised:
         RegistrarConfig(**options)
@@ -63,7 +63,7 @@ def test_a_retry_option_out_of_range_is_named(options, option):
         ({"grace_period": timedelta(seconds=-1)}, "grace_period"),
     ],
 )
-def test_a_lease_setting_out_of_range_is_named(options, option):
+def test_a_lease_setting_out_of_range_is_named(options: dict[str, Any], option: str) -> None:
     """Relations between times are checked on construction."""
     with pytest.raises(RegistrationOptionError) as raised:
         LeaseSettings(**options)
@@ -90,7 +90,7 @@ def test_a_lease_setting_out_of_range_is_named(options, option):
         ({"time_to_live": timedelta(seconds=-1)}, "time_to_live"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(options, field):
+def test_a_request_that_makes_no_sense_is_refused(options: dict[str, Any], field: str) -> None:
     """The error names the field."""
     with pytest.raises(InvalidRequestError) as raised:
         AcquireRequest(**{"stream_name": "flights", "job_id": "job", "consumer_name": "delays", **options})
@@ -101,7 +101,7 @@ def test_a_request_that_makes_no_sense_is_refused(options, field):
     "url",
     ["sqlite:///var/lib/leases#1.db", "sqlite:///var/lib/leases.db?mode=rwc", "dynamodb://leases?region=eu-west-1"],
 )
-def test_a_store_whose_name_would_be_cut_off_is_refused(url):
+def test_a_store_whose_name_would_be_cut_off_is_refused(url: str) -> None:
     """What stands behind ? or # is no part of a path in a URL: another store would be used, without a word."""
     with pytest.raises(RegistrationOptionError, match="%3F") as refused:
         store_location(url)

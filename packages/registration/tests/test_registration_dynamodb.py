@@ -1,72 +1,75 @@
 """What DynamoDB adds to a store: a table on demand, lost answers, pages, throttling."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
+from typing import Any, Self
 
 import pytest
+from registry_homes import known
 
 from penstock.aws import AwsConnectionError, AwsServiceError
-from penstock.registration import ConsumerRecord, DynamoDbLeaseStore, Holding, Renewal
+from penstock.registration import AwsCalls, ConsumerRecord, DynamoDbLeaseStore, Holding, Renewal
 from penstock.registration.errors import LeaseStoreError
 from penstock.registration.testing import DynamoDbClients
 
 
-def new_record(consumer_name="delays", **fields):
+def new_record(consumer_name: str = "delays", **fields: Any) -> ConsumerRecord:
     return ConsumerRecord(stream_arn="flights", consumer_name=consumer_name, created_at=1.0, **fields)
 
 
 class Meddling:
     """A client whose calls are counted, and answered or not as the test wants."""
 
-    def __init__(self, endpoint_url):
-        self.real = DynamoDbClients(endpoint_url).aio_client("dynamodb")
-        self.calls = []
-        self.before = {}
-        self.after = {}
+    def __init__(self, endpoint_url: str) -> None:
+        self.real: AwsCalls = DynamoDbClients(endpoint_url).aio_client("dynamodb")
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.before: dict[str, list[Exception]] = {}
+        self.after: dict[str, list[Exception | Coroutine[Any, Any, Exception]]] = {}
 
-    def aio_client(self, service_name):
+    def aio_client(self, service_name: str) -> Self:
         assert service_name == "dynamodb"
         return self
 
-    async def call(self, operation, /, **parameters):
+    async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
         self.calls.append((operation, parameters))
         if errors := self.before.get(operation):
             raise errors.pop()
         answer = await self.real.call(operation, **parameters)
-        if errors := self.after.get(operation):
-            error = errors.pop()
+        if later := self.after.get(operation):
+            error = later.pop()
             raise await error if asyncio.iscoroutine(error) else error
         return answer
 
-    async def close(self):
+    async def close(self) -> None:
         await self.real.close()
 
 
-async def at_once(_seconds):
+async def at_once(_seconds: float) -> None:
     """A sleep for those who do not wait."""
     await asyncio.sleep(0)
 
 
 @pytest.fixture
-def meddling(dynamodb):
+def meddling(dynamodb: str) -> Meddling:
     return Meddling(dynamodb)
 
 
 @pytest.fixture
-async def store(meddling, dynamodb_table):
+async def store(meddling: Meddling, dynamodb_table: str) -> AsyncIterator[DynamoDbLeaseStore]:
     opened = DynamoDbLeaseStore(meddling, dynamodb_table, sleep=at_once)
     yield opened
     await opened.close()
 
 
-def service_error(code):
+def service_error(code: str) -> AwsServiceError:
     return AwsServiceError(code=code, message="", status=400, operation="operation")
 
 
 LOST = AwsConnectionError(operation="operation", endpoint="http://dynamodb", reason="lost")
 
 
-async def test_the_table_is_made_on_demand_by_one_of_many(dynamodb, dynamodb_table):
+async def test_the_table_is_made_on_demand_by_one_of_many(dynamodb: str, dynamodb_table: str) -> None:
     """Four replicas that start together find one table, which is billed per request."""
     stores = [DynamoDbLeaseStore(DynamoDbClients(dynamodb), dynamodb_table) for _ in range(4)]
     outcomes = await asyncio.gather(*(store.write([new_record()]) for store in stores))
@@ -78,20 +81,22 @@ async def test_the_table_is_made_on_demand_by_one_of_many(dynamodb, dynamodb_tab
         await store.close()
 
 
-async def test_a_write_whose_answer_was_lost_is_not_lost(store, meddling):
+async def test_a_write_whose_answer_was_lost_is_not_lost(store: DynamoDbLeaseStore, meddling: Meddling) -> None:
     """It was carried out; the second attempt is refused on its account, and knows its own hand."""
     meddling.after["put_item"] = [LOST]
     assert await store.write([new_record(fencing_token=1)]) == [True]
     assert [name for name, _ in meddling.calls].count("put_item") == 3  # one found no table
-    assert (await store.get("flights", "delays")).version == 1
+    assert known(await store.get("flights", "delays")).version == 1
 
 
-async def test_a_write_whose_answer_was_lost_does_not_win_over_a_later_one(store, meddling, dynamodb, dynamodb_table):
+async def test_a_write_whose_answer_was_lost_does_not_win_over_a_later_one(
+    store: DynamoDbLeaseStore, meddling: Meddling, dynamodb: str, dynamodb_table: str
+) -> None:
     """Another replica read what was written, and wrote after it: this one must read again."""
     await store.write([new_record()])
-    read = await store.get("flights", "delays")
+    read = known(await store.get("flights", "delays"))
 
-    async def overtaken():
+    async def overtaken() -> AwsConnectionError:
         key = meddling.calls[-1][1]["Item"]
         item = {**key, "version": {"N": "3"}, "write_id": {"S": "another's"}}
         await meddling.real.call("put_item", TableName=dynamodb_table, Item=item)
@@ -101,7 +106,7 @@ async def test_a_write_whose_answer_was_lost_does_not_win_over_a_later_one(store
     assert await store.write([replace(read, fencing_token=5)]) == [False]
 
 
-async def test_a_renewal_whose_answer_was_lost_is_made_again(store, meddling):
+async def test_a_renewal_whose_answer_was_lost_is_made_again(store: DynamoDbLeaseStore, meddling: Meddling) -> None:
     """Renewing twice is renewing."""
     holding = Holding(job_id="job", fencing_token=1, acquired_at=1.0, renewed_at=1.0, time_to_live_seconds=30.0)
     await store.write([new_record(fencing_token=1, holding=holding)])
@@ -110,24 +115,24 @@ async def test_a_renewal_whose_answer_was_lost_is_made_again(store, meddling):
     assert await store.renew([renewal]) == [30.0]
 
 
-async def test_throttling_is_waited_out(store, meddling):
+async def test_throttling_is_waited_out(store: DynamoDbLeaseStore, meddling: Meddling) -> None:
     """With back-off, as for every call to AWS."""
     await store.write([new_record()])
     meddling.before["get_item"] = [service_error("ProvisionedThroughputExceededException")] * 3
-    assert (await store.get("flights", "delays")).version == 1
+    assert known(await store.get("flights", "delays")).version == 1
 
 
-async def test_a_list_reads_all_pages(store, meddling):
+async def test_a_list_reads_all_pages(store: DynamoDbLeaseStore, meddling: Meddling) -> None:
     """DynamoDB gives a megabyte at a time."""
     await asyncio.gather(*(store.write([new_record(f"consumer-{number:02}")]) for number in range(25)))
     real = meddling.real
 
     class Paged:
-        async def call(self, operation, /, **parameters):
+        async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
             limit = {"Limit": 4} if operation == "scan" else {}
             return await real.call(operation, **parameters, **limit)
 
-        async def close(self):
+        async def close(self) -> None:
             await real.close()
 
     meddling.real = Paged()
@@ -136,7 +141,7 @@ async def test_a_list_reads_all_pages(store, meddling):
     assert len([1 for name, _ in meddling.calls if name == "scan"]) > 5
 
 
-async def test_namespaces_share_a_table_without_seeing_each_other(dynamodb, dynamodb_table):
+async def test_namespaces_share_a_table_without_seeing_each_other(dynamodb: str, dynamodb_table: str) -> None:
     """Registries of different endpoints and regions."""
     one, other = (
         DynamoDbLeaseStore(DynamoDbClients(dynamodb), dynamodb_table, namespace=namespace)
@@ -146,17 +151,19 @@ async def test_namespaces_share_a_table_without_seeing_each_other(dynamodb, dyna
     assert await other.list() == []
     assert await other.get("flights", "delays") is None
     assert await other.write([new_record(fencing_token=1)]) == [True]
-    assert (await one.get("flights", "delays")).fencing_token == 5
+    assert known(await one.get("flights", "delays")).fencing_token == 5
     await one.close()
     await other.close()
 
 
 @pytest.mark.parametrize("operation", ["get_item", "put_item", "scan", "update_item"])
-async def test_what_dynamodb_refuses_is_an_error_of_the_store(store, meddling, operation):
+async def test_what_dynamodb_refuses_is_an_error_of_the_store(
+    store: DynamoDbLeaseStore, meddling: Meddling, operation: str
+) -> None:
     """It names the table, and keeps DynamoDB's reason."""
     meddling.before[operation] = [service_error("AccessDeniedException")]
     renewal = Renewal(stream_arn="flights", consumer_name="delays", job_id="job", fencing_token=1, at=9.0)
-    calls = {
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
         "get_item": lambda: store.get("flights", "delays"),
         "put_item": lambda: store.write([new_record()]),
         "scan": store.list,
@@ -166,7 +173,9 @@ async def test_what_dynamodb_refuses_is_an_error_of_the_store(store, meddling, o
         await calls[operation]()
 
 
-async def test_a_table_that_cannot_be_made_is_an_error_of_the_store(store, meddling):
+async def test_a_table_that_cannot_be_made_is_an_error_of_the_store(
+    store: DynamoDbLeaseStore, meddling: Meddling
+) -> None:
     """IAM may allow the items only."""
     meddling.before["create_table"] = [service_error("AccessDeniedException")]
     with pytest.raises(LeaseStoreError, match="AccessDenied"):

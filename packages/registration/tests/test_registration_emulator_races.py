@@ -3,20 +3,25 @@
 import asyncio
 import uuid
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.config import Config
+from registry_homes import Serving
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
-from penstock.emulator.testing import running_emulator
+from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.registration import (
     AcquireRequest,
     ConsumerState,
     DynamoDbLeaseStore,
     LeaseSettings,
+    LeaseStore,
     OrphanFate,
     RegistrarConfig,
     RemoteConsumerRegistry,
@@ -29,7 +34,9 @@ from penstock.registration.errors import (
     ConsumerNotFoundError,
     StaleFencingTokenError,
 )
-from penstock.registration.testing import DynamoDbClients, running_wire
+from penstock.registration.testing import DynamoDbClients, Wire, running_wire
+
+OpenRemote = Callable[..., AbstractAsyncContextManager[RemoteConsumerRegistry]]
 
 LIMIT = 4
 # Longer than any test: on a busy machine a lease of 30 s runs out between two calls, and is another job's by right.
@@ -37,7 +44,7 @@ LIFE = timedelta(hours=1)
 
 
 @pytest.fixture(scope="module")
-def emulator():
+def emulator() -> Iterator[RunningEmulator]:
     with running_emulator(
         consumer_creation_delay=timedelta(seconds=0.3),
         consumer_deletion_delay=timedelta(seconds=1),
@@ -47,7 +54,7 @@ def emulator():
 
 
 @pytest.fixture
-def stream(emulator, request):
+def stream(emulator: RunningEmulator, request: pytest.FixtureRequest) -> str:
     """A stream of this try of the test, and its name."""
     name = f"{request.node.name.partition('[')[0][-60:]}-{uuid.uuid4().hex[:8]}"
     emulator.client().create_stream(StreamName=name, ShardCount=2)
@@ -55,7 +62,7 @@ def stream(emulator, request):
 
 
 @pytest.fixture
-def outside(emulator, stream):
+def outside(emulator: RunningEmulator, stream: str) -> "Outside":
     """What somebody else does with the stream's consumers."""
     # Kinesis's limits hold for tests, too.
     config = Config(retries={"mode": "standard", "total_max_attempts": 10})
@@ -63,38 +70,40 @@ def outside(emulator, stream):
 
 
 class Outside:
-    def __init__(self, client, stream):
+    def __init__(self, client: Any, stream: str) -> None:
         self.client = client
         self.arn = client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
 
-    def register(self, name):
-        return self.client.register_stream_consumer(StreamARN=self.arn, ConsumerName=name)["Consumer"]["ConsumerARN"]
+    def register(self, name: str) -> str:
+        return str(
+            self.client.register_stream_consumer(StreamARN=self.arn, ConsumerName=name)["Consumer"]["ConsumerARN"]
+        )
 
-    def deregister(self, name):
+    def deregister(self, name: str) -> None:
         self.client.deregister_stream_consumer(StreamARN=self.arn, ConsumerName=name)
 
-    def states(self):
+    def states(self) -> dict[str, str]:
         consumers = self.client.list_stream_consumers(StreamARN=self.arn)["Consumers"]
         return {each["ConsumerName"]: each["ConsumerStatus"] for each in consumers}
 
-    async def until(self, states):
+    async def until(self, states: dict[str, str]) -> None:
         async with asyncio.timeout(20):
             while await asyncio.to_thread(self.states) != states:  # noqa: ASYNC110  # Kinesis tells nobody
                 await asyncio.sleep(0.25)
 
 
 @pytest.fixture
-def wire(emulator):
+def wire(emulator: RunningEmulator) -> Iterator[Wire]:
     with running_wire(emulator.endpoint_url) as laid:
         yield laid
 
 
 @pytest.fixture
-def open_remote(wire, serving, tmp_path):
+def open_remote(wire: Wire, serving: Serving, tmp_path: Path) -> OpenRemote:
     """Opens a registry behind gRPC; those of one test share a store."""
 
     @asynccontextmanager
-    async def open_it(store=None, **settings):
+    async def open_it(store: LeaseStore | None = None, **settings: Any) -> AsyncIterator[RemoteConsumerRegistry]:
         local = open_local_registry(
             AwsSession(emulator_options(wire.url)),
             store=store or SqliteLeaseStore(tmp_path / "leases.db"),
@@ -109,16 +118,18 @@ def open_remote(wire, serving, tmp_path):
 
 
 @pytest.fixture
-async def registry(open_remote):
+async def registry(open_remote: OpenRemote) -> AsyncIterator[RemoteConsumerRegistry]:
     async with open_remote(grace_period=timedelta(0)) as opened:
         yield opened
 
 
-def request_for(stream, job_id="job", consumer_name="delays", **options):
+def request_for(stream: str, job_id: str = "job", consumer_name: str = "delays", **options: Any) -> AcquireRequest:
     return AcquireRequest(stream_name=stream, consumer_name=consumer_name, job_id=job_id, **options)
 
 
-async def test_200_tasks_at_once_ask_for_one_registration_per_stream(registry, emulator, wire):
+async def test_200_tasks_at_once_ask_for_one_registration_per_stream(
+    registry: RemoteConsumerRegistry, emulator: RunningEmulator, wire: Wire
+) -> None:
     """Lazily, over twelve streams: one RegisterStreamConsumer each, and at most five in CREATING.
 
     That they are sent at five a second is shown beside a clock that the test moves: calls of a busy machine arrive in
@@ -146,7 +157,9 @@ async def test_200_tasks_at_once_ask_for_one_registration_per_stream(registry, e
     assert most_creating <= 5
 
 
-async def test_a_full_stream_is_told_with_what_is_ours_and_idle(open_remote, outside, stream):
+async def test_a_full_stream_is_told_with_what_is_ours_and_idle(
+    open_remote: OpenRemote, outside: Outside, stream: str
+) -> None:
     """And garbage collection makes room, touching nothing that is held or not ours."""
     await asyncio.to_thread(outside.register, "theirs")
     async with open_remote(grace_period=timedelta(hours=1)) as registry:
@@ -164,7 +177,9 @@ async def test_a_full_stream_is_told_with_what_is_ours_and_idle(open_remote, out
         assert set(outside.states()) == {"theirs", "held", "new"}
 
 
-async def test_a_consumer_deleted_outside_is_registered_again_for_the_next_lease(registry, outside, stream):
+async def test_a_consumer_deleted_outside_is_registered_again_for_the_next_lease(
+    registry: RemoteConsumerRegistry, outside: Outside, stream: str
+) -> None:
     """Under another ARN, which is ours; until then the list says that it is absent."""
     first = await registry.acquire(request_for(stream))
     await asyncio.to_thread(outside.deregister, "delays")
@@ -178,7 +193,9 @@ async def test_a_consumer_deleted_outside_is_registered_again_for_the_next_lease
     await outside.until({})
 
 
-async def test_a_consumer_deleted_and_made_again_outside_is_theirs(registry, outside, stream):
+async def test_a_consumer_deleted_and_made_again_outside_is_theirs(
+    registry: RemoteConsumerRegistry, outside: Outside, stream: str
+) -> None:
     """The same name under another ARN: used, shown as not ours, and left alone."""
     first = await registry.acquire(request_for(stream))
     await asyncio.to_thread(outside.deregister, "delays")
@@ -193,7 +210,9 @@ async def test_a_consumer_deleted_and_made_again_outside_is_theirs(registry, out
     await outside.until({"delays": "ACTIVE"})
 
 
-async def test_a_consumer_that_is_being_deleted_is_waited_for(registry, outside, stream, wire):
+async def test_a_consumer_that_is_being_deleted_is_waited_for(
+    registry: RemoteConsumerRegistry, outside: Outside, stream: str, wire: Wire
+) -> None:
     """And registered once it is gone: the one that goes away is never leased."""
     going = await asyncio.to_thread(outside.register, "delays")
     await outside.until({"delays": "ACTIVE"})
@@ -207,10 +226,12 @@ async def test_a_consumer_that_is_being_deleted_is_waited_for(registry, outside,
 
 
 @pytest.fixture(params=["sqlite", "dynamodb"])
-def open_replica(request, open_remote, tmp_path, dynamodb_table):
+def open_replica(
+    request: pytest.FixtureRequest, open_remote: OpenRemote, tmp_path: Path, dynamodb_table: str
+) -> OpenRemote:
     """Opens one of several registries on one store."""
 
-    def open_it(**settings):
+    def open_it(**settings: Any) -> AbstractAsyncContextManager[RemoteConsumerRegistry]:
         if request.param == "sqlite":
             return open_remote(SqliteLeaseStore(tmp_path / "leases.db"), **settings)
         clients = DynamoDbClients(request.getfixturevalue("dynamodb"))
@@ -219,7 +240,9 @@ def open_replica(request, open_remote, tmp_path, dynamodb_table):
     return open_it
 
 
-async def test_two_registries_on_one_store_register_once_and_give_one_lease(open_replica, stream, wire):
+async def test_two_registries_on_one_store_register_once_and_give_one_lease(
+    open_replica: OpenRemote, stream: str, wire: Wire
+) -> None:
     """Forty jobs ask both at once: one is given the consumer, by one RegisterStreamConsumer."""
     async with open_replica() as one, open_replica() as other:
         asked = [(one, other)[number % 2].acquire(request_for(stream, f"job-{number}")) for number in range(40)]
@@ -229,7 +252,9 @@ async def test_two_registries_on_one_store_register_once_and_give_one_lease(open
         assert wire.count("RegisterStreamConsumer") == 1
 
 
-async def test_tasks_of_one_job_at_two_registries_register_once(open_replica, stream, wire):
+async def test_tasks_of_one_job_at_two_registries_register_once(
+    open_replica: OpenRemote, stream: str, wire: Wire
+) -> None:
     """They overtake each other, by tokens that differ; the newest holds the consumer."""
     async with open_replica() as one, open_replica() as other:
         asked = [(one, other)[number % 2].acquire(request_for(stream)) for number in range(20)]
@@ -244,7 +269,9 @@ async def test_tasks_of_one_job_at_two_registries_register_once(open_replica, st
         assert wire.count("RegisterStreamConsumer") == 1
 
 
-async def test_a_lease_of_one_registry_is_kept_and_given_back_at_the_other(open_replica, outside, stream):
+async def test_a_lease_of_one_registry_is_kept_and_given_back_at_the_other(
+    open_replica: OpenRemote, outside: Outside, stream: str
+) -> None:
     """Either may go away at any time: what they know is in the store."""
     async with AsyncExitStack() as stack:
         other = await stack.enter_async_context(open_replica(grace_period=timedelta(0)))
@@ -257,31 +284,41 @@ async def test_a_lease_of_one_registry_is_kept_and_given_back_at_the_other(open_
         await outside.until({})
 
 
-async def test_consumers_are_listed_with_state_owner_and_cost(registry, outside, stream):
+async def test_consumers_are_listed_with_state_owner_and_cost(
+    registry: RemoteConsumerRegistry, outside: Outside, stream: str
+) -> None:
     """Two shards at the list price; what was asked without the state is known without it."""
     lease = await registry.acquire(request_for(stream, "delays-prod"))
     (consumer,) = await registry.list_consumers(stream, with_state=True)
-    assert (consumer.state, consumer.cost_per_hour_usd) == (ConsumerState.ACTIVE, pytest.approx(0.03))
+    assert consumer.state is ConsumerState.ACTIVE
+    assert consumer.cost_per_hour_usd == pytest.approx(0.03)
+    assert consumer.lease is not None
     assert (consumer.lease.job_id, consumer.consumer_arn) == ("delays-prod", lease.consumer_arn)
     assert 0 <= consumer.held_seconds <= consumer.age_seconds + 1
     (consumer,) = await registry.list_consumers(stream)
     assert (consumer.state, consumer.cost_per_hour_usd) == (None, None)
 
 
-async def test_a_list_does_without_kinesis_where_it_does_not_answer(registry, emulator):
+async def test_a_list_does_without_kinesis_where_it_does_not_answer(
+    registry: RemoteConsumerRegistry, emulator: RunningEmulator
+) -> None:
     """A stream that was deleted since: state and cost are not known, the rest is."""
     client = emulator.client()
     client.create_stream(StreamName="short-lived", ShardCount=1)
     await registry.acquire(request_for("short-lived"))
     await asyncio.to_thread(client.delete_stream, StreamName="short-lived", EnforceConsumerDeletion=True)
     (consumer,) = await registry.list_consumers("short-lived", with_state=True)
+    assert consumer.lease is not None
     assert (consumer.state, consumer.lease.job_id) == (None, "job")
 
 
-async def test_a_release_by_force_ends_the_lease_and_the_registration(registry, outside, stream):
+async def test_a_release_by_force_ends_the_lease_and_the_registration(
+    registry: RemoteConsumerRegistry, outside: Outside, stream: str
+) -> None:
     """The holder's next heartbeat says so; a second time there is nobody to release."""
     lease = await registry.acquire(request_for(stream, "stuck"))
     released = await registry.force_release(stream, "delays")
+    assert released is not None
     assert (released.job_id, released.fencing_token) == ("stuck", lease.fencing_token)
     assert not (await registry.heartbeat(lease)).held
     await outside.until({})
@@ -290,7 +327,9 @@ async def test_a_release_by_force_ends_the_lease_and_the_registration(registry, 
         await registry.force_release(stream, "unheard-of")
 
 
-async def test_an_adopted_consumer_is_ended_like_our_own(open_remote, outside, stream):
+async def test_an_adopted_consumer_is_ended_like_our_own(
+    open_remote: OpenRemote, outside: Outside, stream: str
+) -> None:
     """With the last lease, or by garbage collection when there is none."""
     arn = await asyncio.to_thread(outside.register, "delays")
     await outside.until({"delays": "ACTIVE"})
@@ -299,6 +338,7 @@ async def test_an_adopted_consumer_is_ended_like_our_own(open_remote, outside, s
         assert not lease.registration_is_ours
         consumer = await registry.adopt(stream, "delays")
         assert (consumer.consumer_arn, consumer.registration_is_ours) == (arn, True)
+        assert consumer.lease is not None
         assert (consumer.lease.fencing_token, consumer.state) == (lease.fencing_token, ConsumerState.ACTIVE)
         assert await registry.release(lease) is True
         await outside.until({})
@@ -306,7 +346,9 @@ async def test_an_adopted_consumer_is_ended_like_our_own(open_remote, outside, s
             await registry.adopt(stream, "delays")
 
 
-async def test_garbage_collection_tells_and_ends_orphans(open_remote, outside, stream):
+async def test_garbage_collection_tells_and_ends_orphans(
+    open_remote: OpenRemote, outside: Outside, stream: str
+) -> None:
     """A dry run changes nothing; what is not ours stays until it is adopted."""
     await asyncio.to_thread(outside.register, "theirs")
     async with open_remote(grace_period=timedelta(hours=1)) as registry:

@@ -1,11 +1,13 @@
 """Heartbeats in the background."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from registry_homes import Unasked
 
-from penstock.registration import AcquireRequest, ConflictPolicy, Heartbeat, Lease, LeaseKeeper
+from penstock.registration import AcquireRequest, ConflictPolicy, Heartbeat, Lease, LeaseKeeper, RegistrationStrategy
 from penstock.registration._keeper import KeptLease
 from penstock.registration.errors import (
     ConsumerDeregisteredError,
@@ -27,15 +29,15 @@ LEASE = Lease(
 )
 
 
-class ScriptedRegistry:
+class ScriptedRegistry(Unasked):
     """Answers heartbeats from a list; then it is away for good."""
 
-    def __init__(self, clock, *answers):
+    def __init__(self, clock: ManualClock, *answers: Heartbeat | Exception) -> None:
         self.clock = clock
         self.answers = list(answers)
-        self.asked_at = []
+        self.asked_at: list[float] = []
 
-    async def heartbeat(self, lease):
+    async def heartbeat(self, lease: Lease) -> Heartbeat:
         self.asked_at.append(self.clock() - 1000)
         answer = self.answers.pop(0) if self.answers else RegistryUnavailableError(where="it", reason="away")
         if isinstance(answer, Exception):
@@ -49,17 +51,23 @@ DENIED = RegistrationDeniedError(operation="RegisterStreamConsumer", reason="Acc
 AWAY = RegistryUnavailableError(where="it", reason="away")
 
 
-async def run_until_lost(*answers, patience_seconds=600.0):
+def fail(what: object) -> None:
+    pytest.fail(str(what))
+
+
+async def run_until_lost(
+    *answers: Heartbeat | Exception, patience_seconds: float = 600.0
+) -> tuple[ScriptedRegistry, LeaseLostError, float]:
     clock = ManualClock(1000.0)
     registry = ScriptedRegistry(clock, *answers)
-    lost = asyncio.get_running_loop().create_future()
+    lost: asyncio.Future[LeaseLostError] = asyncio.get_running_loop().create_future()
     async with LeaseKeeper(registry, patience_seconds=patience_seconds, clock=clock, sleep=clock.sleep) as keeper:
         keeper.keep(LEASE, lost.set_result)
         error = await asyncio.wait_for(lost, 10)
     return registry, error, clock() - 1000
 
 
-async def test_heartbeats_come_three_times_in_a_life():
+async def test_heartbeats_come_three_times_in_a_life() -> None:
     """Every ten seconds of thirty, until the registry says no."""
     registry, error, _ = await run_until_lost(HELD, HELD, HELD, LOST)
     assert registry.asked_at == [10, 20, 30, 40]
@@ -67,13 +75,15 @@ async def test_heartbeats_come_three_times_in_a_life():
     assert "another job" in error.reason
 
 
-async def test_a_registry_that_is_away_for_a_while_costs_nothing():
+async def test_a_registry_that_is_away_for_a_while_costs_nothing() -> None:
     """Heartbeats without an answer are sent again soon, and the first answer sets everything right."""
     registry, _, _ = await run_until_lost(AWAY, AWAY, HELD, LOST)
     assert registry.asked_at == [10, 12.5, 15, 25]
 
 
-async def test_a_registry_that_is_away_for_longer_than_a_lease_lives_is_asked_when_it_is_back(caplog):
+async def test_a_registry_that_is_away_for_longer_than_a_lease_lives_is_asked_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Only it knows whether somebody else has the consumer: if nobody has, the job goes on as before."""
     _, error, ended_after = await run_until_lost(*[AWAY] * 40, HELD, LOST)
     assert ended_after > 100
@@ -83,13 +93,13 @@ async def test_a_registry_that_is_away_for_longer_than_a_lease_lives_is_asked_wh
     assert "the lease on delays of flights is held still" in caplog.text
 
 
-async def test_a_job_that_stood_still_for_longer_than_its_lease_lives_asks_before_it_gives_up():
+async def test_a_job_that_stood_still_for_longer_than_its_lease_lives_asks_before_it_gives_up() -> None:
     """A frozen process finds its lease as it was, if nobody took it."""
     clock = ManualClock(1000.0)
     registry = ScriptedRegistry(clock, HELD, LOST)
-    lost = asyncio.get_running_loop().create_future()
+    lost: asyncio.Future[LeaseLostError] = asyncio.get_running_loop().create_future()
 
-    async def sleep(seconds):
+    async def sleep(seconds: float) -> None:
         # Of the first ten seconds of sleep an hour is made.
         await clock.sleep(3600 if clock() == 1000 else seconds)
 
@@ -100,7 +110,7 @@ async def test_a_job_that_stood_still_for_longer_than_its_lease_lives_asks_befor
     assert "another job" in error.reason
 
 
-async def test_a_registry_that_stays_away_ends_the_lease_after_the_patience():
+async def test_a_registry_that_stays_away_ends_the_lease_after_the_patience() -> None:
     """And not before the lease itself would have ended."""
     for patience, expected in ((100.0, 120), (0.0, 40)):
         registry, error, ended_after = await run_until_lost(HELD, patience_seconds=patience)
@@ -109,13 +119,13 @@ async def test_a_registry_that_stays_away_ends_the_lease_after_the_patience():
         assert "no heartbeat was answered for" in error.reason
 
 
-async def test_a_bug_in_the_registry_ends_in_on_lost_too():
+async def test_a_bug_in_the_registry_ends_in_on_lost_too() -> None:
     """Whatever goes wrong, nobody reads on without a lease and without a word."""
     _, error, _ = await run_until_lost(*[ValueError("bug")] * 20, patience_seconds=0.0)
     assert "bug" in error.reason
 
 
-async def test_a_heartbeat_without_an_answer_is_given_up_while_there_is_time_for_another():
+async def test_a_heartbeat_without_an_answer_is_given_up_while_there_is_time_for_another() -> None:
     """A third of the lease's life: whatever hangs, the next try goes another way."""
     kept = KeptLease.given(30.0, sent_at=100.0)
     assert kept.patience_seconds(110.0) == 10.0
@@ -123,17 +133,18 @@ async def test_a_heartbeat_without_an_answer_is_given_up_while_there_is_time_for
     assert kept.patience_seconds(122.5) == 7.5
 
 
-async def test_a_registry_that_hangs_ends_the_lease_on_time():
+async def test_a_registry_that_hangs_ends_the_lease_on_time() -> None:
     """Neither an answer nor an error: each try is given up, and the holder is told when its lease would end."""
-    tries = []
+    tries: list[Lease] = []
 
-    class Hanging:
-        async def heartbeat(self, lease):
+    class Hanging(Unasked):
+        async def heartbeat(self, lease: Lease) -> Heartbeat:
             tries.append(lease)
             await asyncio.Event().wait()
+            raise AssertionError(lease)
 
     loop = asyncio.get_running_loop()
-    lost = loop.create_future()
+    lost: asyncio.Future[LeaseLostError] = loop.create_future()
     began = loop.time()
     async with LeaseKeeper(Hanging(), patience_seconds=0.0) as keeper:
         keeper.keep(replace(LEASE, time_to_live_seconds=0.9), lost.set_result)
@@ -143,18 +154,18 @@ async def test_a_registry_that_hangs_ends_the_lease_on_time():
     assert "TimeoutError" in error.reason
 
 
-async def test_time_counts_from_before_the_acquire_was_sent():
+async def test_time_counts_from_before_the_acquire_was_sent() -> None:
     """The registry counts from later: it does not give away what the holder still believes in."""
     clock = ManualClock(1000.0)
     registry = ScriptedRegistry(clock)
-    lost = asyncio.get_running_loop().create_future()
+    lost: asyncio.Future[LeaseLostError] = asyncio.get_running_loop().create_future()
     async with LeaseKeeper(registry, patience_seconds=0.0, clock=clock, sleep=clock.sleep) as keeper:
         keeper.keep(LEASE, lost.set_result, acquired_at=clock() - 8)
         await asyncio.wait_for(lost, 10)
     assert clock() - 1000 == 22
 
 
-async def test_a_dropped_lease_is_not_lost():
+async def test_a_dropped_lease_is_not_lost() -> None:
     """`on_lost` is for those who did not give it back."""
     registry = ScriptedRegistry(ManualClock())
     never = asyncio.Event()
@@ -166,18 +177,18 @@ async def test_a_dropped_lease_is_not_lost():
     assert registry.asked_at == []
 
 
-async def test_an_on_lost_that_fails_is_logged_and_harms_no_other_lease(caplog):
+async def test_an_on_lost_that_fails_is_logged_and_harms_no_other_lease(caplog: pytest.LogCaptureFixture) -> None:
     """The keeper goes on with the rest."""
     clock = ManualClock(1000.0)
     registry = ScriptedRegistry(clock, LOST)
     told = asyncio.Event()
 
-    def fail(_error):
+    def fail_too(_error: LeaseLostError) -> None:
         told.set()
         raise ValueError("not my day")
 
     async with LeaseKeeper(registry, clock=clock, sleep=clock.sleep) as keeper:
-        keeper.keep(LEASE, fail)
+        keeper.keep(LEASE, fail_too)
         await asyncio.wait_for(told.wait(), 10)
         await asyncio.sleep(0)
     assert "not my day" in caplog.text
@@ -190,12 +201,14 @@ REQUEST = AcquireRequest(stream_name="flights", consumer_name="delays", job_id="
 class TakingBack(ScriptedRegistry):
     """Its heartbeats are lost as the script says; acquires are answered from a second list."""
 
-    def __init__(self, clock, heartbeats, acquires):
+    def __init__(
+        self, clock: ManualClock, heartbeats: Sequence[Heartbeat | Exception], acquires: Sequence[Lease | Exception]
+    ) -> None:
         super().__init__(clock, *heartbeats)
         self.acquires = list(acquires)
-        self.requests = []
+        self.requests: list[AcquireRequest] = []
 
-    async def acquire(self, request):
+    async def acquire(self, request: AcquireRequest) -> Lease:
         self.requests.append(request)
         answer = self.acquires.pop(0)
         if isinstance(answer, Exception):
@@ -203,18 +216,21 @@ class TakingBack(ScriptedRegistry):
         return answer
 
 
-async def take_back(heartbeats, acquires):
+async def take_back(
+    heartbeats: Sequence[Heartbeat | Exception], acquires: Sequence[Lease | Exception]
+) -> tuple[TakingBack, list[Lease], LeaseLostError]:
     """The registry, what the holder was given, and what it was told in the end."""
-    clock, regained = ManualClock(1000.0), []
+    clock = ManualClock(1000.0)
+    regained: list[Lease] = []
     registry = TakingBack(clock, heartbeats, acquires)
-    lost = asyncio.get_running_loop().create_future()
+    lost: asyncio.Future[LeaseLostError] = asyncio.get_running_loop().create_future()
     async with LeaseKeeper(registry, patience_seconds=60.0, clock=clock, sleep=clock.sleep) as keeper:
         keeper.keep(LEASE, lost.set_result, request=REQUEST, on_regained=regained.append)
         error = await asyncio.wait_for(lost, 10)
     return registry, regained, error
 
 
-async def test_a_lease_that_ran_out_is_taken_back_and_kept():
+async def test_a_lease_that_ran_out_is_taken_back_and_kept() -> None:
     """By the same claim, after the token of before; the heartbeats go on for the new one."""
     again = replace(LEASE, fencing_token=4, consumer_arn="another")
     held = ConsumerHeldError(
@@ -230,7 +246,7 @@ async def test_a_lease_that_ran_out_is_taken_back_and_kept():
     assert "job 'rival' has held the consumer for 7 s" in str(error)
 
 
-async def test_a_registry_that_is_away_while_a_lease_is_taken_back_is_asked_again():
+async def test_a_registry_that_is_away_while_a_lease_is_taken_back_is_asked_again() -> None:
     """What passes by itself ends nothing."""
     away = [RegistryUnavailableError(where="it", reason="away"), ValueError("a bug")]
     registry, regained, _ = await take_back([LOST, LOST, LOST, LOST], [*away, LEASE, DENIED])
@@ -248,26 +264,26 @@ async def test_a_registry_that_is_away_while_a_lease_is_taken_back_is_asked_agai
         (DENIED, "cannot be taken back: not allowed to call RegisterStreamConsumer"),
     ],
 )
-async def test_what_cannot_be_taken_back_is_lost_with_the_reason(answer, reason):
+async def test_what_cannot_be_taken_back_is_lost_with_the_reason(answer: Exception, reason: str) -> None:
     """At once: asking again is of no use."""
     registry, regained, error = await take_back([LOST], [answer])
     assert (regained, len(registry.requests)) == ([], 1)
     assert reason in error.reason
 
 
-async def test_what_was_taken_back_is_given_back_in_place_of_the_lease_of_before():
+async def test_what_was_taken_back_is_given_back_in_place_of_the_lease_of_before() -> None:
     """Whoever releases the lease that he knows gives back the one that is kept."""
     clock, never = ManualClock(1000.0), asyncio.Event()
     again = replace(LEASE, fencing_token=4)
     registry, regained = TakingBack(clock, [LOST], [again]), asyncio.Event()
 
-    async def sleep(seconds):
+    async def sleep(seconds: float) -> None:
         if regained.is_set():
             await never.wait()
         await clock.sleep(seconds)
 
     async with LeaseKeeper(registry, clock=clock, sleep=sleep) as keeper:
-        keeper.keep(LEASE, pytest.fail, request=REQUEST, on_regained=lambda _: regained.set())
+        keeper.keep(LEASE, fail, request=REQUEST, on_regained=lambda _: regained.set())
         async with asyncio.timeout(10):
             await regained.wait()
         assert keeper.drop(replace(LEASE, fencing_token=2)).fencing_token == 2
@@ -275,14 +291,14 @@ async def test_what_was_taken_back_is_given_back_in_place_of_the_lease_of_before
         assert keeper.drop(LEASE) == LEASE
 
 
-async def test_a_consumer_is_registered_again_three_times_an_hour():
+async def test_a_consumer_is_registered_again_three_times_an_hour() -> None:
     """The heartbeats go on for the new lease; the fourth time says what to do, and an hour later it goes on."""
     clock, never = ManualClock(1000.0), asyncio.Event()
     leases = [replace(LEASE, fencing_token=4 + number, consumer_arn=f"arn {number}") for number in range(5)]
     registry = TakingBack(clock, [], [leases[0], replace(leases[1], consumer_arn="arn 0"), *leases[2:]])
 
     async with LeaseKeeper(registry, clock=clock, sleep=lambda _: never.wait()) as keeper:
-        keeper.keep(LEASE, pytest.fail, request=REQUEST, on_regained=pytest.fail)
+        keeper.keep(LEASE, fail, request=REQUEST, on_regained=fail)
         assert await keeper.register_again(LEASE) == leases[0]
         # It is there, whatever Kinesis had said: that does not count.
         assert (await keeper.register_again(LEASE)).consumer_arn == "arn 0"
@@ -298,20 +314,21 @@ async def test_a_consumer_is_registered_again_three_times_an_hour():
     assert [request.after_fencing_token for request in registry.requests] == [3, 4, 5, 6, 7]
 
 
-async def test_a_consumer_that_cannot_be_registered_again_is_kept_as_it_was():
+async def test_a_consumer_that_cannot_be_registered_again_is_kept_as_it_was() -> None:
     """The job is told why; its heartbeats say what becomes of the lease. One that was given by its ARN stays too."""
-    clock, lost = ManualClock(1000.0), asyncio.get_running_loop().create_future()
+    clock = ManualClock(1000.0)
+    lost: asyncio.Future[LeaseLostError] = asyncio.get_running_loop().create_future()
     registry, may_beat = TakingBack(clock, [HELD, LOST], [DENIED, DENIED]), asyncio.Event()
 
-    async def sleep(seconds):
+    async def sleep(seconds: float) -> None:
         await may_beat.wait()
         await clock.sleep(seconds)
 
-    given = AcquireRequest(stream_name="flights", job_id="job", strategy="none", consumer_arn=GIVEN)
+    given = AcquireRequest(stream_name="flights", job_id="job", strategy=RegistrationStrategy.NONE, consumer_arn=GIVEN)
     async with LeaseKeeper(registry, clock=clock, sleep=sleep) as keeper:
-        keeper.keep(LEASE, pytest.fail, request=given, on_regained=pytest.fail)
+        keeper.keep(LEASE, fail, request=given, on_regained=fail)
         assert await keeper.register_again(LEASE) == LEASE
-        keeper.keep(LEASE, lost.set_result, request=REQUEST, on_regained=pytest.fail)
+        keeper.keep(LEASE, lost.set_result, request=REQUEST, on_regained=fail)
         with pytest.raises(RegistrationDeniedError):
             await keeper.register_again(LEASE)
         may_beat.set()
@@ -320,22 +337,24 @@ async def test_a_consumer_that_cannot_be_registered_again_is_kept_as_it_was():
     assert registry.asked_at == [10, 20]
 
 
-async def test_a_lease_that_is_given_back_while_its_consumer_is_registered_again_is_given_back():
+async def test_a_lease_that_is_given_back_while_its_consumer_is_registered_again_is_given_back() -> None:
     """Nobody keeps the new one, which would have to run out."""
-    never, asked, answer, released = asyncio.Event(), asyncio.Event(), asyncio.Event(), []
+    never, asked, answer = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    released: list[Lease] = []
 
     class Slow(TakingBack):
-        async def acquire(self, request):
+        async def acquire(self, request: AcquireRequest) -> Lease:
             asked.set()
             await answer.wait()
             return await super().acquire(request)
 
-        async def release(self, lease):
+        async def release(self, lease: Lease, *, disown: bool = False) -> bool:
             released.append(lease)
+            return True
 
     again = replace(LEASE, fencing_token=4)
     async with LeaseKeeper(Slow(ManualClock(), [], [again]), sleep=lambda _: never.wait()) as keeper:
-        keeper.keep(LEASE, pytest.fail, request=REQUEST, on_regained=pytest.fail)
+        keeper.keep(LEASE, fail, request=REQUEST, on_regained=fail)
         registering = asyncio.create_task(keeper.register_again(LEASE))
         await asyncio.wait_for(asked.wait(), 10)
         assert keeper.drop(LEASE) == LEASE

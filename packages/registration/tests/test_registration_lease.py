@@ -1,11 +1,13 @@
 """The life of a lease, without I/O."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from registry_homes import known
 
 from penstock.registration import ConflictPolicy, ConsumerRecord, RegistrationPhase
 from penstock.registration._lease import rules
@@ -22,11 +24,20 @@ UNPROVED = Sight(Standing.UNPROVED, 18.0)
 OVER = Sight(Standing.OVER, 0.0)
 
 
-def new_record(now=1000.0, **fields):
+def new_record(now: float = 1000.0, **fields: Any) -> ConsumerRecord:
     return ConsumerRecord(stream_arn=STREAM, consumer_name="delays", created_at=now, **fields)
 
 
-def decide(job_id, record=None, *, now=1000.0, policy=ConflictPolicy.REFUSE, sight=LIVE, claim="", after_token=None):
+def decide(
+    job_id: str,
+    record: ConsumerRecord | None = None,
+    *,
+    now: float = 1000.0,
+    policy: ConflictPolicy = ConflictPolicy.REFUSE,
+    sight: Sight = LIVE,
+    claim: str = "",
+    after_token: int | None = None,
+) -> rules.Granted | rules.Refused | rules.Wait | rules.Lost:
     return rules.acquire(
         record or new_record(),
         job_id=job_id,
@@ -39,82 +50,84 @@ def decide(job_id, record=None, *, now=1000.0, policy=ConflictPolicy.REFUSE, sig
     )
 
 
-def held_by(job_id, record=None, **options):
+def held_by(job_id: str, record: ConsumerRecord | None = None, **options: Any) -> ConsumerRecord:
     outcome = decide(job_id, record, **options)
     assert isinstance(outcome, rules.Granted)
     return outcome.record
 
 
-def registered(record, **fields):
+def registered(record: ConsumerRecord, **fields: Any) -> ConsumerRecord:
     made = {"phase": RegistrationPhase.REGISTERED, "consumer_arn": ARN, "registration_is_ours": True}
     return replace(record, **{**made, **fields})
 
 
-def test_a_consumer_that_is_disowned_is_left_registered():
+def test_a_consumer_that_is_disowned_is_left_registered() -> None:
     """By its holder, or by one whose lease was ended; never under another job, and never another registration."""
 
-    def given_back(record, arn=ARN):
-        return rules.release(record, job_id="a", fencing_token=1, now=1.0, disowned_arn=arn)
+    def given_back(record: ConsumerRecord | None, arn: str = ARN) -> ConsumerRecord | None:
+        return rules.release(known(record), job_id="a", fencing_token=1, now=1.0, disowned_arn=arn)
 
     held = registered(held_by("a"))
-    left = given_back(held)
+    left = known(given_back(held))
     assert (left.holding, left.registration_is_ours) == (None, False)
-    assert rules.begin_deregistration(left, now=2.0).phase is RegistrationPhase.ABSENT
-    assert not given_back(rules.end(held, now=1.0)).registration_is_ours
+    assert known(rules.begin_deregistration(left, now=2.0)).phase is RegistrationPhase.ABSENT
+    assert not known(given_back(rules.end(held, now=1.0))).registration_is_ours
     assert given_back(registered(held_by("b", rules.end(held, now=1.0)))) is None
     for other in ("", f"{ARN}0"):
-        assert given_back(held, other).registration_is_ours
+        assert known(given_back(held, other)).registration_is_ours
         assert given_back(rules.end(held, now=1.0), other) is None
 
 
-def test_a_second_job_is_refused_with_the_holder_and_its_age():
+def test_a_second_job_is_refused_with_the_holder_and_its_age() -> None:
     """The refusal says who, since when, and for how long still, as the registry watched it."""
     record = held_by("a", now=1000.0)
-    record = rules.renew(record, job_id="a", fencing_token=1, now=1020.0)
+    record = known(rules.renew(record, job_id="a", fencing_token=1, now=1020.0))
     outcome = decide("b", record, now=1025.0)
     assert isinstance(outcome, rules.Refused)
     assert (outcome.holder.job_id, outcome.held_seconds, outcome.remaining_seconds) == ("a", 25.0, 18.0)
 
 
-def test_nobody_is_refused_for_a_holder_of_which_no_sign_of_life_was_seen():
+def test_nobody_is_refused_for_a_holder_of_which_no_sign_of_life_was_seen() -> None:
     """It is watched until it shows one, or is over."""
     assert decide("b", held_by("a"), sight=UNPROVED) == rules.Wait(18.0)
 
 
-def test_who_waits_is_told_how_long_at_most():
+def test_who_waits_is_told_how_long_at_most() -> None:
     """Until the lease would be over by itself."""
     assert decide("b", held_by("a"), policy=ConflictPolicy.WAIT) == rules.Wait(18.0)
 
 
 @pytest.mark.parametrize("now", [-5000.0, 1000.0, 10.0**9])
-def test_times_in_records_decide_nothing(now):
+def test_times_in_records_decide_nothing(now: float) -> None:
     """Whatever clock wrote them, and whatever the clock of this registry says."""
     assert isinstance(decide("b", held_by("a"), now=now), rules.Refused)
     assert isinstance(decide("b", held_by("a"), now=now, sight=OVER), rules.Granted)
 
 
-def test_a_lease_that_ran_out_is_taken_back_by_its_job():
+def test_a_lease_that_ran_out_is_taken_back_by_its_job() -> None:
     """When nobody has it: given back, ended by a sweep, or left behind by a rival that is dead."""
-    ended = rules.begin_deregistration(registered(held_by("a")), now=1001.0)
+    ended = known(rules.begin_deregistration(registered(held_by("a")), now=1001.0))
     back = held_by("a", rules.finish_deregistration(ended), after_token=1)
+    assert back.holding is not None
     assert (back.holding.job_id, back.fencing_token) == ("a", 2)
     assert held_by("a", held_by("b", ended), sight=OVER, after_token=1).fencing_token == 3
 
 
-def test_a_lease_that_another_job_has_is_not_taken_back():
+def test_a_lease_that_another_job_has_is_not_taken_back() -> None:
     """Its holder is named."""
     outcome = decide("a", held_by("b", held_by("a"), sight=OVER), after_token=1)
-    assert (outcome.holder.job_id, type(outcome)) == ("b", rules.Refused)
+    assert isinstance(outcome, rules.Refused)
+    assert outcome.holder.job_id == "b"
 
 
-def test_a_lease_that_a_later_run_of_the_job_has_is_not_taken_back():
+def test_a_lease_that_a_later_run_of_the_job_has_is_not_taken_back() -> None:
     """The predecessor that stood still is told so, whether the successor was seen or not."""
     for sight in (LIVE, UNPROVED, OVER):
         outcome = decide("a", held_by("a", held_by("a", claim="1"), claim="2"), sight=sight, claim="1", after_token=1)
         assert outcome == rules.Lost("a later run of the same job holds the consumer, by token 2")
 
 
-def test_an_attempt_of_ones_own_whose_answer_was_lost_is_not_in_the_way():
+def test_an_attempt_of_ones_own_whose_answer_was_lost_is_not_in_the_way() -> None:
     """The same claim is the same run of the job."""
     first = held_by("a", claim="run-1")
     again = held_by("a", first, claim="run-1", after_token=1)
@@ -124,10 +137,11 @@ def test_an_attempt_of_ones_own_whose_answer_was_lost_is_not_in_the_way():
 
 
 @pytest.mark.parametrize("sight", [LIVE, UNPROVED])
-def test_a_later_run_by_the_name_of_a_claim_is_the_same_job(sight):
+def test_a_later_run_by_the_name_of_a_claim_is_the_same_job(sight: Sight) -> None:
     """Whatever their job ids are: it takes over at once, and the former run is told by whom."""
     first = held_by("host-a-1", claim="query/1")
     later = held_by("host-b-2", first, sight=sight, claim="query/2")
+    assert later.holding is not None
     assert (later.holding.job_id, later.fencing_token) == ("host-b-2", 2)
     lost = decide("host-a-1", later, sight=sight, claim="query/1", after_token=1)
     assert isinstance(lost, rules.Lost)
@@ -138,63 +152,67 @@ def test_a_later_run_by_the_name_of_a_claim_is_the_same_job(sight):
     assert not isinstance(decide("b", held_by("a", claim="1"), sight=LIVE, claim="2"), rules.Granted)
 
 
-def test_a_lease_that_an_operator_ended_is_not_taken_back():
+def test_a_lease_that_an_operator_ended_is_not_taken_back() -> None:
     """His word stands; a new acquire is another matter."""
     ended = rules.end(held_by("a"), now=1001.0)
     assert decide("a", ended, after_token=1) == rules.Lost("an operator ended it")
     assert held_by("a", ended).fencing_token == 2
 
 
-def test_taking_over_ends_the_holders_lease():
+def test_taking_over_ends_the_holders_lease() -> None:
     """The new holder has a greater token, and the old one's heartbeat is refused."""
     record = held_by("b", held_by("a"), now=1001.0, policy=ConflictPolicy.TAKE_OVER)
     assert record.fencing_token == 2
     assert rules.renew(record, job_id="a", fencing_token=1, now=1002.0) is None
 
 
-def test_the_same_job_gets_its_lease_again_with_a_greater_token():
+def test_the_same_job_gets_its_lease_again_with_a_greater_token() -> None:
     """A restart is no conflict; the predecessor that may still run is fenced off."""
     record = held_by("a", registered(held_by("a")), now=1005.0)
+    assert record.holding is not None
     assert record.holding.fencing_token == 2
     assert record.phase is RegistrationPhase.REGISTERED
     assert rules.renew(record, job_id="a", fencing_token=1, now=1006.0) is None
 
 
-def test_a_late_heartbeat_renews_a_lease_that_nobody_else_got():
+def test_a_late_heartbeat_renews_a_lease_that_nobody_else_got() -> None:
     """Time alone takes nothing away: only somebody else's token, or a sweep, does."""
-    assert rules.renew(held_by("a"), job_id="a", fencing_token=1, now=10.0**9).holding.renewed_at == 10.0**9
+    assert (
+        known(known(rules.renew(held_by("a"), job_id="a", fencing_token=1, now=10.0**9)).holding).renewed_at == 10.0**9
+    )
 
 
-def test_a_lease_that_is_over_goes_to_whoever_asks_and_keeps_the_registration():
+def test_a_lease_that_is_over_goes_to_whoever_asks_and_keeps_the_registration() -> None:
     """Another job needs no new registration."""
     record = held_by("b", registered(held_by("a")), sight=OVER)
+    assert record.holding is not None
     assert (record.holding.job_id, record.fencing_token, record.consumer_arn) == ("b", 2, ARN)
 
 
-def test_an_old_token_releases_nothing():
+def test_an_old_token_releases_nothing() -> None:
     """A predecessor that shuts down late does not take its successor's lease along."""
     record = held_by("a", held_by("a"))
     assert rules.release(record, job_id="a", fencing_token=1, now=1001.0) is None
 
 
-def test_the_token_grows_on_after_release_and_deregistration():
+def test_the_token_grows_on_after_release_and_deregistration() -> None:
     """The record outlives both, so that no token is given twice."""
     record = registered(held_by("a"))
-    record = rules.release(record, job_id="a", fencing_token=1, now=1001.0)
-    record = rules.begin_deregistration(record, now=1001.0)
+    record = known(rules.release(record, job_id="a", fencing_token=1, now=1001.0))
+    record = known(rules.begin_deregistration(record, now=1001.0))
     record = rules.finish_deregistration(record)
     assert record.phase is RegistrationPhase.ABSENT
     assert held_by("b", record, now=1002.0).fencing_token == 2
 
 
-def test_a_registration_that_is_not_ours_is_forgotten_not_ended():
+def test_a_registration_that_is_not_ours_is_forgotten_not_ended() -> None:
     """Kinesis is not to be asked: the phase is ABSENT at once."""
     record = registered(held_by("a"), registration_is_ours=False)
-    record = rules.begin_deregistration(record, now=2000.0)
+    record = known(rules.begin_deregistration(record, now=2000.0))
     assert (record.phase, record.fencing_token) == (RegistrationPhase.ABSENT, 1)
 
 
-def test_what_we_made_is_ours_and_what_was_there_is_not():
+def test_what_we_made_is_ours_and_what_was_there_is_not() -> None:
     """The one who asked Kinesis successfully owns it."""
     record = rules.begin_registration(held_by("a"), fencing_token=1)
     made = rules.finish_registration(record, consumer_arn=ARN, made=True, fencing_token=1)
@@ -203,7 +221,7 @@ def test_what_we_made_is_ours_and_what_was_there_is_not():
     assert not found.registration_is_ours
 
 
-def test_what_a_dead_predecessor_had_begun_to_register_is_ours():
+def test_what_a_dead_predecessor_had_begun_to_register_is_ours() -> None:
     """It died between Kinesis's answer and its own note: the intention tells."""
     record = rules.begin_registration(held_by("a"), fencing_token=1)
     record = held_by("a", record, now=1001.0)
@@ -211,38 +229,38 @@ def test_what_a_dead_predecessor_had_begun_to_register_is_ours():
     assert record.registration_is_ours
 
 
-def test_a_consumer_made_again_by_somebody_else_is_not_ours_any_more():
+def test_a_consumer_made_again_by_somebody_else_is_not_ours_any_more() -> None:
     """The same name under another ARN is another registration."""
     record = rules.finish_registration(registered(held_by("a")), consumer_arn=ARN + "2", made=False, fencing_token=1)
     assert not record.registration_is_ours
 
 
-def test_an_adopted_registration_is_ours_and_its_grace_period_counts_from_now():
+def test_an_adopted_registration_is_ours_and_its_grace_period_counts_from_now() -> None:
     """Nobody holds it: what is left of an old lease is gone."""
     record = registered(held_by("a"), registration_is_ours=False)
     adopted = rules.adopt(record, consumer_arn=ARN, is_over=True, now=5000.0)
     assert (adopted.registration_is_ours, adopted.holding, adopted.idle_since) == (True, None, 5000.0)
 
 
-def test_a_job_that_gives_the_arn_of_a_registration_of_ours_does_not_make_it_anothers():
+def test_a_job_that_gives_the_arn_of_a_registration_of_ours_does_not_make_it_anothers() -> None:
     """What we registered stays ours to end; what its user registered stays his."""
     assert rules.note_given(registered(held_by("a")), consumer_arn=ARN).registration_is_ours
     assert not rules.note_given(registered(held_by("a")), consumer_arn=ARN + "2").registration_is_ours
     assert not rules.note_given(held_by("a"), consumer_arn=ARN).registration_is_ours
 
 
-def test_adopting_leaves_a_live_lease_alone():
+def test_adopting_leaves_a_live_lease_alone() -> None:
     """Its holder reads on, and its end is the registration's."""
     record = registered(held_by("a"), registration_is_ours=False)
     adopted = rules.adopt(record, consumer_arn=ARN, is_over=False, now=1010.0)
     assert (adopted.holding, adopted.idle_since) == (record.holding, None)
 
 
-def test_a_refused_registration_is_taken_back_by_who_began_it():
+def test_a_refused_registration_is_taken_back_by_who_began_it() -> None:
     """Not by somebody whose intention was replaced."""
     record = rules.begin_registration(held_by("a"), fencing_token=1)
     assert rules.abandon_registration(record, fencing_token=2) is None
-    assert rules.abandon_registration(record, fencing_token=1).phase is RegistrationPhase.ABSENT
+    assert known(rules.abandon_registration(record, fencing_token=1)).phase is RegistrationPhase.ABSENT
 
 
 @pytest.mark.parametrize(
@@ -257,7 +275,7 @@ def test_a_refused_registration_is_taken_back_by_who_began_it():
         ({"phase": RegistrationPhase.ABSENT, "registration_is_ours": False}, ARN, False),
     ],
 )
-def test_what_is_ours_to_end(fields, arn, ours):
+def test_what_is_ours_to_end(fields: dict[str, Any], arn: str, ours: bool) -> None:
     """What we made or adopted under that very ARN, or had begun and not seen through."""
     assert rules.is_ours(registered(held_by("a"), **fields), arn) == ours
 
@@ -265,14 +283,14 @@ def test_what_is_ours_to_end(fields, arn, ours):
 class LeaseLife(RuleBasedStateMachine):
     """Any history of requests, whatever the registry thinks of the lease."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
         self.record = new_record()
-        self.given = []
+        self.given: list[int] = []
 
     @rule(seconds=st.integers(-1000, 1000))
-    def clock_jumps(self, seconds):
+    def clock_jumps(self, seconds: int) -> None:
         self.now += seconds
 
     @rule(
@@ -282,7 +300,7 @@ class LeaseLife(RuleBasedStateMachine):
         takes_back=st.booleans(),
         data=st.data(),
     )
-    def acquire(self, job, policy, sight, takes_back, data):
+    def acquire(self, job: str, policy: ConflictPolicy, sight: Sight, takes_back: bool, data: st.DataObject) -> None:
         after = data.draw(st.sampled_from(self.given)) if takes_back and self.given else None
         holder = self.record.holding
         outcome = decide(job, self.record, now=self.now, policy=policy, sight=sight, after_token=after)
@@ -290,6 +308,7 @@ class LeaseLife(RuleBasedStateMachine):
             assert after is not None
             return
         if not isinstance(outcome, rules.Granted):
+            assert holder is not None
             assert holder.job_id != job
             assert policy is not ConflictPolicy.TAKE_OVER
             assert sight is not OVER
@@ -303,7 +322,7 @@ class LeaseLife(RuleBasedStateMachine):
 
     @precondition(lambda self: self.given)
     @rule(job=st.sampled_from(JOBS), data=st.data())
-    def heartbeat(self, job, data):
+    def heartbeat(self, job: str, data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(self.given))
         renewed = rules.renew(self.record, job_id=job, fencing_token=token, now=self.now)
         if renewed is not None:
@@ -312,7 +331,7 @@ class LeaseLife(RuleBasedStateMachine):
 
     @precondition(lambda self: self.given)
     @rule(job=st.sampled_from(JOBS), data=st.data())
-    def release(self, job, data):
+    def release(self, job: str, data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(self.given))
         released = rules.release(self.record, job_id=job, fencing_token=token, now=self.now)
         if released is not None:
@@ -322,35 +341,36 @@ class LeaseLife(RuleBasedStateMachine):
 
     @precondition(lambda self: self.record.holding is not None)
     @rule()
-    def end(self):
+    def end(self) -> None:
+        assert self.record.holding is not None
         token = self.record.holding.fencing_token
-        self.record = rules.end(self.record, now=self.now)
+        self.record = known(rules.end(self.record, now=self.now))
         for job in JOBS:
             assert isinstance(decide(job, self.record, after_token=token), rules.Lost)
 
     @precondition(lambda self: self.record.holding is not None)
     @rule(made=st.booleans())
-    def register(self, made):
+    def register(self, made: bool) -> None:
         token = self.record.fencing_token
         self.record = rules.begin_registration(self.record, fencing_token=token)
         self.record = rules.finish_registration(self.record, consumer_arn=ARN, made=made, fencing_token=token)
         assert self.record.registration_is_ours == made
 
     @rule(is_over=st.booleans())
-    def adopt(self, is_over):
+    def adopt(self, is_over: bool) -> None:
         before = self.record.holding
         self.record = rules.adopt(self.record, consumer_arn=ARN, is_over=is_over, now=self.now)
         assert self.record.registration_is_ours
         assert self.record.holding == (None if is_over else before)
 
     @rule()
-    def sweep(self):
+    def sweep(self) -> None:
         begun = rules.begin_deregistration(self.record, now=self.now)
         if begun is not None:
             self.record = begun if begun.phase is RegistrationPhase.ABSENT else rules.finish_deregistration(begun)
 
     @invariant()
-    def the_token_never_falls(self):
+    def the_token_never_falls(self) -> None:
         assert self.record.fencing_token == max(self.given, default=0)
 
 

@@ -7,10 +7,14 @@ whether its answer fits the state, and go on with the rest. States that were tri
 import asyncio
 import itertools
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
 
 import pytest
+from registry_homes import OpenStore, known
 
 from penstock.registration import (
     AcquireRequest,
@@ -19,6 +23,7 @@ from penstock.registration import (
     Holding,
     Lease,
     LeaseSettings,
+    LeaseStore,
     LocalConsumerRegistry,
     Renewal,
     StreamConsumerRegistrar,
@@ -27,6 +32,9 @@ from penstock.registration.errors import ConsumerHeldError, StaleFencingTokenErr
 from penstock.registration.testing import FakeKinesis, InMemoryLeaseStore, ManualClock
 
 KEY = ("flights", "delays")
+FREE: tuple[str | None, int] = (None, 0)
+State = TypeVar("State")
+Answer = TypeVar("Answer")
 STORES = ["memory", "sqlite", "dynamodb"]
 SEEDS = {"memory": range(30), "sqlite": range(10), "dynamodb": range(4)}
 CASES = [(kind, seed) for kind in STORES for seed in SEEDS[kind]]
@@ -36,27 +44,27 @@ CASES = [(kind, seed) for kind in STORES for seed in SEEDS[kind]]
 class Call:
     began: int
     returned: int
-    what: tuple
+    what: tuple[Any, ...]
     answer: object
 
 
 class History:
     """Who called what when, and what was answered."""
 
-    def __init__(self):
-        self.calls = []
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
         self._moments = itertools.count()
 
-    async def record(self, what, awaitable):
+    async def record(self, what: tuple[Any, ...], awaitable: Awaitable[Answer]) -> Answer:
         began = next(self._moments)
         answer = await awaitable
         self.calls.append(Call(began, next(self._moments), what, answer))
         return answer
 
-    def is_linearizable(self, state, step):
+    def is_linearizable(self, state: State, step: Callable[[State, tuple[Any, ...], Any], State | None]) -> bool:
         """`step(state, what, answer)` is the state after the call, or None when the answer does not fit."""
         calls = sorted(self.calls, key=lambda call: call.began)
-        tried = set()
+        tried: set[tuple[frozenset[int], State]] = set()
         todo = [(frozenset(range(len(calls))), state)]
         while todo:
             rest, state = todo.pop()
@@ -67,8 +75,7 @@ class History:
                 if calls[index].began > first_return:
                     continue
                 after = step(state, calls[index].what, calls[index].answer)
-                reached = (rest - {index}, after)
-                if after is not None and reached not in tried:
+                if after is not None and (reached := (rest - {index}, after)) not in tried:
                     tried.add(reached)
                     todo.append(reached)
         return False
@@ -77,12 +84,12 @@ class History:
 class Hesitant:
     """A store whose calls take a random number of turns on their way there and back."""
 
-    def __init__(self, store, seed):
+    def __init__(self, store: LeaseStore, seed: int) -> None:
         self._store = store
         self._random = random.Random(seed)
 
-    def __getattr__(self, name):
-        async def call(*arguments):
+    def __getattr__(self, name: str) -> Any:
+        async def call(*arguments: Any) -> Any:
             await self._hesitate()
             answer = await getattr(self._store, name)(*arguments)
             await self._hesitate()
@@ -90,7 +97,7 @@ class Hesitant:
 
         return call
 
-    async def _hesitate(self):
+    async def _hesitate(self) -> None:
         for _ in range(self._random.randrange(4)):
             await asyncio.sleep(0)
 
@@ -98,12 +105,12 @@ class Hesitant:
 class Forgetful(InMemoryLeaseStore):
     """A store that loses updates: versions are not compared."""
 
-    def _write_one(self, record):
+    def _write_one(self, record: ConsumerRecord) -> bool:
         self._records[record.key] = replace(record, version=record.version + 1)
         return True
 
 
-def store_step(state, what, answer):
+def store_step(state: tuple[int, int, float], what: tuple[Any, ...], answer: Any) -> tuple[int, int, float] | None:
     """The sequential meaning of a store: one record, (version, token, renewed at)."""
     version, token, _ = state
     match what:
@@ -117,27 +124,32 @@ def store_step(state, what, answer):
             if answer != (its_token == token):
                 return None
             return (version + 1, token, at) if answer else state
+    raise AssertionError(what)
 
 
-async def store_history(open_store, seed, *, workers=5, calls=7):
+async def store_history(
+    open_store: Callable[[], LeaseStore], seed: int, *, workers: int = 5, calls: int = 7
+) -> History:
     history = History()
     store = open_store()
     await store.write([ConsumerRecord(stream_arn=KEY[0], consumer_name=KEY[1], created_at=1.0, holding=holding(0))])
 
-    async def work(number):
+    async def work(number: int) -> None:
         store, choose = Hesitant(open_store(), seed * 100 + number), random.Random(seed * 100 + number)
 
-        async def get():
+        async def get() -> tuple[int, int, float]:
             record = await store.get(*KEY)
+            assert record is not None
+            assert record.holding is not None
             return record.version, record.holding.fencing_token, record.holding.renewed_at
 
-        async def write(version, token):
+        async def write(version: int, token: int) -> bool:
             record = ConsumerRecord(
                 stream_arn=KEY[0], consumer_name=KEY[1], created_at=1.0, version=version, holding=holding(token)
             )
-            return (await store.write([record]))[0]
+            return bool((await store.write([record]))[0])
 
-        async def renew(token, at):
+        async def renew(token: int, at: float) -> bool:
             renewal = Renewal(stream_arn=KEY[0], consumer_name=KEY[1], job_id="job", fencing_token=token, at=at)
             return (await store.renew([renewal]))[0] is not None
 
@@ -159,28 +171,28 @@ async def store_history(open_store, seed, *, workers=5, calls=7):
     return history
 
 
-def holding(token):
+def holding(token: int) -> Holding:
     return Holding(job_id="job", fencing_token=token, acquired_at=0.0, renewed_at=0.0, time_to_live_seconds=30.0)
 
 
 @pytest.mark.parametrize(("kind", "seed"), CASES)
-async def test_a_store_is_linearizable(open_store, kind, seed):
+async def test_a_store_is_linearizable(open_store: OpenStore, kind: str, seed: int) -> None:
     """Reads, writes and renewals by five users of one record."""
     history = await store_history(lambda: open_store(kind), seed)
     assert history.is_linearizable((1, 0, 0.0), store_step)
 
 
-async def test_a_store_that_loses_updates_is_found_out():
+async def test_a_store_that_loses_updates_is_found_out() -> None:
     """The checker can say no."""
     verdicts = []
     for seed in range(10):
         store = Forgetful()
-        history = await store_history(lambda store=store: store, seed)
+        history = await store_history(partial(known, store), seed)
         verdicts.append(history.is_linearizable((1, 0, 0.0), store_step))
     assert not all(verdicts)
 
 
-def lease_step(state, what, answer):
+def lease_step(state: tuple[str | None, int], what: tuple[Any, ...], answer: Any) -> tuple[str | None, int] | None:
     """The sequential meaning of a registry whose leases do not run out: (holder, its token), tokens only grow."""
     holder, token = state
     match what:
@@ -195,16 +207,19 @@ def lease_step(state, what, answer):
             if answer != (state == (job, its_token)):
                 return None
             return (None, token) if answer else state
+    raise AssertionError(what)
 
 
-async def lease_history(open_store, seed, *, replicas=3, workers=6, calls=6):
+async def lease_history(
+    open_store: Callable[[], LeaseStore], seed: int, *, replicas: int = 3, workers: int = 6, calls: int = 6
+) -> tuple[History, FakeKinesis]:
     history = History()
     kinesis, clock = FakeKinesis(looks=0), ManualClock()
 
-    async def turn(_seconds):
+    async def turn(_seconds: float) -> None:
         await asyncio.sleep(0)
 
-    def open_registry(number):
+    def open_registry(number: int) -> LocalConsumerRegistry:
         registrar = StreamConsumerRegistrar(kinesis, sleep=turn, clock=clock)
         settings = LeaseSettings(grace_period=timedelta(hours=1))
         store = Hesitant(open_store(), seed * 100 + number)
@@ -212,12 +227,12 @@ async def lease_history(open_store, seed, *, replicas=3, workers=6, calls=6):
 
     registries = [open_registry(number) for number in range(replicas)]
 
-    async def work(number):
+    async def work(number: int) -> None:
         choose = random.Random(seed * 100 + number)
         job = f"job-{number % 3}"
-        last = None
+        last: Lease | None = None
 
-        async def acquire(registry, policy):
+        async def acquire(registry: LocalConsumerRegistry, policy: ConflictPolicy) -> tuple[str, object]:
             nonlocal last
             request = AcquireRequest(stream_name=KEY[0], consumer_name=KEY[1], job_id=job, conflict_policy=policy)
             try:
@@ -228,7 +243,7 @@ async def lease_history(open_store, seed, *, replicas=3, workers=6, calls=6):
                 return "given, and overtaken", error.fencing_token
             return "given", last.fencing_token
 
-        async def heartbeat(registry, lease):
+        async def heartbeat(registry: LocalConsumerRegistry, lease: Lease) -> bool:
             return (await registry.heartbeat(lease)).held
 
         for _ in range(calls):
@@ -249,18 +264,18 @@ async def lease_history(open_store, seed, *, replicas=3, workers=6, calls=6):
 
 
 @pytest.mark.parametrize(("kind", "seed"), CASES)
-async def test_leases_over_replicas_are_linearizable(open_store, kind, seed):
+async def test_leases_over_replicas_are_linearizable(open_store: OpenStore, kind: str, seed: int) -> None:
     """Three registries on one store, six callers of three jobs: acquire, take over, heartbeat, release."""
     history, kinesis = await lease_history(lambda: open_store(kind), seed)
-    assert history.is_linearizable((None, 0), lease_step)
+    assert history.is_linearizable(FREE, lease_step)
     assert kinesis.names() == {"delays"}
 
 
-async def test_leases_over_a_store_that_loses_updates_are_found_out():
+async def test_leases_over_a_store_that_loses_updates_are_found_out() -> None:
     """Two holders, or one token twice."""
     verdicts = []
     for seed in range(10):
         store = Forgetful()
-        history, _ = await lease_history(lambda store=store: store, seed)
-        verdicts.append(history.is_linearizable((None, 0), lease_step))
+        history, _ = await lease_history(partial(known, store), seed)
+        verdicts.append(history.is_linearizable(FREE, lease_step))
     assert not all(verdicts)

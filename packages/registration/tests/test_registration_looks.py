@@ -1,11 +1,15 @@
 """A look at a store changes nothing in it, whatever the clocks say."""
 
+from pathlib import Path
+
 import pytest
+from registry_homes import OpenStore
 
 from penstock.registration import (
     ConsumerRecord,
     DynamoDbLeaseStore,
     Holding,
+    LeaseStore,
     LocalConsumerRegistry,
     RegistrationPhase,
     SqliteLeaseStore,
@@ -18,8 +22,8 @@ STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
 
 @pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
 async def test_a_lease_of_a_clock_that_is_ahead_is_listed_and_left_alone(
-    open_store, kind, tmp_path, dynamodb_table, request
-):
+    open_store: OpenStore, kind: str, tmp_path: Path, dynamodb_table: str, request: pytest.FixtureRequest
+) -> None:
     """The machine of its job is a minute ahead: who may only read lists it as it is, and writes nothing."""
     clock = ManualClock()
     at = clock() + 60
@@ -36,7 +40,7 @@ async def test_a_lease_of_a_clock_that_is_ahead_is_listed_and_left_alone(
     theirs = open_store(kind)
     assert await theirs.write([record]) == [True]
     if kind == "sqlite":
-        looking = SqliteLeaseStore(tmp_path / "leases.db", read_only=True)
+        looking: LeaseStore = SqliteLeaseStore(tmp_path / "leases.db", read_only=True)
     else:
         clients = DynamoDbClients(request.getfixturevalue("dynamodb"))
         looking = DynamoDbLeaseStore(clients, dynamodb_table, read_only=True)
@@ -46,5 +50,6 @@ async def test_a_lease_of_a_clock_that_is_ahead_is_listed_and_left_alone(
         (consumer,) = await registry.list_consumers()
     finally:
         await registry.close()
+    assert consumer.lease is not None
     assert (consumer.lease.job_id, consumer.lease.time_to_live_seconds) == ("job", 30)
     assert await theirs.get(STREAM, "delays") == before

@@ -1,47 +1,49 @@
 """How fast Kinesis is asked."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from penstock.registration._kinesis.pace import CallPace
 
 
-def moments(operation, streams, count):
+def moments(operation: str, streams: Sequence[str], count: int) -> list[float]:
     """When each of `count` calls per stream goes out, all of them wanted at once."""
     pace = CallPace()
     return sorted(pace.reserve(operation, stream, 100.0) for _ in range(count) for stream in streams)
 
 
-def most_within_a_second(times):
+def most_within_a_second(times: Sequence[float]) -> int:
     return max(sum(first <= moment < first + 1 for moment in times) for first in times)
 
 
-def test_an_account_registers_at_most_five_a_second():
+def test_an_account_registers_at_most_five_a_second() -> None:
     """Over all of its streams."""
     times = moments("register_stream_consumer", ["a", "b"], 20)
     assert most_within_a_second(times) <= 5
     assert times[-1] < 10
 
 
-def test_a_stream_is_described_at_most_twenty_times_a_second():
+def test_a_stream_is_described_at_most_twenty_times_a_second() -> None:
     """Each for itself: another stream does not wait."""
     times = moments("describe_stream_consumer", ["a"], 100)
     assert most_within_a_second(times[4:]) <= 20
     assert moments("describe_stream_consumer", ["a", "b", "c"], 4) == pytest.approx([0.0] * 12)
 
 
-def test_whoever_is_alone_does_not_wait():
+def test_whoever_is_alone_does_not_wait() -> None:
     """A quarter of a second later there is room for the next de-registration."""
     pace = CallPace()
     assert [pace.reserve("deregister_stream_consumer", "a", now) for now in (1.0, 1.25, 1.5)] == [0.0] * 3
 
 
-def test_a_clock_that_was_set_back_holds_nobody_up():
+def test_a_clock_that_was_set_back_holds_nobody_up() -> None:
     """What was due by the old time is forgotten."""
     pace = CallPace()
     pace.reserve("register_stream_consumer", "a", 5000.0)
     assert pace.reserve("register_stream_consumer", "a", 10.0) == 0.0
 
 
-def test_calls_without_a_known_limit_go_out_at_once():
+def test_calls_without_a_known_limit_go_out_at_once() -> None:
     """Others are not this package's to pace."""
     assert moments("subscribe_to_shard", ["a"], 50) == [0.0] * 50

@@ -1,16 +1,23 @@
 """What may come between: cancellations, kills, restarts, two registries, wrong tokens."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from registry_homes import Home, Parts, Serving
 
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration import (
     AcquireRequest,
     ConflictPolicy,
+    ConsumerRecord,
+    FoundConsumer,
+    Heartbeat,
+    Lease,
     LeaseKeeper,
     OrphanFate,
     RegistrarConfig,
@@ -18,6 +25,7 @@ from penstock.registration import (
     RemoteConsumerRegistry,
 )
 from penstock.registration._remote import messages, servicer
+from penstock.registration._remote.heartbeats import HeartbeatInbox
 from penstock.registration.errors import (
     RegistrationDeniedError,
     RegistrationError,
@@ -29,12 +37,16 @@ from penstock.rpc import ClientSecurity, ServerSecurity
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
 
 
-async def test_cancelling_an_acquire_gives_the_lease_back(parts):
+async def test_cancelling_an_acquire_gives_the_lease_back(parts: Parts) -> None:
     """A caller that gave up does not hold up the next."""
     home = parts()
     registering = asyncio.Event()
     loop = asyncio.get_running_loop()
-    home.kinesis.after["register_stream_consumer"] = lambda: loop.call_soon_threadsafe(registering.set)
+
+    def call_back() -> None:
+        loop.call_soon_threadsafe(registering.set)
+
+    home.kinesis.after["register_stream_consumer"] = call_back
     home.kinesis.looks = 10**9
     waiting = asyncio.create_task(home.acquire("first"))
     await registering.wait()
@@ -42,16 +54,19 @@ async def test_cancelling_an_acquire_gives_the_lease_back(parts):
     with pytest.raises(asyncio.CancelledError):
         await waiting
     record = await home.store.get(STREAM, "delays")
+    assert record is not None
     assert (record.holding, record.fencing_token) == (None, 1)
 
 
-async def test_cancelling_while_the_lease_is_written_gives_it_back(parts, monkeypatch):
+async def test_cancelling_while_the_lease_is_written_gives_it_back(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The write may have happened although nobody waited for its answer."""
     home = parts()
     write = home.store.write
     written = asyncio.Event()
 
-    async def write_and_hang(records):
+    async def write_and_hang(records: Sequence[ConsumerRecord]) -> None:
         await write(records)
         monkeypatch.setattr(home.store, "write", write)
         written.set()
@@ -64,10 +79,11 @@ async def test_cancelling_while_the_lease_is_written_gives_it_back(parts, monkey
     with pytest.raises(asyncio.CancelledError):
         await waiting
     record = await home.store.get(STREAM, "delays")
+    assert record is not None
     assert (record.holding, record.fencing_token) == (None, 1)
 
 
-async def test_a_lease_that_another_registry_ended_and_deregistered_is_taken_back(parts):
+async def test_a_lease_that_another_registry_ended_and_deregistered_is_taken_back(parts: Parts) -> None:
     """By the registry that gave it, and that knew the consumer's ARN: the consumer is registered again."""
     home, other = parts(), parts()
     request = AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job")
@@ -86,11 +102,13 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("operation", ["register_stream_consumer", "deregister_stream_consumer"])
-async def test_killed_between_kinesis_and_the_note_leaves_no_orphan(parts, operation, monkeypatch):
+async def test_killed_between_kinesis_and_the_note_leaves_no_orphan(
+    parts: Parts, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The successor finds what had been begun, and ends it."""
     home = parts()
 
-    def die():
+    def die() -> None:
         # Nothing is written any more.
         monkeypatch.setattr(home.store, "write", None)
         raise Killed
@@ -105,11 +123,11 @@ async def test_killed_between_kinesis_and_the_note_leaves_no_orphan(parts, opera
     assert await successor.registry.list_consumers() == []
 
 
-async def test_killed_while_registering_the_same_job_goes_on(parts, monkeypatch):
+async def test_killed_while_registering_the_same_job_goes_on(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumer that its predecessor registered is ours, and it is not registered twice."""
     home = parts()
 
-    def die():
+    def die() -> None:
         monkeypatch.setattr(home.store, "write", None)
         raise Killed
 
@@ -121,12 +139,14 @@ async def test_killed_while_registering_the_same_job_goes_on(parts, monkeypatch)
     assert home.kinesis.calls.count("register_stream_consumer") == 1
 
 
-async def test_acquiring_what_is_about_to_be_deregistered_registers_anew(parts, monkeypatch):
+async def test_acquiring_what_is_about_to_be_deregistered_registers_anew(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A de-registration that was begun is finished first: its consumer may go at any moment."""
     home = parts()
     lease = await home.acquire()
 
-    async def die(_arn):
+    async def die(_arn: str) -> None:
         raise Killed
 
     monkeypatch.setattr(home.local._registrar, "deregister", die)
@@ -138,19 +158,20 @@ async def test_acquiring_what_is_about_to_be_deregistered_registers_anew(parts, 
     assert home.kinesis.names() == {"delays"}
 
 
-async def test_two_registries_on_one_store_give_one_lease(parts):
+async def test_two_registries_on_one_store_give_one_lease(parts: Parts) -> None:
     """Replicas refuse each other's jobs, too."""
     # Time moves by what both sleep: a registration must not run out of it while the other waits.
     config = RegistrarConfig(register_timeout=timedelta(hours=10))
-    outcomes = []
+    outcomes: list[Lease | RegistrationError] = []
 
-    async def run(home, job):
+    async def run(home: Home, job: str) -> None:
         try:
             outcomes.append(await home.acquire(job, config=config))
         except RegistrationError as error:
             outcomes.append(error)
             return
         while len(outcomes) < 2:
+            assert isinstance(outcomes[0], Lease)
             await home.registry.heartbeat(outcomes[0])
 
     one, other = parts(), parts()
@@ -160,7 +181,7 @@ async def test_two_registries_on_one_store_give_one_lease(parts):
     assert one.kinesis.calls.count("register_stream_consumer") == 1
 
 
-async def test_a_registry_that_is_away_is_unavailable(serving):
+async def test_a_registry_that_is_away_is_unavailable(serving: Serving) -> None:
     """After its attempts to reconnect, with the endpoint in the error."""
     async with serving(None) as server:
         address = server.address
@@ -169,7 +190,7 @@ async def test_a_registry_that_is_away_is_unavailable(serving):
             await registry.list_consumers()
 
 
-async def test_a_wrong_token_is_refused(parts, serving):
+async def test_a_wrong_token_is_refused(parts: Parts, serving: Serving) -> None:
     """As an access error that no retry helps."""
     async with serving(parts().registry, ServerSecurity(token="a-right-token-of-tests")) as server:
         async with RemoteConsumerRegistry(server.address, ClientSecurity(token="wrong" * 5)) as registry:
@@ -179,16 +200,15 @@ async def test_a_wrong_token_is_refused(parts, serving):
             assert await registry.list_consumers() == []
 
 
-async def test_a_request_of_a_newer_client_is_taken_as_the_default(parts):
+async def test_a_request_of_a_newer_client_is_taken_as_the_default(parts: Parts) -> None:
     """Values of enumerations that the registry does not know are those that are unspecified."""
-    message = pb.AcquireRequest(
-        stream_name="flights", consumer_name="delays", job_id="job", strategy=99, conflict_policy=99
-    )
+    unknown: dict[str, Any] = {"strategy": 99, "conflict_policy": 99}
+    message = pb.AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job", **unknown)
     request = messages.acquire_request(message)
     assert (request.strategy, request.conflict_policy) == (RegistrationStrategy.LAZY, ConflictPolicy.REFUSE)
 
 
-async def held_again(remote, lease):
+async def held_again(remote: RemoteConsumerRegistry, lease: Lease) -> Heartbeat:
     """The first heartbeat that is answered, as a keeper asks for it."""
     while True:
         try:
@@ -197,7 +217,7 @@ async def held_again(remote, lease):
             await asyncio.sleep(0.1)
 
 
-async def test_a_drain_ends_heartbeat_streams_and_the_client_opens_another(parts, serving):
+async def test_a_drain_ends_heartbeat_streams_and_the_client_opens_another(parts: Parts, serving: Serving) -> None:
     """The server does not wait for streams that never end, and its successor hears the next heartbeat."""
     home = parts()
     async with AsyncExitStack() as stack:
@@ -216,7 +236,7 @@ async def test_a_drain_ends_heartbeat_streams_and_the_client_opens_another(parts
 
 
 @pytest.mark.parametrize("drain", [True, False])
-async def test_a_restart_between_two_heartbeats_loses_no_lease(parts, serving, drain):
+async def test_a_restart_between_two_heartbeats_loses_no_lease(parts: Parts, serving: Serving, drain: bool) -> None:
     """The next heartbeat finds its stream ended or broken, and opens another.
 
     While the channel itself was busy connecting to a server that was not there, it tells so once: keepers ask again.
@@ -231,7 +251,7 @@ async def test_a_restart_between_two_heartbeats_loses_no_lease(parts, serving, d
             assert (await held_again(remote, lease)).held
 
 
-async def test_a_registration_that_kinesis_refused_is_not_taken_for_ours_later(parts):
+async def test_a_registration_that_kinesis_refused_is_not_taken_for_ours_later(parts: Parts) -> None:
     """Somebody else registers the same name afterwards: it is used, and left alone."""
     home = parts()
     home.kinesis.fail("register_stream_consumer", "AccessDeniedException")
@@ -245,11 +265,13 @@ async def test_a_registration_that_kinesis_refused_is_not_taken_for_ours_later(p
     assert home.kinesis.names() == {"delays"}
 
 
-async def test_reconciling_writes_down_what_a_killed_registry_had_registered(parts, monkeypatch):
+async def test_reconciling_writes_down_what_a_killed_registry_had_registered(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the start, before anybody asks: the consumer is known, by its ARN, and as ours."""
     home = parts()
 
-    def die():
+    def die() -> None:
         monkeypatch.setattr(home.store, "write", None)
         raise Killed
 
@@ -263,12 +285,14 @@ async def test_reconciling_writes_down_what_a_killed_registry_had_registered(par
     assert consumer.consumer_arn.endswith("/consumer/delays:1700000001")
 
 
-async def test_another_registry_that_is_about_to_register_is_waited_for(parts, monkeypatch):
+async def test_another_registry_that_is_about_to_register_is_waited_for(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not for ever: it may have died before it asked Kinesis."""
     home = parts()
     register = home.kinesis.register_stream_consumer
 
-    def die(**_):
+    def die(**_: Any) -> None:
         monkeypatch.setattr(home.store, "write", None)
         raise Killed
 
@@ -283,7 +307,7 @@ async def test_another_registry_that_is_about_to_register_is_waited_for(parts, m
     assert home.kinesis.calls.count("register_stream_consumer") == 1
 
 
-async def test_a_thousand_heartbeats_at_once_share_a_stream(parts, serving):
+async def test_a_thousand_heartbeats_at_once_share_a_stream(parts: Parts, serving: Serving) -> None:
     """Each gets its own answer, in whatever order they were asked for."""
     home = parts()
     async with serving(home.registry) as server, RemoteConsumerRegistry(server.address) as remote:
@@ -293,20 +317,22 @@ async def test_a_thousand_heartbeats_at_once_share_a_stream(parts, serving):
         assert [outcome.held for outcome in outcomes] == [False] * 1500 + [True]
 
 
-async def test_a_heartbeat_that_is_given_up_does_not_confuse_the_next(parts, serving, monkeypatch):
+async def test_a_heartbeat_that_is_given_up_does_not_confuse_the_next(
+    parts: Parts, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer that comes too late is nobody's."""
     home = parts()
     async with serving(home.registry) as server, RemoteConsumerRegistry(server.address) as remote:
         lease = await remote.acquire(AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job"))
-        heartbeats = home.registry.heartbeat_all
+        heartbeats = home.local.heartbeat_all
         arrived, go_on = asyncio.Event(), asyncio.Event()
 
-        async def slow(asked):
+        async def slow(asked: Sequence[Lease]) -> list[Heartbeat]:
             arrived.set()
             await go_on.wait()
             return await heartbeats(asked)
 
-        monkeypatch.setattr(home.registry, "heartbeat_all", slow)
+        monkeypatch.setattr(home.local, "heartbeat_all", slow)
         waiting = asyncio.create_task(remote.heartbeat(replace(lease, fencing_token=99)))
         await arrived.wait()
         waiting.cancel()
@@ -316,27 +342,28 @@ async def test_a_heartbeat_that_is_given_up_does_not_confuse_the_next(parts, ser
         assert (await remote.heartbeat(lease)).held
 
 
-async def test_all_leases_of_a_job_share_one_stream_of_heartbeats(parts, serving, monkeypatch):
+async def test_all_leases_of_a_job_share_one_stream_of_heartbeats(
+    parts: Parts, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Five consumers, kept by one keeper over one call."""
     home = parts()
     opened = 0
-    inbox = servicer.HeartbeatInbox
 
-    def count(*arguments):
+    def count(*arguments: Any) -> HeartbeatInbox:
         nonlocal opened
         opened += 1
-        return inbox(*arguments)
+        return HeartbeatInbox(*arguments)
 
     monkeypatch.setattr(servicer, "HeartbeatInbox", count)
-    beats = asyncio.Queue()
-    heartbeats = home.registry.heartbeat_all
+    beats: asyncio.Queue[str] = asyncio.Queue()
+    heartbeats = home.local.heartbeat_all
 
-    async def note(leases):
+    async def note(leases: Sequence[Lease]) -> list[Heartbeat]:
         for lease in leases:
             beats.put_nowait(lease.consumer_name)
         return await heartbeats(leases)
 
-    monkeypatch.setattr(home.registry, "heartbeat_all", note)
+    monkeypatch.setattr(home.local, "heartbeat_all", note)
     names = {f"consumer-{number}" for number in range(5)}
     async with (
         serving(home.registry) as server,
@@ -347,21 +374,23 @@ async def test_all_leases_of_a_job_share_one_stream_of_heartbeats(parts, serving
             request = AcquireRequest(
                 stream_name="flights", consumer_name=name, job_id="job", time_to_live=timedelta(seconds=1)
             )
-            keeper.keep(await remote.acquire(request), pytest.fail)
+            keeper.keep(await remote.acquire(request), lambda error: pytest.fail(str(error)))
         async with asyncio.timeout(20):
             heard = [await beats.get() for _ in range(15)]
     assert set(heard) == names
     assert opened == 1
 
 
-async def test_a_call_that_finds_nobody_is_made_again_until_the_registry_is_back(parts, serving):
+async def test_a_call_that_finds_nobody_is_made_again_until_the_registry_is_back(
+    parts: Parts, serving: Serving
+) -> None:
     """With back-off: a job that starts while the registry restarts starts a little later."""
     home = parts()
     async with serving(None) as server:
         port = server.port
     attempts = asyncio.Event()
 
-    async def sleep(seconds):
+    async def sleep(seconds: float) -> None:
         attempts.set()
         await asyncio.sleep(seconds)
 
@@ -374,7 +403,7 @@ async def test_a_call_that_finds_nobody_is_made_again_until_the_registry_is_back
             assert (await asking).fencing_token == 1
 
 
-async def test_garbage_that_kinesis_does_not_take_is_told(parts):
+async def test_garbage_that_kinesis_does_not_take_is_told(parts: Parts) -> None:
     """The next sweep tries again."""
     home = parts(grace=timedelta(hours=1))
     await home.registry.release(await home.acquire())
@@ -385,13 +414,15 @@ async def test_garbage_that_kinesis_does_not_take_is_told(parts):
     assert await home.watch(3601) == [(STREAM, "delays")]
 
 
-async def test_a_consumer_that_is_leased_while_garbage_is_collected_stays(parts, monkeypatch):
+async def test_a_consumer_that_is_leased_while_garbage_is_collected_stays(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Judged by the record at the moment of its end, not by the list."""
     home = parts(grace=timedelta(hours=1))
     await home.registry.release(await home.acquire())
     listed = home.local._registrar.list_consumers
 
-    async def list_and_lease(arn):
+    async def list_and_lease(arn: str) -> list[FoundConsumer]:
         found = await listed(arn)
         await parts().acquire("another")
         return found
@@ -402,7 +433,7 @@ async def test_a_consumer_that_is_leased_while_garbage_is_collected_stays(parts,
     assert home.kinesis.names() == {"delays"}
 
 
-async def test_consumers_of_on_demand_streams_cost_nothing_by_the_hour(parts):
+async def test_consumers_of_on_demand_streams_cost_nothing_by_the_hour(parts: Parts) -> None:
     """Their readers are billed by the data."""
     home = parts()
     await home.acquire()

@@ -1,8 +1,11 @@
 """The readers inside drivers: announced, listed and forgotten, at a service and in files of one user."""
 
 import stat
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,7 @@ from penstock.registration import (
     READERS_SERVICE_NAME,
     AnnouncedReader,
     KnownReaders,
+    ReaderDirectory,
     ReaderDirectoryServicer,
     ReaderFiles,
     RemoteReaderDirectory,
@@ -34,7 +38,9 @@ READER = AnnouncedReader(
 
 
 @asynccontextmanager
-async def _service(clock, security=None, **options):
+async def _service(
+    clock: ManualClock, security: ServerSecurity | None = None, **options: Any
+) -> AsyncIterator[GrpcServer]:
     servicer = ReaderDirectoryServicer(KnownReaders(clock=clock, **options))
     settings = ServerSettings(security=security or ServerSecurity(), drain_seconds=0)
     server = GrpcServer(
@@ -45,7 +51,9 @@ async def _service(clock, security=None, **options):
 
 
 @pytest.fixture(params=["service", "files"])
-async def directory(request, tmp_path, clock):
+async def directory(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
+) -> AsyncIterator[ReaderDirectory]:
     if request.param == "files":
         yield ReaderFiles(tmp_path / "readers", wall_clock=lambda: 1_700_000_000.0 + clock())
         return
@@ -56,11 +64,11 @@ async def directory(request, tmp_path, clock):
 
 
 @pytest.fixture
-def clock():
+def clock() -> ManualClock:
     return ManualClock()
 
 
-async def test_a_reader_is_listed_as_it_was_announced_last(directory, clock):
+async def test_a_reader_is_listed_as_it_was_announced_last(directory: ReaderDirectory, clock: ManualClock) -> None:
     await directory.announce(replace(READER, condition="reading"))
     clock.advance(5)
     assert await directory.announce(READER) == 20.0
@@ -68,7 +76,7 @@ async def test_a_reader_is_listed_as_it_was_announced_last(directory, clock):
     assert await directory.readers() == [replace(READER, age_seconds=7.0, silent_seconds=2.0)]
 
 
-async def test_a_reader_that_is_silent_is_forgotten(directory, clock):
+async def test_a_reader_that_is_silent_is_forgotten(directory: ReaderDirectory, clock: ManualClock) -> None:
     await directory.announce(READER)
     clock.advance(19)
     assert len(await directory.readers()) == 1
@@ -76,7 +84,7 @@ async def test_a_reader_that_is_silent_is_forgotten(directory, clock):
     assert await directory.readers() == []
 
 
-async def test_a_reader_that_ends_is_forgotten_at_once_and_others_are_not(directory):
+async def test_a_reader_that_ends_is_forgotten_at_once_and_others_are_not(directory: ReaderDirectory) -> None:
     other = replace(READER, job_id="other", reader_id="r2")
     for one in (READER, other):
         await directory.announce(one)
@@ -97,12 +105,12 @@ async def test_a_reader_that_ends_is_forgotten_at_once_and_others_are_not(direct
         ("condition", "x" * 2_000),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(field, value):
+def test_what_cannot_be_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=field):
         replace(READER, **{field: value})
 
 
-async def test_too_many_readers_are_refused_and_old_ones_make_room(clock):
+async def test_too_many_readers_are_refused_and_old_ones_make_room(clock: ManualClock) -> None:
     known = KnownReaders(most=1, clock=clock)
     await known.announce(READER)
     with pytest.raises(InvalidRequestError, match="no more fit"):
@@ -112,11 +120,11 @@ async def test_too_many_readers_are_refused_and_old_ones_make_room(clock):
     assert [one.reader_id for one in await known.readers()] == ["r2"]
 
 
-def test_the_token_is_not_in_what_is_logged():
+def test_the_token_is_not_in_what_is_logged() -> None:
     assert READER.view_token not in repr(READER)
 
 
-async def test_files_are_for_their_owner_alone_and_those_of_killed_drivers_go(tmp_path):
+async def test_files_are_for_their_owner_alone_and_those_of_killed_drivers_go(tmp_path: Path) -> None:
     folder, now = tmp_path / "readers", [1_700_000_000.0]
     directory = ReaderFiles(folder, wall_clock=lambda: now[0])
     await directory.announce(READER)
@@ -129,14 +137,14 @@ async def test_files_are_for_their_owner_alone_and_those_of_killed_drivers_go(tm
     assert not (folder / "r1.json").exists()
 
 
-async def test_no_folder_is_no_readers_and_one_that_cannot_be_written_says_so(tmp_path):
+async def test_no_folder_is_no_readers_and_one_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     assert await ReaderFiles(tmp_path / "none").readers() == []
     (tmp_path / "file").write_text("")
     with pytest.raises(RegistryUnavailableError, match="file"):
         await ReaderFiles(tmp_path / "file" / "readers").announce(READER)
 
 
-async def test_a_service_with_tokens_tells_nobody_else(clock):
+async def test_a_service_with_tokens_tells_nobody_else(clock: ManualClock) -> None:
     security = ServerSecurity(token="a-token-of-sixteen")
     async with _service(clock, security) as server:
         right = RemoteReaderDirectory(server.address, ClientSecurity(token="a-token-of-sixteen"))

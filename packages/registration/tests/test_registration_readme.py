@@ -6,18 +6,22 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
+from registry_homes import known
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
-from penstock.emulator.testing import running_emulator
+from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.registration import (
     AcquireRequest,
     DynamoDbLeaseStore,
     LeaseSettings,
+    LocalConsumerRegistry,
     RegistrationStrategy,
     open_local_registry,
 )
@@ -27,14 +31,14 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
-def emulator():
+def emulator() -> Iterator[RunningEmulator]:
     delay = timedelta(milliseconds=50)
     with running_emulator(consumer_creation_delay=delay, consumer_deletion_delay=delay) as running:
         running.client().create_stream(StreamName="flights", ShardCount=1)
         yield running
 
 
-def policy(name):
+def policy(name: str) -> set[str]:
     """The policy under the comment of that name, and its actions."""
     (text,) = re.findall(rf"<!-- policy: {name} -->\n```json\n(.*?)```", README, re.DOTALL)
     parsed = json.loads(text)
@@ -42,7 +46,7 @@ def policy(name):
     return {action for statement in parsed["Statement"] for action in statement["Action"]}
 
 
-def test_the_examples_run(emulator, tmp_path):
+def test_the_examples_run(emulator: RunningEmulator, tmp_path: Path) -> None:
     """Copied out of the README, one after the other, against the emulator."""
     examples = re.findall(r"<!-- run by the tests -->\n```python\n(.*?)```", README, re.DOTALL)
     assert len(examples) == 2
@@ -61,12 +65,14 @@ def test_the_examples_run(emulator, tmp_path):
     ]
     assert [output.stderr for output in outputs] == ["", ""]
     assert re.fullmatch(r"arn:aws:kinesis:.*:stream/flights/consumer/delays:\d+ 1\n", outputs[0].stdout)
-    assert outputs[1].stdout == re.search(r"print\(error\)  # (.*\n)", examples[1])[1]
+    assert outputs[1].stdout == known(re.search(r"print\(error\)  # (.*\n)", examples[1]))[1]
 
 
-async def job_and_operator(registry, strategy, arn=None):
+async def job_and_operator(
+    registry: LocalConsumerRegistry, strategy: RegistrationStrategy, arn: str | None = None
+) -> None:
     """All that registration does for a job, and for operators."""
-    name = {"consumer_arn": arn} if arn else {"consumer_name": "delays"}
+    name: dict[str, Any] = {"consumer_arn": arn} if arn else {"consumer_name": "delays"}
     request = AcquireRequest(stream_name="flights", job_id="job", strategy=strategy, **name)
     lease = await registry.acquire(request)
     assert (await registry.heartbeat(lease)).held
@@ -78,7 +84,9 @@ async def job_and_operator(registry, strategy, arn=None):
 
 
 @pytest.mark.parametrize("strategy", [RegistrationStrategy.LAZY, RegistrationStrategy.EAGER])
-async def test_the_policy_of_lazy_and_eager_allows_what_is_called_and_no_more(emulator, dynamodb, strategy, tmp_path):
+async def test_the_policy_of_lazy_and_eager_allows_what_is_called_and_no_more(
+    emulator: RunningEmulator, dynamodb: str, strategy: RegistrationStrategy, tmp_path: Path
+) -> None:
     """Seen on the wire, from the first look to the de-registration."""
     with running_wire(emulator.endpoint_url) as wire:
         session = AwsSession(emulator_options(wire.url))
@@ -89,7 +97,7 @@ async def test_the_policy_of_lazy_and_eager_allows_what_is_called_and_no_more(em
     assert {f"kinesis:{call.operation}" for call in wire.calls} == policy("lazy, eager")
 
 
-async def test_none_calls_nothing(emulator, tmp_path):
+async def test_none_calls_nothing(emulator: RunningEmulator, tmp_path: Path) -> None:
     """Its policy is that of reading, which the others need as well."""
     arn = "arn:aws:kinesis:us-east-1:000000000000:stream/flights/consumer/delays:1700000000"
     with running_wire(emulator.endpoint_url) as wire:
@@ -101,30 +109,34 @@ async def test_none_calls_nothing(emulator, tmp_path):
     assert not policy("none") & policy("lazy, eager")
 
 
-async def test_the_policy_of_the_table_allows_what_is_called_and_no_more(emulator, dynamodb, dynamodb_table):
+async def test_the_policy_of_the_table_allows_what_is_called_and_no_more(
+    emulator: RunningEmulator, dynamodb: str, dynamodb_table: str
+) -> None:
     """From the table's making to a list of one stream."""
-    called = set()
+    called: set[str] = set()
 
-    class Watched(DynamoDbClients):
-        def aio_client(self, service_name):
-            client = super().aio_client(service_name)
-            call = client.call
+    class Watched:
+        def __init__(self) -> None:
+            self.client = DynamoDbClients(dynamodb).aio_client("dynamodb")
 
-            def watched(operation, /, **parameters):
-                called.add(f"dynamodb:{operation.title().replace('_', '')}")
-                return call(operation, **parameters)
+        def aio_client(self, service_name: str) -> Self:
+            return self
 
-            client.call = watched
-            return client
+        async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
+            called.add(f"dynamodb:{operation.title().replace('_', '')}")
+            return await self.client.call(operation, **parameters)
 
-    store = DynamoDbLeaseStore(Watched(dynamodb), dynamodb_table)
+        async def close(self) -> None:
+            await self.client.close()
+
+    store = DynamoDbLeaseStore(Watched(), dynamodb_table)
     registry = open_local_registry(AwsSession(emulator_options(emulator.endpoint_url)), store=store)
     await asyncio.wait_for(job_and_operator(registry, RegistrationStrategy.EAGER), 30)
     await registry.close()
     assert called == policy("dynamodb")
 
 
-def test_the_life_of_a_lease_is_drawn_with_the_states_of_its_table():
+def test_the_life_of_a_lease_is_drawn_with_the_states_of_its_table() -> None:
     """Each arrow leads from a state to a state, and every state but the end can be left."""
     (diagram,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", README, re.DOTALL)
     arrows = re.findall(r"^    (\[\*\]|\w+) --> (\w+): .+$", diagram, re.MULTILINE)

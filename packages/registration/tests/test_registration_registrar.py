@@ -1,6 +1,7 @@
 """Registering and deregistering with Kinesis."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -11,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from penstock.aws import AwsConnectionError, AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import running_emulator
-from penstock.registration import RegistrarConfig, StreamConsumerRegistrar
+from penstock.registration import RegisteredConsumer, RegistrarConfig, StreamConsumerRegistrar
 from penstock.registration.errors import (
     ConsumerLimitError,
     InvalidRequestError,
@@ -25,18 +26,18 @@ from penstock.registration.testing import FakeKinesis, ManualClock
 
 
 class World:
-    def __init__(self, config=None, **kinesis):
+    def __init__(self, config: RegistrarConfig | None = None, **kinesis: Any) -> None:
         self.kinesis = FakeKinesis(**kinesis)
         self.clock = ManualClock()
         self.registrar = StreamConsumerRegistrar(
             self.kinesis, config, sleep=self.clock.sleep, random=lambda: 1.0, clock=self.clock
         )
 
-    async def register(self, **options):
+    async def register(self, **options: Any) -> RegisteredConsumer:
         return await self.registrar.register("flights", "delays", **options)
 
 
-async def test_registers_and_waits_until_active():
+async def test_registers_and_waits_until_active() -> None:
     """The ARN comes back once the consumer can be subscribed with, and the registration was made by this call."""
     world = World(looks=3)
     consumer = await world.register()
@@ -50,7 +51,7 @@ async def test_registers_and_waits_until_active():
     ]
 
 
-async def test_a_staggered_start_waits_before_the_first_call():
+async def test_a_staggered_start_waits_before_the_first_call() -> None:
     """By a random part of the register back-off's base, so that many do not ask at once."""
     world = World()
     world.kinesis.register_outside("flights", "delays")
@@ -58,7 +59,7 @@ async def test_a_staggered_start_waits_before_the_first_call():
     assert world.clock.slept == [0.2]
 
 
-async def test_without_stagger_it_asks_at_once():
+async def test_without_stagger_it_asks_at_once() -> None:
     """One that is alone has nobody to make way for."""
     world = World()
     world.kinesis.register_outside("flights", "delays")
@@ -66,7 +67,7 @@ async def test_without_stagger_it_asks_at_once():
     assert world.clock.slept == []
 
 
-async def test_a_consumer_that_exists_is_used_and_not_ours():
+async def test_a_consumer_that_exists_is_used_and_not_ours() -> None:
     """Nothing is registered."""
     world = World()
     arn = world.kinesis.register_outside("flights", "delays")
@@ -75,11 +76,11 @@ async def test_a_consumer_that_exists_is_used_and_not_ours():
     assert "register_stream_consumer" not in world.kinesis.calls
 
 
-async def test_losing_the_race_to_register_is_success_and_not_ours():
+async def test_losing_the_race_to_register_is_success_and_not_ours() -> None:
     """ResourceInUse from RegisterStreamConsumer means that somebody registered since the look."""
     world = World()
 
-    async def somebody_is_faster():
+    async def somebody_is_faster() -> bool:
         world.kinesis.register_outside("flights", "delays")
         return True
 
@@ -87,18 +88,18 @@ async def test_losing_the_race_to_register_is_success_and_not_ours():
     assert not consumer.made
 
 
-async def test_a_registration_whose_answer_got_lost_is_ours():
+async def test_a_registration_whose_answer_got_lost_is_ours() -> None:
     """The retry finds the name in use: by the attempt before."""
     world = World()
 
-    def lose_the_answer():
+    def lose_the_answer() -> None:
         raise AwsConnectionError(operation="", endpoint="https://kinesis", reason="lost")
 
     world.kinesis.after["register_stream_consumer"] = lose_the_answer
     assert (await world.register()).made
 
 
-async def test_a_consumer_that_is_being_deleted_is_waited_for_and_made_anew():
+async def test_a_consumer_that_is_being_deleted_is_waited_for_and_made_anew() -> None:
     """What is going away is nobody's."""
     world = World(looks=2)
     old = world.kinesis.register_outside("flights", "delays")
@@ -108,15 +109,15 @@ async def test_a_consumer_that_is_being_deleted_is_waited_for_and_made_anew():
     assert consumer.arn != old
 
 
-async def test_a_registration_that_was_ended_and_made_by_others_meanwhile_is_not_ours():
+async def test_a_registration_that_was_ended_and_made_by_others_meanwhile_is_not_ours() -> None:
     """What this call registered is going away, and the next of that name is somebody else's."""
     world = World()
 
-    def somebody_makes_it_anew():
+    def somebody_makes_it_anew() -> None:
         world.kinesis.delete_outside("flights", "delays")
         world.kinesis.register_outside("flights", "delays")
 
-    def somebody_ends_it():
+    def somebody_ends_it() -> None:
         arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights/consumer/delays:1700000001"
         world.kinesis.looks = 10
         world.kinesis.deregister_stream_consumer(ConsumerARN=arn)
@@ -128,7 +129,7 @@ async def test_a_registration_that_was_ended_and_made_by_others_meanwhile_is_not
     assert not consumer.made
 
 
-async def test_throttling_backs_off_and_tries_again():
+async def test_throttling_backs_off_and_tries_again() -> None:
     """200 ms, then 300 ms: base and exponent of FLIP-128."""
     world = World()
     world.kinesis.fail("register_stream_consumer", "LimitExceededException", "LimitExceededException")
@@ -137,7 +138,7 @@ async def test_throttling_backs_off_and_tries_again():
     assert [seconds for seconds in world.clock.slept if seconds >= 0.1][:2] == [0.2, pytest.approx(0.3)]
 
 
-async def test_retries_end_as_configured():
+async def test_retries_end_as_configured() -> None:
     """One more attempt than retries."""
     world = World(RegistrarConfig(list_max_retries=2))
     world.kinesis.fail("describe_stream_summary", *["InternalFailure"] * 9)
@@ -146,7 +147,7 @@ async def test_retries_end_as_configured():
     assert world.kinesis.calls == ["describe_stream_summary"] * 3
 
 
-async def test_a_full_stream_is_told_with_its_consumers():
+async def test_a_full_stream_is_told_with_its_consumers() -> None:
     """The limit's error names those who use up the places."""
     world = World(limit=2)
     world.kinesis.register_outside("flights", "one")
@@ -166,7 +167,7 @@ async def test_a_full_stream_is_told_with_its_consumers():
         ("SomethingNew", RegistrationFailedError),
     ],
 )
-async def test_fatal_errors_are_not_retried(code, kind):
+async def test_fatal_errors_are_not_retried(code: str, kind: type[Exception]) -> None:
     """Each becomes the error that says what to do."""
     world = World()
     world.kinesis.fail("register_stream_consumer", code)
@@ -175,7 +176,7 @@ async def test_fatal_errors_are_not_retried(code, kind):
     assert world.kinesis.calls.count("register_stream_consumer") == 1
 
 
-async def test_a_stream_that_does_not_exist_is_named():
+async def test_a_stream_that_does_not_exist_is_named() -> None:
     """Rather than a consumer that does not."""
     world = World(streams=())
     with pytest.raises(StreamNotFoundError) as raised:
@@ -183,7 +184,7 @@ async def test_a_stream_that_does_not_exist_is_named():
     assert raised.value.stream_name == "flights"
 
 
-async def test_waiting_for_active_ends_at_its_timeout():
+async def test_waiting_for_active_ends_at_its_timeout() -> None:
     """A consumer that stays CREATING is an error that says so."""
     world = World(RegistrarConfig(register_timeout=timedelta(seconds=10)), looks=10_000)
     start = world.clock()
@@ -192,7 +193,7 @@ async def test_waiting_for_active_ends_at_its_timeout():
     assert 10 <= world.clock() - start <= 12
 
 
-async def test_deregistering_waits_until_the_consumer_is_gone():
+async def test_deregistering_waits_until_the_consumer_is_gone() -> None:
     """So that the next to register does not meet it."""
     world = World(looks=3)
     arn = world.kinesis.register_outside("flights", "delays")
@@ -200,7 +201,7 @@ async def test_deregistering_waits_until_the_consumer_is_gone():
     assert world.kinesis.names() == set()
 
 
-async def test_deregistering_what_is_gone_is_no_error():
+async def test_deregistering_what_is_gone_is_no_error() -> None:
     """Somebody else was faster, or it was done before."""
     world = World()
     arn = world.kinesis.register_outside("flights", "delays")
@@ -208,7 +209,7 @@ async def test_deregistering_what_is_gone_is_no_error():
     await world.registrar.deregister(arn)
 
 
-async def test_deregistering_an_old_arn_spares_the_newer_consumer():
+async def test_deregistering_an_old_arn_spares_the_newer_consumer() -> None:
     """The ARN holds the creation time."""
     world = World()
     old = world.kinesis.register_outside("flights", "delays")
@@ -218,7 +219,7 @@ async def test_deregistering_an_old_arn_spares_the_newer_consumer():
     assert world.kinesis.names() == {"delays"}
 
 
-async def test_deregistering_asks_again_while_the_consumer_is_in_use():
+async def test_deregistering_asks_again_while_the_consumer_is_in_use() -> None:
     """A consumer that is still CREATING cannot be ended yet."""
     world = World()
     arn = world.kinesis.register_outside("flights", "delays")
@@ -228,7 +229,7 @@ async def test_deregistering_asks_again_while_the_consumer_is_in_use():
     assert world.kinesis.names() == set()
 
 
-async def test_deregistering_ends_at_its_timeout():
+async def test_deregistering_ends_at_its_timeout() -> None:
     """One that never goes away is an error that names it."""
     world = World(RegistrarConfig(deregister_timeout=timedelta(seconds=5)), looks=10_000)
     arn = world.kinesis.register_outside("flights", "delays")
@@ -236,7 +237,7 @@ async def test_deregistering_ends_at_its_timeout():
         await world.registrar.deregister(arn)
 
 
-async def test_a_registration_is_a_span(monkeypatch):
+async def test_a_registration_is_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the stream, the consumer, and whether it was made."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
@@ -245,11 +246,12 @@ async def test_a_registration_is_a_span(monkeypatch):
     await World().register()
     (span,) = exporter.get_finished_spans()
     assert span.name == "registration.register"
+    assert span.attributes is not None
     assert span.attributes["aws.kinesis.stream_name"] == "flights"
     assert span.attributes["penstock.registration_made"] is True
 
 
-async def test_against_the_emulator():
+async def test_against_the_emulator() -> None:
     """Register, find, list and deregister over real sockets, with real delays."""
     with running_emulator(consumer_creation_delay=timedelta(seconds=0.2)) as emulator:
         emulator.client().create_stream(StreamName="flights", ShardCount=1)
@@ -257,6 +259,7 @@ async def test_against_the_emulator():
         consumer = await registrar.register("flights", "delays")
         assert consumer.made
         found = await registrar.find("flights", "delays")
+        assert found is not None
         assert (found.arn, found.status) == (consumer.arn, "ACTIVE")
         assert await registrar.list_consumers(await registrar.find_stream_arn("flights")) == [found]
         assert (await registrar.describe_stream("flights")).open_shards == 1

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from registry_homes import Home, OpenHome, OpenParts
 
 from penstock.registration import (
     AcquireRequest,
@@ -29,7 +30,7 @@ STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
 ARN = f"{STREAM}/consumer/delays:1500000000"
 
 
-async def test_acquire_registers_and_leases(home):
+async def test_acquire_registers_and_leases(home: Home) -> None:
     """The lease has the ARN of an ACTIVE consumer, which is ours."""
     lease = await home.acquire()
     assert lease.consumer_arn.endswith("/consumer/delays:1700000001")
@@ -37,7 +38,7 @@ async def test_acquire_registers_and_leases(home):
     assert (lease.fencing_token, lease.time_to_live_seconds, lease.registration_is_ours) == (1, 30.0, True)
 
 
-async def test_the_last_lease_released_ends_a_registration_of_ours(home):
+async def test_the_last_lease_released_ends_a_registration_of_ours(home: Home) -> None:
     """Nothing is left that costs money."""
     lease = await home.acquire()
     assert await home.registry.release(lease) is True
@@ -45,7 +46,7 @@ async def test_the_last_lease_released_ends_a_registration_of_ours(home):
     assert await home.registry.list_consumers() == []
 
 
-async def test_a_consumer_that_was_there_is_left_alone(home):
+async def test_a_consumer_that_was_there_is_left_alone(home: Home) -> None:
     """It is remembered as not ours, and survives the release."""
     home.kinesis.register_outside("flights", "delays")
     lease = await home.acquire()
@@ -54,7 +55,7 @@ async def test_a_consumer_that_was_there_is_left_alone(home):
     assert home.kinesis.names() == {"delays"}
 
 
-async def test_none_uses_the_arn_without_asking_kinesis(home):
+async def test_none_uses_the_arn_without_asking_kinesis(home: Home) -> None:
     """Neither to register nor to deregister."""
     lease = await home.acquire(consumer_name="", consumer_arn=ARN, strategy=RegistrationStrategy.NONE)
     assert (lease.consumer_name, lease.consumer_arn, lease.registration_is_ours) == ("delays", ARN, False)
@@ -62,7 +63,7 @@ async def test_none_uses_the_arn_without_asking_kinesis(home):
     assert home.kinesis.calls == []
 
 
-async def test_another_job_is_refused_with_the_holder(home):
+async def test_another_job_is_refused_with_the_holder(home: Home) -> None:
     """Who holds it, since when, and for how long still."""
     await home.acquire("first")
     await home.watch(12)
@@ -73,7 +74,7 @@ async def test_another_job_is_refused_with_the_holder(home):
     assert raised.value.remaining_seconds == pytest.approx(18, abs=2)
 
 
-async def test_another_job_may_wait_for_the_lease_to_end(home):
+async def test_another_job_may_wait_for_the_lease_to_end(home: Home) -> None:
     """It gets the consumer, with the registration, once the holder is silent for its time to live."""
     first = await home.acquire("first")
     second = await home.acquire("second", conflict_policy=ConflictPolicy.WAIT)
@@ -83,7 +84,7 @@ async def test_another_job_may_wait_for_the_lease_to_end(home):
     assert home.kinesis.calls.count("register_stream_consumer") == 1
 
 
-async def test_waiting_ends_with_the_timeout(open_home):
+async def test_waiting_ends_with_the_timeout(open_home: OpenHome) -> None:
     """With an error that says for how long was waited, for which job, and what to do."""
     async with open_home(default_time_to_live=timedelta(days=2), longest_time_to_live=timedelta(days=2)) as home:
         await home.acquire("first")
@@ -95,7 +96,7 @@ async def test_waiting_ends_with_the_timeout(open_home):
         assert "a consumer name of its own" in str(raised.value)
 
 
-async def test_another_job_may_take_the_consumer_over(home):
+async def test_another_job_may_take_the_consumer_over(home: Home) -> None:
     """The former holder's next heartbeat says so, and its release takes nothing away."""
     first = await home.acquire("first")
     second = await home.acquire("second", conflict_policy=ConflictPolicy.TAKE_OVER)
@@ -106,7 +107,7 @@ async def test_another_job_may_take_the_consumer_over(home):
     assert (await home.registry.heartbeat(second)).held
 
 
-async def test_heartbeats_keep_the_lease(home):
+async def test_heartbeats_keep_the_lease(home: Home) -> None:
     """Ten times twenty seconds of a lease that lives thirty."""
     lease = await home.acquire()
     for _ in range(10):
@@ -115,14 +116,14 @@ async def test_heartbeats_keep_the_lease(home):
         assert (outcome.held, outcome.time_to_live_seconds) == (True, 30.0)
 
 
-async def test_a_heartbeat_for_a_lease_that_never_was_is_not_held(home):
+async def test_a_heartbeat_for_a_lease_that_never_was_is_not_held(home: Home) -> None:
     """The answer to a stranger is no, not an error."""
     lease = await home.acquire()
     await home.registry.release(lease)
     assert not (await home.registry.heartbeat(lease)).held
 
 
-async def test_the_same_job_after_a_crash_gets_its_consumer_without_registering(home):
+async def test_the_same_job_after_a_crash_gets_its_consumer_without_registering(home: Home) -> None:
     """A greater token, the same ARN, whether the old lease has run out or not."""
     first = await home.acquire()
     again = await home.acquire()
@@ -134,26 +135,27 @@ async def test_the_same_job_after_a_crash_gets_its_consumer_without_registering(
     assert home.kinesis.calls.count("register_stream_consumer") == 1
 
 
-async def test_releasing_twice_is_no_error(home):
+async def test_releasing_twice_is_no_error(home: Home) -> None:
     """The second time nothing is given back."""
     lease = await home.acquire()
     await home.registry.release(lease)
     assert await home.registry.release(lease) is False
 
 
-async def test_time_to_live_is_as_asked_up_to_the_cap(home):
+async def test_time_to_live_is_as_asked_up_to_the_cap(home: Home) -> None:
     """The registry's longest is what a request gets at most."""
     assert (await home.acquire(time_to_live=timedelta(seconds=7))).time_to_live_seconds == 7
     assert (await home.acquire(time_to_live=timedelta(days=1))).time_to_live_seconds == 300
 
 
-async def test_consumers_are_listed_with_their_holders(home):
+async def test_consumers_are_listed_with_their_holders(home: Home) -> None:
     """Ordered, of one stream on request; nobody's lease is absent."""
     home.kinesis.streams = ("flights", "weather")
     lease = await home.acquire()
     await home.acquire(stream_name="weather", time_to_live=timedelta(seconds=5))
     home.clock.advance(10)
     flights, weather = await home.registry.list_consumers()
+    assert flights.lease is not None
     assert (flights.stream_name, flights.lease.job_id, flights.lease.fencing_token) == ("flights", "job", 1)
     assert flights.consumer_arn == lease.consumer_arn
     assert flights.age_seconds >= 10
@@ -161,7 +163,7 @@ async def test_consumers_are_listed_with_their_holders(home):
     assert [each.stream_name for each in await home.registry.list_consumers("weather")] == ["weather"]
 
 
-async def test_a_grace_period_leaves_time_for_the_next_lease(open_home):
+async def test_a_grace_period_leaves_time_for_the_next_lease(open_home: OpenHome) -> None:
     """Within it the registration is handed on; after it the sweep ends it."""
     async with open_home(grace=timedelta(seconds=60)) as home:
         first = await home.acquire()
@@ -175,7 +177,7 @@ async def test_a_grace_period_leaves_time_for_the_next_lease(open_home):
         assert home.kinesis.names() == set()
 
 
-async def test_the_sweep_ends_what_a_dead_job_left(home):
+async def test_the_sweep_ends_what_a_dead_job_left(home: Home) -> None:
     """Once its lease ran out, not before; and it can be had again, with a greater token."""
     lease = await home.acquire()
     assert await home.watch(28) == []
@@ -186,7 +188,7 @@ async def test_the_sweep_ends_what_a_dead_job_left(home):
     assert again.consumer_arn != lease.consumer_arn
 
 
-async def test_a_sweep_that_kinesis_refuses_is_tried_again(home):
+async def test_a_sweep_that_kinesis_refuses_is_tried_again(home: Home) -> None:
     """The consumer is not forgotten."""
     await home.acquire()
     home.kinesis.fail("deregister_stream_consumer", "AccessDeniedException")
@@ -195,7 +197,7 @@ async def test_a_sweep_that_kinesis_refuses_is_tried_again(home):
     assert await home.local.sweep() == [(STREAM, "delays")]
 
 
-async def test_a_release_that_kinesis_refuses_can_be_repeated(home):
+async def test_a_release_that_kinesis_refuses_can_be_repeated(home: Home) -> None:
     """The caller learns of it, and the second release ends the registration."""
     lease = await home.acquire()
     home.kinesis.fail("deregister_stream_consumer", "AccessDeniedException")
@@ -205,7 +207,7 @@ async def test_a_release_that_kinesis_refuses_can_be_repeated(home):
     assert home.kinesis.names() == set()
 
 
-async def test_many_tasks_at_once_register_once(home):
+async def test_many_tasks_at_once_register_once(home: Home) -> None:
     """200 acquires of one job: one registration, 200 leases with different tokens, and hardly a look more than one."""
     leases = await asyncio.gather(*(home.acquire() for _ in range(200)))
     assert home.kinesis.calls.count("register_stream_consumer") == 1
@@ -214,14 +216,14 @@ async def test_many_tasks_at_once_register_once(home):
     assert home.kinesis.calls.count("describe_stream_consumer") <= 10
 
 
-async def test_many_jobs_at_once_get_one_lease(home):
+async def test_many_jobs_at_once_get_one_lease(home: Home) -> None:
     """One holds the consumer, the others are refused."""
     outcomes = await asyncio.gather(*(home.acquire(f"job-{number}") for number in range(50)), return_exceptions=True)
     refused = [outcome for outcome in outcomes if isinstance(outcome, ConsumerHeldError)]
     assert len(refused) == 49
 
 
-async def test_a_consumer_deleted_outside_is_registered_again(home):
+async def test_a_consumer_deleted_outside_is_registered_again(home: Home) -> None:
     """The next acquire looks before it believes its own notes."""
     first = await home.acquire()
     home.kinesis.delete_outside("flights", "delays")
@@ -230,7 +232,7 @@ async def test_a_consumer_deleted_outside_is_registered_again(home):
     assert second.registration_is_ours
 
 
-async def test_a_consumer_made_anew_outside_is_not_ours(home):
+async def test_a_consumer_made_anew_outside_is_not_ours(home: Home) -> None:
     """Another ARN is another registration."""
     await home.acquire()
     home.kinesis.delete_outside("flights", "delays")
@@ -239,7 +241,7 @@ async def test_a_consumer_made_anew_outside_is_not_ours(home):
     assert (lease.consumer_arn, lease.registration_is_ours) == (arn, False)
 
 
-async def test_a_failed_registration_gives_the_lease_back(home):
+async def test_a_failed_registration_gives_the_lease_back(home: Home) -> None:
     """The next job is not refused for the sake of one that holds nothing."""
     home.kinesis.fail("register_stream_consumer", "AccessDeniedException")
     with pytest.raises(RegistrationDeniedError):
@@ -247,13 +249,13 @@ async def test_a_failed_registration_gives_the_lease_back(home):
     assert (await home.acquire("second")).job_id == "second"
 
 
-async def test_being_overtaken_while_registering_is_told(home, open_parts):
+async def test_being_overtaken_while_registering_is_told(home: Home, open_parts: OpenParts) -> None:
     """Another job took the consumer over before Kinesis had answered: this one has no lease."""
     held = asyncio.Event()
     go_on = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def hold_up():
+    def hold_up() -> None:
         loop.call_soon_threadsafe(held.set)
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(10)
 
@@ -288,14 +290,14 @@ async def test_being_overtaken_while_registering_is_told(home, open_parts):
         ("register_stream_consumer", "InvalidArgumentException", InvalidRequestError),
     ],
 )
-async def test_errors_of_kinesis_come_through(home, operation, code, kind):
+async def test_errors_of_kinesis_come_through(home: Home, operation: str, code: str, kind: type[Exception]) -> None:
     """As the same type from both homes."""
     home.kinesis.fail(operation, code)
     with pytest.raises(kind):
         await home.acquire()
 
 
-async def test_a_full_stream_comes_through_with_its_fields(home):
+async def test_a_full_stream_comes_through_with_its_fields(home: Home) -> None:
     """Fields cross gRPC as well as the message."""
     home.kinesis.limit = 1
     home.kinesis.register_outside("flights", "other")
@@ -305,7 +307,7 @@ async def test_a_full_stream_comes_through_with_its_fields(home):
     assert "consumers of the stream: other" in str(raised.value)
 
 
-async def test_a_request_says_how_its_calls_are_tried_again(home):
+async def test_a_request_says_how_its_calls_are_tried_again(home: Home) -> None:
     """Of either home: as often, and for as long, as it says; the next request is the registry's own matter again."""
     few = RegistrarConfig(register_max_retries=1, list_max_retries=2)
     home.kinesis.fail("describe_stream_consumer", *["LimitExceededException"] * 3)
@@ -320,7 +322,7 @@ async def test_a_request_says_how_its_calls_are_tried_again(home):
     assert (await home.acquire()).registration_is_ours
 
 
-async def test_a_request_says_how_long_its_consumer_may_take(open_home):
+async def test_a_request_says_how_long_its_consumer_may_take(open_home: OpenHome) -> None:
     """And the error says that time."""
     async with open_home(kinesis=FakeKinesis(looks=10**6)) as home:
         with pytest.raises(RegistrationTimeoutError) as raised:
@@ -328,7 +330,7 @@ async def test_a_request_says_how_long_its_consumer_may_take(open_home):
         assert raised.value.timeout_seconds == 7
 
 
-async def test_kinesis_that_is_slow_comes_through(open_home):
+async def test_kinesis_that_is_slow_comes_through(open_home: OpenHome) -> None:
     """The registry's own timeout is not the caller's."""
     async with open_home(kinesis=FakeKinesis(looks=10**6)) as home:
         with pytest.raises(RegistrationTimeoutError) as raised:
@@ -336,7 +338,7 @@ async def test_kinesis_that_is_slow_comes_through(open_home):
         assert raised.value.state == "ACTIVE"
 
 
-async def test_a_registration_that_kinesis_does_not_show_at_once_is_ours(home):
+async def test_a_registration_that_kinesis_does_not_show_at_once_is_ours(home: Home) -> None:
     """Described a moment after it was made it may not be there yet: registered again, it is still the one we made."""
     home.kinesis.fail("describe_stream_consumer", "ResourceNotFoundException", "ResourceNotFoundException")
     lease = await home.acquire()
@@ -346,7 +348,7 @@ async def test_a_registration_that_kinesis_does_not_show_at_once_is_ours(home):
     assert home.kinesis.names() == set()
 
 
-async def test_a_stream_may_go_by_its_arn(home):
+async def test_a_stream_may_go_by_its_arn(home: Home) -> None:
     """As one of another account does: its consumers have states and costs, and are ended like others."""
     arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
     lease = await home.acquire(stream_name=arn)

@@ -6,25 +6,40 @@ goes on. Whatever happens: nobody ends the lease of a holder that it could have 
 """
 
 import asyncio
+import builtins
 import math
 import selectors
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
+from typing import Any, Self, TypeVar
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from registry_homes import OpenStore, Unasked
 
 from penstock.registration import (
     AcquireRequest,
     ConflictPolicy,
+    ConsumerRecord,
+    Heartbeat,
+    Holding,
+    Lease,
     LeaseKeeper,
     LeaseSettings,
     LocalConsumerRegistry,
     RegistrarConfig,
+    Renewal,
     StreamConsumerRegistrar,
 )
-from penstock.registration.errors import ConsumerHeldError, LeaseStoreError, RegistrationError, RegistryUnavailableError
+from penstock.registration.errors import (
+    ConsumerHeldError,
+    LeaseLostError,
+    LeaseStoreError,
+    RegistrationError,
+    RegistryUnavailableError,
+)
 from penstock.registration.testing import FakeKinesis, InMemoryLeaseStore, ManualClock
 
 TIME_TO_LIVE = 6.0
@@ -34,6 +49,7 @@ SPEEDS = (0.9, 1.0, 1.1)
 SWEEP = timedelta(seconds=2)
 # A lease that is being registered must not live longer than any other, or the model would have two lives.
 QUICK = RegistrarConfig(register_timeout=timedelta(seconds=3), deregister_timeout=timedelta(seconds=3))
+Answer = TypeVar("Answer")
 
 
 class TimelessSelector(selectors.DefaultSelector):
@@ -41,7 +57,7 @@ class TimelessSelector(selectors.DefaultSelector):
 
     now = 0.0
 
-    def select(self, timeout=None):
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise AssertionError("everybody waits for something that never comes")
         self.now += max(0.0, timeout)
@@ -49,18 +65,18 @@ class TimelessSelector(selectors.DefaultSelector):
 
 
 class TimelessLoop(asyncio.SelectorEventLoop):
-    def __init__(self):
+    def __init__(self) -> None:
         self.selector = TimelessSelector()
         super().__init__(self.selector)
 
-    def time(self):
+    def time(self) -> float:
         return self.selector.now
 
 
 class Process:
     """What has clocks of its own, and may stand still."""
 
-    def __init__(self, loop, speed, time_of_day=0.0):
+    def __init__(self, loop: TimelessLoop, speed: float, time_of_day: float = 0.0) -> None:
         self.loop = loop
         self.speed = speed
         self.time_of_day = 1_750_000_000.0 + time_of_day
@@ -69,29 +85,29 @@ class Process:
         self.is_dead = False
         # When it went on after standing still, or after hearing nothing: nothing that it saw before counts.
         self.hindered_at = loop.time()
-        self.hindered_since = None
-        self.deaf_since = None
+        self.hindered_since: float | None = None
+        self.deaf_since: float | None = None
 
-    def clock(self):
+    def clock(self) -> float:
         return 100.0 + self.loop.time() * self.speed
 
-    def wall_clock(self):
+    def wall_clock(self) -> float:
         return self.time_of_day + self.loop.time() * self.speed
 
-    async def sleep(self, seconds):
+    async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self.speed)
         await self.gate()
 
-    async def gate(self):
+    async def gate(self) -> None:
         await self.running.wait()
         if self.is_dead:
             raise RegistryUnavailableError(where="the process", reason="killed")
 
-    def pause(self):
+    def pause(self) -> None:
         self.running.clear()
         self.hindered_since = self.loop.time()
 
-    def resume(self):
+    def resume(self) -> None:
         self.running.set()
         since, self.hindered_since = self.hindered_since, None
         if since is not None and self.loop.time() - since > TIME_TO_LIVE / 2:
@@ -101,13 +117,12 @@ class Process:
 class Truth(InMemoryLeaseStore):
     """The store itself, which knows when each holder was last heard, and asks whether an end was right."""
 
-    def __init__(self, world):
+    def __init__(self, world: "Replicas") -> None:
         super().__init__()
         self.world = world
-        self.heard_at = {}
-        self.writer = None
+        self.heard_at: dict[str, float] = {}
 
-    def write_as(self, writer, records):
+    def write_as(self, writer: "Replica", records: Sequence[ConsumerRecord]) -> Iterator[bool]:
         for record in records:
             before = self._records.get(record.key)
             if before is not None and before.version == record.version and before.holding is not None:
@@ -120,7 +135,7 @@ class Truth(InMemoryLeaseStore):
             else:
                 yield self._records[record.key].version == record.version + 1 and before != self._records[record.key]
 
-    def renew_all(self, renewals):
+    def renew_all(self, renewals: Sequence[Renewal]) -> Iterator[float | None]:
         for renewal in renewals:
             answer = self._renew_one(renewal)
             if answer is not None:
@@ -128,7 +143,7 @@ class Truth(InMemoryLeaseStore):
             yield answer
 
     @property
-    def holder(self):
+    def holder(self) -> str | None:
         record = next(iter(self._records.values()), None)
         return None if record is None or record.holding is None else record.holding.job_id
 
@@ -136,13 +151,13 @@ class Truth(InMemoryLeaseStore):
 class Wire:
     """The store as a replica reaches it: late, or not at all."""
 
-    def __init__(self, truth, process):
+    def __init__(self, truth: Truth, process: "Replica") -> None:
         self.truth = truth
         self.process = process
         self.late_seconds = 0.0
         self.is_cut = False
 
-    async def _call(self, carry_out):
+    async def _call(self, carry_out: Callable[[], Answer]) -> Answer:
         late = self.late_seconds
         await asyncio.sleep(late / 2)
         if self.is_cut:
@@ -154,44 +169,45 @@ class Wire:
         await self.process.gate()
         return answer
 
-    async def get(self, *key):
-        return await self._call(lambda: self.truth._records.get(key))
+    async def get(self, stream_arn: str, consumer_name: str) -> ConsumerRecord | None:
+        return await self._call(lambda: self.truth._records.get((stream_arn, consumer_name)))
 
-    async def list(self):
+    async def list(self) -> builtins.list[ConsumerRecord]:
         return await self._call(lambda: sorted(self.truth._records.values(), key=lambda record: record.key))
 
-    async def write(self, records):
+    async def write(self, records: Sequence[ConsumerRecord]) -> builtins.list[bool]:
         return await self._call(lambda: list(self.truth.write_as(self.process, records)))
 
-    async def renew(self, renewals):
+    async def renew(self, renewals: Sequence[Renewal]) -> builtins.list[float | None]:
         return await self._call(lambda: list(self.truth.renew_all(renewals)))
 
-    async def close(self):
+    async def close(self) -> None:
         """Nothing is open."""
 
 
 class Calls:
     """Kinesis as a replica reaches it."""
 
-    def __init__(self, kinesis, process):
+    def __init__(self, kinesis: FakeKinesis, process: Process) -> None:
         self.kinesis = kinesis
         self.process = process
 
-    def aio_client(self, _service):
+    def aio_client(self, _service: str) -> Self:
         return self
 
-    async def call(self, operation, /, **parameters):
+    async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
         await self.process.gate()
         answer = getattr(self.kinesis, operation)(**parameters)
         await self.process.sleep(0.05)
-        return answer
+        found: dict[str, Any] = answer
+        return found
 
-    async def close(self):
+    async def close(self) -> None:
         """Nothing is open."""
 
 
 class Replica(Process):
-    def __init__(self, world, speed, time_of_day):
+    def __init__(self, world: "Replicas", speed: float, time_of_day: float) -> None:
         super().__init__(world.loop, speed, time_of_day)
         self.wire = Wire(world.truth, self)
         self.registry = LocalConsumerRegistry(
@@ -208,7 +224,7 @@ class Replica(Process):
         )
         self.sweeping = world.loop.create_task(self.registry.sweep_for_ever(SWEEP))
 
-    def hinder_wire(self, seconds, *, is_cut):
+    def hinder_wire(self, seconds: float, *, is_cut: bool) -> None:
         """What is away for a moment only costs nobody more than a heartbeat."""
         now = self.loop.time()
         if self.deaf_since is not None and now - self.deaf_since > TIME_TO_LIVE / 2:
@@ -217,34 +233,34 @@ class Replica(Process):
         is_deaf = is_cut or seconds > TIME_TO_LIVE / 2
         self.deaf_since = (self.deaf_since or now) if is_deaf else None
 
-    def kill(self):
+    def kill(self) -> None:
         self.is_dead = True
         self.running.set()
         self.sweeping.cancel()
 
 
-class Job(Process):
+class Job(Process, Unasked):
     """A job with its keeper, which reaches one replica at a time."""
 
-    def __init__(self, world, job_id, speed, replica, policy):
+    def __init__(self, world: "Replicas", job_id: str, speed: float, replica: Replica, policy: ConflictPolicy) -> None:
         super().__init__(world.loop, speed)
         self.world = world
         self.job_id = job_id
         self.at = replica
         self.policy = policy
-        self.lost = None
+        self.lost: LeaseLostError | None = None
         self.holds = False
         self.is_asking = False
         self.leaving = asyncio.Event()
         self.task = world.loop.create_task(self.run())
 
-    async def heartbeat(self, lease):
+    async def heartbeat(self, lease: Lease) -> Heartbeat:
         await self.gate()
         answer = await self.world.reach(self.at, lambda registry: registry.heartbeat(lease))
         await self.gate()
         return answer
 
-    async def acquire(self, request):
+    async def acquire(self, request: AcquireRequest) -> Lease:
         await self.gate()
         self.is_asking = True
         try:
@@ -254,7 +270,7 @@ class Job(Process):
         await self.gate()
         return lease
 
-    async def run(self):
+    async def run(self) -> None:
         request = AcquireRequest(
             stream_name="flights", consumer_name="delays", job_id=self.job_id, conflict_policy=self.policy
         )
@@ -281,30 +297,30 @@ class Job(Process):
             except RegistrationError:
                 await self.sleep(1)
 
-    def on_lost(self, error):
+    def on_lost(self, error: LeaseLostError) -> None:
         self.lost = error
         self.holds = False
 
-    def kill(self):
+    def kill(self) -> None:
         self.is_dead = True
         self.running.set()
         self.task.cancel()
 
 
 class Replicas(RuleBasedStateMachine):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.loop = TimelessLoop()
         self.truth = Truth(self)
         self.kinesis = FakeKinesis()
-        self.replicas = []
-        self.jobs = []
+        self.replicas: list[Replica] = []
+        self.jobs: list[Job] = []
         self.count = 0
-        self.has_failed = None
+        self.has_failed: list[str] | None = None
 
     # What is true whatever happens.
 
-    def ended(self, replica, holding, heard_at):
+    def ended(self, replica: Replica, holding: Holding, heard_at: float) -> None:
         """A replica ends a lease, or gives its consumer to another job: asked at that very moment."""
         job = next(job for job in self.jobs if job.job_id == holding.job_id)
         if job.leaving.is_set() or job.is_asking:
@@ -321,16 +337,16 @@ class Replicas(RuleBasedStateMachine):
         if wrong:
             self.has_failed = self.has_failed or wrong
 
-    async def reach(self, replica, call):
+    async def reach(self, replica: Replica, call: Callable[[LocalConsumerRegistry], Awaitable[Answer]]) -> Answer:
         await replica.gate()
         return await call(replica.registry)
 
-    def go_on(self, seconds):
+    def go_on(self, seconds: float) -> None:
         self.loop.run_until_complete(asyncio.sleep(seconds))
         assert self.has_failed is None, self.has_failed
         self.nobody_is_lost_without_a_successor()
 
-    def nobody_is_lost_without_a_successor(self):
+    def nobody_is_lost_without_a_successor(self) -> None:
         for job in self.jobs:
             if job.lost is not None:
                 others = [one.job_id for one in self.jobs if one is not job]
@@ -342,34 +358,34 @@ class Replicas(RuleBasedStateMachine):
         speeds=st.lists(st.sampled_from(SPEEDS), min_size=3, max_size=3),
         times=st.lists(st.integers(-600, 600), min_size=3, max_size=3),
     )
-    def begin(self, speeds, times):
-        async def open_all():
+    def begin(self, speeds: list[float], times: list[int]) -> None:
+        async def open_all() -> None:
             self.replicas = [Replica(self, *both) for both in zip(speeds, times, strict=True)]
 
         self.loop.run_until_complete(open_all())
         self.start(self.replicas[0], 1.0, ConflictPolicy.WAIT)
         self.go_on(2)
 
-    def start(self, replica, speed, policy):
+    def start(self, replica: Replica, speed: float, policy: ConflictPolicy) -> None:
         self.count += 1
         job_id = f"job-{self.count}"
 
-        async def make():
+        async def make() -> None:
             self.jobs.append(Job(self, job_id, speed, replica, policy))
 
         self.loop.run_until_complete(make())
 
     @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 40.0]))
-    def time_passes(self, seconds):
+    def time_passes(self, seconds: float) -> None:
         self.go_on(seconds)
 
     @rule(index=st.integers(0, 2), seconds=st.integers(-600, 600))
-    def a_time_of_day_is_stepped(self, index, seconds):
+    def a_time_of_day_is_stepped(self, index: int, seconds: float) -> None:
         self.replicas[index].time_of_day += seconds
         self.go_on(0.1)
 
     @rule(index=st.integers(0, 2), seconds=st.sampled_from([0.3, 1.0, 4.0, 10.0, 60.0]))
-    def a_registry_stands_still(self, index, seconds):
+    def a_registry_stands_still(self, index: int, seconds: float) -> None:
         replica = self.replicas[index]
         replica.pause()
         self.go_on(seconds)
@@ -377,7 +393,7 @@ class Replicas(RuleBasedStateMachine):
         self.go_on(0.01)
 
     @rule(seconds=st.sampled_from([4.0, 10.0, 60.0]))
-    def all_registries_stand_still(self, seconds):
+    def all_registries_stand_still(self, seconds: float) -> None:
         for replica in self.replicas:
             replica.pause()
         self.go_on(seconds)
@@ -386,12 +402,12 @@ class Replicas(RuleBasedStateMachine):
         self.go_on(0.01)
 
     @rule(index=st.integers(0, 2), late=st.sampled_from([0.0, 0.2, 1.0, 1.8, 5.0, 20.0]), cut=st.booleans())
-    def the_store_answers_late_or_not_at_all(self, index, late, cut):
+    def the_store_answers_late_or_not_at_all(self, index: int, late: float, cut: bool) -> None:
         self.replicas[index].hinder_wire(late, is_cut=cut)
         self.go_on(0.1)
 
     @rule(seconds=st.sampled_from([1.0, 5.0, 12.0, 60.0]))
-    def the_store_is_away(self, seconds):
+    def the_store_is_away(self, seconds: float) -> None:
         for replica in self.replicas:
             replica.hinder_wire(0.0, is_cut=True)
         self.go_on(seconds)
@@ -400,11 +416,11 @@ class Replicas(RuleBasedStateMachine):
         self.go_on(0.1)
 
     @rule(index=st.integers(0, 2), speed=st.sampled_from(SPEEDS))
-    def a_registry_is_killed_and_started(self, index, speed):
+    def a_registry_is_killed_and_started(self, index: int, speed: float) -> None:
         old = self.replicas[index]
         old.kill()
 
-        async def open_one():
+        async def open_one() -> None:
             self.replicas[index] = Replica(self, speed, 0.0)
 
         self.loop.run_until_complete(open_one())
@@ -415,12 +431,12 @@ class Replicas(RuleBasedStateMachine):
 
     @precondition(lambda self: len([job for job in self.jobs if not job.is_dead]) < 4)
     @rule(index=st.integers(0, 2), speed=st.sampled_from(SPEEDS), policy=st.sampled_from(["refuse", "wait"]))
-    def a_rival_comes(self, index, speed, policy):
+    def a_rival_comes(self, index: int, speed: float, policy: str) -> None:
         self.start(self.replicas[index], speed, ConflictPolicy(policy))
         self.go_on(0.1)
 
     @rule(which=st.integers(0, 100), seconds=st.sampled_from([2.0, 5.0, 20.0]))
-    def a_job_stands_still(self, which, seconds):
+    def a_job_stands_still(self, which: int, seconds: float) -> None:
         job = self.jobs[which % len(self.jobs)]
         if not job.is_dead:
             job.pause()
@@ -429,25 +445,25 @@ class Replicas(RuleBasedStateMachine):
             self.go_on(0.1)
 
     @rule(which=st.integers(0, 100))
-    def a_job_is_killed(self, which):
+    def a_job_is_killed(self, which: int) -> None:
         self.jobs[which % len(self.jobs)].kill()
         self.go_on(0.1)
 
     @rule(which=st.integers(0, 100))
-    def a_job_leaves(self, which):
+    def a_job_leaves(self, which: int) -> None:
         self.jobs[which % len(self.jobs)].leaving.set()
         self.go_on(0.1)
 
     @rule(which=st.integers(0, 100), index=st.integers(0, 2))
-    def a_job_reaches_another_registry(self, which, index):
+    def a_job_reaches_another_registry(self, which: int, index: int) -> None:
         self.jobs[which % len(self.jobs)].at = self.replicas[index]
         self.go_on(0.1)
 
     @rule(index=st.integers(0, 2))
-    def an_operator_collects_garbage(self, index):
+    def an_operator_collects_garbage(self, index: int) -> None:
         replica = self.replicas[index]
 
-        async def collect():
+        async def collect() -> None:
             try:
                 await self.reach(replica, lambda registry: registry.collect_garbage())
             except RegistrationError:
@@ -458,12 +474,13 @@ class Replicas(RuleBasedStateMachine):
 
     # What must come true in the end.
 
-    def teardown(self):
+    def teardown(self) -> None:
         try:
             if self.replicas and self.has_failed is None:
                 self.all_is_well_again()
         finally:
-            for process in [*self.jobs, *self.replicas]:
+            processes: list[Job | Replica] = [*self.jobs, *self.replicas]
+            for process in processes:
                 process.kill()
             tasks = asyncio.all_tasks(self.loop)
             for task in tasks:
@@ -471,7 +488,7 @@ class Replicas(RuleBasedStateMachine):
             self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self.loop.close()
 
-    def all_is_well_again(self):
+    def all_is_well_again(self) -> None:
         for replica in self.replicas:
             replica.hinder_wire(0.0, is_cut=False)
         self.go_on(25)
@@ -509,12 +526,14 @@ WRONG_CLOCKS = [-120.0, 45.0, -8.0]
 
 @pytest.mark.parametrize("wrong_by", WRONG_CLOCKS)
 @pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
-async def test_a_replica_with_a_wrong_clock_ends_nothing_that_lives_and_all_that_is_dead(open_store, kind, wrong_by):
+async def test_a_replica_with_a_wrong_clock_ends_nothing_that_lives_and_all_that_is_dead(
+    open_store: OpenStore, kind: str, wrong_by: float
+) -> None:
     """Among three on one table: leases that are kept through others stay, rivals stay out, the dead go."""
     kinesis, clock, time_of_day = FakeKinesis(), ManualClock(0.0), ManualClock()
 
-    def open_replica(wrong_by):
-        def now():
+    def open_replica(wrong_by: float) -> LocalConsumerRegistry:
+        def now() -> float:
             return time_of_day() + clock() + wrong_by
 
         return LocalConsumerRegistry(
@@ -530,12 +549,12 @@ async def test_a_replica_with_a_wrong_clock_ends_nothing_that_lives_and_all_that
 
     replicas = [open_replica(0.0), open_replica(wrong_by), open_replica(0.0)]
 
-    def request_for(job_id, consumer_name, **options):
+    def request_for(job_id: str, consumer_name: str, **options: Any) -> AcquireRequest:
         return AcquireRequest(stream_name="flights", consumer_name=consumer_name, job_id=job_id, **options)
 
     leases = [await replicas[number].acquire(request_for(f"job-{number}", f"live-{number}")) for number in range(3)]
 
-    async def time_passes(seconds, *, are_kept):
+    async def time_passes(seconds: int, *, are_kept: bool) -> None:
         for _ in range(seconds):
             clock.advance(1)
             for replica, lease in zip(replicas, leases, strict=True):

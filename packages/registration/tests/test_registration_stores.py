@@ -7,10 +7,13 @@ import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from registry_homes import OpenStore, known
 
-from penstock.registration import ConsumerRecord, Holding, RegistrationPhase, Renewal, SqliteLeaseStore
+from penstock.registration import ConsumerRecord, Holding, LeaseStore, RegistrationPhase, Renewal, SqliteLeaseStore
 from penstock.registration._lease import rules
 from penstock.registration._stores.sqlite_file import SqliteFile
 from penstock.registration.errors import LeaseStoreError
@@ -20,22 +23,28 @@ HOLDING = Holding(
 )
 
 
-def new_record(stream_arn="flights", consumer_name="delays", **fields):
+def new_record(stream_arn: str = "flights", consumer_name: str = "delays", **fields: Any) -> ConsumerRecord:
     return ConsumerRecord(stream_arn=stream_arn, consumer_name=consumer_name, created_at=1.0, **fields)
 
 
-def renewal(stream_arn="flights", consumer_name="delays", job_id="job", fencing_token=7, at=20.0):
+def renewal(
+    stream_arn: str = "flights",
+    consumer_name: str = "delays",
+    job_id: str = "job",
+    fencing_token: int = 7,
+    at: float = 20.0,
+) -> Renewal:
     return Renewal(
         stream_arn=stream_arn, consumer_name=consumer_name, job_id=job_id, fencing_token=fencing_token, at=at
     )
 
 
 @pytest.fixture(params=["memory", "sqlite", "dynamodb"])
-async def store(request, open_store):
+async def store(request: pytest.FixtureRequest, open_store: OpenStore) -> LeaseStore:
     return open_store(request.param)
 
 
-async def test_what_was_never_written_is_none(store):
+async def test_what_was_never_written_is_none(store: LeaseStore) -> None:
     """A consumer that nobody asked for has no record."""
     assert await store.get("flights", "delays") is None
     assert await store.list() == []
@@ -55,95 +64,97 @@ async def test_what_was_never_written_is_none(store):
         },
     ],
 )
-async def test_every_field_comes_back_as_written(store, fields):
+async def test_every_field_comes_back_as_written(store: LeaseStore, fields: dict[str, Any]) -> None:
     """With the version counted up."""
     record = new_record(**fields)
     assert await store.write([record]) == [True]
     assert await store.get("flights", "delays") == replace(record, version=1)
 
 
-async def test_a_write_with_an_old_version_is_refused(store):
+async def test_a_write_with_an_old_version_is_refused(store: LeaseStore) -> None:
     """Whoever read before another's write must read again."""
     await store.write([new_record(fencing_token=1)])
-    read = await store.get("flights", "delays")
+    read = known(await store.get("flights", "delays"))
     assert await store.write([replace(read, fencing_token=2)]) == [True]
     assert await store.write([replace(read, fencing_token=3)]) == [False]
     assert await store.write([new_record(fencing_token=4)]) == [False]
-    assert (await store.get("flights", "delays")).fencing_token == 2
+    assert known(await store.get("flights", "delays")).fencing_token == 2
 
 
-async def test_a_write_of_a_version_that_was_never_stored_is_refused(store):
+async def test_a_write_of_a_version_that_was_never_stored_is_refused(store: LeaseStore) -> None:
     """A record is not conjured up by an update."""
     assert await store.write([new_record(version=3)]) == [False]
     assert await store.list() == []
 
 
-async def test_records_of_one_write_stand_each_for_itself(store):
+async def test_records_of_one_write_stand_each_for_itself(store: LeaseStore) -> None:
     """A late one holds up none of the others."""
     await store.write([new_record(consumer_name="b")])
     answers = await store.write([new_record(consumer_name=name) for name in "abc"])
     assert answers == [True, False, True]
 
 
-async def test_a_renewal_prolongs_the_newest_lease(store):
+async def test_a_renewal_prolongs_the_newest_lease(store: LeaseStore) -> None:
     """From the moment that it names, by the lease's own time to live; whoever read before must read again."""
     await store.write([new_record(fencing_token=7, holding=HOLDING)])
-    read = await store.get("flights", "delays")
+    read = known(await store.get("flights", "delays"))
     assert await store.renew([renewal(at=20.5)]) == [30.0]
-    renewed = await store.get("flights", "delays")
+    renewed = known(await store.get("flights", "delays"))
     assert renewed == replace(read, version=2, holding=replace(HOLDING, renewed_at=20.5))
-    assert renewed.holding == rules.renew(read, job_id="job", fencing_token=7, now=20.5).holding
+    assert renewed.holding == known(rules.renew(read, job_id="job", fencing_token=7, now=20.5)).holding
     assert await store.write([replace(read, fencing_token=8)]) == [False]
 
 
 @pytest.mark.parametrize("stranger", [{"job_id": "other"}, {"fencing_token": 6}, {"consumer_name": "unheard-of"}])
-async def test_a_renewal_of_a_lease_that_is_not_the_newest_changes_nothing(store, stranger):
+async def test_a_renewal_of_a_lease_that_is_not_the_newest_changes_nothing(
+    store: LeaseStore, stranger: dict[str, Any]
+) -> None:
     """And says so, beside the answer to one that is."""
     await store.write([new_record(fencing_token=7, holding=HOLDING)])
     assert await store.renew([renewal(**stranger), renewal()]) == [None, 30.0]
     assert await store.renew([renewal(**stranger)]) == [None]
-    assert (await store.get("flights", "delays")).version == 2
+    assert known(await store.get("flights", "delays")).version == 2
 
 
-async def test_a_lease_that_was_given_back_is_not_renewed(store):
+async def test_a_lease_that_was_given_back_is_not_renewed(store: LeaseStore) -> None:
     """Nobody holds it."""
     await store.write([new_record(fencing_token=7, idle_since=3.0)])
     assert await store.renew([renewal()]) == [None]
 
 
-async def test_list_is_ordered(store):
+async def test_list_is_ordered(store: LeaseStore) -> None:
     """By stream, then consumer name."""
     keys = [("b", "y"), ("a", "z"), ("b", "x"), ("a", "a")]
     await store.write([new_record(*key) for key in keys])
     assert [record.key for record in await store.list()] == sorted(keys)
 
 
-async def test_of_writers_at_once_one_wins(store):
+async def test_of_writers_at_once_one_wins(store: LeaseStore) -> None:
     """No update is lost: the counter ends where the sum of all increments is."""
 
-    async def increment():
+    async def increment() -> None:
         while True:
             read = await store.get("flights", "delays") or new_record()
             if (await store.write([replace(read, fencing_token=read.fencing_token + 1)]))[0]:
                 return
 
     await asyncio.gather(*(increment() for _ in range(20)))
-    assert (await store.get("flights", "delays")).fencing_token == 20
+    assert known(await store.get("flights", "delays")).fencing_token == 20
 
 
-async def test_sqlite_keeps_namespaces_apart(tmp_path):
+async def test_sqlite_keeps_namespaces_apart(tmp_path: Path) -> None:
     """Registries of different endpoints share a file without seeing each other."""
     one = SqliteLeaseStore(tmp_path / "leases.db", namespace="https://one")
     other = SqliteLeaseStore(tmp_path / "leases.db", namespace="https://other")
     await one.write([new_record(fencing_token=5)])
     assert await other.list() == []
     assert await other.write([new_record(fencing_token=1)]) == [True]
-    assert (await one.get("flights", "delays")).fencing_token == 5
+    assert known(await one.get("flights", "delays")).fencing_token == 5
     await one.close()
     await other.close()
 
 
-async def test_sqlite_says_what_it_cannot_open(tmp_path):
+async def test_sqlite_says_what_it_cannot_open(tmp_path: Path) -> None:
     """A file that is no database is an error of this package, which names it."""
     path = tmp_path / "leases.db"
     path.write_bytes(b"not a database" * 100)
@@ -154,7 +165,7 @@ async def test_sqlite_says_what_it_cannot_open(tmp_path):
     await store.close()
 
 
-async def test_sqlite_leaves_files_of_a_newer_release_alone(tmp_path):
+async def test_sqlite_leaves_files_of_a_newer_release_alone(tmp_path: Path) -> None:
     """A schema that is not known is neither read nor changed."""
     path = tmp_path / "leases.db"
     with sqlite3.connect(path) as connection:
@@ -175,7 +186,7 @@ async def main(path, count):
     store = SqliteLeaseStore(path)
     done = 0
     while done < count:
-        read = await store.get("flights", "delays")
+        read = known(await store.get("flights", "delays"))
         read = read or ConsumerRecord(stream_arn="flights", consumer_name="delays", created_at=1.0)
         if (await store.write([replace(read, fencing_token=read.fencing_token + 1)]))[0]:
             done += 1
@@ -186,13 +197,13 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
-def increments(path, count):
+def increments(path: Path, count: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", _INCREMENT, str(path), str(count)], stdout=subprocess.PIPE, text=True
     )
 
 
-def test_no_update_is_lost_between_processes(tmp_path):
+def test_no_update_is_lost_between_processes(tmp_path: Path) -> None:
     """Four processes on one new file: all tokens that they were given differ, and none is missing."""
     path = tmp_path / "leases.db"
     children = [increments(path, 25) for _ in range(4)]
@@ -201,22 +212,23 @@ def test_no_update_is_lost_between_processes(tmp_path):
     assert sorted(given) == list(range(1, 101))
 
 
-async def test_what_was_answered_survives_kill_9(tmp_path):
+async def test_what_was_answered_survives_kill_9(tmp_path: Path) -> None:
     """A process that is killed while it writes leaves a file that others read, with all that it was told is in it."""
     path = tmp_path / "leases.db"
     child = increments(path, 1_000_000)
+    assert child.stdout is not None
     told = [int(child.stdout.readline()) for _ in range(50)]
     os.kill(child.pid, signal.SIGKILL)
     rest, _ = child.communicate()
     told += [int(line) for line in rest.splitlines(keepends=True) if line.endswith("\n")]
     store = SqliteLeaseStore(path)
-    record = await store.get("flights", "delays")
+    record = known(await store.get("flights", "delays"))
     assert told[-1] <= record.fencing_token <= told[-1] + 1
     assert await store.write([replace(record, fencing_token=record.fencing_token + 1)]) == [True]
     await store.close()
 
 
-async def test_sqlite_files_may_be_opened_for_the_first_time_by_many_at_once(tmp_path):
+async def test_sqlite_files_may_be_opened_for_the_first_time_by_many_at_once(tmp_path: Path) -> None:
     """Nobody is told that the file is locked while another one sets it up."""
     for attempt in range(10):
         stores = [SqliteLeaseStore(tmp_path / f"{attempt}.db") for _ in range(8)]
@@ -224,19 +236,19 @@ async def test_sqlite_files_may_be_opened_for_the_first_time_by_many_at_once(tmp
         await asyncio.gather(*(store.close() for store in stores))
 
 
-async def test_sqlite_puts_what_arrives_together_into_one_transaction(tmp_path):
+async def test_sqlite_puts_what_arrives_together_into_one_transaction(tmp_path: Path) -> None:
     """A thousand heartbeats cost a handful of writes to the disk."""
     store = SqliteLeaseStore(tmp_path / "leases.db")
     await store.write([new_record(consumer_name=f"c{number}", holding=HOLDING) for number in range(1000)])
-    statements = []
-    store._file._connection.set_trace_callback(statements.append)
+    statements: list[str] = []
+    known(store._file._connection).set_trace_callback(statements.append)
     answers = await asyncio.gather(*(store.renew([renewal(consumer_name=f"c{number}")]) for number in range(1000)))
     assert answers == [[30.0]] * 1000
     assert statements.count("COMMIT") <= 3
     await store.close()
 
 
-async def test_sqlite_lets_a_call_that_cannot_be_carried_out_fail_alone(tmp_path):
+async def test_sqlite_lets_a_call_that_cannot_be_carried_out_fail_alone(tmp_path: Path) -> None:
     """What arrived with it is written."""
     store = SqliteLeaseStore(tmp_path / "leases.db")
     outcomes = await asyncio.gather(
@@ -251,7 +263,7 @@ async def test_sqlite_lets_a_call_that_cannot_be_carried_out_fail_alone(tmp_path
     await store.close()
 
 
-async def test_sqlite_goes_on_with_another_connection_when_one_is_of_no_use(tmp_path):
+async def test_sqlite_goes_on_with_another_connection_when_one_is_of_no_use(tmp_path: Path) -> None:
     """Such as after an error of the disk, where not even a roll-back succeeds: later calls do not wait."""
     file = SqliteFile(tmp_path / "leases.db")
     async with asyncio.timeout(10):

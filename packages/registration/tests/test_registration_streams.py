@@ -2,15 +2,19 @@
 
 import asyncio
 import sqlite3
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from registry_homes import Home, known
 
 from penstock.registration import (
     AcquireRequest,
     ConsumerRecord,
     DynamoDbLeaseStore,
     Holding,
+    LeaseStore,
     LocalConsumerRegistry,
     RegistrationPhase,
     SqliteLeaseStore,
@@ -25,17 +29,21 @@ ENDPOINT = "https://kinesis.eu-west-1.amazonaws.com"
 FIRST_RELEASE = Path(__file__).parent / "data" / "leases_schema_1.sql"
 
 
-def open_registry(store, kinesis, clock=None, **options):
+def open_registry(
+    store: LeaseStore, kinesis: FakeKinesis, clock: ManualClock | None = None, **options: Any
+) -> LocalConsumerRegistry:
     clock = clock or ManualClock()
     registrar = StreamConsumerRegistrar(kinesis, sleep=clock.sleep, clock=clock)
     return LocalConsumerRegistry(registrar, store, clock=clock, wall_clock=clock, sleep=clock.sleep, **options)
 
 
-def request_for(stream_name="flights", job_id="job", consumer_name="delays", **options):
+def request_for(
+    stream_name: str = "flights", job_id: str = "job", consumer_name: str = "delays", **options: Any
+) -> AcquireRequest:
     return AcquireRequest(stream_name=stream_name, consumer_name=consumer_name, job_id=job_id, **options)
 
 
-async def test_a_stream_by_name_and_by_arn_is_one_stream(home):
+async def test_a_stream_by_name_and_by_arn_is_one_stream(home: Home) -> None:
     """One lease, one holder at a time; the first to leave by either does not take the other's consumer along."""
     await home.acquire("by-name")
     await home.watch(1)
@@ -53,7 +61,7 @@ async def test_a_stream_by_name_and_by_arn_is_one_stream(home):
 
 
 @pytest.mark.parametrize("other", [{"account_id": "999999999999"}, {"region": "us-east-1"}])
-async def test_streams_of_one_name_elsewhere_are_others(other):
+async def test_streams_of_one_name_elsewhere_are_others(other: dict[str, Any]) -> None:
     """Another account, or region: nobody is refused, and each consumer is deregistered where it is."""
     store, here, there = InMemoryLeaseStore(), FakeKinesis(), FakeKinesis(**other)
     one, two = open_registry(store, here), open_registry(store, there)
@@ -63,13 +71,13 @@ async def test_streams_of_one_name_elsewhere_are_others(other):
     assert {each.stream_arn for each in await one.list_consumers("flights")} == {first.stream_arn, second.stream_arn}
     with pytest.raises(InvalidRequestError, match=f"{second.stream_arn}.*give its ARN"):
         await one.force_release("flights", "delays")
-    assert (await two.force_release(second.stream_arn, "delays")).job_id == "second"
+    assert known(await two.force_release(second.stream_arn, "delays")).job_id == "second"
     assert (here.names(), there.names()) == ({"delays"}, set())
     assert await one.release(first) is True
     assert here.names() == set()
 
 
-async def test_many_requests_by_name_ask_for_the_arn_once(home):
+async def test_many_requests_by_name_ask_for_the_arn_once(home: Home) -> None:
     """DescribeStreamSummary is limited per account."""
     await asyncio.gather(*(home.acquire() for _ in range(100)))
     assert home.kinesis.calls.count("describe_stream_summary") == 1
@@ -85,14 +93,14 @@ async def test_many_requests_by_name_ask_for_the_arn_once(home):
         ({"strategy": "none", "consumer_arn": f"{WEATHER}/consumer/delays:1"}, "consumer_arn"),
     ],
 )
-def test_names_and_arns_that_contradict_each_other_are_refused(options, field):
+def test_names_and_arns_that_contradict_each_other_are_refused(options: Any, field: str) -> None:
     """Before anything is leased on a stream that is not meant."""
     with pytest.raises(InvalidRequestError) as raised:
         request_for(**{"stream_name": "flights", **options})
     assert raised.value.field == field
 
 
-async def test_a_lease_without_its_arn_is_that_of_the_name(home):
+async def test_a_lease_without_its_arn_is_that_of_the_name(home: Home) -> None:
     """As callers of the first release send it."""
     lease = await home.acquire()
     message = {name: getattr(lease, name) for name in type(lease).__dataclass_fields__ if name != "stream_arn"}
@@ -103,7 +111,7 @@ async def test_a_lease_without_its_arn_is_that_of_the_name(home):
 
 
 @pytest.fixture
-def first_release(tmp_path):
+def first_release(tmp_path: Path) -> Path:
     """A file as the first release wrote it."""
     path = tmp_path / "registry.db"
     with sqlite3.connect(path) as connection:
@@ -113,13 +121,15 @@ def first_release(tmp_path):
 
 
 @pytest.fixture(params=["sqlite", "dynamodb"])
-async def old_store(request, first_release, dynamodb_table):
+async def old_store(
+    request: pytest.FixtureRequest, first_release: Path, dynamodb_table: str
+) -> AsyncIterator[LeaseStore]:
     """The records of the first release, in either store."""
     old = SqliteLeaseStore(first_release, namespace=ENDPOINT, read_only=True)
     records = await old.list()
     await old.close()
     if request.param == "sqlite":
-        store = SqliteLeaseStore(first_release, namespace=ENDPOINT)
+        store: LeaseStore = SqliteLeaseStore(first_release, namespace=ENDPOINT)
     else:
         clients = DynamoDbClients(request.getfixturevalue("dynamodb"))
         store = DynamoDbLeaseStore(clients, dynamodb_table, namespace=ENDPOINT)
@@ -130,7 +140,7 @@ async def old_store(request, first_release, dynamodb_table):
     await store.close()
 
 
-async def put_as_of_the_first_release(clients, table, record):
+async def put_as_of_the_first_release(clients: DynamoDbClients, table: str, record: ConsumerRecord) -> None:
     """Item by item, as its code wrote them: with names for streams, and without what came later."""
     item = {
         "stream": {"S": f"{record.stream_arn} {ENDPOINT}"},
@@ -160,7 +170,7 @@ async def put_as_of_the_first_release(clients, table, record):
         await client.call("put_item", TableName=table, Item=item)
 
 
-def kinesis_of_then():
+def kinesis_of_then() -> FakeKinesis:
     """What Kinesis had when the first release wrote its store: the stream `gone` is gone since."""
     kinesis = FakeKinesis(streams=("flights", "weather"))
     for stream, name in (("flights", "delays"), ("flights", "idle"), ("weather", "by-hand"), ("weather", "by-arn")):
@@ -169,7 +179,7 @@ def kinesis_of_then():
     return kinesis
 
 
-async def test_a_store_of_the_first_release_is_taken_over(old_store):
+async def test_a_store_of_the_first_release_is_taken_over(old_store: LeaseStore) -> None:
     """Holders keep their leases, by name and by ARN; what was ours is ours; tokens go on."""
     kinesis, clock = kinesis_of_then(), ManualClock()
     registry = open_registry(old_store, kinesis, clock)
@@ -177,11 +187,12 @@ async def test_a_store_of_the_first_release_is_taken_over(old_store):
     await registry.reconcile()
     records = {record.key: record for record in await old_store.list() if not record.is_by_name}
     delays = records[STREAM, "delays"]
+    assert delays.holding is not None
     assert (delays.holding.job_id, delays.holding.fencing_token) == (held.job_id, held.fencing_token)
     assert (delays.consumer_arn, delays.registration_is_ours) == (f"{STREAM}/consumer/delays:1700000001", True)
     assert records[STREAM, "idle"].registration_is_ours
     assert not records[WEATHER, "by-hand"].registration_is_ours
-    assert records[WEATHER, "by-arn"].holding.job_id == "arn-job"
+    assert known(records[WEATHER, "by-arn"].holding).job_id == "arn-job"
     # Begun by a registry that was killed: Kinesis has it under the stream of this name.
     assert (records[STREAM, "begun"].phase, records[STREAM, "begun"].registration_is_ours) == ("registered", True)
     again = await registry.acquire(request_for(job_id="delays-prod"))
@@ -189,7 +200,9 @@ async def test_a_store_of_the_first_release_is_taken_over(old_store):
     assert (await registry.acquire(request_for("weather", "new", "ended"))).fencing_token == 3
 
 
-async def test_what_is_left_under_a_name_is_neither_listed_nor_ended(old_store, caplog):
+async def test_what_is_left_under_a_name_is_neither_listed_nor_ended(
+    old_store: LeaseStore, caplog: pytest.LogCaptureFixture
+) -> None:
     """The stream is gone: a warning, once; made again, it begins above the token of before."""
     kinesis, clock = kinesis_of_then(), ManualClock()
     registry = open_registry(old_store, kinesis, clock)
@@ -204,7 +217,7 @@ async def test_what_is_left_under_a_name_is_neither_listed_nor_ended(old_store, 
     assert (await registry.acquire(request_for("gone", "new", "begun"))).fencing_token == 2
 
 
-async def test_a_name_of_the_first_release_gives_each_account_its_floor(old_store):
+async def test_a_name_of_the_first_release_gives_each_account_its_floor(old_store: LeaseStore) -> None:
     """Which account a token without an ARN was of is not known: it is given again in none."""
     for account in ("123456789012", "999999999999"):
         kinesis = FakeKinesis(streams=("weather",), account_id=account)
@@ -213,14 +226,16 @@ async def test_a_name_of_the_first_release_gives_each_account_its_floor(old_stor
 
 
 @pytest.mark.parametrize("kills_after", [1, 2, 3, 4, 5])
-async def test_taking_over_may_be_killed_at_any_moment_and_repeated(old_store, kills_after, monkeypatch):
+async def test_taking_over_may_be_killed_at_any_moment_and_repeated(
+    old_store: LeaseStore, kills_after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is lost, nothing is doubled."""
     kinesis, write, written = kinesis_of_then(), old_store.write, []
 
     class Killed(BaseException):
         pass
 
-    async def write_and_die(records):
+    async def write_and_die(records: Sequence[ConsumerRecord]) -> list[bool]:
         answer = await write(records)
         written.append(records)
         if len(written) == kills_after:
@@ -244,19 +259,19 @@ async def test_taking_over_may_be_killed_at_any_moment_and_repeated(old_store, k
     assert [one.stream_arn for one in found if one.is_by_name] == ["gone"]
 
 
-async def test_a_file_of_the_first_release_may_be_looked_at_without_being_changed(first_release):
+async def test_a_file_of_the_first_release_may_be_looked_at_without_being_changed(first_release: Path) -> None:
     """As by `penstock-registry ls --registry-store`."""
-    before = first_release.read_bytes()
+    before = await asyncio.to_thread(first_release.read_bytes)
     store = SqliteLeaseStore(first_release, namespace=ENDPOINT, read_only=True)
     registry = open_registry(store, FakeKinesis(), ManualClock(1_750_000_010.0))
     found = {(one.stream_arn, one.consumer_name): one for one in await registry.list_consumers()}
-    assert found[STREAM, "delays"].lease.job_id == "delays-prod"
+    assert known(found[STREAM, "delays"].lease).job_id == "delays-prod"
     assert found[STREAM, "idle"].lease is None
     await registry.close()
-    assert first_release.read_bytes() == before
+    assert await asyncio.to_thread(first_release.read_bytes) == before
 
 
-async def test_the_first_release_does_not_open_a_file_that_was_taken_over(first_release):
+async def test_the_first_release_does_not_open_a_file_that_was_taken_over(first_release: Path) -> None:
     """It would lease by name what is leased by ARN now."""
     store = SqliteLeaseStore(first_release, namespace=ENDPOINT)
     await store.list()

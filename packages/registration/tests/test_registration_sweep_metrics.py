@@ -1,13 +1,15 @@
 """What a sweep tells of its consumers."""
 
+from typing import Any
+
 from penstock.registration import ConsumerRecord, RegistrationPhase
 from penstock.registration._lease.watch import Watch
 from penstock.registration._local.metrics import SweepMetrics
 
 
-def test_only_what_is_ours_is_an_orphan_that_costs():
+def test_only_what_is_ours_is_an_orphan_that_costs() -> None:
     """A consumer that somebody else registered, and that no job holds any more, is none of ours."""
-    idle = {
+    idle: dict[str, Any] = {
         "stream_arn": "arn:aws:kinesis:eu-west-1:123456789012:stream/flights",
         "created_at": 0.0,
         "idle_since": 0.0,

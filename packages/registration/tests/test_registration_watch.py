@@ -3,26 +3,26 @@
 from dataclasses import replace
 
 from penstock.registration import ConsumerRecord, Holding
-from penstock.registration._lease.watch import Standing, Watch
+from penstock.registration._lease.watch import Sight, Standing, Watch
 
 HOLDING = Holding(job_id="job", fencing_token=1, acquired_at=0.0, renewed_at=0.0, time_to_live_seconds=30.0)
 RECORD = ConsumerRecord(stream_arn="arn:any", consumer_name="any", created_at=0.0, version=5, holding=HOLDING)
 
 
-def look(watch, at, record=RECORD, *, answered_at=None):
+def look(watch: Watch, at: float, record: ConsumerRecord = RECORD, *, answered_at: float | None = None) -> float:
     now = at if answered_at is None else answered_at
     gap = watch.heard(at, now)
     watch.saw(record, at, now)
     return gap
 
 
-def looks(watch, begin, end, record=RECORD):
+def looks(watch: Watch, begin: int, end: int, record: ConsumerRecord = RECORD) -> Sight:
     for at in range(begin, end + 1, 5):
         look(watch, float(at), record)
     return watch.sight(record)
 
 
-def test_a_lease_is_over_when_it_was_seen_unchanged_for_its_life_and_the_grace_period():
+def test_a_lease_is_over_when_it_was_seen_unchanged_for_its_life_and_the_grace_period() -> None:
     """Counted from the first look: what was before it is not known."""
     watch = Watch(10.0)
     assert looks(watch, 100, 135).standing is Standing.UNPROVED
@@ -30,7 +30,7 @@ def test_a_lease_is_over_when_it_was_seen_unchanged_for_its_life_and_the_grace_p
     assert looks(watch, 140, 140).standing is Standing.OVER
 
 
-def test_a_lease_that_moves_lives():
+def test_a_lease_that_moves_lives() -> None:
     """Whoever moved it, and whatever its times say: from then on it has its whole life."""
     watch = Watch(10.0)
     looks(watch, 100, 135)
@@ -38,7 +38,7 @@ def test_a_lease_that_moves_lives():
     assert (sight.standing, sight.remaining_seconds) == (Standing.LIVE, 40.0)
 
 
-def test_a_registry_that_was_away_begins_again():
+def test_a_registry_that_was_away_begins_again() -> None:
     """A pause, a suspended machine, or a store that did not answer: the holder could not be heard."""
     watch = Watch(10.0)
     looks(watch, 100, 130)
@@ -48,7 +48,7 @@ def test_a_registry_that_was_away_begins_again():
     assert looks(watch, 185, 185).standing is Standing.OVER
 
 
-def test_a_short_absence_costs_a_holder_one_heartbeat_at_most():
+def test_a_short_absence_costs_a_holder_one_heartbeat_at_most() -> None:
     """Three come in a life: nothing begins again."""
     watch = Watch(10.0)
     looks(watch, 100, 130)
@@ -56,7 +56,7 @@ def test_a_short_absence_costs_a_holder_one_heartbeat_at_most():
     assert watch.sight(RECORD).standing is Standing.OVER
 
 
-def test_an_answer_that_comes_late_tells_what_was_when_it_was_asked_for():
+def test_an_answer_that_comes_late_tells_what_was_when_it_was_asked_for() -> None:
     """Neither does the first one prove anything about the time of its way, nor the last."""
     watch = Watch(0.0)
     look(watch, 100.0, answered_at=105.0)
@@ -67,7 +67,7 @@ def test_an_answer_that_comes_late_tells_what_was_when_it_was_asked_for():
     assert watch.sight(RECORD).standing is Standing.OVER
 
 
-def test_an_answer_that_was_overtaken_changes_nothing():
+def test_an_answer_that_was_overtaken_changes_nothing() -> None:
     """The record that it tells of was replaced since; so nothing is known of that one."""
     watch = Watch(0.0)
     newer = replace(RECORD, version=6)
@@ -77,7 +77,7 @@ def test_an_answer_that_was_overtaken_changes_nothing():
     assert watch.sight(RECORD).remaining_seconds == 30.0
 
 
-def test_a_sign_of_life_from_before_an_absence_is_old():
+def test_a_sign_of_life_from_before_an_absence_is_old() -> None:
     """Nobody is refused for its sake."""
     watch = Watch(0.0)
     look(watch, 100.0)
@@ -88,7 +88,7 @@ def test_a_sign_of_life_from_before_an_absence_is_old():
     assert watch.sight(newer).standing is Standing.UNPROVED
 
 
-def test_a_consumer_that_was_given_back_has_its_grace_period_from_the_first_look():
+def test_a_consumer_that_was_given_back_has_its_grace_period_from_the_first_look() -> None:
     """By this registry's clock; without one it is due at once."""
     idle = replace(RECORD, holding=None, idle_since=-1e9)
     watch, hasty = Watch(10.0), Watch(0.0)
@@ -100,7 +100,7 @@ def test_a_consumer_that_was_given_back_has_its_grace_period_from_the_first_look
     assert watch.is_due(idle)
 
 
-def test_between_looks_the_store_is_asked_often_enough():
+def test_between_looks_the_store_is_asked_often_enough() -> None:
     """For the shortest life that is watched."""
     watch = Watch(0.0)
     assert watch.step_seconds == 5.0

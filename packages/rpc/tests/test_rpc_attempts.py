@@ -2,6 +2,8 @@
 
 import asyncio
 import ipaddress
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -19,7 +21,7 @@ class Clock:
         return self.now
 
 
-def test_ten_wrong_tokens_cost_nothing_and_more_cost_time():
+def test_ten_wrong_tokens_cost_nothing_and_more_cost_time() -> None:
     """A typing error is answered at once; nobody is shut out by them."""
     attempts = Attempts(clock=Clock())
     assert [attempts.wrong(GUESSER) for _ in range(10)] == [0.0] * 10
@@ -31,7 +33,7 @@ def test_ten_wrong_tokens_cost_nothing_and_more_cost_time():
 
 
 @pytest.mark.parametrize("at_once", [1, 100])
-def test_four_tokens_a_second_are_looked_at_however_many_come(at_once):
+def test_four_tokens_a_second_are_looked_at_however_many_come(at_once: int) -> None:
     """One after the other, and as many at a time as one likes, without waiting for the answers."""
     clock = Clock()
     attempts, looked_at = Attempts(clock=clock), 0
@@ -45,7 +47,7 @@ def test_four_tokens_a_second_are_looked_at_however_many_come(at_once):
     assert 400 <= looked_at <= 441
 
 
-def test_those_who_were_right_before_get_in_while_another_of_their_address_guesses():
+def test_those_who_were_right_before_get_in_while_another_of_their_address_guesses() -> None:
     """As behind a proxy; and when it ends, everybody does within ten seconds."""
     clock = Clock()
     attempts = Attempts(clock=clock)
@@ -59,7 +61,7 @@ def test_those_who_were_right_before_get_in_while_another_of_their_address_guess
     assert attempts.may_try(GUESSER, "also right, but new")
 
 
-def test_addresses_of_one_network_of_ipv6_count_as_one():
+def test_addresses_of_one_network_of_ipv6_count_as_one() -> None:
     """Who has one of them has the others."""
     attempts = Attempts(clock=Clock())
     for number in range(40):
@@ -84,14 +86,14 @@ def test_addresses_of_one_network_of_ipv6_count_as_one():
         ("10.0.0.1", "made:up:here", "made:up:here"),
     ],
 )
-def test_only_trusted_proxies_say_where_a_call_comes_from(peer, forwarded, address):
+def test_only_trusted_proxies_say_where_a_call_comes_from(peer: str, forwarded: str, address: str) -> None:
     """The last that none of them added is believed: what a caller writes before it is not."""
     attempts = Attempts((ipaddress.ip_network("10.0.0.0/24"),))
     assert attempts.address(peer, forwarded) == address
     assert attempts.wrong(address) == 0
 
 
-def test_a_token_that_can_be_guessed_is_refused(tmp_path):
+def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
     """In a setting, and in a file."""
     with pytest.raises(RpcOptionError, match="fewer than 16 characters"):
         ServerSecurity(token="s3cret")
@@ -102,7 +104,7 @@ def test_a_token_that_can_be_guessed_is_refused(tmp_path):
     assert ServerSettings().trusted_proxies == ()
 
 
-async def test_a_right_guess_is_answered_as_a_wrong_one_after_too_many_of_them(tmp_path):
+async def test_a_right_guess_is_answered_as_a_wrong_one_after_too_many_of_them(tmp_path: Path) -> None:
     """By the server, also by health checks: it would have been found otherwise. Who was in before is answered."""
     (tmp_path / "tokens").write_text("the-token-of-a-friend\nthe-token-not-seen-yet\n")
     settings = ServerSettings(security=ServerSecurity(token_file=tmp_path / "tokens"), drain_seconds=0)
@@ -110,9 +112,12 @@ async def test_a_right_guess_is_answered_as_a_wrong_one_after_too_many_of_them(t
     async with server, grpc.aio.insecure_channel(server.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
 
-        def check(token: str):
+        def check(token: str) -> grpc.aio.UnaryUnaryCall[Any, health_pb2.HealthCheckResponse]:
             sent = [("authorization", f"Bearer {token}")]
-            return health.Check(health_pb2.HealthCheckRequest(), metadata=sent, timeout=30)
+            call: grpc.aio.UnaryUnaryCall[Any, health_pb2.HealthCheckResponse] = health.Check(
+                health_pb2.HealthCheckRequest(), metadata=sent, timeout=30
+            )
+            return call
 
         assert await check("the-token-of-a-friend").code() is grpc.StatusCode.OK
         guesses = [check(f"wrong-token-{number}") for number in range(60)]
@@ -123,5 +128,5 @@ async def test_a_right_guess_is_answered_as_a_wrong_one_after_too_many_of_them(t
                 break
         assert await check("the-token-not-seen-yet").code() is grpc.StatusCode.UNAVAILABLE
         assert await check("the-token-of-a-friend").code() is grpc.StatusCode.OK
-        for guess in guesses:
-            guess.cancel()
+        for one in guesses:
+            one.cancel()

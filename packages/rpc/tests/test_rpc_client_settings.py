@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -35,14 +36,15 @@ class AwayError(Exception):
 
 
 class Servicer(pb_grpc.StageSchedulerServiceServicer):
-    async def GetJob(self, request, context):
+    async def GetJob(self, request: pb.GetJobRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.GetJobResponse:
         raise await abort_with(context, AwayError("Connection refused"), {AwayError: grpc.StatusCode.UNAVAILABLE})
 
 
 def server(security: ServerSecurity | None = None) -> GrpcServer:
+    servicer = Servicer()  # type: ignore[abstract]  # the other calls are not made
     return GrpcServer(
         ServerSettings(security=security or ServerSecurity()),
-        register=[lambda server: pb_grpc.add_StageSchedulerServiceServicer_to_server(Servicer(), server)],
+        register=[lambda server: pb_grpc.add_StageSchedulerServiceServicer_to_server(servicer, server)],
         service_names=[],
     )
 
@@ -64,6 +66,7 @@ async def told(*flags: str, method: str = "ListJobs", **environment: str) -> tup
             wrapped = RuntimeError("as packages wrap it")
             wrapped.__cause__ = error
             failed = failed_call(wrapped)
+    assert failed is not None
     return explain_failure(failed, client, prefix=PREFIX, command="penstock-flights serve")
 
 
@@ -84,7 +87,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def of(files: Path, name: str, **more: Path) -> ServerSecurity:
+def of(files: Path, name: str, **more: Any) -> ServerSecurity:
     return ServerSecurity(certificate_file=files / f"{name}.pem", private_key_file=files / f"{name}.key", **more)
 
 

@@ -3,6 +3,7 @@ import http.server
 import ssl
 import threading
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -15,7 +16,7 @@ from penstock.rpc.health import main
 NAME = "penstock.example.v1.ExampleService"
 
 
-def server(**security: object) -> GrpcServer:
+def server(**security: Any) -> GrpcServer:
     settings = ServerSettings(security=ServerSecurity(**security), drain_seconds=0)
     return GrpcServer(settings, register=[], service_names=[NAME])
 
@@ -27,7 +28,7 @@ def put(folder: Path, name: str, leaf: trustme.LeafCert) -> tuple[Path, Path]:
     return certificate, key
 
 
-async def test_health_is_told_by_an_exit_code_and_a_line(capsys, tmp_path):
+async def test_health_is_told_by_an_exit_code_and_a_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """0 for a server and a service that serve, 1 for a service that it does not know and for a server that is gone."""
     async with server(token="a-secret-of-these-tests") as running:
         endpoint = running.address
@@ -43,7 +44,7 @@ async def test_health_is_told_by_an_exit_code_and_a_line(capsys, tmp_path):
     assert "UNREACHABLE" in capsys.readouterr().out
 
 
-async def test_who_watches_health_learns_how_it_is_and_when_it_ends():
+async def test_who_watches_health_learns_how_it_is_and_when_it_ends() -> None:
     """With the token where one is needed, of the server and of each service; one that is not here is unknown."""
     token = "a-secret-of-these-tests"
     settings = ServerSettings(security=ServerSecurity(token=token), drain_seconds=5)
@@ -67,7 +68,7 @@ async def test_who_watches_health_learns_how_it_is_and_when_it_ends():
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "127.0.0.1", "localhost"])
-async def test_a_service_is_checked_by_its_own_settings(host):
+async def test_a_service_is_checked_by_its_own_settings(host: str) -> None:
     """Its prefix is enough: a service that listens on all addresses is asked on loopback."""
     async with server() as running:
         environment = {"PENSTOCK_X_HOST": host, "PENSTOCK_X_PORT": str(running.port)}
@@ -75,7 +76,7 @@ async def test_a_service_is_checked_by_its_own_settings(host):
 
 
 @pytest.mark.parametrize("name", ["reader.example", "10.1.2.3", "*.internal.example"])
-async def test_a_service_with_tls_is_trusted_for_the_certificate_that_it_was_given(tmp_path, name):
+async def test_a_service_with_tls_is_trusted_for_the_certificate_that_it_was_given(tmp_path: Path, name: str) -> None:
     """Whatever name is in it, and with no authority at hand; a certificate that is not the served one is refused."""
     certificate, key = put(tmp_path, "server", trustme.CA().issue_cert(name))
     other, _ = put(tmp_path, "other", trustme.CA().issue_cert(name))
@@ -87,7 +88,9 @@ async def test_a_service_with_tls_is_trusted_for_the_certificate_that_it_was_giv
         assert await asyncio.to_thread(main, arguments, environment) == 1
 
 
-async def test_mutual_tls_takes_a_certificate_of_the_clients_authority(tmp_path, capsys):
+async def test_mutual_tls_takes_a_certificate_of_the_clients_authority(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One of its own for the check; without, the service's, which need not be of the clients' authority."""
     clients = trustme.CA()
     certificate, key = put(tmp_path, "server", trustme.CA().issue_cert("reader.example"))
@@ -118,7 +121,7 @@ class Page(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_page_is_asked_by_http(tmp_path, tls, capsys):
+def test_a_page_is_asked_by_http(tmp_path: Path, tls: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """In plain text, or by TLS when the service has a certificate; only 200 is healthy."""
     certificate, key = put(tmp_path, "server", trustme.CA().issue_cert("console.example"))
     other, _ = put(tmp_path, "other", trustme.CA().issue_cert("console.example"))
@@ -147,7 +150,7 @@ def test_a_page_is_asked_by_http(tmp_path, tls, capsys):
         ({"PENSTOCK_X_PORT": "1", "PENSTOCK_X_CERTIFICATE_FILE": "/nowhere.pem"}, "cannot read /nowhere.pem"),
     ],
 )
-def test_a_wrong_setting_is_named(environment, words, capsys):
+def test_a_wrong_setting_is_named(environment: dict[str, str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """With code 2, which is not that of a service that is ill."""
     assert main(["--prefix", "PENSTOCK_X"], environment) == 2
     assert words in capsys.readouterr().err
@@ -162,7 +165,7 @@ def test_a_wrong_setting_is_named(environment, words, capsys):
         (["--endpoint", "127.0.0.1:1", "--timeout-seconds", "nan"], "--timeout-seconds: 'nan'"),
     ],
 )
-def test_wrong_usage_is_told_in_one_line(arguments, words, capsys):
+def test_wrong_usage_is_told_in_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Which names the help, as the other commands do."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -184,7 +187,9 @@ def test_wrong_usage_is_told_in_one_line(arguments, words, capsys):
         ["--endpoint", "127.0.0.1:1", "--ca-file", "EMPTY"],
     ],
 )
-def test_an_address_or_a_file_that_is_none_is_a_wrong_setting(arguments, tmp_path, capsys):
+def test_an_address_or_a_file_that_is_none_is_a_wrong_setting(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Code 2 and a sentence, whichever way it asks."""
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     (tmp_path / "empty.pem").write_text("")
@@ -195,7 +200,7 @@ def test_an_address_or_a_file_that_is_none_is_a_wrong_setting(arguments, tmp_pat
     assert said.err.startswith("health: ")
 
 
-def test_tls_is_used_for_a_page_when_it_is_asked_for(capsys):
+def test_tls_is_used_for_a_page_when_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     """With the authorities of the system, when none is named: a page in plain text does not pass for one of TLS."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as page:
         threading.Thread(target=page.serve_forever, daemon=True).start()

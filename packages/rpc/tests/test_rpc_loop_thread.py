@@ -35,7 +35,7 @@ async def give(value: str) -> str:
     return value
 
 
-def test_a_call_returns_or_raises_what_its_coroutine_does():
+def test_a_call_returns_or_raises_what_its_coroutine_does() -> None:
     """Results and errors come as they are, from a daemon thread of the given name."""
 
     async def fail() -> None:
@@ -54,7 +54,7 @@ def test_a_call_returns_or_raises_what_its_coroutine_does():
     assert not thread.is_alive()
 
 
-def test_the_callers_context_goes_along():
+def test_the_callers_context_goes_along() -> None:
     """A span of the caller is the parent of what happens on the loop."""
 
     async def read() -> str:
@@ -68,7 +68,7 @@ def test_the_callers_context_goes_along():
         CALLER.reset(token)
 
 
-def test_a_call_that_takes_too_long_is_cancelled():
+def test_a_call_that_takes_too_long_is_cancelled() -> None:
     """The time-out ends the wait, and the coroutine too."""
     endless = Endless()
     with LoopThread("penstock test") as loop:
@@ -77,7 +77,7 @@ def test_a_call_that_takes_too_long_is_cancelled():
         assert endless.cancelled.wait(WAIT_SECONDS)
 
 
-def test_an_interrupt_cancels_the_call():
+def test_an_interrupt_cancels_the_call() -> None:
     """Ctrl-C in the thread that waits ends what it waits for."""
     endless, waiting, raised = Endless(), threading.get_ident(), threading.Event()
 
@@ -106,9 +106,10 @@ def test_an_interrupt_cancels_the_call():
         signal.signal(signal.SIGINT, previous)
 
 
-def test_closing_ends_calls_in_progress_then_runs_what_is_last():
+def test_closing_ends_calls_in_progress_then_runs_what_is_last() -> None:
     """Whoever waits is told; resources are let go of once nobody uses them; a second close does nothing."""
-    endless, seen = Endless(), []
+    endless = Endless()
+    seen: list[str | bool] = []
     loop = LoopThread("penstock test")
 
     def wait() -> None:
@@ -132,7 +133,7 @@ def test_closing_ends_calls_in_progress_then_runs_what_is_last():
         loop.call(give("a"))
 
 
-def test_a_task_that_does_not_end_does_not_hold_up_closing():
+def test_a_task_that_does_not_end_does_not_hold_up_closing() -> None:
     """What ignores its cancellation is left to die with the process."""
     began = threading.Event()
 
@@ -155,7 +156,7 @@ def test_a_task_that_does_not_end_does_not_hold_up_closing():
     assert not task.done()
 
 
-def test_a_coroutine_of_the_loop_may_not_wait_for_itself():
+def test_a_coroutine_of_the_loop_may_not_wait_for_itself() -> None:
     """It would never end: the error says what to do."""
     with LoopThread("penstock test") as loop:
 
@@ -166,11 +167,11 @@ def test_a_coroutine_of_the_loop_may_not_wait_for_itself():
             loop.call(call_again())
 
 
-def test_an_async_generator_is_iterated_and_closed_on_the_loop():
+def test_an_async_generator_is_iterated_and_closed_on_the_loop() -> None:
     """Leaving the iterator early ends the generator, in its own loop."""
     ended: list[threading.Thread] = []
 
-    async def count():
+    async def count() -> AsyncGenerator[int, None]:
         try:
             for number in range(1000):
                 await asyncio.sleep(0)
@@ -188,7 +189,7 @@ def test_an_async_generator_is_iterated_and_closed_on_the_loop():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_is_told_and_leaves_the_parents_loop_alone():
+def test_a_forked_child_is_told_and_leaves_the_parents_loop_alone() -> None:
     """A child has no such thread: a call says so instead of waiting for ever, and the parent goes on."""
     with LoopThread("penstock test") as loop:
         child = os.fork()
@@ -205,9 +206,10 @@ def test_a_forked_child_is_told_and_leaves_the_parents_loop_alone():
         assert loop.call(give("a")) == "a"
 
 
-def test_closing_lets_go_of_who_waits_for_what_does_not_end():
+def test_closing_lets_go_of_who_waits_for_what_does_not_end() -> None:
     """The coroutine ignores its cancellation; its caller is told all the same."""
-    began, seen = threading.Event(), []
+    began = threading.Event()
+    seen: list[str] = []
 
     async def stubborn() -> None:
         began.set()
@@ -232,7 +234,7 @@ def test_closing_lets_go_of_who_waits_for_what_does_not_end():
     assert seen == ["penstock test"]
 
 
-def test_an_interrupt_of_an_iteration_comes_through_while_its_generator_tidies_up():
+def test_an_interrupt_of_an_iteration_comes_through_while_its_generator_tidies_up() -> None:
     """It is ended once, after the step that was interrupted: there is no error of two that use it."""
     tidied = threading.Event()
 

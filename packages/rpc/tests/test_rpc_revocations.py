@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -89,7 +90,7 @@ class World:
         new.write_bytes(b"".join(lists))
         new.replace(self.crl)
 
-    def server_security(self, **options) -> ServerSecurity:
+    def server_security(self, **options: Any) -> ServerSecurity:
         return ServerSecurity(
             certificate_file=self.folder / "server.pem",
             private_key_file=self.folder / "server.key",
@@ -99,7 +100,10 @@ class World:
         )
 
     def client(self, name: str, token: str | None = None) -> ClientSecurity:
-        own = {"certificate_file": self.folder / f"{name}.pem", "private_key_file": self.folder / f"{name}.key"}
+        own: dict[str, Any] = {
+            "certificate_file": self.folder / f"{name}.pem",
+            "private_key_file": self.folder / f"{name}.key",
+        }
         return ClientSecurity(ca_file=self.ca, token=token, **own)
 
     def chain(self, name: str) -> list[bytes]:
@@ -115,18 +119,20 @@ class Servicer(pb_grpc.StageSchedulerServiceServicer):
     def __init__(self) -> None:
         self.asked = 0
 
-    async def GetJob(self, request, context):
+    async def GetJob(self, request: pb.GetJobRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.GetJobResponse:
         self.asked += 1
         return pb.GetJobResponse()
 
-    async def Watch(self, request, context):
+    async def Watch(
+        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.WatchResponse]:
         yield pb.WatchResponse()
         await asyncio.Event().wait()
 
 
 @asynccontextmanager
-async def serving(security: ServerSecurity, **options) -> AsyncIterator[tuple[GrpcServer, Servicer]]:
-    servicer = Servicer()
+async def serving(security: ServerSecurity, **options: Any) -> AsyncIterator[tuple[GrpcServer, Servicer]]:
+    servicer = Servicer()  # type: ignore[abstract]  # the other calls are not made
     server = GrpcServer(
         ServerSettings(security=security, drain_seconds=0.5, **options),
         register=[lambda server: pb_grpc.add_StageSchedulerServiceServicer_to_server(servicer, server)],
@@ -137,7 +143,7 @@ async def serving(security: ServerSecurity, **options) -> AsyncIterator[tuple[Gr
         yield server, servicer
 
 
-async def answer(call) -> str:
+async def answer(call: Awaitable[object]) -> str:
     try:
         await call
     except grpc.aio.AioRpcError as error:
@@ -161,7 +167,9 @@ async def test_a_revoked_certificate_is_refused_from_the_next_call_on(world: Wor
                     asked = servicer.asked
                     # Were it read, it would be no message of the contract.
                     async with open_aio_channel(server.address, world.client(name, token)) as raw:
-                        garbage = await answer(raw.unary_unary(f"/{NAME}/GetJob")(b"\xff", timeout=DEADLINE))
+                        garbage = await answer(
+                            raw.unary_unary(f"/{NAME}/GetJob", None, None)(b"\xff", timeout=DEADLINE)
+                        )
                     assert garbage.startswith("INVALID_ARGUMENT" if said == "OK" else said)
                     assert servicer.asked == asked
                     check = health_pb2_grpc.HealthStub(channel)
@@ -176,7 +184,7 @@ async def test_a_revoked_certificate_is_refused_from_the_next_call_on(world: Wor
                 )
         finally:
             for channel in channels.values():
-                await channel.close()
+                await channel.close(None)
 
 
 async def test_health_checks_are_answered_as_without_lists(world: World) -> None:

@@ -3,34 +3,39 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
 from penstock.rpc import run_service
 from penstock.rpc._server import run as _run
+from penstock.rpc._server.run import Served
 
 
-class Starting:
+class Starting(AbstractAsyncContextManager[Served]):
     """A service whose store does not answer, and which is told to end meanwhile."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.tidied = False
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Served:
         try:
             os.kill(os.getpid(), self.number)
             async with asyncio.timeout(5):
                 await asyncio.Event().wait()
         finally:
             self.tidied = True
+        raise AssertionError("nobody ended it")
 
     async def __aexit__(self, *_: object) -> None:
         raise AssertionError("it was not entered")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_service_ends_when_it_is_told_to_while_it_starts(number, monkeypatch, capsys):
+def test_a_service_ends_when_it_is_told_to_while_it_starts(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It tidies up, says that it is ready to nobody, and exits with 0."""
     monkeypatch.setattr(_run, "_raise_file_limit", lambda: None)
     starting = Starting(number)
@@ -39,7 +44,7 @@ def test_a_service_ends_when_it_is_told_to_while_it_starts(number, monkeypatch, 
     assert capsys.readouterr().out == ""
 
 
-def test_no_text_of_a_client_begins_a_line_of_the_log():
+def test_no_text_of_a_client_begins_a_line_of_the_log() -> None:
     """Nor does it command the terminal of who reads it; tracebacks stay as they are."""
     script = """
 import logging

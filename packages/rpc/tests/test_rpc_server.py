@@ -2,9 +2,11 @@ import asyncio
 import json
 import socket
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -37,33 +39,38 @@ class JobNotFoundError(Exception):
 
 
 class Servicer(pb_grpc.StageSchedulerServiceServicer):
-    async def GetJob(self, request, context):
+    async def GetJob(self, request: pb.GetJobRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.GetJobResponse:
         if request.job_id == "missing":
             await abort_with(context, JobNotFoundError(request.job_id), {JobNotFoundError: grpc.StatusCode.NOT_FOUND})
         if request.job_id == "defect":
             raise FileNotFoundError("/srv/kept-here")
-        metadata = dict(context.invocation_metadata())
-        return pb.GetJobResponse(job=pb.Job(job_id=metadata.get("traceparent", "none")))
+        metadata = dict(context.invocation_metadata() or ())
+        return pb.GetJobResponse(job=pb.Job(job_id=str(metadata.get("traceparent", "none"))))
 
     def __init__(self) -> None:
         self.entered = asyncio.Event()
         self.cancelled = asyncio.Event()
 
-    async def ListJobs(self, request, context):
+    async def ListJobs(
+        self, request: pb.ListJobsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListJobsResponse:
         self.entered.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
+        return pb.ListJobsResponse()
 
-    async def Watch(self, request, context):
+    async def Watch(
+        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.WatchResponse]:
         for version in range(3):
             yield pb.WatchResponse(job=pb.Job(version=version))
 
 
-def server(servicer: Servicer | None = None, **settings) -> GrpcServer:
-    own = servicer or Servicer()
+def server(servicer: Servicer | None = None, **settings: Any) -> GrpcServer:
+    own = servicer or Servicer()  # type: ignore[abstract]  # the other calls are not made
     return GrpcServer(
         ServerSettings(**settings),
         register=[lambda server: pb_grpc.add_StageSchedulerServiceServicer_to_server(own, server)],
@@ -92,7 +99,7 @@ async def watch(address: str, security: ClientSecurity | None = None) -> list[in
         return [answer.job.version async for answer in stub.Watch(pb.WatchRequest())]
 
 
-async def test_health_and_reflection_answer_while_the_server_is_open():
+async def test_health_and_reflection_answer_while_the_server_is_open() -> None:
     """A server says SERVING for each service and lists them by reflection."""
     async with server() as running, open_aio_channel(running.address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
@@ -106,7 +113,7 @@ async def test_health_and_reflection_answer_while_the_server_is_open():
         assert SERVICE in {service.name for service in listed.list_services_response.service}
 
 
-async def test_an_error_that_nobody_foresaw_tells_nothing_from_inside(caplog):
+async def test_an_error_that_nobody_foresaw_tells_nothing_from_inside(caplog: pytest.LogCaptureFixture) -> None:
     """The log has it, with its traceback."""
     async with server() as running, open_aio_channel(running.address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as told:
@@ -117,7 +124,7 @@ async def test_an_error_that_nobody_foresaw_tells_nothing_from_inside(caplog):
     assert "/srv/kept-here" in caplog.text
 
 
-async def test_a_wrong_or_missing_token_is_refused_for_every_kind_of_call():
+async def test_a_wrong_or_missing_token_is_refused_for_every_kind_of_call() -> None:
     """Only the token opens the service; health stays open for probes."""
     async with server(security=ServerSecurity(token="a-secret-of-these-tests")) as running:
         assert await watch(running.address, ClientSecurity(token="a-secret-of-these-tests")) == [0, 1, 2]
@@ -129,7 +136,7 @@ async def test_a_wrong_or_missing_token_is_refused_for_every_kind_of_call():
             await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
 
 
-async def test_a_limited_token_is_good_for_its_methods_alone():
+async def test_a_limited_token_is_good_for_its_methods_alone() -> None:
     """Beside the token that is good for all."""
     security = ServerSecurity(
         token="good-for-everything", limited_token="good-for-few-things", limited_to=frozenset({f"/{SERVICE}/GetJob"})
@@ -153,7 +160,7 @@ async def test_a_limited_token_is_good_for_its_methods_alone():
     assert "good-for" not in repr(security)
 
 
-async def test_mutual_tls_refuses_a_client_without_a_certificate(authority):
+async def test_mutual_tls_refuses_a_client_without_a_certificate(authority: SimpleNamespace) -> None:
     """With a client authority the server talks to its clients only."""
     security = ServerSecurity(**authority.server, client_ca_file=authority.ca)
     async with server(security=security) as running:
@@ -164,7 +171,7 @@ async def test_mutual_tls_refuses_a_client_without_a_certificate(authority):
         assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_typed_error_keeps_its_class_and_fields_over_the_wire():
+async def test_a_typed_error_keeps_its_class_and_fields_over_the_wire() -> None:
     """The caller gets the servicer's error back, fields and all."""
     async with server() as running, open_aio_channel(running.address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as failed:
@@ -176,7 +183,7 @@ async def test_a_typed_error_keeps_its_class_and_fields_over_the_wire():
         assert typed_error(failed.value, [KeyError]) is None
 
 
-async def test_a_blocking_channel_carries_the_token_and_streams():
+async def test_a_blocking_channel_carries_the_token_and_streams() -> None:
     """The channel for synchronous callers does what the other does."""
 
     def call(address: str) -> list[int]:
@@ -188,9 +195,9 @@ async def test_a_blocking_channel_carries_the_token_and_streams():
         assert await asyncio.to_thread(call, running.address) == [0, 1, 2]
 
 
-async def test_cancelling_a_task_cancels_its_call():
+async def test_cancelling_a_task_cancels_its_call() -> None:
     """The server learns that nobody waits any more, also beneath the tracing interceptor."""
-    servicer = Servicer()
+    servicer = Servicer()  # type: ignore[abstract]  # the other calls are not made
     async with server(servicer) as running, open_aio_channel(running.address) as channel:
         stub = pb_grpc.StageSchedulerServiceStub(channel)
 
@@ -205,7 +212,7 @@ async def test_cancelling_a_task_cancels_its_call():
         await asyncio.wait_for(servicer.cancelled.wait(), 10)
 
 
-async def test_a_port_that_is_taken_is_a_typed_error():
+async def test_a_port_that_is_taken_is_a_typed_error() -> None:
     """Two servers never share a port without a word."""
     async with server() as running:
         with pytest.raises(ServerStartError, match=str(running.port)):
@@ -228,14 +235,14 @@ async def test_a_port_that_is_taken_is_a_typed_error():
         (lambda: ClientSecurity(ca_file=Path("none.pem")).channel_credentials(), "ca_file"),
     ],
 )
-def test_an_unsafe_or_incomplete_setting_names_its_option(make, option):
+def test_an_unsafe_or_incomplete_setting_names_its_option(make: Callable[[], object], option: str) -> None:
     """The error says which setting, so that nobody has to guess."""
     with pytest.raises(RpcOptionError) as error:
         make()
     assert error.value.option == option
 
 
-def test_a_token_is_never_shown():
+def test_a_token_is_never_shown() -> None:
     """Secrets stay out of representations."""
     shown = repr(ServerSecurity(token="hush-hush-hush-hush")) + repr(ClientSecurity(token="hush-hush-hush-hush"))
     assert "hush-hush-hush-hush" not in shown + json.dumps(
@@ -243,7 +250,7 @@ def test_a_token_is_never_shown():
     )
 
 
-def test_files_that_hold_no_certificate_are_named_before_the_server_listens(tmp_path):
+def test_files_that_hold_no_certificate_are_named_before_the_server_listens(tmp_path: Path) -> None:
     """gRPC would only say that it could not listen."""
     (tmp_path / "server.pem").write_text("not a certificate")
     (tmp_path / "server.key").write_text("not a key")
@@ -254,7 +261,7 @@ def test_files_that_hold_no_certificate_are_named_before_the_server_listens(tmp_
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
-async def test_a_server_listens_on_an_address_of_ipv6(host):
+async def test_a_server_listens_on_an_address_of_ipv6(host: str) -> None:
     """With brackets and without; its address is as a client names it."""
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
@@ -265,7 +272,7 @@ async def test_a_server_listens_on_an_address_of_ipv6(host):
         assert await watch(running.address) == [0, 1, 2]
 
 
-def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path):
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
     """A service that asked at its terminal would wait for ever, and gRPC takes no passphrase."""
     trustme.CA().issue_cert("localhost").cert_chain_pems[0].write_to_path(str(tmp_path / "server.pem"))
     head = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00112233445566778899AABBCCDDEEFF"
@@ -276,19 +283,24 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path)
         security.check_files()
 
 
-async def test_an_error_of_many_words_comes_whole():
+async def test_an_error_of_many_words_comes_whole() -> None:
     """Such as one that names all consumers of a stream, twice: more than gRPC itself lets metadata be."""
     many = " ".join(f"job-{number:0120}" for number in range(60))
 
     class Wordy(Servicer):
-        async def GetJob(self, request, context):
+        async def GetJob(
+            self, request: pb.GetJobRequest, context: grpc.aio.ServicerContext[Any, Any]
+        ) -> pb.GetJobResponse:
             await abort_with(context, JobNotFoundError(many), {JobNotFoundError: grpc.StatusCode.NOT_FOUND})
 
-    async with server(Wordy()) as running, open_aio_channel(running.address) as channel:
+    wordy = Wordy()  # type: ignore[abstract]  # the other calls are not made
+    async with server(wordy) as running, open_aio_channel(running.address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await pb_grpc.StageSchedulerServiceStub(channel).GetJob(pb.GetJobRequest(job_id="a"))
     assert failed.value.code() is grpc.StatusCode.NOT_FOUND
-    assert typed_error(failed.value, [JobNotFoundError]).job_id == many
+    error = typed_error(failed.value, [JobNotFoundError])
+    assert isinstance(error, JobNotFoundError)
+    assert error.job_id == many
 
 
 class Flood(Servicer):
@@ -298,7 +310,9 @@ class Flood(Servicer):
         super().__init__()
         self.sent = 0
 
-    async def Watch(self, request, context):
+    async def Watch(
+        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.WatchResponse]:
         try:
             while True:
                 self.sent += 1
@@ -307,9 +321,11 @@ class Flood(Servicer):
             self.cancelled.set()
 
 
-async def test_a_stream_that_is_cut_off_while_it_answers_leaves_its_trace_context(caplog):
+async def test_a_stream_that_is_cut_off_while_it_answers_leaves_its_trace_context(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """As with a client that was frozen: in another task it could not, and OpenTelemetry would complain of that."""
-    flood = Flood()
+    flood = Flood()  # type: ignore[abstract]  # the other calls are not made
     async with server(flood) as running:
         channel = open_aio_channel(running.address)
         call = pb_grpc.StageSchedulerServiceStub(channel).Watch(pb.WatchRequest())
@@ -325,11 +341,11 @@ async def test_a_stream_that_is_cut_off_while_it_answers_leaves_its_trace_contex
     assert "detach" not in caplog.text
 
 
-async def test_a_stream_that_is_refused_while_it_is_written_ends_by_what_the_server_said():
+async def test_a_stream_that_is_refused_while_it_is_written_ends_by_what_the_server_said() -> None:
     """gRPC puts INTERNAL in the place of the status when a write fails as the call ends."""
-    told = Counter()
+    told: Counter[tuple[grpc.StatusCode, str | None]] = Counter()
 
-    async def write_on():
+    async def write_on() -> AsyncIterator[bytes]:
         for _ in range(64):
             yield bytes(64 * 1024)
             await asyncio.sleep(0)
@@ -337,7 +353,7 @@ async def test_a_stream_that_is_refused_while_it_is_written_ends_by_what_the_ser
     async with server(security=ServerSecurity(token="a-right-token-of-tests")) as running:
         security = ClientSecurity(token="wrong")
         async with open_aio_channel(running.address, security) as channel:
-            write = channel.stream_stream("/penstock.Any/Write")
+            write = channel.stream_stream("/penstock.Any/Write", None, None)
             for _ in range(30):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     async for _ in write(write_on()):
@@ -346,18 +362,20 @@ async def test_a_stream_that_is_refused_while_it_is_written_ends_by_what_the_ser
     assert told == {(grpc.StatusCode.UNAUTHENTICATED, "the bearer token is missing or wrong"): 30}
 
 
-async def test_a_stream_that_its_server_ends_in_good_order_while_it_is_written_is_no_error():
+async def test_a_stream_that_its_server_ends_in_good_order_while_it_is_written_is_no_error() -> None:
     """Such as one that drains: the status that was lost is OK."""
 
-    async def write_on():
+    async def write_on() -> AsyncIterator[bytes]:
         for _ in range(64):
             yield bytes(64 * 1024)
             await asyncio.sleep(0)
 
-    async def end_at_once(_requests, _context):
+    async def end_at_once(
+        _requests: AsyncIterator[bytes], _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[bytes]:
         yield b"over"
 
-    def register(running):
+    def register(running: Any) -> None:
         handler = grpc.stream_stream_rpc_method_handler(end_at_once)
         running.add_registered_method_handlers("penstock.Any", {"Write": handler})
         running.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("penstock.Any", {"Write": handler}),))
@@ -366,6 +384,6 @@ async def test_a_stream_that_its_server_ends_in_good_order_while_it_is_written_i
         GrpcServer(ServerSettings(), register=[register], service_names=["penstock.Any"]) as running,
         open_aio_channel(running.address) as channel,
     ):
-        write = channel.stream_stream("/penstock.Any/Write")
+        write = channel.stream_stream("/penstock.Any/Write", None, None)
         for _ in range(100):
             assert [answer async for answer in write(write_on())] == [b"over"]

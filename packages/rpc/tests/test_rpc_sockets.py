@@ -31,7 +31,7 @@ def server_at(path: Path, security: ServerSecurity | None = None) -> GrpcServer:
 async def health_at(endpoint: str, security: ClientSecurity | None = None) -> int:
     async with open_aio_channel(endpoint, security) as channel:
         request = health_pb2.HealthCheckRequest(service=SERVICE)
-        return (await health_pb2_grpc.HealthStub(channel).Check(request)).status
+        return int((await health_pb2_grpc.HealthStub(channel).Check(request)).status)
 
 
 async def test_a_server_listens_on_a_socket_besides(tmp_path: Path) -> None:

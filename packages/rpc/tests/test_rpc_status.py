@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import grpc
 import pytest
@@ -17,7 +18,7 @@ class Answer(grpc.RpcError):
     def __init__(self, fields: str) -> None:
         self.fields = fields
 
-    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
+    def trailing_metadata(self) -> Any:
         return (TYPE_KEY, "HeldError"), (FIELDS_KEY, self.fields)
 
 
@@ -27,7 +28,7 @@ class Context:
         raise grpc.aio.AbortError
 
 
-def test_an_error_of_a_newer_service_is_known_by_what_this_release_knows_of_it():
+def test_an_error_of_a_newer_service_is_known_by_what_this_release_knows_of_it() -> None:
     """A field that came since is left out; one that lacks what is needed is no typed error, and no other error."""
     newer = typed_error(Answer('{"holder": "job-1", "since": 3}'), [HeldError])
     assert isinstance(newer, HeldError)
@@ -36,7 +37,7 @@ def test_an_error_of_a_newer_service_is_known_by_what_this_release_knows_of_it()
         assert typed_error(Answer(fields), [HeldError]) is None
 
 
-async def test_notes_of_an_error_stay_at_home():
+async def test_notes_of_an_error_stay_at_home() -> None:
     """They are for the log of the service, and no fields."""
     error, context = HeldError(holder="job-1"), Context()
     error.add_note("from /etc/penstock/secret")

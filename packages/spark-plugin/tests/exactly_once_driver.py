@@ -105,7 +105,7 @@ def start_cluster() -> str:
     Spark does not speculate in `local`, and makes no copy of a task on the host of the first, as `local-cluster`'s only
     one is.
     """
-    SparkContext._ensure_initialized(gateway=launch_gateway())  # type: ignore[attr-defined]  # not in its stub
+    SparkContext._ensure_initialized(gateway=launch_gateway())  # type: ignore[no-untyped-call]  # not in its stub
     jvm: Any = SparkContext._jvm
     conf, deploy = jvm.org.apache.spark.SparkConf(), jvm.org.apache.spark.deploy
     conf.set("spark.worker.cleanup.enabled", "false")
@@ -118,7 +118,7 @@ def start_cluster() -> str:
             *(host, 0, 0, 1, 600, urls, str(FOLDER / f"work-{number}"), jvm.scala.Some(number), conf),
             jvm.scala.Option.empty(),
         )
-    return url
+    return str(url)
 
 
 def main() -> None:

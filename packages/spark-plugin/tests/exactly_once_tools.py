@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import pairwise
@@ -283,7 +283,8 @@ def differences(put: dict[RecordKey, tuple[str, str]], rows: list[list[Any]]) ->
             problems.append(f"changed: {(shard, number, sub)} is {(key, data)}")
         by_shard[shard].append((int(number), sub))
         by_key[key].append(int(data.partition(":")[2]))
-    for name, numbers in [*by_shard.items(), *by_key.items()]:
+    in_order: list[tuple[str, Sequence[Any]]] = [*by_shard.items(), *by_key.items()]
+    for name, numbers in in_order:
         problems += [f"out of order in {name}: {b} after {a}" for a, b in pairwise(numbers) if b <= a]
     return problems
 

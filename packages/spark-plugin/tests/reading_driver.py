@@ -33,7 +33,7 @@ class Runs:
 
     def available_now(self, options: dict[str, str], *, most: int = 200) -> list[int]:
         """One run with Trigger.AvailableNow; gives the rows of each of its micro-batches."""
-        sizes = []
+        sizes: list[int] = []
         with_reader = KinesisStreamReader(KinesisOptions.parse(options))
         try:
             with_reader.prepareForTriggerAvailableNow()

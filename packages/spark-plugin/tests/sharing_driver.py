@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -69,4 +68,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

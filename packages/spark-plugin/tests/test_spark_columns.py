@@ -1,4 +1,5 @@
 import inspect
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -32,7 +33,7 @@ def test_batches_of_the_reader_have_exactly_sparks_schema(spark: StructType, arr
     from pyspark.sql.pandas.types import to_arrow_schema
 
     # Spark 4.1 knows no other zone, and no such parameter.
-    zone = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     assert to_arrow_schema(spark, **zone).equals(arrow)
 
 

@@ -53,7 +53,7 @@ def test_a_back_log_in_one_micro_batch_is_worth_all_of_its_bytes() -> None:
 
     session = FakeReadingSession()
     answers = [PositionsSnapshot(at(5), 1000, 10 << 20, 0), PositionsSnapshot(at(9), 1, 10, 0)]
-    session.reader.positions = lambda *_, **__: answers.pop(0)  # type: ignore[method-assign,assignment]  # one by one
+    session.reader.positions = lambda *_, **__: answers.pop(0)  # type: ignore[method-assign]  # one by one
     source = KinesisStreamReader(
         KinesisOptions(stream_name=("flights",), max_partitions=4), session_factory=session.open, available_now=Ending
     )

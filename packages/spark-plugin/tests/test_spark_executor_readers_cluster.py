@@ -83,7 +83,7 @@ def test_readers_are_killed_with_their_executors_and_workers(
     followed = Followed(tmp_path, source, until)
     source.put(100)
     (tmp_path / "events").mkdir()
-    shown = {
+    shown: dict[str, Any] = {
         "spark_eventLog_enabled": "true",
         "spark_eventLog_compress": "false",
         "spark_eventLog_dir": (tmp_path / "events").as_uri(),

@@ -50,7 +50,7 @@ class World:
         return FileObjects(Place.parse(f"file://{self.folder}/{folder}"))
 
     def store(self, name: str = "store", *, stages: str = "", life: Life | None = None) -> ObjectStore:
-        objects = [self.objects(folder) for folder in (name, stages or f"{name}/stages")]
+        objects: list[Objects] = [self.objects(folder) for folder in (name, stages or f"{name}/stages")]
         if life is not None:
             objects = [Mortal(one, life) for one in objects]
         self.clients.append(open_stage_scheduler(self.address))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
+from pyspark.sql.pandas.functions import pandas_udf
 
 from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
 from penstock.spark_plugin._stages.fingerprints.kinesis import kinesis_fingerprint
@@ -80,7 +81,7 @@ def test_files_of_what_is_cached_count(spark: SparkSession, tmp_path: Path) -> N
     assert fingerprint() != before
 
 
-@pytest.mark.parametrize("make", [F.udf, F.pandas_udf])
+@pytest.mark.parametrize("make", [F.udf, pandas_udf])
 def test_a_udf_is_the_same_before_and_after_its_use(spark: SparkSession, make: Any) -> None:
     """Spark keeps what it has made of it in the JVM; stages that name it would run again in the same process."""
 

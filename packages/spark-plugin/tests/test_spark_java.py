@@ -12,8 +12,23 @@ from penstock.spark_plugin import ensure_java
 from penstock.spark_plugin._java import java_version
 from penstock.spark_plugin.errors import JavaNotFoundError
 
-SHELL_TOOLS = ("bash", "chmod", "cat", "dirname", "env", "hostname", "id", "ls", "mkdir", "ps")
-SHELL_TOOLS += ("readlink", "rm", "sed", "sh", "uname")
+SHELL_TOOLS = (
+    "bash",
+    "chmod",
+    "cat",
+    "dirname",
+    "env",
+    "hostname",
+    "id",
+    "ls",
+    "mkdir",
+    "ps",
+    "readlink",
+    "rm",
+    "sed",
+    "sh",
+    "uname",
+)
 
 
 def fake_java(folder: Path, version: str) -> Path:

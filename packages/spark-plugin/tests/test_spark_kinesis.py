@@ -78,6 +78,7 @@ def test_a_query_writes_every_record_of_its_stream(
     query.stop()
     assert sorted(target.held()) == sorted(b"X" + data for data in source.put_keys.values())
     if SPARK_TELLS_LIMITS:
+        assert progress is not None
         assert "millisBehindLatest" in progress.sources[0].latestOffset
 
 
@@ -109,7 +110,7 @@ def test_a_restarted_query_goes_on_from_its_checkpoint(
     for run, publisher in enumerate(("polling", "efo", "polling")):
         source.put(100)
         query = start(read_stream(spark, common | transport(publisher, tmp_path)), collected, tmp_path / "checkpoint")
-        until(lambda run=run: len(collected.keys) >= 100 * (run + 1), "records do not arrive", query=query)  # type: ignore[misc]  # a lambda
+        until(lambda run=run: len(collected.keys) >= 100 * (run + 1), "records do not arrive", query=query)
         query.stop()
     assert len(collected.keys) == 300
     assert collected.data == source.put_keys

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 from pyspark.sql import SparkSession
 
 from penstock.efo_consumer import ShardCondition, ShardPosition, ShardState, ShardStats, StreamPositions
@@ -50,8 +50,15 @@ NAMES = {
 """Promised to users: dashboards and alarms stand on them."""
 
 
-def shard(name: str, lag: int, **numbers: int) -> ShardStats:
-    given = {"records": 1, "bytes": 10, "subscriptions": 1, "buffered_records": 0, "buffered_bytes": 0, "replays": 0}
+def shard(name: str, lag: int, **numbers: Any) -> ShardStats:
+    given: dict[str, Any] = {
+        "records": 1,
+        "bytes": 10,
+        "subscriptions": 1,
+        "buffered_records": 0,
+        "buffered_bytes": 0,
+        "replays": 0,
+    }
     return ShardStats("flights", name, lag, **{**given, **numbers})
 
 
@@ -60,7 +67,9 @@ def collected(reader: InMemoryMetricReader) -> dict[str, dict[tuple[tuple[str, A
     data, cased = reader.get_metrics_data(), {name.lower(): name for name in (*NAMES, "microBatches", "inputRows")}
     return {
         cased[metric.name.lower()]: {
-            tuple(sorted(point.attributes.items())): point.value for point in metric.data.data_points
+            tuple(sorted((point.attributes or {}).items())): point.value
+            for point in metric.data.data_points
+            if isinstance(point, NumberDataPoint)
         }
         for resource in (data.resource_metrics if data else ())
         for scope in resource.scope_metrics
@@ -178,7 +187,11 @@ def test_handlers_of_a_listener_are_independent(
     reader, provider = sdk
     seen: list[KinesisProgress] = []
     metrics = ProgressMetrics(provider.get_meter("test"))
-    listener = KinesisProgressListener(lambda _: 1 / 0, seen.append, metrics, log_progress)
+
+    def fail(_: KinesisProgress) -> None:
+        raise ZeroDivisionError
+
+    listener = KinesisProgressListener(fail, seen.append, metrics, log_progress)
 
     def tell(run: str, records: int, lag: int) -> None:
         report = {"streams": ["flights"], **ReaderNumbers.of([shard("s0", lag, records=records)]).to_json()}
@@ -250,6 +263,7 @@ def test_a_query_shows_its_lag_and_keeps_its_secrets(
         until(lambda: kinesis_progress(query)[0].numbers.max_millis_behind_latest == 0, "it lags", query=query)
         (progress,) = kinesis_progress(query)
         query.explain(True)
+        assert query.lastProgress is not None
         text = query.lastProgress.json
     finally:
         query.stop()
@@ -262,4 +276,5 @@ def test_a_query_shows_its_lag_and_keeps_its_secrets(
     assert progress.reader.startswith("127.0.0.1:")
     assert (progress.numbers.shards, progress.numbers.subscriptions) == (2, 2)
     assert sum(one.input_rows for one in seen) == 40
+    assert query.lastProgress is not None
     assert json.loads(query.lastProgress.sources[0].latestOffset)["millisBehindLatest"] == 0

@@ -85,10 +85,12 @@ class Mortal:
         return self.objects.list(prefix)
 
     def create(self, key: str, data: bytes) -> str | None:
-        return self._write(key, lambda: self.objects.create(key, data))
+        version: str | None = self._write(key, lambda: self.objects.create(key, data))
+        return version
 
     def replace(self, key: str, data: bytes, version: str) -> str | None:
-        return self._write(key, lambda: self.objects.replace(key, data, version))
+        replaced: str | None = self._write(key, lambda: self.objects.replace(key, data, version))
+        return replaced
 
     def delete(self, keys: Sequence[str]) -> None:
         self._write(" ".join(keys), lambda: self.objects.delete(keys))
@@ -222,9 +224,14 @@ def one_run(store: ObjectStore, world: World) -> CommittedStage:
         return found
 
 
+def claim_of(store: ObjectStore) -> ObjectClaim:
+    assert isinstance(store._claim, ObjectClaim)
+    return store._claim
+
+
 def die(store: ObjectStore) -> None:
     """What the process of a killed driver does no more."""
-    store._claim.abandon()
+    claim_of(store).abandon()
 
 
 @contextmanager
@@ -292,9 +299,10 @@ def test_a_driver_that_was_taken_for_dead_cannot_write_pins_or_remove_results(wo
         awake.pin(pins(awake, FINGERPRINTS[1]))
         with pytest.raises(StoreLostError, match="another driver has taken it over"):
             asleep.pin(pins(asleep, FINGERPRINTS[0]))
-        asleep._claim._released.clear()
-        asleep._claim._seconds = 0.03
-        asleep._claim._renew()  # its next heartbeat
+        claim = claim_of(asleep)
+        claim._released.clear()
+        claim._seconds = 0.03
+        claim._renew()  # its next heartbeat
         assert told.is_set()
         with pytest.raises(StoreLostError):
             asleep.clean_up()
@@ -305,6 +313,11 @@ def test_a_claim_that_cannot_be_renewed_is_given_up(s3: str, bucket: str) -> Non
     """Others may have it by then: the run is told, and writes nothing more, though the store is back."""
     told: list[StoreLostError] = []
     lost = threading.Event()
+
+    def note(error: StoreLostError) -> None:
+        told.append(error)
+        lost.set()
+
     with running_wire(s3) as wire:
         place = Place.parse(f"s3://{bucket}/store", options(wire.url))
         objects = S3Objects(place, backoff=BackoffPolicy(max_attempts=1))
@@ -313,7 +326,7 @@ def test_a_claim_that_cannot_be_renewed_is_given_up(s3: str, bucket: str) -> Non
             objects,
             "claim.json",
             seconds=3,
-            lost=lambda one: (told.append(one), lost.set())[0],
+            lost=note,
             clock=lambda: now,
         )
         assert claim.acquire()

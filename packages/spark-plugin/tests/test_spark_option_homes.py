@@ -239,14 +239,14 @@ def asked(options: KinesisOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
     monkeypatch.setattr(session_module, "connect_reader", lambda *_, **__: reader)
     monkeypatch.setattr(session_module, "_start_host", lambda *_: host)
     monkeypatch.setattr(session_module, "ReaderAnnouncer", lambda *_: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(session_module.uuid, "uuid4", lambda: SimpleNamespace(hex="0"))
+    monkeypatch.setattr("uuid.uuid4", lambda: SimpleNamespace(hex="0"))
     session_module.open_session(
         options, StreamPositions({options.arn_of(name) or name: {} for name in options.stream_name})
     )
     acquired = []
     for request in registry.requests:
-        message = consumer_registry_pb2.AcquireRequest.FromString(acquire_message(request).SerializeToString())
-        acquired.append(acquire_request(message))
+        sent = consumer_registry_pb2.AcquireRequest.FromString(acquire_message(request).SerializeToString())
+        acquired.append(acquire_request(sent))
     received = []
     for request in opened:
         message = shard_reader_pb2.OpenRequest.FromString(open_to_message(request).SerializeToString())
@@ -273,7 +273,7 @@ def effects(options: KinesisOptions, place: Place | None, monkeypatch: pytest.Mo
         return {name: value for key, config in whole.items() for name, value in flat(key, config)}
     acquired, received = asked(options, monkeypatch)
     if place is REGISTRY:
-        return dict(enumerate(acquired))
+        return {str(number): request for number, request in enumerate(acquired)}
     found: dict[str, Any] = {}
     for request in received:
         found |= dict(flat("request", request))

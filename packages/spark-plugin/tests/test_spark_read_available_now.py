@@ -258,7 +258,7 @@ def waiting_reader(
         moved = {**start.streams["f"], "s0": ShardPosition.after(str(10 + len(looks)))}
         return PositionsSnapshot(StreamPositions({"f": moved}), 1, 1, max(lags.values()))
 
-    session.reader.positions = positions  # type: ignore[method-assign,assignment]  # a producer that never rests
+    session.reader.positions = positions  # type: ignore[method-assign]  # a producer that never rests
     session.reader.stats = lambda: [  # type: ignore[method-assign]  # lags of their own
         ShardStats("f", shard, lag, 1, 1, 1, 0, 0, 0) for shard, lag in lags.items()
     ]

@@ -98,7 +98,7 @@ def passes(one: Filter, row: dict[str, Any]) -> bool:
     if isinstance(one, IsNull | IsNotNull):
         return isinstance(one, IsNotNull)
     other = one.value  # type: ignore[attr-defined]  # all of them have it
-    return {
+    found: dict[type[Filter], Callable[[], bool]] = {
         EqualTo: lambda: value == other,
         In: lambda: value in other,
         GreaterThan: lambda: value > other,
@@ -106,7 +106,8 @@ def passes(one: Filter, row: dict[str, Any]) -> bool:
         LessThan: lambda: value < other,
         LessThanOrEqual: lambda: value <= other,
         StringEndsWith: lambda: value.endswith(other),
-    }[type(one)]()
+    }
+    return found[type(one)]()
 
 
 def key(row: dict[str, Any]) -> tuple[str, str, str]:

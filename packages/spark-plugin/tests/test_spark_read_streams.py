@@ -33,7 +33,8 @@ def rows(runs: Runs) -> list[tuple[str, str, str]]:
 
 def of(*streams: Any, **options: str) -> dict[str, str]:
     """Options for several streams, by their names."""
-    return streams[0].options(**options) | {"streamName": ",".join(one.name for one in streams)}
+    found: dict[str, str] = streams[0].options(**options) | {"streamName": ",".join(one.name for one in streams)}
+    return found
 
 
 def arn_of(stream: Any) -> str:

@@ -198,7 +198,12 @@ def test_a_micro_batch_that_has_begun_ends_with_the_result_it_began_with(
 ) -> None:
     """That result stays until then, whatever it is asked for again; the next micro-batch has the new one."""
     begun, goes_on = threading.Event(), threading.Event()
-    world.table.before = lambda: (begun.set(), goes_on.wait(PATIENCE_SECONDS))
+
+    def before() -> None:
+        begun.set()
+        goes_on.wait(PATIENCE_SECONDS)
+
+    world.table.before = before
     run = world.job().run(spark)
     query, (old,) = run.queries["out"], world.results
     world.put(10, 0, 1)

@@ -17,7 +17,7 @@ from penstock.spark_plugin._stages.run.causes import words
 from penstock.spark_plugin._stages.run.lookup import StageLookup
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
 from penstock.spark_plugin._stages.run.swapping import Kept, LiveQuery
-from penstock.spark_plugin._stages.store import store as stage_store
+from penstock.spark_plugin._stages.store.file_lock import FileLock
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
 from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
 from penstock.spark_plugin.errors import StoreUnusableError
@@ -189,13 +189,13 @@ def test_a_result_that_is_pinned_while_others_are_removed_stays(
     mine, other = (StageStore(tmp_path / name, stages=tmp_path / "shared") for name in ("mine", "other"))
     folder = result(mine)
     pins = RunPins(pipeline="p", store="s", stages={"daily": Pin(fingerprint=FINGERPRINT, code="c", inputs={})})
-    acquire: Callable[[Any], bool] = stage_store.FileLock.acquire
+    acquire: Callable[[Any], bool] = FileLock.acquire
 
     def pinned_meanwhile(lock: Any) -> bool:
         other.pin(pins)
         return acquire(lock)
 
-    monkeypatch.setattr(stage_store.FileLock, "acquire", pinned_meanwhile)
+    monkeypatch.setattr(FileLock, "acquire", pinned_meanwhile)
     assert mine.clean_up() == 0
     assert folder.committed() is not None
 

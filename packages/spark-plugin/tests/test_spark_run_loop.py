@@ -32,7 +32,7 @@ from penstock.spark_plugin._stages.run.lookup import StageLookup
 from penstock.spark_plugin._stages.run.loop import RunLoop, RunParts
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
 from penstock.spark_plugin._stages.store.pins import RunPins
-from penstock.spark_plugin._stages.store.store import CommittedStage, StageStore
+from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
 
 SETTING = "spark.sql.debug.maxToStringFields"
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
@@ -55,6 +55,12 @@ def nothing(stage: Stage) -> None:
     """What happens when a stage has committed, unless a test has something to do."""
 
 
+def folder_of(builder: StageBuilder, stage: Stage) -> StageFolder:
+    folder = builder.folder(stage)
+    assert isinstance(folder, StageFolder)
+    return folder
+
+
 class Runner:
     """Commits two rows of each output, by hand."""
 
@@ -65,7 +71,7 @@ class Runner:
 
     def run_bounded(self, stage: Stage, *_: object) -> CommittedStage:
         self.ran.append(stage.name)
-        folder = self._builder.folder(stage)
+        folder = folder_of(self._builder, stage)
         folder.wipe()
         folder.path.mkdir(parents=True)
         size = 0
@@ -123,7 +129,7 @@ def test_a_result_that_two_stages_were_about_to_read_is_computed_again(tmp_path:
 
     def lose(stage: Stage) -> None:
         if stage.name == "first" and runner.ran.count("first") == 1:
-            shutil.rmtree(parts.builder.folder(stage).output("first"))
+            shutil.rmtree(folder_of(parts.builder, stage).output("first"))
 
     runner = Runner(parts.builder, lose)
     parts.loop(runner).run()
@@ -148,7 +154,7 @@ def test_a_wider_stage_that_was_lost_has_its_slots_before_live_ones(tmp_path: Pa
 
     def lose(stage: Stage) -> None:
         if stage.name == "wide" and runner.ran.count("wide") == 1:
-            shutil.rmtree(parts.builder.folder(stage).output("wide"))
+            shutil.rmtree(folder_of(parts.builder, stage).output("wide"))
 
     runner = Live(parts.builder, lose)
     parts.loop(runner).run()

@@ -347,7 +347,7 @@ def writer_options(options: dict[str, str], name: str, value_format: str, **more
 def test_rows_are_written_by_a_registered_schema(glue: Any, name: str, options: dict[str, str]) -> None:
     """Byte for byte what AWS's serializer writes, but for the id; a row that does not fit is told, as JSON."""
     first = register(glue, name, "AVRO", USER)
-    rows = [{"name": "sansa", "favorite_number": 99}, {"name": None, "favorite_number": 1}]
+    rows: list[dict[str, Any]] = [{"name": "sansa", "favorite_number": 99}, {"name": None, "favorite_number": 1}]
     records, wrong = written(USERS, rows, **writer_options(options, name, "avro"))
     assert records[0] == bytes((3, 0)) + first.bytes + b"\x0asansa\x00\xc6\x01\x02"
     assert (list(wrong), json.loads(records[1])) == ([1], rows[1])

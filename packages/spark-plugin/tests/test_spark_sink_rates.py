@@ -32,7 +32,7 @@ def emulator() -> Iterator[RunningEmulator]:
 
 def strategy_of(*, firehose: bool = False, **options: str) -> Any:
     given = {"streamName": "s", "region": "us-east-1", **options}
-    return make_sink(KinesisOptions.parse(given, environ={}), firehose=firehose).create_writer().strategy  # type: ignore[union-attr]
+    return make_sink(KinesisOptions.parse(given, environ={}), firehose=firehose).create_writer().strategy
 
 
 def limits(strategy: Any, *answers: int) -> list[int]:
@@ -47,7 +47,8 @@ def limits(strategy: Any, *answers: int) -> list[int]:
 
 def test_shards_are_paced_by_default() -> None:
     """Whether it is said or not."""
-    for options in ({}, {"sinkRateStrategy": "shards"}):
+    given: list[dict[str, Any]] = [{}, {"sinkRateStrategy": "shards"}]
+    for options in given:
         strategy = strategy_of(**options)
         assert isinstance(strategy, All)
         assert [type(each) for each in strategy.strategies] == [
@@ -79,7 +80,7 @@ AIMD: list[tuple[dict[str, str], list[int]]] = [
 
 
 @pytest.mark.parametrize(("options", "expected"), AIMD)
-def test_aimd_follows_its_options(options: dict[str, str], expected: list[int]) -> None:
+def test_aimd_follows_its_options(options: dict[str, Any], expected: list[int]) -> None:
     """Where it starts, what a throttle leaves of it, and what a success adds."""
     assert limits(strategy_of(sinkRateStrategy="aimd", **options), 1, 0) == expected
 

@@ -60,7 +60,7 @@ def test_a_jvm_that_is_gone_is_told_by_the_parent(tmp_path: Path) -> None:
 
 @pytest.fixture
 def emulator() -> Iterator[RunningEmulator]:
-    delays = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
+    delays: dict[str, Any] = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
     with running_emulator(enforce_limits=False, **delays) as running:
         running.client().create_stream(StreamName=STREAM, ShardCount=1)
         yield running

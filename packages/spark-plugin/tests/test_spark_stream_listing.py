@@ -35,7 +35,8 @@ def emulator() -> Iterator[RunningEmulator]:
 
 def of(*streams: Any, **options: str) -> dict[str, str]:
     """Options for several streams, by their names."""
-    return streams[0].options(**options) | {"streamName": ",".join(one.name for one in streams)}
+    found: dict[str, str] = streams[0].options(**options) | {"streamName": ",".join(one.name for one in streams)}
+    return found
 
 
 AT_START = [

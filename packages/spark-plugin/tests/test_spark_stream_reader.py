@@ -171,7 +171,7 @@ def test_a_micro_batch_has_no_more_partitions_than_its_bytes_are_worth(
     def positions(start: StreamPositions, **_: object) -> PositionsSnapshot:
         return PositionsSnapshot(end, 1, nbytes, 0)
 
-    session.reader.positions = positions  # type: ignore[method-assign,assignment]  # a size of its own
+    session.reader.positions = positions  # type: ignore[method-assign]  # a size of its own
     latest = source.latestOffset(start.to_json(), EVERYTHING)
     assert len(source.partitions(start.to_json(), latest)) == expected
 
@@ -333,7 +333,7 @@ def test_the_progress_counts_shards_that_ended_and_reshards() -> None:
     offset = steps[0].to_json()
     session.reader.rows = 1
     for step in steps[1:]:
-        session.positions = lambda *_, step=step, **__: PositionsSnapshot(step, 1, 1, 0)  # type: ignore[method-assign, misc]  # of this turn
+        session.positions = lambda *_, step=step, **__: PositionsSnapshot(step, 1, 1, 0)  # type: ignore[method-assign]  # of this turn
         offset = source.latestOffset(offset, EVERYTHING)
     report = source.reportLatestOffset() or {}
     assert (report["shardsEnded"], report["reshards"], report["consumers"]) == (2, 1, 1)
@@ -377,7 +377,7 @@ def test_once_takes_all_that_was_there_in_one_micro_batch() -> None:
     def positions(start: StreamPositions, **_: object) -> PositionsSnapshot:
         return PositionsSnapshot(answers.pop(0), 2, 2, 0)
 
-    session.reader.positions = positions  # type: ignore[method-assign,assignment]  # answers one by one
+    session.reader.positions = positions  # type: ignore[method-assign]  # answers one by one
     assert source.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable()) == at(s0=after(11)).to_json()
 
 
@@ -401,7 +401,7 @@ def test_once_reads_shards_to_their_end_that_end_on_the_way() -> None:
         asked.append(start)
         return PositionsSnapshot(answers.pop(0), 2, 2, 0)
 
-    session.reader.positions = positions  # type: ignore[method-assign,assignment]  # answers one by one
+    session.reader.positions = positions  # type: ignore[method-assign]  # answers one by one
     first = at(s0=after(1)).to_json()
     last = source.latestOffset(first, ReadAllAvailable())
     assert last == at(s0=end, s1=end, s2=after(11)).to_json()

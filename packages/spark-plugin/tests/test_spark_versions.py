@@ -80,7 +80,7 @@ def test_a_micro_batch_is_written_as_arrow_by_a_writer_of_spark_4_0(
     """It looks whether the writer is one of DataFrames' Arrow writers, whatever it writes, and so gives it no rows."""
     stream = make_stream(1)
 
-    class OfSpark40(DataSourceArrowWriter, DataSourceStreamWriter):
+    class OfSpark40(DataSourceArrowWriter, DataSourceStreamWriter):  # type: ignore[misc]  # as this one was
         pass
 
     spark.dataSource.register(plain_sink(OfSpark40))

@@ -68,12 +68,13 @@ def test_faults_cost_retries_and_no_record(emulator: RunningEmulator) -> None:
     """Throttled requests, refused records, errors and a connection cut after the request was accepted: everything that
     is acknowledged is in the stream, doubled at most by the cut, and the summary says what it took."""
     make_stream(emulator, "faults")
-    for fault in (
+    faults: list[dict[str, Any]] = [
         {"kind": "throttle", "operation": "PutRecords", "count": 2},
         {"kind": "fail_records", "share": 0.3, "count": 4},
         {"kind": "error", "code": "InternalFailure", "operation": "PutRecords", "count": 1, "skip": 1},
         {"kind": "reset", "operation": "PutRecords", "count": 1, "skip": 2},
-    ):
+    ]
+    for fault in faults:
         emulator.faults.add(**fault)
     summary = write(endpoint_options(emulator.endpoint_url, "faults", maxBatchSize="100"), numbered(1_000))
     found = held(emulator, "faults")

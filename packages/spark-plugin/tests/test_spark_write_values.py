@@ -234,7 +234,7 @@ def test_records_within_records_have_names_of_their_own() -> None:
     batch = pa.RecordBatch.from_struct_array(pa.array([row], whole))
     (data,) = avro_encoder(schema, "binary")(batch).to_pylist()
     reader = avro.io.DatumReader(avro.schema.parse(schema))
-    assert reader.read(avro.io.BinaryDecoder(io.BytesIO(data))) == row  # type: ignore[no-untyped-call]  # has no types
+    assert reader.read(avro.io.BinaryDecoder(io.BytesIO(data))) == row
 
 
 def test_single_object_avro_names_its_schema() -> None:

@@ -5,16 +5,19 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from penstock.async_sink import AsyncSinkWriter
+from penstock.async_sink import AsyncSinkWriter, ResultHandler
 from penstock.async_sink._core.entries import EntryFailure, RequestEntryWrapper
 from penstock.async_sink._core.settlement import TerminalReason, Termination
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
@@ -43,24 +46,24 @@ class DeadLetters:
 
     async def open(self) -> None: ...
 
-    async def handle(self, records) -> None: ...
+    async def handle(self, records: Sequence[object]) -> None: ...
 
     async def close(self) -> None: ...
 
 
-class Refusing(AsyncSinkWriter):
+class Refusing(AsyncSinkWriter[bytes, bytes]):
     """Throttles the first request, and refuses its second entry for good."""
 
     requests = 0
 
-    async def submit_request_entries(self, entries, result_handler):
+    async def submit_request_entries(self, entries: Sequence[bytes], result_handler: ResultHandler[bytes]) -> None:
         self.requests += 1
         if self.requests == 1:
             result_handler.retry_failures([EntryFailure(0), EntryFailure(1, "Bad", throttled=False, final=True)])
         else:
             result_handler.complete()
 
-    def get_size_in_bytes(self, entry):
+    def get_size_in_bytes(self, entry: bytes) -> int:
         return len(entry)
 
 
@@ -82,6 +85,7 @@ async def read(consumer: Consumer) -> None:
     known.takes_certificates()
     lists, authority = Path(sys.argv[2]) / "lists.pem", trustme.CA()
     signer = serialization.load_pem_private_key(authority.private_key_pem.bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
     issuer = x509.load_pem_x509_certificate(authority.cert_pem.bytes()).subject
     begun = datetime.now(UTC)
     made = x509.CertificateRevocationListBuilder(issuer, begun, begun + timedelta(days=1)).sign(signer, SHA256())
@@ -115,13 +119,14 @@ def run_query() -> None:
     document = {"id": "q", "runId": "r", "name": "delays", "batchId": 1, "timestamp": "2026-01-01T00:00:00Z"}
     listener = KinesisProgressListener(ProgressMetrics())
     progress = {**document, "sources": [source]}
-    listener.onQueryProgress(SimpleNamespace(progress=progress))
+    event: Any = SimpleNamespace(progress=progress)
+    listener.onQueryProgress(event)
 
 
 async def main(endpoint: str, folder: Path) -> None:
     telemetry = configure("components")
     aws = AwsOptions(region="us-east-1", endpoint_url=endpoint, access_key_id="test", secret_access_key="test")
-    options = {"aws": aws, "checkpoints": folder / "checkpoints.db", "registry": folder / "leases.db"}
+    options: dict[str, Any] = {"aws": aws, "checkpoints": folder / "checkpoints.db", "registry": folder / "leases.db"}
     async with Consumer(STREAM, efo="earlier", start="TRIM_HORIZON", **options) as consumer:
         await read(consumer)  # its subscription ends with it
     async with (

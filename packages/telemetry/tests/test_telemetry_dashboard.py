@@ -6,6 +6,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -103,7 +104,7 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
         client.put_record(StreamName="flights", Data=b"late", PartitionKey="1")
         command = [sys.executable, str(HERE / "metric_components.py"), emulator.endpoint_url]
         folder = str(tmp_path_factory.mktemp("components"))
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with subprocess.Popen([*command, folder], env=_ENVIRONMENT, text=True, **pipes) as process:
             try:
                 assert process.stdout is not None

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -35,7 +36,7 @@ def to(receiver: OtlpReceiver, **others: str) -> dict[str, str]:
     return {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, **_SLOW, **others}
 
 
-def test_a_process_delivers_what_is_left_when_it_exits():
+def test_a_process_delivers_what_is_left_when_it_exits() -> None:
     """Spans and metrics arrive with the name and the attributes that the variables give; also by sys.exit."""
     with running_receiver() as receiver:
         named = to(receiver, OTEL_SERVICE_NAME="flights", OTEL_RESOURCE_ATTRIBUTES="deployment.environment=test")
@@ -47,7 +48,7 @@ def test_a_process_delivers_what_is_left_when_it_exits():
         assert resource["service.instance.id"] == of_metric["service.instance.id"]
 
 
-def test_an_exit_needs_no_thread_that_is_not_there_yet():
+def test_an_exit_needs_no_thread_that_is_not_there_yet() -> None:
     """Python 3.12.0 to 3.12.2 start none then; what is left is delivered all the same, by a forked child too."""
     code = _CONFIGURED + (
         "import atexit, os, sys, threading\n"
@@ -64,7 +65,7 @@ def test_an_exit_needs_no_thread_that_is_not_there_yet():
         assert len(receiver.metrics) == 2
 
 
-def test_a_process_without_code_of_ours_exports_by_entry_points():
+def test_a_process_without_code_of_ours_exports_by_entry_points() -> None:
     """As Spark's processes do: the API finds the providers by two variables alone."""
     providers = {"OTEL_PYTHON_TRACER_PROVIDER": "penstock", "OTEL_PYTHON_METER_PROVIDER": "penstock"}
     with running_receiver() as receiver:
@@ -78,7 +79,7 @@ def test_a_process_without_code_of_ours_exports_by_entry_points():
         assert receiver.span_names() == {"worker"}
 
 
-def test_forked_children_export_by_connections_of_their_own():
+def test_forked_children_export_by_connections_of_their_own() -> None:
     """Also when the parent has exported before the fork; each tells another instance."""
     code = _CONFIGURED + (
         "import os\nwork('parent'); done.flush()\n"
@@ -100,7 +101,7 @@ def test_forked_children_export_by_connections_of_their_own():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_process_that_is_told_to_end_delivers_first(number):
+def test_a_process_that_is_told_to_end_delivers_first(number: signal.Signals) -> None:
     """It ends by the signal all the same; handlers that Spark's worker takes away between tasks are put back."""
     code = _CONFIGURED + (
         "import signal, time\n"
@@ -118,7 +119,7 @@ def test_a_process_that_is_told_to_end_delivers_first(number):
         assert receiver.metric_names() == {"worked"}
 
 
-def test_a_receiver_that_is_away_holds_nothing_up_and_is_told_once():
+def test_a_receiver_that_is_away_holds_nothing_up_and_is_told_once() -> None:
     """Work goes on, the end waits no longer than its bound, and what comes later is delivered when it is back."""
     code = _CONFIGURED + (
         "import logging, sys, time\n"
@@ -139,7 +140,7 @@ def test_a_receiver_that_is_away_holds_nothing_up_and_is_told_once():
         "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
     }
     started = [sys.executable, "-c", code]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(started, env=_CHILD | away, text=True, **pipes) as process, ExitStack() as ending:
         ending.callback(process.kill)  # it would outlive a test that fails
         assert process.stdin is not None
@@ -167,7 +168,7 @@ def test_a_receiver_that_is_away_holds_nothing_up_and_is_told_once():
     assert "Failed to export" not in told
 
 
-def test_tls_and_a_token_are_as_the_variables_say(tmp_path: Path):
+def test_tls_and_a_token_are_as_the_variables_say(tmp_path: Path) -> None:
     """With them it arrives; without the token it is refused; another authority's certificate is not trusted."""
     authority = trustme.CA()
     certificate = authority.issue_cert("localhost")
@@ -189,14 +190,14 @@ def test_tls_and_a_token_are_as_the_variables_say(tmp_path: Path):
         assert receiver.span_names() == {"token", "file"}
 
 
-def test_the_sampler_is_the_variables():
+def test_the_sampler_is_the_variables() -> None:
     """`OTEL_TRACES_SAMPLER` is the SDK's own."""
     with running_receiver() as receiver:
         run(_CONFIGURED + "work('unseen')", to(receiver, OTEL_TRACES_SAMPLER="always_off"))
         assert (receiver.span_names(), receiver.metric_names()) == (set(), {"worked"})
 
 
-def test_spans_of_a_process_that_is_killed_are_away_before():
+def test_spans_of_a_process_that_is_killed_are_away_before() -> None:
     """A child of Spark's delivers within a second or so, because nobody tells it before it is killed."""
     providers = {"OTEL_PYTHON_TRACER_PROVIDER": "penstock", "OTEL_PYTHON_METER_PROVIDER": "penstock"}
     with running_receiver() as receiver:
@@ -218,7 +219,7 @@ def test_spans_of_a_process_that_is_killed_are_away_before():
         ({"OTEL_LOGS_EXPORTER": "console", "OTEL_BLRP_MAX_QUEUE_SIZE": "100"}, "OTEL_BLRP_*"),
     ],
 )
-def test_numbers_that_the_sdk_refuses_are_named_and_fail_no_job(variables, named):
+def test_numbers_that_the_sdk_refuses_are_named_and_fail_no_job(variables: dict[str, str], named: str) -> None:
     """`configure` says which variable it is; a process of Spark's goes on without telemetry."""
     refused = run(_CONFIGURED, variables, expect=1)
     assert refused.stderr.strip().splitlines()[-1].startswith("penstock.telemetry.errors.TelemetryOptionError: OTEL_")

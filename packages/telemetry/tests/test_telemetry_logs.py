@@ -35,7 +35,7 @@ def run(code: str, receiver: OtlpReceiver, **others: str) -> subprocess.Complete
     return done
 
 
-def test_logs_leave_only_if_they_are_asked_for():
+def test_logs_leave_only_if_they_are_asked_for() -> None:
     """An endpoint sends spans and metrics; logs need their variable, and may go alone."""
     endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4317"}
     assert TelemetrySettings.from_environment(endpoint).logs == ()
@@ -48,7 +48,7 @@ def test_logs_leave_only_if_they_are_asked_for():
         assert receiver.log_texts() == []
 
 
-def test_a_record_has_the_ids_of_its_span_and_says_where_it_is_from():
+def test_a_record_has_the_ids_of_its_span_and_says_where_it_is_from() -> None:
     """Severity, logger, place, extras and the process' name too; what is left is delivered at exit."""
     code = (
         "with trace.get_tracer('test').start_as_current_span('work'):\n"
@@ -77,7 +77,7 @@ def test_a_record_has_the_ids_of_its_span_and_says_where_it_is_from():
         assert not found["failed"][2].trace_id.strip(b"\0")
 
 
-def test_no_secret_leaves_in_a_log(tmp_path: Path):
+def test_no_secret_leaves_in_a_log(tmp_path: Path) -> None:
     """Neither in the text, nor in an attribute, nor in an exception: those of the environment, and what looks so."""
     headers = tmp_path / "headers"
     headers.write_text("authorization=Bearer%20hush-hush-1\n")
@@ -105,7 +105,7 @@ def test_no_secret_leaves_in_a_log(tmp_path: Path):
         assert any(attributes_of(record.attributes).get("api_token") == "***" for _, _, record in receiver.logs)
 
 
-def test_what_is_no_secret_is_left_in_a_log():
+def test_what_is_no_secret_is_left_in_a_log() -> None:
     """Short values of the environment are words, files of secrets are places, and numbers stay numbers."""
     redaction = LogRedaction({"AWS_SECRET_ACCESS_KEY": "test", "PENSTOCK_SINK_TOKEN_FILE": "/run/secrets/tokens"})
     text = "a test of /run/secrets/tokens, AKIA123 reads arn:aws:kinesis:eu-west-1:1:stream/test at http://host:4317/"
@@ -115,7 +115,7 @@ def test_what_is_no_secret_is_left_in_a_log():
     assert repr(LogRedaction({"AWS_SECRET_ACCESS_KEY": "long enough"})) == "LogRedaction()"
 
 
-def test_a_forked_child_sends_its_logs_as_another_instance():
+def test_a_forked_child_sends_its_logs_as_another_instance() -> None:
     """By a connection of its own, also when the parent has sent before; what the parent holds is not sent twice."""
     code = (
         "log.info('parent'); done.flush(20); log.info('parent again')\n"
@@ -148,7 +148,7 @@ def test_a_forked_child_sends_its_logs_as_another_instance():
     ],
     ids=["none", "basicConfig", "dictConfig"],
 )
-def test_logging_is_configured_as_ever(setup: str, seen: str):
+def test_logging_is_configured_as_ever(setup: str, seen: str) -> None:
     """What the application sets up after `configure` works, and takes nothing from the export; without it, warnings
     are shown on standard error as before, once."""
     with running_receiver() as receiver:
@@ -158,7 +158,7 @@ def test_logging_is_configured_as_ever(setup: str, seen: str):
         assert receiver.log_texts().count("unhandled") == 1
 
 
-def test_nothing_is_taken_after_the_end():
+def test_nothing_is_taken_after_the_end() -> None:
     """`shutdown` delivers what there was, and leaves logging as it was; the exporters' own records are not sent."""
     code = (
         "log.info('before')\nlogging.getLogger('opentelemetry.sdk').error('own')\n"
@@ -170,7 +170,7 @@ def test_nothing_is_taken_after_the_end():
         assert not {"after", "own"} & set(receiver.log_texts())
 
 
-def test_an_older_sdk_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_an_older_sdk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no such modules: the error says what to install."""
     code = (
         "import sys; sys.modules['opentelemetry.sdk._logs'] = None\n"

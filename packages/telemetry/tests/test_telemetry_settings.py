@@ -2,9 +2,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from packages.telemetry import generate_reference
 from penstock.telemetry import TelemetryOptionError, reference, waterfall
 from penstock.telemetry.__main__ import main
 from penstock.telemetry._settings import TelemetrySettings, endpoint_of
@@ -38,7 +40,9 @@ _ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317"}
         ({**_ENDPOINT, "OTEL_SDK_DISABLED": "true"}, (), (), None),
     ],
 )
-def test_the_usual_variables_say_what_is_exported(environment, traces, metrics, prometheus):
+def test_the_usual_variables_say_what_is_exported(
+    environment: dict[str, str], traces: tuple[str, ...], metrics: tuple[str, ...], prometheus: tuple[str, int] | None
+) -> None:
     """By their names in the specification; nothing is exported unless an exporter or an endpoint is given."""
     settings = TelemetrySettings.from_environment(environment)
     assert (settings.traces, settings.metrics, settings.prometheus) == (traces, metrics, prometheus)
@@ -56,14 +60,14 @@ def test_the_usual_variables_say_what_is_exported(environment, traces, metrics, 
         ({**_ENDPOINT, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://[:"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
     ],
 )
-def test_a_variable_that_means_nothing_is_named(environment, option):
+def test_a_variable_that_means_nothing_is_named(environment: dict[str, Any], option: str) -> None:
     """Before anything is made."""
     with pytest.raises(TelemetryOptionError, match=option) as refused:
         TelemetrySettings.from_environment(environment)
     assert refused.value.option == option
 
 
-def test_executors_are_given_what_they_need_and_no_secret():
+def test_executors_are_given_what_they_need_and_no_secret() -> None:
     """Spark shows its settings in its UI and its event log; pages for Prometheus are the driver's."""
     environment = {
         **_ENDPOINT,
@@ -102,7 +106,7 @@ print(Builder.given["spark.executorEnv.OTEL_PYTHON_METER_PROVIDER"], os.environ[
 """
 
 
-def test_configure_tells_what_it_did():
+def test_configure_tells_what_it_did() -> None:
     """Where spans and metrics go, what executors were given, and what not and why."""
     environment = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:hush@127.0.0.1:9",
@@ -129,18 +133,14 @@ def test_configure_tells_what_it_did():
     assert "telemetry is off: set OTEL_EXPORTER_OTLP_ENDPOINT" in off.stdout
 
 
-def test_the_reference_is_what_the_packages_declare():
+def test_the_reference_is_what_the_packages_declare() -> None:
     """Each instrument and each span of the sources is in it, with a unit and a meaning."""
-    sys.path.insert(0, str(ROOT / "packages" / "telemetry"))
-    try:
-        import generate_reference
-    finally:
-        sys.path.pop(0)
     advice = "run packages/telemetry/generate_reference.py"
     assert generate_reference.declaring_modules() == generate_reference.DECLARING, advice
     assert generate_reference.TARGET.read_text() == generate_reference.collect(), advice
     found = reference()
-    assert all(one.meaning and one.package.startswith("penstock-") for one in (*found.spans, *found.metrics))
+    named: list[Any] = [*found.spans, *found.metrics]
+    assert all(one.meaning and one.package.startswith("penstock-") for one in named)
     assert all(one.unit for one in found.metrics)
     assert len(found.metrics) > 50
 
@@ -148,11 +148,12 @@ def test_the_reference_is_what_the_packages_declare():
 @pytest.mark.parametrize(
     "package", ["async-sink", "efo-consumer", "operator-attributes", "registration", "spark-plugin"]
 )
-def test_a_package_tells_its_own_metrics_and_spans(package):
+def test_a_package_tells_its_own_metrics_and_spans(package: str) -> None:
     """Its README names each of those that the reference has of it."""
     text = (ROOT / "packages" / package / "README.md").read_text()
     found = reference()
-    of_package = [one.name for one in (*found.spans, *found.metrics) if one.package == f"penstock-{package}"]
+    named: list[Any] = [*found.spans, *found.metrics]
+    of_package = [one.name for one in named if one.package == f"penstock-{package}"]
     assert of_package
     assert [name for name in of_package if f"`{name}`" not in text] == []
 
@@ -168,7 +169,7 @@ def _span(name: str, number: int, parent: int | None, start: float, seconds: flo
     return json.dumps({"name": name, "context": context, "parent_id": parent_id, "resource": resource, **times})
 
 
-def test_a_trace_is_drawn_below_its_parents(tmp_path, capsys):
+def test_a_trace_is_drawn_below_its_parents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Children stand below and to the right; of many alike the first are drawn and the others counted."""
     lines = [_span("spark_plugin.plan_batch <1>", 1, None, 0, 2), _span("spark_plugin.read_partition", 2, 1, 0.5, 1)]
     lines += [_span("async_sink.submit", number, 2, 0.6, 0.001) for number in range(3, 53)]
@@ -188,7 +189,7 @@ def test_a_trace_is_drawn_below_its_parents(tmp_path, capsys):
     assert "| `async_sink.submit` |" in capsys.readouterr().out
 
 
-def test_executors_are_given_no_variable_that_is_named_after_a_secret():
+def test_executors_are_given_no_variable_that_is_named_after_a_secret() -> None:
     """Whatever an exporter calls it: only places of secrets go there, such as a file."""
     environment = {
         **_ENDPOINT,
@@ -206,7 +207,7 @@ def test_executors_are_given_no_variable_that_is_named_after_a_secret():
     assert len(withheld(environment)) == 4
 
 
-def test_headers_of_a_file_are_not_told_as_withheld(tmp_path):
+def test_headers_of_a_file_are_not_told_as_withheld(tmp_path: Path) -> None:
     """Executors read the same file: nothing is missing there."""
     headers = tmp_path / "headers"
     headers.write_text("authorization=Bearer%20hush\n")
@@ -232,7 +233,7 @@ def test_headers_of_a_file_are_not_told_as_withheld(tmp_path):
         (["reference", "--yaml"], "--yaml"),
     ],
 )
-def test_wrong_usage_is_told_in_one_line(arguments, words, capsys):
+def test_wrong_usage_is_told_in_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """With code 2, as of the other commands; the usage may be a screenful."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -241,7 +242,7 @@ def test_wrong_usage_is_told_in_one_line(arguments, words, capsys):
     assert words in said
 
 
-def test_what_is_no_trace_is_told_in_one_line(tmp_path, capsys):
+def test_what_is_no_trace_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Another file, half a line, a span that has not ended, or a place where no picture can be."""
     file = tmp_path / "spans.jsonl"
     whole = _span("plan", 1, None, 0, 1)

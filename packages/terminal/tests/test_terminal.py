@@ -4,6 +4,8 @@ import argparse
 import io
 import json
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -53,19 +55,19 @@ def shown(out: io.StringIO, *, as_json: bool = False, **environ: str) -> str:
     return out.getvalue()
 
 
-def test_a_pipe_gets_a_line_a_row():
+def test_a_pipe_gets_a_line_a_row() -> None:
     """Raw values with tabs between them, without headings or colours, whatever FORCE_COLOR says."""
     assert shown(io.StringIO(), FORCE_COLOR="1") == "shard-0\t65.0\nbad [2J\tline\n"
 
 
-def test_json_is_an_object_a_line_also_on_a_terminal():
+def test_json_is_an_object_a_line_also_on_a_terminal() -> None:
     """What `--json` writes does not depend on where to."""
     for out in (io.StringIO(), Terminal()):
         lines = shown(out, as_json=True).splitlines()
         assert [json.loads(line)["seconds"] for line in lines] == [65.0, 0.0]
 
 
-def test_a_terminal_gets_headings_and_colours_but_no_control_characters_of_values():
+def test_a_terminal_gets_headings_and_colours_but_no_control_characters_of_values() -> None:
     """An escape sequence in a value is text."""
     text = shown(Terminal())
     assert "SHARD" in text
@@ -76,28 +78,28 @@ def test_a_terminal_gets_headings_and_colours_but_no_control_characters_of_value
 
 
 @pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_colours_are_left_out_on_request(environ):
+def test_colours_are_left_out_on_request(environ: dict[str, Any]) -> None:
     """The table stays."""
     text = shown(Terminal(), **environ)
     assert "BEHIND" in text
     assert "\x1b" not in text
 
 
-def test_what_an_encoding_has_not_is_a_question_mark():
+def test_what_an_encoding_has_not_is_a_question_mark() -> None:
     """Rather than a traceback."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     Screen(out, environ={}).show(Table(columns=[Column("NAME")], rows=[Row(["Zürich"])]))
     assert out.buffer.getvalue() == b"Z?rich\n"
 
 
-def test_a_narrow_terminal_loses_no_character():
+def test_a_narrow_terminal_loses_no_character() -> None:
     """Values fold instead of being cut."""
     text = shown(Terminal(), COLUMNS="24", TERM="dumb")
     assert max(map(len, text.splitlines())) <= 24
     assert "…" not in text
 
 
-def test_a_table_without_rows_says_so_on_a_terminal_only():
+def test_a_table_without_rows_says_so_on_a_terminal_only() -> None:
     """A script gets nothing."""
     empty = Table(columns=TABLE.columns, rows=[], empty="no shards")
     for out, wanted in ((Terminal(), "no shards\n"), (io.StringIO(), "")):
@@ -105,7 +107,7 @@ def test_a_table_without_rows_says_so_on_a_terminal_only():
         assert out.getvalue() == wanted
 
 
-def test_a_table_that_would_cut_words_becomes_a_line_per_cell():
+def test_a_table_that_would_cut_words_becomes_a_line_per_cell() -> None:
     """At the width at which it fits it is a table; long values fold, but names and numbers stay in one piece."""
     columns = [*map(Column, ("STREAM", "CONSUMER", "REGISTRATION")), Column("ERROR")]
     rows = [
@@ -130,10 +132,10 @@ def test_a_table_that_would_cut_words_becomes_a_line_per_cell():
     assert max(map(len, narrow)) <= 30
 
 
-async def test_watching_goes_on_until_what_is_looked_at_fails():
+async def test_watching_goes_on_until_what_is_looked_at_fails() -> None:
     """On a terminal in place, in a pipe one after the other."""
     for out in (io.StringIO(), Terminal()):
-        looks = []
+        looks: list[int] = []
 
         async def look(looks: list[int] = looks) -> list[Table]:
             looks.append(1)
@@ -151,7 +153,7 @@ async def test_watching_goes_on_until_what_is_looked_at_fails():
         assert out.getvalue().count("shard-0") >= 3
 
 
-def test_values_as_people_read_them():
+def test_values_as_people_read_them() -> None:
     """Ages, sizes, bars."""
     assert [age(seconds) for seconds in (0, 61, 90_061)] == ["0s", "1m 1s", "1d 1h"]
     assert [size(count) for count in (0, 2048, 3 * 1024**3)] == ["0 B", "2.0 KiB", "3.0 GiB"]
@@ -162,7 +164,7 @@ def test_values_as_people_read_them():
     assert plain("a\tb\x07") == "a b "
 
 
-def test_the_end_of_a_command_is_an_exit_code(monkeypatch):
+def test_the_end_of_a_command_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl+C is 130, and a reader that has seen enough is no error."""
 
     def interrupted() -> int:
@@ -171,7 +173,7 @@ def test_the_end_of_a_command_is_an_exit_code(monkeypatch):
     def cut() -> int:
         raise BrokenPipeError
 
-    assert run_command(interrupted) == ExitCode.INTERRUPTED == 130
+    assert run_command(interrupted) == ExitCode.INTERRUPTED.value == 130
     assert run_command(lambda: 3) == ExitCode.UNREACHABLE
     read, write = os.pipe()
     with os.fdopen(read), os.fdopen(write, "w") as out:
@@ -179,7 +181,7 @@ def test_the_end_of_a_command_is_an_exit_code(monkeypatch):
         assert run_command(cut) == 0
 
 
-def test_help_names_variables_in_brackets_and_flags_are_not_abbreviated(capsys):
+def test_help_names_variables_in_brackets_and_flags_are_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
     """Brackets are text, and a new flag cannot make an old script ambiguous."""
     parser = Parser(prog="penstock look")
     add_json_argument(parser)
@@ -206,7 +208,9 @@ def test_help_names_variables_in_brackets_and_flags_are_not_abbreviated(capsys):
         (positive_count, {"2": 2}, ("0", "1.5", "x")),
     ],
 )
-def test_numbers_that_cannot_be_are_named_as_people_would(kind, good, bad):
+def test_numbers_that_cannot_be_are_named_as_people_would(
+    kind: Callable[[str], float], good: dict[str, float], bad: tuple[str, ...]
+) -> None:
     """Not by the name of a Python function."""
     assert {text: kind(text) for text in good} == good
     for text in bad:
@@ -214,7 +218,7 @@ def test_numbers_that_cannot_be_are_named_as_people_would(kind, good, bad):
             kind(text)
 
 
-def test_a_command_without_a_name_is_the_default_one_but_a_wrong_name_is_none():
+def test_a_command_without_a_name_is_the_default_one_but_a_wrong_name_is_none() -> None:
     """A word is taken for a sub-command, unless the default one takes words."""
     commands = ("ls", "watch")
     assert with_default([], "ls", commands) == ["ls"]
@@ -225,7 +229,7 @@ def test_a_command_without_a_name_is_the_default_one_but_a_wrong_name_is_none():
     assert with_default(["--help"], "ls", commands) == ["--help"]
 
 
-def test_an_option_is_told_by_its_flag():
+def test_an_option_is_told_by_its_flag() -> None:
     """Libraries know it by another name; a secret goes by its file's; one that is no flag here is left out."""
 
     class OptionError(ValueError):

@@ -10,6 +10,7 @@ import json
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -154,7 +155,7 @@ async def test_with_mutual_tls_the_certificate_is_the_proof(tmp_path: Path) -> N
     def known(made: ssl.SSLContext) -> None:
         made.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
 
-    options = {"server": {"security": security, "host": "127.0.0.1"}, "allow_actions": True}
+    options: dict[str, Any] = {"server": {"security": security, "host": "127.0.0.1"}, "allow_actions": True}
     nowhere = Endpoint(kind=Kind.REGISTRY, address="127.0.0.1:9")
     async with console([nowhere], **options) as running:
         async with browsing(running.url, connector=aiohttp.TCPConnector(ssl=context())) as http:
@@ -217,7 +218,10 @@ token_sha256 = "{digests["stranger"]}"
 services = ["shard-reader"]
 """
     file.write_text(text)
-    options = {"server": {"security": ServerSecurity(principals=file), "audit_log": str(audit)}, "allow_actions": True}
+    options: dict[str, Any] = {
+        "server": {"security": ServerSecurity(principals=file), "audit_log": str(audit)},
+        "allow_actions": True,
+    }
     form = {"stream": "flights", "consumer": "delays-job"}
     async with world() as services:
         await fill(services)

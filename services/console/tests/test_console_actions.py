@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -61,7 +62,7 @@ async def test_a_stage_is_resumed_by_a_program_with_the_token() -> None:
     """It needs no form, for no page can make a browser send the header; a stage that does not run cannot be resumed."""
     async with world() as services:
         await fill(services)
-        options = {"server": {"security": ServerSecurity(token=TOKEN)}, "allow_actions": True}
+        options: dict[str, Any] = {"server": {"security": ServerSecurity(token=TOKEN)}, "allow_actions": True}
         async with console(services.endpoints(), **options) as running, browsing(running.url) as http:
             headers = {"Authorization": f"Bearer {TOKEN}", "Accept": "*/*"}
             form = {"job": "report", "stage": "stage-2"}

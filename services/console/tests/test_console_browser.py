@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -250,7 +251,7 @@ async def test_nothing_needs_scripts() -> None:
     """Pages, the login and actions work where scripts are off; the page is refreshed by itself."""
     async with world() as services, browser_page(script=False) as page:
         await services.acquire("flights", "delays-job", "job-1")
-        options = {"server": {"security": ServerSecurity(token=TOKEN)}, "allow_actions": True}
+        options: dict[str, Any] = {"server": {"security": ServerSecurity(token=TOKEN)}, "allow_actions": True}
         async with console(services.endpoints(), **options) as running:
             await page.go(running.url + "consumers")
             assert await page.eval("location.pathname") == "/login"

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import aiohttp
 import psutil
@@ -219,12 +220,12 @@ async def test_a_name_with_several_addresses_is_served_at_those_that_are_there(m
     real = asyncio.get_running_loop().getaddrinfo
     other = "192.0.2.1"  # of no machine
 
-    async def several(host: str, port: int, **options: object) -> list[object]:
+    async def several(host: str, port: int, **options: Any) -> list[object]:
         names = {"both": (other, "127.0.0.2", "127.0.0.1"), "none": (other,)}.get(host)
         return [one for name in names or (host,) for one in await real(name, port, **options)]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", several)
-    options = {
+    options: dict[str, Any] = {
         "server": {"security": ServerSecurity(token="a-token-of-these-tests", allow_plain_text=True), "host": "both"}
     }
     async with console(**options) as running:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import trustme
@@ -87,7 +88,8 @@ async def test_a_service_that_is_down_takes_its_own_numbers_with_it_and_comes_ba
                 from penstock.rpc import GrpcServer
 
                 again = ServerSettings(host=host, port=int(port), drain_seconds=0)
-                register = [ShardReaderServicer(others.reader).add_to]
+                reader: Any = others.reader  # by the method that the console calls
+                register = [ShardReaderServicer(reader).add_to]
                 async with GrpcServer(again, register=register, service_names=[SERVICE_NAME]):
                     await shown(http, "", "4 of 4 services answer.")
 

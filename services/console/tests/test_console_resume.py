@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
@@ -166,7 +167,10 @@ async def test_a_failed_stage_is_resumed_from_its_page() -> None:
     async with world() as services:
         ids = await failed(services.stages)
         jar = aiohttp.CookieJar(unsafe=True)
-        options = {"cookie_jar": jar, "headers": {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}}
+        options: dict[str, Any] = {
+            "cookie_jar": jar,
+            "headers": {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"},
+        }
         async with (
             console(services.endpoints(), allow_actions=True) as running,
             aiohttp.ClientSession(running.url, **options) as http,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from console_world import END, session, shard_stats, two_stages
 
-from penstock.efo_consumer import ShardCondition, ShardState
+from penstock.efo_consumer import SessionInfo, ShardCondition, ShardState
 from penstock.operator_attributes import (
     Boundedness,
     JobGraph,
@@ -167,7 +167,9 @@ def test_a_gateways_disk_is_told_once() -> None:
 
 def test_words_name_the_service_that_is_there() -> None:
     """Or a placeholder, where there is none."""
-    readers = tuple(Answer(kind=Kind.READER, endpoint=one, state=State.UP) for one in ("a:1", "b:1"))
+    readers: tuple[Answer[tuple[SessionInfo, ...]], ...] = tuple(
+        Answer(kind=Kind.READER, endpoint=one, state=State.UP) for one in ("a:1", "b:1")
+    )
     found = endpoints(view(Snapshot(readers=readers)))
     assert (found["reader"], found["stages"]) == ("a:1", "host:port")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,7 @@ def test_a_wrong_setting_is_named(flags: list[str], option: str, capsys: pytest.
     """With exit code 2."""
     with pytest.raises((ConsoleOptionError, RpcOptionError)) as caught:
         settings(*flags)
+    assert isinstance(caught.value, ConsoleOptionError | RpcOptionError)
     assert caught.value.option == option
     assert main(["serve", *flags]) == 2
     assert f"penstock-console: {option}: " in capsys.readouterr().err
@@ -101,7 +103,7 @@ def test_a_socket_is_refused_because_browsers_know_none() -> None:
 
 def test_it_is_not_shown_to_other_machines_without_a_proof() -> None:
     """A token does, a certificate alone does not: any browser could read."""
-    pair = {"certificate_file": Path("a.pem"), "private_key_file": Path("a.key")}
+    pair: dict[str, Any] = {"certificate_file": Path("a.pem"), "private_key_file": Path("a.key")}
     with pytest.raises(RpcOptionError, match="client_ca_file"):
         ServerSettings(host="0.0.0.0", security=ServerSecurity(**pair))
     with pytest.raises(RpcOptionError, match="plain text"):

@@ -8,6 +8,7 @@ import ssl
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -134,7 +135,10 @@ async def test_a_handshake_that_never_ends_is_ended(tmp_path: Path) -> None:
     """And while it goes on it counts as a connection."""
     authority = trustme.CA()
     files = Files(tmp_path, authority)
-    options = {"server": {"security": files.security, "max_connections": 1}, "limits": Limits(handshake=0.5)}
+    options: dict[str, Any] = {
+        "server": {"security": files.security, "max_connections": 1},
+        "limits": Limits(handshake=0.5),
+    }
     async with console(**options) as running:
         host, _, port = running.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))

@@ -168,6 +168,7 @@ def test_the_slowest_reader_of_a_shard_counts() -> None:
 def test_rates_are_between_two_answers() -> None:
     """None before there are two, and when a gateway began anew; destinations that are gone leave none behind."""
     rates, first = Rates(), sink(records_out=10, limit_entries=7)
+    answer: Answer[tuple[SinkDestination, ...]]
     answer = Answer(kind=Kind.SINK, endpoint="g", state=State.UP, value=(first,))
     series = sink_series("g", first, "records")
     assert rates.take(answer, 100.0)[series] is None

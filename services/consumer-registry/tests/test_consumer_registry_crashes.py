@@ -4,26 +4,31 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from registry_process import ConsumerNames, Eventually, MakeRequest, Serve, lease_of
 
-from penstock.registration import open_registry
-from penstock.registration.errors import ConsumerHeldError, RegistryUnavailableError
-from penstock.registration.testing import running_wire
+from penstock.emulator.testing import RunningEmulator
+from penstock.registration import AcquireRequest, open_registry
+from penstock.registration.errors import ConsumerHeldError, LeaseLostError, RegistryUnavailableError
+from penstock.registration.testing import Wire, running_wire
+from penstock.rpc.testing import ServiceProcess
 
 SHORT = ("--grace-seconds", "0.2", "--sweep-seconds", "0.2")
 
 
 @pytest.fixture
-def wire(emulator):
+def wire(emulator: RunningEmulator) -> Iterator[Wire]:
     with running_wire(emulator.endpoint_url) as laid:
         yield laid
 
 
 @pytest.fixture(params=["sqlite", "dynamodb"])
-def store(request, tmp_path):
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """Where the services of a test keep their leases, and what they need to get there."""
     if request.param == "sqlite":
         return {"store": f"sqlite://{tmp_path}/registry.db"}
@@ -31,15 +36,15 @@ def store(request, tmp_path):
     return {"store": f"dynamodb://{tmp_path.name}", "AWS_ENDPOINT_URL_DYNAMODB": endpoint_url}
 
 
-def kill(service):
+def kill(service: ServiceProcess) -> None:
     os.kill(service.process.pid, signal.SIGKILL)
     service.process.wait()
 
 
-def acquire_in_vain(service, request):
+def acquire_in_vain(service: ServiceProcess, request: AcquireRequest) -> threading.Thread:
     """Ask for a lease on a thread; the answer never comes."""
 
-    def ask():
+    def ask() -> None:
         no_patience = timedelta(milliseconds=1)
         with (
             open_registry(endpoint=service.address, patience=no_patience) as registry,
@@ -53,13 +58,18 @@ def acquire_in_vain(service, request):
 
 
 def test_killed_between_registering_and_noting_it_is_reconciled_at_the_start(
-    serve, store, wire, request_lease, consumer_names, eventually
-):
+    serve: Serve,
+    store: dict[str, str],
+    wire: Wire,
+    request_lease: MakeRequest,
+    consumer_names: ConsumerNames,
+    eventually: Eventually,
+) -> None:
     """`kill -9` after RegisterStreamConsumer took effect: the successor knows the consumer, as ours, and ends it."""
     with serve(PENSTOCK_REGISTRY_ENDPOINT_URL=wire.url, **store) as service:
         killed = threading.Event()
 
-        def die():
+        def die() -> None:
             kill(service)
             killed.set()
 
@@ -84,13 +94,18 @@ def test_killed_between_registering_and_noting_it_is_reconciled_at_the_start(
 
 
 def test_killed_between_deregistering_and_noting_it_is_reconciled_at_the_start(
-    serve, store, wire, request_lease, consumer_names, eventually
-):
+    serve: Serve,
+    store: dict[str, str],
+    wire: Wire,
+    request_lease: MakeRequest,
+    consumer_names: ConsumerNames,
+    eventually: Eventually,
+) -> None:
     """`kill -9` after DeregisterStreamConsumer took effect: the successor forgets the consumer, and registers anew."""
     with serve(*SHORT, PENSTOCK_REGISTRY_ENDPOINT_URL=wire.url, **store) as service:
         killed = threading.Event()
 
-        def die():
+        def die() -> None:
             kill(service)
             killed.set()
 
@@ -110,7 +125,13 @@ def test_killed_between_deregistering_and_noting_it_is_reconciled_at_the_start(
         eventually(lambda: consumer_names() == [])
 
 
-def test_replicas_share_leases_and_survive_each_other(serve, store, request_lease, consumer_names, eventually):
+def test_replicas_share_leases_and_survive_each_other(
+    serve: Serve,
+    store: dict[str, str],
+    request_lease: MakeRequest,
+    consumer_names: ConsumerNames,
+    eventually: Eventually,
+) -> None:
     """What one gave, the other keeps, refuses to others and gives back, also when the first is killed."""
     with serve(*SHORT, **store) as one, serve(*SHORT, **store) as other:
         with open_registry(endpoint=one.address) as registry:
@@ -123,25 +144,29 @@ def test_replicas_share_leases_and_survive_each_other(serve, store, request_leas
         eventually(lambda: consumer_names() == [])
 
 
-def test_a_registry_that_comes_back_in_time_costs_nothing(serve, request_lease, eventually):
+def test_a_registry_that_comes_back_in_time_costs_nothing(
+    serve: Serve, request_lease: MakeRequest, eventually: Eventually
+) -> None:
     """`kill -9`, and another on the same port before the lease would expire: the job never hears of it."""
     with serve("--grace-seconds", "0") as service, open_registry(endpoint=service.address) as registry:
-        lost = []
+        lost: list[LeaseLostError] = []
         lease = registry.acquire(request_lease(time_to_live=timedelta(seconds=12)))
         registry.keep(lease, lost.append)
         kill(service)
         with serve("--grace-seconds", "0", "--port", service.address.rpartition(":")[2]):
-            ends_in = registry.list_consumers()[0].lease.time_to_live_seconds
+            ends_in = lease_of(registry).time_to_live_seconds
             # A heartbeat has arrived.
-            eventually(lambda: registry.list_consumers()[0].lease.time_to_live_seconds > ends_in)
+            eventually(lambda: lease_of(registry).time_to_live_seconds > ends_in)
             assert lost == []
             assert registry.release(lease) is True
 
 
-def test_a_registry_that_is_away_for_longer_than_leases_live_costs_nothing(serve, request_lease, eventually, caplog):
+def test_a_registry_that_is_away_for_longer_than_leases_live_costs_nothing(
+    serve: Serve, request_lease: MakeRequest, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
     """`kill -9`, and another on the same port when lease and grace period are over: it waits for a heartbeat."""
     with serve("--grace-seconds", "0") as service, open_registry(endpoint=service.address) as registry:
-        lost = []
+        lost: list[LeaseLostError] = []
         lease = registry.acquire(request_lease(time_to_live=timedelta(seconds=3)))
         registry.keep(lease, lost.append)
         kill(service)
@@ -153,7 +178,9 @@ def test_a_registry_that_is_away_for_longer_than_leases_live_costs_nothing(serve
             assert registry.release(lease) is True
 
 
-def test_a_job_starts_while_the_registry_is_away(serve, request_lease, eventually, caplog):
+def test_a_job_starts_while_the_registry_is_away(
+    serve: Serve, request_lease: MakeRequest, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
     """It says so, and has its lease when there is one again; without patience it is told at once."""
     with serve() as service, open_registry(endpoint=service.address) as registry, ThreadPoolExecutor() as pool:
         kill(service)
@@ -170,14 +197,16 @@ def test_a_job_starts_while_the_registry_is_away(serve, request_lease, eventuall
             impatient.acquire(request_lease())
 
 
-def test_a_registry_that_stays_away_ends_reading_on_time_and_not_before(serve, request_lease):
+def test_a_registry_that_stays_away_ends_reading_on_time_and_not_before(
+    serve: Serve, request_lease: MakeRequest
+) -> None:
     """Without patience the job goes on until its lease would expire; then it is told to stop, once."""
     seconds = 4.0
     no_patience = timedelta(milliseconds=1)
     with serve() as service, open_registry(endpoint=service.address, patience=no_patience) as registry:
         lost, told = [], threading.Event()
 
-        def on_lost(error):
+        def on_lost(error: LeaseLostError) -> None:
             lost.append((time.monotonic(), error))
             told.set()
 

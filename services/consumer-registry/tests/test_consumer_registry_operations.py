@@ -2,18 +2,23 @@
 
 import io
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from registry_process import Command, ConsumerNames, Eventually, MakeRequest, Serve
 
+from penstock.emulator.testing import RunningEmulator
 from penstock.registration import Consumer, ConsumerState, Lease, Orphan, OrphanFate, open_registry
+from penstock.registration.errors import LeaseLostError
 from penstock.services.consumer_registry._table import consumer_table, orphan_table
-from penstock.terminal import Screen
+from penstock.terminal import Screen, Table
 
 
 @pytest.fixture
-def theirs(emulator, eventually, consumer_names):
+def theirs(emulator: RunningEmulator, eventually: Eventually, consumer_names: ConsumerNames) -> Iterator[str]:
     """A consumer that somebody else registered, gone after the test."""
     client = emulator.client()
     arn = client.describe_stream_summary(StreamName="flights")["StreamDescriptionSummary"]["StreamARN"]
@@ -24,7 +29,7 @@ def theirs(emulator, eventually, consumer_names):
         eventually(lambda: "theirs" not in consumer_names())
 
 
-def test_ls_prints_state_owner_age_token_and_cost(serve, request_lease, command):
+def test_ls_prints_state_owner_age_token_and_cost(serve: Serve, request_lease: MakeRequest, command: Command) -> None:
     """As lines, or as JSON lines; without Kinesis on request."""
     with serve("--grace-seconds", "0") as service, open_registry(endpoint=service.address) as registry:
         lease = registry.acquire(request_lease("job-17"))
@@ -42,7 +47,9 @@ def test_ls_prints_state_owner_age_token_and_cost(serve, request_lease, command)
         registry.release(lease)
 
 
-def test_gc_shows_orphans_and_ends_ours(serve, request_lease, command, consumer_names, theirs):
+def test_gc_shows_orphans_and_ends_ours(
+    serve: Serve, request_lease: MakeRequest, command: Command, consumer_names: ConsumerNames, theirs: str
+) -> None:
     """A dry run first; what is not ours is ended once it is adopted."""
     # The grace period keeps the sweeper from being faster.
     with serve("--consumer-shard-hour-usd", "0.02") as service, open_registry(endpoint=service.address) as registry:
@@ -67,10 +74,12 @@ def test_gc_shows_orphans_and_ends_ours(serve, request_lease, command, consumer_
         assert consumer_names() == []
 
 
-def test_a_lease_is_released_by_force_and_its_holder_is_told(serve, request_lease, command, eventually):
+def test_a_lease_is_released_by_force_and_its_holder_is_told(
+    serve: Serve, request_lease: MakeRequest, command: Command, eventually: Eventually
+) -> None:
     """By its next heartbeat, through `on_lost`; without --force nothing happens."""
     with serve("--grace-seconds", "0") as service, open_registry(endpoint=service.address) as registry:
-        lost = []
+        lost: list[LeaseLostError] = []
         registry.keep(registry.acquire(request_lease("stuck", time_to_live=timedelta(seconds=3))), lost.append)
         refused = command("release", "flights", "delays", "--endpoint", service.address)
         assert (refused.returncode, "--force" in refused.stderr, refused.stdout) == (2, True, "")
@@ -84,7 +93,7 @@ def test_a_lease_is_released_by_force_and_its_holder_is_told(serve, request_leas
 @pytest.mark.parametrize(
     "arguments", [("adopt", "flights", "unheard-of"), ("release", "flights", "unheard-of", "--force")]
 )
-def test_what_is_not_there_is_said(serve, command, arguments):
+def test_what_is_not_there_is_said(serve: Serve, command: Command, arguments: tuple[str, ...]) -> None:
     """One line, exit code 1."""
     with serve() as service:
         ended = command(*arguments, "--endpoint", service.address)
@@ -95,18 +104,18 @@ def test_what_is_not_there_is_said(serve, command, arguments):
 class Terminal(io.StringIO):
     encoding = "utf-8"
 
-    def isatty(self):
+    def isatty(self) -> bool:
         return True
 
 
-def drawn(table):
+def drawn(table: Table) -> list[str]:
     """Lines of the table on a wide terminal, without the one below the headings."""
     out = Terminal()
     Screen(out, environ={"TERM": "dumb", "COLUMNS": "160"}).show(table)
     return [line.rstrip() for line in out.getvalue().splitlines() if not line.startswith("─")]
 
 
-def consumer(**fields):
+def consumer(**fields: Any) -> Consumer:
     fields = {
         "stream_name": "flights",
         "consumer_name": "delays",
@@ -119,7 +128,7 @@ def consumer(**fields):
     return Consumer(**fields)
 
 
-def test_columns_stay_aligned():
+def test_columns_stay_aligned() -> None:
     """What is not is a dash, what is not known is a question mark."""
     lease = Lease(
         stream_name="s",
@@ -147,7 +156,7 @@ def test_columns_stay_aligned():
     ]
 
 
-def test_streams_of_one_name_are_told_apart_by_their_arns():
+def test_streams_of_one_name_are_told_apart_by_their_arns() -> None:
     """Of two accounts; any other goes by its name."""
     arns = [f"arn:aws:kinesis:eu-west-1:{account}:stream/flights" for account in ("123456789012", "999999999999")]
     found = [consumer(stream_name="flights", stream_arn=arn) for arn in arns]
@@ -155,7 +164,7 @@ def test_streams_of_one_name_are_told_apart_by_their_arns():
     assert [line.split()[0] for line in drawn(consumer_table(found))[1:]] == [*arns, "weather"]
 
 
-def test_the_readme_shows_the_tables_as_they_are():
+def test_the_readme_shows_the_tables_as_they_are() -> None:
     """Headings, columns and the sum."""
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     headings = [[column.heading for column in table([]).columns] for table in (consumer_table, orphan_table)]
@@ -166,7 +175,7 @@ def test_the_readme_shows_the_tables_as_they_are():
         assert f"| `{command} " in readme
 
 
-def test_orphans_say_why():
+def test_orphans_say_why() -> None:
     """What becomes of each, and the reason."""
     orphan = Orphan(
         consumer=consumer(state=ConsumerState.ACTIVE, cost_per_hour_usd=0.06), fate=OrphanFate.KEPT, reason="not ours"

@@ -6,15 +6,18 @@ import subprocess
 import sys
 import time
 import uuid
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from registry_process import ConsumerNames, Eventually, MakeRequest, Serve
 
 from penstock.aws.testing import emulator_options
-from penstock.registration import ConflictPolicy, open_registry
-from penstock.registration.errors import ConsumerHeldError
+from penstock.emulator.testing import RunningEmulator
+from penstock.registration import BlockingConsumerRegistry, ConflictPolicy, open_registry
+from penstock.registration.errors import ConsumerHeldError, LeaseLostError
 
 LIFE = timedelta(seconds=3)
 SHORT = ("--grace-seconds", "1", "--sweep-seconds", "0.5")
@@ -47,34 +50,41 @@ registry.close()
 """
 
 
+Place = tuple[str, Callable[[], AbstractContextManager[BlockingConsumerRegistry]]]
+StartJob = Callable[[], AbstractContextManager["PausedJob"]]
+
+
 class PausedJob:
     """A process that holds a lease, and says what becomes of it."""
 
-    def __init__(self, process):
+    def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self.token, self.arn = self.heard("holds")
+        self.token, self.arn = self.lease()
 
-    def heard(self, what):
-        said, _, rest = self.process.stdout.readline().strip().partition(" ")
-        assert said == what, f"{said} {rest}"
-        if what == "lost":
-            return rest
-        token, arn = rest.split()
+    def lease(self) -> tuple[int, str]:
+        """The token and the ARN of the lease that it has got."""
+        token, arn = self.heard("holds").split()
         return int(token), arn
 
-    def end(self):
+    def heard(self, what: str) -> str:
+        assert self.process.stdout is not None
+        said, _, rest = self.process.stdout.readline().strip().partition(" ")
+        assert said == what, f"{said} {rest}"
+        return rest
+
+    def end(self) -> None:
         self.process.communicate("end\n", timeout=60)
         assert self.process.returncode == 0
 
-    def stop(self):
+    def stop(self) -> None:
         os.kill(self.process.pid, signal.SIGSTOP)
 
-    def go_on(self):
+    def go_on(self) -> None:
         os.kill(self.process.pid, signal.SIGCONT)
 
 
 @pytest.fixture(params=["in process", "service"])
-def place(request, serve, emulator, tmp_path):
+def place(request: pytest.FixtureRequest, serve: Serve, emulator: RunningEmulator, tmp_path: Path) -> Iterator[Place]:
     """Where the leases are: how a job names it, and how this process opens the same registry."""
     if request.param == "service":
         with serve(*SHORT) as service:
@@ -86,11 +96,11 @@ def place(request, serve, emulator, tmp_path):
 
 
 @pytest.fixture
-def start_job(emulator, place):
+def start_job(emulator: RunningEmulator, place: Place) -> StartJob:
     """Starts a job in a process of its own."""
 
     @contextmanager
-    def start():
+    def start() -> Iterator[PausedJob]:
         process = subprocess.Popen(
             [sys.executable, "-c", _JOB, emulator.endpoint_url, place[0]],
             stdin=subprocess.PIPE,
@@ -108,8 +118,8 @@ def start_job(emulator, place):
 
 
 def test_a_job_that_stood_still_takes_its_lease_back_and_registers_again(
-    place, start_job, request_lease, consumer_names, eventually
-):
+    place: Place, start_job: StartJob, request_lease: MakeRequest, consumer_names: ConsumerNames, eventually: Eventually
+) -> None:
     """Its consumer was deregistered meanwhile: it has another ARN, and a larger token; the end is clean as ever."""
     with start_job() as job, place[1]() as registry:
         job.stop()
@@ -118,7 +128,7 @@ def test_a_job_that_stood_still_takes_its_lease_back_and_registers_again(
         registry.keep(other, lambda error: pytest.fail(str(error)))
         eventually(lambda: "paused" not in consumer_names(), 60)
         job.go_on()
-        token, arn = job.heard("holds")
+        token, arn = job.lease()
         assert token > job.token
         assert arn != job.arn
         assert set(consumer_names()) == {"paused", "other"}
@@ -128,8 +138,8 @@ def test_a_job_that_stood_still_takes_its_lease_back_and_registers_again(
 
 
 def test_a_job_that_stood_still_is_told_who_has_its_consumer(
-    place, start_job, request_lease, consumer_names, eventually
-):
+    place: Place, start_job: StartJob, request_lease: MakeRequest, consumer_names: ConsumerNames, eventually: Eventually
+) -> None:
     """A rival that waited was let in; it keeps the consumer when the first goes on."""
     with start_job() as job, place[1]() as registry:
         job.stop()
@@ -144,10 +154,12 @@ def test_a_job_that_stood_still_is_told_who_has_its_consumer(
         eventually(lambda: consumer_names() == [], 60)
 
 
-def test_a_service_that_stood_still_ends_nothing(serve, request_lease, consumer_names, eventually):
+def test_a_service_that_stood_still_ends_nothing(
+    serve: Serve, request_lease: MakeRequest, consumer_names: ConsumerNames, eventually: Eventually
+) -> None:
     """For longer than leases live: it hears their holders before it judges them, and lets no rival in."""
     with serve(*SHORT) as service, open_registry(endpoint=service.address) as registry:
-        lost = []
+        lost: list[LeaseLostError] = []
         lease = registry.acquire(request_lease("job", time_to_live=LIFE))
         registry.keep(lease, lost.append)
         os.kill(service.process.pid, signal.SIGSTOP)
@@ -159,6 +171,7 @@ def test_a_service_that_stood_still_ends_nothing(serve, request_lease, consumer_
         until = time.monotonic() + 2 * LIFE.total_seconds()
         eventually(lambda: time.monotonic() > until)
         (consumer,) = registry.list_consumers()
+        assert consumer.lease is not None
         assert (consumer.lease.fencing_token, consumer.consumer_arn) == (lease.fencing_token, lease.consumer_arn)
         assert (lost, consumer_names()) == ([], ["delays"])
         registry.release(lease)
@@ -167,8 +180,8 @@ def test_a_service_that_stood_still_ends_nothing(serve, request_lease, consumer_
 
 @pytest.mark.skipif(FAKETIME is None, reason="needs libfaketime: apt-get install libfaketime")
 def test_replicas_whose_clocks_are_wrong_end_nothing_that_lives_and_all_that_is_dead(
-    serve, dynamodb, request_lease, consumer_names, eventually
-):
+    serve: Serve, dynamodb: str, request_lease: MakeRequest, consumer_names: ConsumerNames, eventually: Eventually
+) -> None:
     """Three processes on one table, two minutes behind, 45 s ahead and 8 s behind: by no replica is anything ended."""
     store = f"dynamodb://leases-{uuid.uuid4().hex[:8]}"
     with ExitStack() as stack:
@@ -177,7 +190,8 @@ def test_replicas_whose_clocks_are_wrong_end_nothing_that_lives_and_all_that_is_
             environment = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
             service = stack.enter_context(serve(*SHORT, store=store, AWS_ENDPOINT_URL_DYNAMODB=dynamodb, **environment))
             registries.append(stack.enter_context(open_registry(endpoint=service.address)))
-        lost, leases = [], []
+        lost: list[LeaseLostError] = []
+        leases = []
         for number in range(6):
             registry = registries[number % 3]
             lease = registry.acquire(request_lease(f"job-{number}", f"live-{number}", time_to_live=2 * LIFE))

@@ -11,15 +11,18 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from registry_process import Command, ConsumerNames, Eventually, MakeRequest, Serve, lease_of
 
 from penstock.registration import SERVICE_NAME, open_registry
-from penstock.registration.errors import ConsumerHeldError, RegistryAccessError
+from penstock.registration.errors import ConsumerHeldError, LeaseLostError, RegistryAccessError
 from penstock.rpc import ClientSecurity
 
 MODULE = "penstock.services.consumer_registry"
 
 
-def test_leases_are_given_refused_and_given_back(serve, request_lease, consumer_names):
+def test_leases_are_given_refused_and_given_back(
+    serve: Serve, request_lease: MakeRequest, consumer_names: ConsumerNames
+) -> None:
     """Between two clients of one service, with a consumer in Kinesis meanwhile."""
     with serve("--grace-seconds", "0") as service, open_registry(endpoint=service.address) as registry:
         lease = registry.acquire(request_lease("first"))
@@ -31,7 +34,7 @@ def test_leases_are_given_refused_and_given_back(serve, request_lease, consumer_
         assert consumer_names() == []
 
 
-def test_it_answers_health_checks_and_reflection(serve):
+def test_it_answers_health_checks_and_reflection(serve: Serve) -> None:
     """As operators and tools expect."""
     with serve() as service, grpc.insecure_channel(service.address) as channel:
         health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
@@ -41,25 +44,27 @@ def test_it_answers_health_checks_and_reflection(serve):
         assert SERVICE_NAME in [each.name for each in answer.list_services_response.service]
 
 
-def test_sigterm_drains_at_once_and_a_restart_loses_no_lease(serve, request_lease, eventually):
+def test_sigterm_drains_at_once_and_a_restart_loses_no_lease(
+    serve: Serve, request_lease: MakeRequest, eventually: Eventually
+) -> None:
     """A kept lease is still held by its job after the restart, under the same token, and others are still refused."""
     no_grace = ("--grace-seconds", "0")
     with serve(*no_grace, "--drain-seconds", "3600") as service, open_registry(endpoint=service.address) as registry:
         lease = registry.acquire(request_lease("first", time_to_live=timedelta(seconds=60)))
-        lost = []
+        lost: list[LeaseLostError] = []
         registry.keep(lease, lost.append)
         # The heartbeat stream is open: were it not ended, the drain would take its hour.
         assert service.terminate() == 0
         port = service.address.rpartition(":")[2]
         with serve("--port", port, *no_grace) as restarted, open_registry(endpoint=restarted.address) as other:
-            (consumer,) = other.list_consumers()
-            assert consumer.lease.fencing_token == lease.fencing_token
+            found = lease_of(other)
+            assert found.fencing_token == lease.fencing_token
             with pytest.raises(ConsumerHeldError):
                 other.acquire(request_lease("second"))
-            left = [consumer.lease.time_to_live_seconds]
+            left = [found.time_to_live_seconds]
 
             def is_prolonged() -> bool:
-                left.append(other.list_consumers()[0].lease.time_to_live_seconds)
+                left.append(lease_of(other).time_to_live_seconds)
                 return left[-1] > left[-2]
 
             # Its heartbeats arrive again: from one look to the next it has more time, where it had less before.
@@ -68,7 +73,7 @@ def test_sigterm_drains_at_once_and_a_restart_loses_no_lease(serve, request_leas
             registry.release(lease)
 
 
-def test_kill_9_loses_no_lease(serve, request_lease):
+def test_kill_9_loses_no_lease(serve: Serve, request_lease: MakeRequest) -> None:
     """What was answered is in the file."""
     with serve() as service, open_registry(endpoint=service.address) as registry:
         lease = registry.acquire(request_lease("first"))
@@ -81,7 +86,9 @@ def test_kill_9_loses_no_lease(serve, request_lease):
         registry.release(again)
 
 
-def test_the_sweeper_ends_what_a_dead_job_left(serve, request_lease, consumer_names, eventually):
+def test_the_sweeper_ends_what_a_dead_job_left(
+    serve: Serve, request_lease: MakeRequest, consumer_names: ConsumerNames, eventually: Eventually
+) -> None:
     """Without anybody asking, after time to live and grace period."""
     with serve("--grace-seconds", "0.2", "--sweep-seconds", "0.1") as service:
         with open_registry(endpoint=service.address) as registry:
@@ -90,7 +97,7 @@ def test_the_sweeper_ends_what_a_dead_job_left(serve, request_lease, consumer_na
         eventually(lambda: "orphan" not in consumer_names())
 
 
-def test_the_token_is_asked_for(serve, command):
+def test_the_token_is_asked_for(serve: Serve, command: Command) -> None:
     """From the environment on both sides; without it nothing is told."""
     with serve(PENSTOCK_REGISTRY_TOKEN="a-secret-of-these-tests") as service:
         with open_registry(endpoint=service.address) as registry, pytest.raises(RegistryAccessError):
@@ -105,7 +112,7 @@ def test_the_token_is_asked_for(serve, command):
 
 
 @pytest.fixture
-def certificates(tmp_path):
+def certificates(tmp_path: Path) -> tuple[str, list[str], list[str]]:
     """The authority's PEM, and the flags for a server and for a client of its."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -119,7 +126,13 @@ def certificates(tmp_path):
     return str(tmp_path / "ca.pem"), flags["server"], flags["client"]
 
 
-def test_tls(serve, certificates, request_lease, eventually, command):
+def test_tls(
+    serve: Serve,
+    certificates: tuple[str, list[str], list[str]],
+    request_lease: MakeRequest,
+    eventually: Eventually,
+    command: Command,
+) -> None:
     """A client that trusts the authority is served, with leases and heartbeats; one that speaks plain text is not."""
     ca, server, _ = certificates
     with serve(*server, "--grace-seconds", "0") as service:
@@ -128,13 +141,13 @@ def test_tls(serve, certificates, request_lease, eventually, command):
             lease = registry.acquire(request_lease(time_to_live=timedelta(seconds=9)))
             registry.keep(lease, lambda error: pytest.fail(str(error)))
             end = time.monotonic() + 9
-            eventually(lambda: time.monotonic() + registry.list_consumers()[0].lease.time_to_live_seconds > end + 0.2)
+            eventually(lambda: time.monotonic() + lease_of(registry).time_to_live_seconds > end + 0.2)
             assert registry.release(lease) is True
         assert command("ls", "--endpoint", service.address, "--ca-file", ca).returncode == 0
         assert command("ls", "--endpoint", service.address).returncode == 3
 
 
-def test_mutual_tls(serve, certificates, command):
+def test_mutual_tls(serve: Serve, certificates: tuple[str, list[str], list[str]], command: Command) -> None:
     """A client without a certificate is not heard; one with it is."""
     ca, server, client = certificates
     with serve(*server, "--client-ca-file", ca) as service:
@@ -162,7 +175,7 @@ def test_mutual_tls(serve, certificates, command):
         (["ls"], "endpoint"),
     ],
 )
-def test_wrong_settings_end_it_with_a_word(arguments, word, command):
+def test_wrong_settings_end_it_with_a_word(arguments: list[str], word: str, command: Command) -> None:
     """One line that names the setting, no traceback, exit code 2."""
     ended = command(*arguments)
     assert ended.returncode == 2
@@ -170,7 +183,7 @@ def test_wrong_settings_end_it_with_a_word(arguments, word, command):
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_a_store_that_cannot_be_used_ends_it_with_a_word(tmp_path, command):
+def test_a_store_that_cannot_be_used_ends_it_with_a_word(tmp_path: Path, command: Command) -> None:
     """At the start, not at the first call."""
     (tmp_path / "registry.db").write_text("no database " * 100)
     ended = command("serve", "--store", f"sqlite://{tmp_path}/registry.db", "--region", "eu-west-1")

@@ -1,9 +1,12 @@
 """What a registry does when its store fails just after it has started."""
 
 import asyncio
+import builtins
 from datetime import timedelta
 
-from penstock.registration import LocalConsumerRegistry, StreamConsumerRegistrar
+import pytest
+
+from penstock.registration import ConsumerRecord, LocalConsumerRegistry, StreamConsumerRegistrar
 from penstock.registration.errors import LeaseStoreError
 from penstock.registration.testing import FakeKinesis, InMemoryLeaseStore
 from penstock.services.consumer_registry._serve import _tidy
@@ -14,18 +17,18 @@ class FailingStore(InMemoryLeaseStore):
 
     fails = True
 
-    async def list(self):
+    async def list(self) -> builtins.list[ConsumerRecord]:
         if self.fails:
             self.fails = False
             raise LeaseStoreError(store="memory", reason="throttled")
         return await super().list()
 
 
-async def test_a_store_that_fails_at_the_start_does_not_end_the_service(caplog):
+async def test_a_store_that_fails_at_the_start_does_not_end_the_service(caplog: pytest.LogCaptureFixture) -> None:
     """What a predecessor had begun is left to the sweep, which goes on."""
     swept = asyncio.Event()
 
-    async def sleep(_seconds):
+    async def sleep(_seconds: float) -> None:
         swept.set()
         await asyncio.Event().wait()
 

@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from registry_process import MakeRequest
 
 from penstock.aws import AwsOptions, AwsSession
 from penstock.emulator.testing import RunningEmulator
@@ -36,7 +37,7 @@ def ls(capsys: pytest.CaptureFixture[str], url: str, *flags: str) -> tuple[int, 
 @pytest.mark.parametrize("place", ["local", "sqlite"])
 def test_the_consumers_of_a_job_are_listed_from_its_own_file(
     aws: AwsOptions,
-    request_lease,
+    request_lease: MakeRequest,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     place: str,
@@ -80,7 +81,11 @@ def test_a_store_that_is_not_there_is_not_made(
 
 
 def test_a_table_is_looked_at_and_never_made(
-    aws: AwsOptions, dynamodb, request_lease, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    aws: AwsOptions,
+    dynamodb: str,
+    request_lease: MakeRequest,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One that is not there is told with code 1; one of a registry is listed."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", dynamodb)

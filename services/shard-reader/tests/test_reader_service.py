@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -70,7 +71,8 @@ def test_a_session_over_the_service_reads_what_was_written_and_stops_on_sigterm(
     security = ClientSecurity(token=TOKEN)
     reader = connect_reader(service.address, security, patience_seconds=60)
     reader.open("query", start, RecordPublisherType.POLLING)
-    position, rows = start, []
+    position = start
+    rows: list[Any] = []
     while len(rows) < 20:
         snapshot = reader.positions(position, wait_seconds=1)
         for batch in read_ranges(service.address, security, "query", ranges_between(position, snapshot.positions)):

@@ -230,9 +230,9 @@ def test_tail_decodes_json_and_avro(emulator: RunningEmulator, tmp_path: Path) -
         emulator.client().put_record(StreamName="avro", Data=data, PartitionKey="k")
     asked = ("--from", "TRIM_HORIZON", "--count", "4", "--format", "avro", "--schema", str(schema))
     done = run(emulator, tmp_path, "tail", "avro", *asked)
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [row["data"] for row in rows[:3]] == [{"origin": "EWR", "minutes": 12}] * 3
-    assert "problem" in rows[3]
+    read = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["data"] for row in read[:3]] == [{"origin": "EWR", "minutes": 12}] * 3
+    assert "problem" in read[3]
 
 
 def test_tail_decodes_records_with_schemas_of_the_glue_schema_registry(

@@ -188,7 +188,13 @@ async def test_messages_of_queues(emulator: RunningEmulator, gateway: ServicePro
     """Attributes of each type, groups, and deduplication: what is sent twice is there once."""
     client = emulator.client("sqs")
     url = client.create_queue(QueueName=f"{new('all')}.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
-    attributes = {"s": "ж", "i": 10**20, "f": -0.25, "d": Decimal("1.50"), "b": b"\x00\xff"}
+    attributes: dict[str, str | int | float | Decimal | bytes] = {
+        "s": "ж",
+        "i": 10**20,
+        "f": -0.25,
+        "d": Decimal("1.50"),
+        "b": b"\x00\xff",
+    }
     entry = SqsRequestEntry("рейс", "group", "once", attributes=attributes)
     await send(gateway, "sqs", url, [entry])
     await send(gateway, "sqs", url, [entry, SqsRequestEntry("next", "group", "other")])

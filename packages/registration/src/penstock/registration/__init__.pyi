@@ -1,7 +1,14 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
 from ._config import LeaseSettings, RegistrarConfig
 from ._keeper import LeaseKeeper, OnLost, OnRegained
-from ._kinesis.registrar import AwsClients, FoundConsumer, FoundStream, RegisteredConsumer, StreamConsumerRegistrar
+from ._kinesis.registrar import (
+    AwsCalls,
+    AwsClients,
+    FoundConsumer,
+    FoundStream,
+    RegisteredConsumer,
+    StreamConsumerRegistrar,
+)
 from ._lease.record import ConsumerRecord, Holding, RegistrationPhase
 from ._local.administration import CONSUMER_SHARD_HOUR_USD
 from ._local.registry import LocalConsumerRegistry, open_local_registry
@@ -34,6 +41,7 @@ __all__ = [
     "SERVICE_NAME",
     "AcquireRequest",
     "AnnouncedReader",
+    "AwsCalls",
     "AwsClients",
     "BlockingConsumerRegistry",
     "ConflictPolicy",

@@ -44,7 +44,7 @@ _EMPTY = "its data is empty, which Firehose does not take"
 class FirehoseRequestEntry(msgspec.Struct, frozen=True, rename={"data": "Data"}):
     """A record of PutRecordBatch."""
 
-    data: bytes
+    data: bytes | bytearray
     """The record's bytes. Delivered records follow each other without a separator: bring your own."""
 
 

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from awscrt.exceptions import AwsCrtError  # type: ignore[import-untyped]  # no stubs published
+from awscrt.exceptions import AwsCrtError
 
 from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, classify, error_code
 from penstock.efo_consumer._publish.condition import STALLED_SECONDS, ShardSign, unnoted, utc

@@ -15,8 +15,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from awscrt import http  # type: ignore[import-untyped]  # no stubs published
-from awscrt.exceptions import AwsCrtError  # type: ignore[import-untyped]  # no stubs published
+from awscrt import http
+from awscrt.exceptions import AwsCrtError
 
 from penstock.aws import AwsServiceError, date_seconds, service_error
 from penstock.efo_consumer._wire.http2_connections import Http2Pool, ReceiveWindow, StreamSlot, keep_thread_state

@@ -11,8 +11,8 @@ import threading
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from awscrt import http, io  # type: ignore[import-untyped]  # no stubs published
-from awscrt.exceptions import AwsCrtError  # type: ignore[import-untyped]  # no stubs published
+from awscrt import http, io
+from awscrt.exceptions import AwsCrtError
 
 from penstock.efo_consumer.errors import Http2NotNegotiatedError, SubscriptionConnectionError
 

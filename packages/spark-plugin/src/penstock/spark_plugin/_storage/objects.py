@@ -51,10 +51,13 @@ class Objects(Protocol):
         penstock.aws.AwsError: The service refuses, or does not answer for that long.
     """
 
-    place: Place
-    """Where; its region is the bucket's."""
-    conditional: bool
-    """Whether `create` and `replace` are on a condition also when several drivers call them at once."""
+    @property
+    def place(self) -> Place:
+        """Where; its region is the bucket's."""
+
+    @property
+    def conditional(self) -> bool:
+        """Whether `create` and `replace` are on a condition also when several drivers call them at once."""
 
     def get(self, key: str) -> Found | None:
         """The object; None where there is none."""

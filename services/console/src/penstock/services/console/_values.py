@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from penstock.operator_attributes import JobStatus
     from penstock.registration import Consumer
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)
 
 
 def name_of(stream: str) -> str:

@@ -21,7 +21,7 @@ class KinesisRequestEntry(
 ):
     """A record of PutRecords; the field names on the wire are the API's."""
 
-    data: bytes
+    data: bytes | bytearray
     """The record's bytes."""
     partition_key: str
     """1 to 256 characters; its MD5 picks the shard."""

@@ -20,6 +20,7 @@ from penstock.efo_consumer import (
     ReaderUnavailableError,
     RecordPublisherType,
     ShardFailedError,
+    ShardStats,
     StreamConsumer,
     StreamPositions,
     connect_reader,
@@ -40,6 +41,43 @@ from penstock.spark_plugin.errors import ReaderAddressError
 _log = logging.getLogger(__name__)
 _NOT_FOUND = "ResourceNotFoundException"
 _ASK_AGAIN_SECONDS = 0.5
+
+
+class OpenReader(Protocol):
+    """What the stream reader needs of the reader of its session: `BlockingSession`, or a fake."""
+
+    @property
+    def endpoint(self) -> str | None:
+        """Of a service; None for a reader in this process."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Number of the run that opened it last."""
+        ...
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long a remote reader that does not answer is waited for."""
+        ...
+
+    @property
+    def away(self) -> Sequence[str]:
+        """Readers of a fleet that do not answer."""
+        ...
+
+    @property
+    def deaggregates(self) -> bool | None:
+        """Whether records of aggregates are taken apart; None when the reader does not say."""
+        ...
+
+    def commit(self, positions: StreamPositions) -> None:
+        """See `BlockingSession.commit`."""
+        ...
+
+    def stats(self) -> list[ShardStats]:
+        """See `BlockingSession.stats`."""
+        ...
 
 
 class ReadingSession(Protocol):
@@ -66,7 +104,7 @@ class ReadingSession(Protocol):
         ...
 
     @property
-    def reader(self) -> BlockingSession:
+    def reader(self) -> OpenReader:
         """The reader; its session is open."""
         ...
 
