@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,6 +162,13 @@ def ask(
     except grpc.RpcError as error:
         return error.code(), error.details() or ""
     return grpc.StatusCode.OK, ""
+
+
+def main_of(name: str) -> Callable[[Sequence[str]], int]:
+    """The command of a service, as it is called in its own process."""
+    main: Callable[[Sequence[str]], int]
+    main = importlib.import_module(f"penstock.services.{name.replace('-', '_')}.__main__").main
+    return main
 
 
 def stream(

@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from integration_tests.security_tools import (
     Service,
     ask,
     environment_of,
+    main_of,
     methods_of,
     path_of,
     raw_channel,
@@ -31,6 +31,7 @@ from penstock.proto.consumer_registry.v1.consumer_registry_pb2 import AcquireReq
 from penstock.registration.errors import LeaseStoreError
 from penstock.rpc import ClientSecurity, RpcOptionError, abort_with, open_channel
 from penstock.rpc.testing import service_process
+from penstock.terminal.testing import run_main
 
 ROOT = Path(__file__).resolve().parents[1]
 SECRETS = {
@@ -147,12 +148,10 @@ def test_no_secret_is_seen_of_a_service(name: str, kinesis: RunningEmulator, mod
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_secrets_are_no_flags(name: str, tmp_path: Path) -> None:
     """Every user of a machine sees command lines. The help shows no value of the environment; a URL's is not shown."""
-    module = "penstock.services." + name.replace("-", "_")
     environment = environment_of(name, tmp_path, TOKEN=SECRETS["token"], ROLE_EXTERNAL_ID=SECRETS["external"])
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", module, "serve", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        return run_main(main_of(name), ["serve", *arguments], environ=environment)
 
     told = run("--help")
     assert told.returncode == 0
@@ -257,14 +256,7 @@ def test_a_service_does_not_start_with_files_of_aws_that_cannot_be_read(tmp_path
     (tmp_path / "config").write_text("[default\nnonsense")
     environment = environment_of(name, tmp_path, REGION="us-east-1")
     for setting, words in (("AWS_CONFIG_FILE", "Unable to parse"), ("AWS_CA_BUNDLE", "cannot be read as a PEM file")):
-        refused = subprocess.run(
-            [sys.executable, "-m", f"penstock.services.{name.replace('-', '_')}", "serve"],
-            env={**environment, setting: str(tmp_path / "config")},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        refused = run_main(main_of(name), ["serve"], environ={**environment, setting: str(tmp_path / "config")})
         assert refused.returncode == 2, refused.stderr
         assert words in refused.stderr
         assert "Traceback" not in refused.stderr
@@ -320,14 +312,7 @@ def test_credentials_do_not_leave_for_an_endpoint_without_tls(name: str, tmp_pat
     for variable in (*(f"PENSTOCK_{prefix}_{one}" for one in settings), "AWS_ENDPOINT_URL_KINESIS"):
         # An endpoint of STS is for those who assume a role.
         role = {f"PENSTOCK_{prefix}_ROLE_ARN": "arn:aws:iam::123456789012:role/r"} if "STS" in variable else {}
-        refused = subprocess.run(
-            [sys.executable, "-m", module, "serve"],
-            env={**environment, **role, variable: url},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        refused = run_main(main_of(name), ["serve"], environ={**environment, **role, variable: url})
         assert refused.returncode == 2, refused.stderr
         assert "would go to kinesis.internal without encryption" in refused.stderr
         assert "allow_insecure_endpoint" in refused.stderr

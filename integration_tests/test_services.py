@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -10,8 +8,10 @@ import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from integration_tests.security_tools import main_of
 from penstock.rpc import open_channel
 from penstock.rpc.testing import service_process
+from penstock.terminal.testing import run_main
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVICES = {
@@ -85,8 +85,7 @@ def test_a_service_does_not_show_itself_to_the_network_unprotected(
     }
     prefix = f"PENSTOCK_{PREFIXES[name]}"
     environment |= {f"{prefix}_{key}": value for one in given for key, value in settings[one].items()}
-    command = [sys.executable, "-m", "penstock.services." + name.replace("-", "_"), "serve", "--host", "0.0.0.0"]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=60)
+    ended = run_main(main_of(name), ["serve", "--host", "0.0.0.0"], environ=environment)
     assert ended.returncode == 2
     assert "--host" in ended.stderr or "host: " in ended.stderr
     assert "0.0.0.0 is reachable from other machines" in ended.stderr

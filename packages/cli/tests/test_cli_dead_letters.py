@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import subprocess
-import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +14,12 @@ from typing import Any
 import pytest
 
 from penstock.async_sink import TerminalReason, TerminalRecord
+from penstock.cli import main
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2
 from penstock.spark_plugin._writing._dead_letters import DeadLetterFile, DeadLetterFileHandler, letter
 from penstock.spark_plugin._writing._record_ids import WriteAttempt
+from penstock.terminal.testing import run_main
 
 
 @pytest.fixture
@@ -36,8 +37,7 @@ def run(emulator: RunningEmulator, command: str, path: Path, *arguments: str) ->
         "AWS_REGION": "us-east-1",
         "AWS_ENDPOINT_URL_KINESIS": emulator.endpoint_url,
     }
-    words = [sys.executable, "-m", "penstock.cli", "dead-letters", command, str(path), *arguments]
-    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = run_main(main, ["dead-letters", command, str(path), *arguments], environ=environ)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 

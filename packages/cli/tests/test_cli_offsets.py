@@ -15,8 +15,10 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from penstock.cli import main
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import ensure_java
+from penstock.terminal.testing import run_main
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli"]
 RUN = """
@@ -73,10 +75,7 @@ def rows_of(folder: Path, name: str) -> list[str]:
 
 
 def penstock(emulator: RunningEmulator, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    command = [*PENSTOCK, *arguments]
-    done = subprocess.run(
-        command, env=environment(emulator) | environ, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_main(main, arguments, environ=environment(emulator) | environ)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 

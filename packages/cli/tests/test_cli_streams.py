@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli import main
 from penstock.cli._streams import shard_steps
 from penstock.cli.testing import Ended, run_in_terminal
 from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.terminal.testing import run_main
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli"]
 
@@ -32,11 +34,9 @@ def environment(emulator: RunningEmulator) -> dict[str, str]:
 
 
 def run(emulator: RunningEmulator, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [*PENSTOCK, *arguments], input=given, capture_output=True, env=environment(emulator), timeout=120, check=False
-    )
-    assert b"Traceback" not in done.stderr, done.stderr.decode()
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    done = run_main(main, arguments, environ=environment(emulator), given=given)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
 
 
 def at_terminal(emulator: RunningEmulator, *arguments: str, send: bytes, when: str) -> Ended:

@@ -3,8 +3,10 @@
 import argparse
 import io
 import json
+import logging
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -29,6 +31,7 @@ from penstock.terminal import (
     watch,
     with_default,
 )
+from penstock.terminal.testing import run_main
 
 TABLE = Table(
     columns=[Column("SHARD"), Column("BEHIND", justify="right")],
@@ -179,6 +182,30 @@ def test_the_end_of_a_command_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -
     with os.fdopen(read), os.fdopen(write, "w") as out:
         monkeypatch.setattr("sys.stdout", out)
         assert run_command(cut) == 0
+
+
+def test_a_command_in_this_process_ends_and_prints_as_one_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Streams, text and bytes, log, environment and exit code are the command's; all of it is put back."""
+    handlers, level = logging.getLogger().handlers[:], logging.getLogger().level
+
+    def main(arguments: Sequence[str]) -> int:
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        logging.info("asked")
+        sys.stdout.write(f"{sys.stdin.read()} {sorted(os.environ)} ж\n")
+        sys.stdout.buffer.write(b"raw\n")
+        os.environ["LEFT"] = "behind"
+        sys.exit(arguments[0] if arguments else None)
+
+    done = run_main(main, ["no such thing"], environ={"ONLY": "this"}, given=b"text")
+    assert (done.returncode, done.stdout) == (1, "text ['ONLY'] ж\nraw\n")
+    assert done.stderr == "INFO asked\nno such thing\n"
+    assert run_main(main, []).returncode == 0
+    assert run_main(lambda _: 3, []).returncode == 3
+    assert (logging.getLogger().handlers, logging.getLogger().level) == (handlers, level)
+    assert "LEFT" not in os.environ
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(ZeroDivisionError):
+        run_main(lambda _: 1 // 0, [])
 
 
 def test_help_names_variables_in_brackets_and_flags_are_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:

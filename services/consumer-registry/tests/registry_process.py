@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -17,6 +16,8 @@ from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.registration import AcquireRequest, BlockingConsumerRegistry, Lease
 from penstock.registration.testing import running_dynamodb
 from penstock.rpc.testing import ServiceProcess, service_process
+from penstock.services.consumer_registry.__main__ import main
+from penstock.terminal.testing import run_main
 
 MODULE = "penstock.services.consumer_registry"
 
@@ -121,13 +122,6 @@ def command() -> Command:
     """Runs a command of `penstock-registry` to its end."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", MODULE, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env={**os.environ, **environment},
-        )
+        return run_main(main, arguments, environ={**os.environ, **environment})
 
     return run

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +32,8 @@ from penstock.efo_consumer import (
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc import ClientSecurity
 from penstock.rpc.testing import ServiceProcess, service_process
+from penstock.services.shard_reader.__main__ import main
+from penstock.terminal.testing import run_main
 
 MODULE = "penstock.services.shard_reader"
 TOKEN = "a-token-of-this-test"
@@ -132,8 +132,6 @@ def test_a_wrong_setting_ends_the_service_with_code_2_and_its_name(
     arguments: list[str], option: str, tmp_path: Path
 ) -> None:
     """A setting that cannot be is told by name before anything is served."""
-    done = subprocess.run(
-        [sys.executable, "-m", MODULE, "serve", *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_main(main, ["serve", *arguments])
     assert done.returncode == 2
     assert option in done.stderr

@@ -25,6 +25,8 @@ from penstock.efo_consumer import (
     encode_glue_record,
 )
 from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.services.shard_reader.__main__ import main
+from penstock.terminal.testing import run_main
 
 SHARD = "shardId-000000000000"
 
@@ -48,9 +50,7 @@ def environment(emulator: RunningEmulator, folder: Path) -> dict[str, str]:
 
 
 def run(emulator: RunningEmulator, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penstock.services.shard_reader", *arguments]
-    variables = environment(emulator, folder)
-    return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=60, check=False)
+    return run_main(main, arguments, environ=environment(emulator, folder))
 
 
 def put(emulator: RunningEmulator, *data: bytes) -> list[str]:

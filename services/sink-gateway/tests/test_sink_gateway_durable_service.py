@@ -18,6 +18,8 @@ from penstock.async_sink.errors import GatewayStorageError
 from penstock.async_sink.testing import wait_until
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc.testing import ServiceProcess, service_process
+from penstock.services.sink_gateway.__main__ import main
+from penstock.terminal.testing import run_main
 
 MODULE = "penstock.services.sink_gateway"
 BATCHES_OF_200 = AsyncSinkConfig(max_batch_size=200)
@@ -104,8 +106,7 @@ def test_a_torn_journal_is_read_and_a_damaged_one_refused(emulator: RunningEmula
     log = tmp_path / "journal.db-wal"
     whole = log.read_bytes()
     log.write_bytes(whole[:100] + b"\xff" + whole[101:])
-    command = [sys.executable, "-m", MODULE, *arguments(emulator, tmp_path)]
-    ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    ended = run_main(main, arguments(emulator, tmp_path), environ=ENVIRONMENT)
     assert ended.returncode == 2
     assert log.name in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -120,8 +121,7 @@ def test_a_torn_journal_is_read_and_a_damaged_one_refused(emulator: RunningEmula
 def test_a_folder_has_one_gateway_at_a_time(emulator: RunningEmulator, tmp_path: Path) -> None:
     """The second one ends with code 2 and a word about it; the first one goes on."""
     with service_process(MODULE, arguments(emulator, tmp_path), ENVIRONMENT) as process:
-        command = [sys.executable, "-m", MODULE, *arguments(emulator, tmp_path)]
-        ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+        ended = run_main(main, arguments(emulator, tmp_path), environ=ENVIRONMENT)
         assert (ended.returncode, ended.stdout) == (2, "")
         assert "in use by another gateway" in ended.stderr
         assert "Traceback" not in ended.stderr

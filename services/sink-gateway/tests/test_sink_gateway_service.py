@@ -29,6 +29,8 @@ from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2, sink_gateway_pb2_grpc
 from penstock.rpc import ClientSecurity
 from penstock.rpc.testing import ServiceProcess, service_process
+from penstock.services.sink_gateway.__main__ import main
+from penstock.terminal.testing import run_main
 
 MODULE = "penstock.services.sink_gateway"
 ENVIRONMENT = {
@@ -365,8 +367,7 @@ def test_a_wrong_setting_ends_with_a_word_about_it(arguments: list[str], words: 
 
 
 def _serve(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", MODULE, "serve", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return run_main(main, ["serve", *arguments], environ=environment)
 
 
 @pytest.mark.parametrize(

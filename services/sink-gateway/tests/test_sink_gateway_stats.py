@@ -4,7 +4,6 @@ import io
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -18,6 +17,7 @@ from penstock.rpc.testing import service_process
 from penstock.services.sink_gateway.__main__ import main, sink_command
 from penstock.services.sink_gateway._stats import Rates, stats_table
 from penstock.terminal import Screen
+from penstock.terminal.testing import run_main
 
 MODULE = "penstock.services.sink_gateway"
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -84,10 +84,9 @@ def test_a_wrong_token_is_code_1(emulator: RunningEmulator) -> None:
     arguments = ["serve", "--endpoint-url", emulator.endpoint_url]
     environ = {**os.environ, **ENVIRONMENT, "PENSTOCK_SINK_TOKEN": "a-right-token-of-tests"}
     with service_process(MODULE, arguments, environ) as gateway:
-        command = [sys.executable, "-m", MODULE, "stats", "--endpoint", gateway.address, "--over", "0.1"]
+        command = ["stats", "--endpoint", gateway.address, "--over", "0.1"]
         for token, code in (("guessed-by-somebody", 1), ("a-right-token-of-tests", 0)):
-            variables = {**environ, "PENSTOCK_SINK_TOKEN": token}
-            done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+            done = run_main(main, command, environ={**environ, "PENSTOCK_SINK_TOKEN": token})
             assert done.returncode == code
             assert token not in done.stderr
             assert ("the token is wrong or expired" in done.stderr) is (code == 1)
