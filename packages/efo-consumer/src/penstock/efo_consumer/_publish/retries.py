@@ -71,7 +71,7 @@ def kind_of(error: Exception) -> ErrorKind:
     return ErrorKind.RETRYABLE if isinstance(error, RETRYABLE) else classify(error)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class ReadRetries:
     """The failures in a row of one shard's reading, and for how long they are retried. No I/O.
 
@@ -212,7 +212,7 @@ class Resubscribe:
     cause: str = ""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class SubscribeRetries:
     """The failures of one shard's subscriptions.
 

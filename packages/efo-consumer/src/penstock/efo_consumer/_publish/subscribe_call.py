@@ -73,6 +73,26 @@ class SubscribeCall:
         next: what follows; None before the end, and at the shard's end.
     """
 
+    __slots__ = (
+        "_caught_up_millis",
+        "_events",
+        "_on_accepted",
+        "_other_reader",
+        "_outcome",
+        "_records",
+        "_request",
+        "_retries",
+        "_span",
+        "_starved",
+        "_stream",
+        "_subscription",
+        "_suspect",
+        "_tools",
+        "at_shard_end",
+        "next",
+        "position",
+    )
+
     def __init__(
         self,
         tools: CallTools,

@@ -78,6 +78,8 @@ class FrameDecoder:
         EventStreamFrameError: the stream is corrupt; the decoder must not be used again.
     """
 
+    __slots__ = ("_max_payload_bytes", "_needed", "_parts", "_pending")
+
     def __init__(self, *, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
         self._max_payload_bytes = max_payload_bytes
         self._parts: list[bytes | memoryview] = []

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import io
 import threading
-from collections import deque
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -46,7 +45,31 @@ class Http2Subscription:
     """A SubscribeToShard answer on a stream of a shared connection.
 
     Methods that start with `on_` run on the connection's thread, the others on the event loop.
+
+    There may be thousands, which nearly always wait for a small event: so it holds no deque, nor an `asyncio.Event`,
+    which has one: 700 bytes each.
     """
+
+    __slots__ = (
+        "_closed",
+        "_count_bytes",
+        "_error_body",
+        "_failed",
+        "_headers",
+        "_lock",
+        "_loop",
+        "_outcomes",
+        "_parser",
+        "_pending_bytes",
+        "_slot",
+        "_status",
+        "_stream",
+        "_uncounted_bytes",
+        "_waiter",
+        "_waking",
+        "_window",
+        "bytes_received",
+    )
 
     def __init__(self, slot: StreamSlot, *, window_bytes: int) -> None:
         self._slot = slot
@@ -58,13 +81,13 @@ class Http2Subscription:
         # Chunks that complete no event are counted in bulk.
         self._count_bytes = window_bytes // 8
         self._lock = threading.Lock()
-        self._outcomes: deque[tuple[Outcome | None, int]] = deque()
+        self._outcomes: list[tuple[Outcome | None, int]] = []
         self._status = 0
         self._headers: dict[str, str] = {}
         self._error_body = bytearray()
         self._failed = False
         self._closed = False
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._waking = False
         self._stream: http.Http2ClientStream | None = None
         self.bytes_received = 0
@@ -114,7 +137,7 @@ class Http2Subscription:
             raise outcome
         if outcome is None:
             return None
-        self._outcomes.popleft()
+        del self._outcomes[0]
         with self._lock:
             credit = self._window.taken(cost, self._pending_bytes)
         self._credit(credit)
@@ -130,9 +153,12 @@ class Http2Subscription:
         self._loop.call_later(_END_GRACE_SECONDS, self._slot.abandon)
 
     async def _woken(self) -> None:
-        self._wake.clear()
-        if not self._outcomes:
-            await self._wake.wait()
+        # What is signalled from here on wakes: that is done on this loop, and so not before the waiter is there.
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
 
     def _credit(self, size_bytes: int) -> None:
         if size_bytes and self._stream is not None and not self._failed:
@@ -141,7 +167,9 @@ class Http2Subscription:
     def on_response(self, *, status_code: int, headers: list[tuple[str, str]], **_: Any) -> None:
         """The answer's headers arrived."""
         keep_thread_state()
-        self._headers = {name.lower(): value for name, value in headers}
+        accepted = status_code == 200
+        # Those of a refusal say why.
+        self._headers = {name.lower(): value for name, value in headers if not accepted or name.lower() == "date"}
         self._status = status_code
         self._signal()
 
@@ -204,7 +232,8 @@ class Http2Subscription:
 
     def _on_signal(self) -> None:
         self._waking = False
-        self._wake.set()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class Http2Transport:

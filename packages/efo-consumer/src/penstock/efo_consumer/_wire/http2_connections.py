@@ -65,6 +65,8 @@ class _PooledConnection:
 class StreamSlot:
     """A stream's place on a connection. Used on the event loop only."""
 
+    __slots__ = ("_held", "_open", "_wanted")
+
     def __init__(self, held: _PooledConnection) -> None:
         held.streams += 1
         held.wanted += 1
@@ -237,6 +239,8 @@ class ReceiveWindow:
 
     Not thread-safe: the caller locks.
     """
+
+    __slots__ = ("_advanced", "_owed", "_size_bytes", "_waiting")
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes

@@ -148,6 +148,8 @@ class SubscribeTransport(Protocol):
 class SubscriptionParser:
     """Turns the chunks of an answer into events, in order; an error is its last outcome."""
 
+    __slots__ = ("_frames", "_silent_bytes")
+
     def __init__(self) -> None:
         self._frames = FrameDecoder()
         self._silent_bytes = 0
