@@ -1,18 +1,27 @@
-"""Event-stream bytes to rows: Penstock's decoder to Arrow against botocore's EventStream to dicts."""
+"""Event-stream bytes to rows: Penstock's decoder to Arrow, against botocore's EventStream to dicts, and the floor.
+
+The floor is what no decoder can leave out, each part alone and over all bytes at once in memory, by the libraries that
+ours uses: the CRC of the frames, a scan of the JSON that keeps nothing, and the base64 of the data.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import random
+import re
 import struct
 import zlib
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import pybase64
 from botocore.eventstream import EventStream
 from botocore.parsers import EventStreamJSONParser
 from botocore.session import get_session
+from isal import isal_zlib
 
 from penstock.efo_consumer._wire.decode import decode_payload
 from penstock.efo_consumer._wire.eventstream import FrameDecoder, frame_kind
@@ -83,6 +92,60 @@ def penstock(chunks: Sequence[bytes]) -> int:
                 payload = decode_payload(frame.buffer, frame.payload_start, frame.payload_end)
                 rows += payload.records.num_rows
     return rows
+
+
+class _Nothing(msgspec.Struct):
+    """Of a payload: each of its bytes is looked at, and no value is made."""
+
+
+_scan = msgspec.json.Decoder(_Nothing).decode
+_DATA = re.compile(rb'(?<="Data":")[^"]*')
+
+
+@dataclass(frozen=True)
+class FloorInput:
+    """The bytes of `make_payloads`, cut for each part of the floor before it is measured."""
+
+    frames: Sequence[bytes]
+    payloads: Sequence[bytes]
+    rests: Sequence[bytes]
+    """The payloads without their data."""
+    texts: Sequence[bytes]
+    """Base64 of each record."""
+
+    @classmethod
+    def of(cls, chunks: Sequence[bytes]) -> FloorInput:
+        """Cut."""
+        decoder = FrameDecoder()
+        frames = [frame for chunk in chunks for frame in decoder.feed(chunk)]
+        payloads = [bytes(frame.payload) for frame in frames]
+        texts = [text for payload in payloads for text in _DATA.findall(payload)]
+        whole = [bytes(one.buffer[one.payload_end + 4 - one.frame_bytes : one.payload_end]) for one in frames]
+        return cls(whole, payloads, [_DATA.sub(b"", one) for one in payloads], texts)
+
+    def crc(self) -> None:
+        """The check of each frame."""
+        for frame in self.frames:
+            isal_zlib.crc32(frame)
+
+    def scan(self) -> None:
+        """Each payload, from its first byte to its last."""
+        for payload in self.payloads:
+            _scan(payload)
+
+    def cut_and_scan(self) -> None:
+        """The same where the data is passed over by a search for its end, as ours does for large records."""
+        for payload, rest in zip(self.payloads, self.rests, strict=True):
+            position = 0
+            while (key := payload.find(b'"Data":"', position)) >= 0:
+                position = payload.find(b'"', key + 8)
+            _scan(rest)
+
+    def base64(self) -> None:
+        """The data of each record."""
+        decode = pybase64.b64decode
+        for text in self.texts:
+            decode(text, None, True)
 
 
 def botocore_eventstream(chunks: Sequence[bytes]) -> int:
