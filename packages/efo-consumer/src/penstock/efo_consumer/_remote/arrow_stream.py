@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.efo_consumer._model.schema import empty_batch
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class BatchEncoder:
         self._parts = _Parts()
         self._writer = pa.ipc.new_stream(self._parts, schema)
         # The stream's writer puts the schema before its first batch.
-        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=schema))
+        self._writer.write_batch(empty_batch(schema))
         self._parts.take()
 
     def encode(self, batch: pa.RecordBatch) -> bytes:

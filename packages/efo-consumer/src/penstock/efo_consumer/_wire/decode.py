@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pybase64
 
 from penstock.efo_consumer._model.events import WIRE_SCHEMA
+from penstock.efo_consumer._model.schema import empty_batch, string_scalar
 from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer.errors import PayloadDecodeError
 
@@ -92,12 +93,7 @@ class DecodedPayload(msgspec.Struct, frozen=True):
     nbytes: int
 
 
-# Not by `from_pylist`, nor `pa.scalar` below: they would import pandas where that is installed, which takes 0.3 s.
-_NO_VALUES = (pa.py_buffer(bytes(8)),) * 3
-EMPTY_RECORDS = pa.RecordBatch.from_arrays(
-    [pa.Array.from_buffers(each.type, 0, [None, *_NO_VALUES[1 : each.type.num_buffers]]) for each in WIRE_SCHEMA],
-    schema=WIRE_SCHEMA,
-)
+EMPTY_RECORDS = empty_batch(WIRE_SCHEMA)
 
 
 def decode_payload(buffer: bytes | bytearray, start: int = 0, end: int | None = None) -> DecodedPayload:
@@ -205,6 +201,10 @@ def _child_shard(child: _ChildShard) -> Shard:
 _VECTOR_ROWS = 150
 # From here on, joining wins over Arrow also where each value has a length of its own.
 _JOIN_BYTES = 1500
+# The first columns of a process are joined whatever their values: `pa.array` would import pandas where that is
+# installed, and hold up a start for 0.3 s.
+_JOINED_AT_FIRST = 200
+_columns_of_lists = count()
 
 # Arrow's functions as they are: what stands around them in `compute` costs more than 200 rows do.
 _multiply, _to_integers = pc.get_function("multiply"), pc.get_function("cast")
@@ -218,7 +218,7 @@ _UTC_MICROSECONDS = WIRE_SCHEMA.field("approximateArrivalTimestamp").type
 def binary_column(values: list[bytes]) -> tuple[pa.Array, int]:
     """At least one value; also their bytes."""
     size = _common_size(values)
-    if not size and len(values[0]) < _JOIN_BYTES:
+    if not size and len(values[0]) < _JOIN_BYTES and _is_under_way():
         column = pa.array(values, _BINARY)
         return column, _value_bytes(column)
     joined = b"".join(values)
@@ -233,8 +233,17 @@ def string_column(values: list[str]) -> tuple[pa.Array, int]:
     if size and (joined := "".join(values)).isascii():
         buffers = [None, _even_offsets(size, len(values)), pa.py_buffer(joined.encode())]
         return pa.Array.from_buffers(_STRING, len(values), buffers), len(joined)
+    if not _is_under_way():
+        encoded = [value.encode() for value in values]
+        buffers = [None, _offsets(encoded), pa.py_buffer(b"".join(encoded))]
+        return pa.Array.from_buffers(_STRING, len(values), buffers), sum(map(len, encoded))
     column = pa.array(values, _STRING)
     return column, _value_bytes(column)
+
+
+def _is_under_way() -> bool:
+    """Whether a process has made so many columns that nobody waits for its first one."""
+    return next(_columns_of_lists) >= _JOINED_AT_FIRST
 
 
 def arrival_column(seconds: list[float | None]) -> pa.Array:
@@ -270,7 +279,7 @@ def encryption_column(types: list[str | None]) -> pa.Array:
 
 @lru_cache(maxsize=32)
 def _same_type(name: str | None, rows: int) -> pa.Array:
-    return pa.nulls(rows, _STRING) if name is None else pa.repeat(pa.scalar(name, _STRING), rows)
+    return pa.nulls(rows, _STRING) if name is None else pa.repeat(string_scalar(name), rows)
 
 
 def _common_size(values: Sequence[bytes] | Sequence[str]) -> int:

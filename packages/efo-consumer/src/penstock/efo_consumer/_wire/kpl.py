@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.efo_consumer._model.events import WIRE_SCHEMA
+from penstock.efo_consumer._model.schema import ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -258,9 +259,6 @@ USER_RECORD_SCHEMA = pa.schema(
 )
 """WIRE_SCHEMA with the columns of aggregated records; 0 and null for a record that was not aggregated."""
 
-# Not by `pa.scalar`, which would import pandas where that is installed.
-_ZERO = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])[0]
-
 
 @dataclass(slots=True)
 class DeaggregationCounts:
@@ -296,7 +294,7 @@ def deaggregate(
     begins_like_one = pc.starts_with(batch.column("data"), pattern=MAGIC)
     if not pc.any(begins_like_one).as_py():
         rows = batch.num_rows
-        columns = [*batch.columns, pa.repeat(_ZERO, rows), pa.nulls(rows, pa.string())]
+        columns = [*batch.columns, pa.repeat(ZERO, rows), pa.nulls(rows, pa.string())]
         return pa.RecordBatch.from_arrays(columns, schema=USER_RECORD_SCHEMA)
     found = _Rows(batch, hash_key_range, DeaggregationCounts() if counts is None else counts)
     for row, candidate in enumerate(begins_like_one.to_pylist()):
