@@ -21,11 +21,13 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "cogroup": ("spark.cogroup", "two bounded inputs grouped together at their end, against as streams"),
     "consume": ("reading.consume", "a whole client over HTTP/2 and HTTP/1.1, against boto3 and aiobotocore"),
     "compile": ("services.compile", "job graphs of 10 to 100,000 operators to stages, against a tenth of the size"),
-    "decode": ("reading.decode_cases", "event-stream bytes to rows, against botocore"),
+    "decode": ("reading.decode_cases", "event-stream bytes to rows, against botocore, and as a share of the floor"),
     "emulator": ("services.emulator", "puts, gets and subscriptions of the embedded Kinesis, against moto's server"),
+    "fleet": ("reading.fleet", "four reader processes with 8,000 shards: one is killed, and one comes"),
     "fetch": ("reading.fetch", "ranges over gRPC, against a bare stream of the same bytes"),
     "latency": ("reading.latency", "put to rows at an idle stream and on busy shards, against polling"),
     "registry": ("services.registry", "leases and heartbeats on SQLite, against one transaction each"),
+    "restart": ("spark.restart", "a driver killed at full load to the next one's first new row, against rows by rate"),
     "resume": ("spark.resume", "from a restart to the first live row, with and without committed stages"),
     "scale": ("reading.scale", "a micro-batch of 8 to 8,000 shards in the driver's source, and its offset"),
     "shards": ("reading.shards", "one reader process over 1 to 1,000 shards"),
@@ -33,6 +35,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "spark-sink": ("spark.sink", "a DataFrame written from Spark, against boto3 in foreachPartition"),
     "spark-source": ("spark.source", "MB/s into a sink that does nothing, against ready Arrow batches from memory"),
     "sorted": ("spark.sorted", "rows sorted for an operator by their key, against sorting in its function"),
+    "start": ("spark.start", "start() to the first row in a fresh session, against ready rows, and runs of seconds"),
     "stage": ("spark.stage", "a stream joined with an aggregate of 20 M rows, as it is against staged"),
     "hot-shard": ("writing.hot_shard", "the rate of the other shards when one gets half of the records"),
     "put": ("writing.put", "PutRecords of 500 records, against boto3 and async-kinesis"),
@@ -55,9 +58,12 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
 _FEWER_ROUNDS: Mapping[str, int] = {
     "cogroup": 1,
     "executor-readers": 3,
+    "fleet": 1,
+    "restart": 3,
     "spark-idle": 1,
     "spark-latency": 3,
     "spark-source": 3,
+    "start": 3,
 }
 """Of benchmarks whose rounds take minutes."""
 
