@@ -1,8 +1,11 @@
 """The documentation site: built strictly, whole, and with nothing of others' hosts."""
 
 import importlib
+import importlib.util
+import inspect
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -158,20 +161,41 @@ def test_no_page_tells_of_the_machine_that_built_it(site: Path) -> None:
     assert [file.name for file in site.rglob("*.html") if local.search(file.read_text())] == []
 
 
-def test_each_error_says_what_cures_it(hook: ModuleType) -> None:
-    """All but the bases, which stand for no error by themselves."""
-    errors = importlib.import_module("reference_errors")
-    missing = []
-    for module in errors.error_modules():
-        found = errors.errors_of(module)
-        bases = {base for error in found for base in error.__mro__[1:]}
-        missing += [
-            f"{module}.{error.__name__}"
-            for error in found
-            if not errors.meaning_and_cure(error)[1] and error not in bases
-        ]
-    assert len(errors.error_modules()) >= 9
+def public_errors() -> set[type[Exception]]:
+    """What packages raise by a public name: in their module `errors`, or in the `__all__` of another public one."""
+    spaces = (importlib.import_module("penstock"), importlib.import_module("penstock.services"))
+    packages = [one for space in spaces for one in pkgutil.iter_modules(space.__path__, f"{space.__name__}.")]
+    found: set[type[Exception]] = set()
+    for package in packages:
+        for name in (package.name, f"{package.name}.errors"):
+            if importlib.util.find_spec(name) is None:
+                continue
+            module = importlib.import_module(name)
+            names = getattr(module, "__all__", vars(module) if name.endswith(".errors") else ())
+            members = [getattr(module, one) for one in names]
+            found |= {one for one in members if inspect.isclass(one) and issubclass(one, Exception)}
+    return {one for one in found if one.__module__.startswith("penstock.")}
+
+
+def test_each_public_error_has_an_entry_that_says_what_cures_it(pages: dict[Path, Page], site: Path) -> None:
+    """On the page, at a place of its own, and on the command line; bases alone stand for no error by themselves."""
+    from penstock.cli._errors import known_errors
+
+    known = {one.full_name: one for one in known_errors()}
+    errors = {f"{one.__module__}.{one.__name__}": one for one in public_errors()}
+    assert len(errors) > 100
+    assert sorted(errors.keys() - known.keys()) == []
+    assert sorted(errors.keys() - pages[site / "reference" / "errors.html"].ids) == []
+    bases = {base for error in errors.values() for base in error.__mro__[1:]}
+    assert [name for name, one in known.items() if not one.when] == []
+    missing = [name for name, error in errors.items() if error not in bases and not known[name].cure]
     assert missing == [], "end each one's description with a paragraph that begins with `Cure: `"
+
+
+def test_a_cure_leads_to_the_options_that_it_names(site: Path) -> None:
+    page = (site / "reference" / "errors.html").read_text()
+    (row,) = (one for one in page.split("<tr>") if "penstock.efo_consumer.errors.DataLossError" in one)
+    assert 'href="options.html#option-failOnDataLoss"' in row
 
 
 def test_the_reference_has_all_of_it(hook: ModuleType) -> None:

@@ -34,7 +34,7 @@ def page() -> str:
 
 
 def _name(spec: OptionSpec) -> str:
-    return f"`{spec.name}.<stream>`" if spec.prefix else f"`{spec.name}`"
+    return (f"`{spec.name}.<stream>`" if spec.prefix else f"`{spec.name}`") + f"{{ #option-{spec.name} }}"
 
 
 def _kind(spec: OptionSpec) -> str:

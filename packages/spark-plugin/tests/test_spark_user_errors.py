@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from penstock.aws import AwsOptions
 from penstock.efo_consumer._publish.diagnosis import _ADVICE
-from penstock.efo_consumer.errors import ShardFailedError
+from penstock.efo_consumer.errors import DataLossError, ShardFailedError
 from penstock.emulator.testing import RunningEmulator
 from penstock.registration import (
     AcquireRequest,
@@ -26,8 +26,9 @@ from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 from penstock.spark_plugin._reading.session import leases as leases_module
 from penstock.spark_plugin._reading.session import waiting as waiting_module
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
-from penstock.spark_plugin._user_errors import remedy, with_remedies
+from penstock.spark_plugin._user_errors import for_users, remedy, with_remedies
 from penstock.spark_plugin._writing._writer import KinesisBatchWriter
+from penstock.spark_plugin.errors import InvalidOptionError
 from penstock.spark_plugin.testing import endpoint_options
 
 
@@ -60,6 +61,16 @@ def test_a_remedy_is_of_what_is_missing() -> None:
     assert told_name == {"Stream not found", _ADVICE["stream"]}
     assert "start the query again" in found[_ADVICE["consumer"]]
     assert found[_ADVICE["shard"]] == ""
+
+
+def test_an_error_without_a_remedy_leads_to_its_explanation() -> None:
+    """By a command that knows it; an option that is wrong says itself what to do."""
+    options = KinesisOptions.parse({"streamName": "flights", "region": "eu-west-1"}, environ={})
+    loss = DataLossError(stream="flights", shard_id="shardId-000000000000", after="1", upto="9", reason="it expired")
+    assert for_users(loss, options).__notes__ == ["more: penstock errors DataLossError (of the package penstock-cli)"]
+    for_users(loss, options)
+    assert len(loss.__notes__) == 1
+    assert not hasattr(for_users(InvalidOptionError("retryPatience", "x", "a duration"), options), "__notes__")
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["read", "readStream"])

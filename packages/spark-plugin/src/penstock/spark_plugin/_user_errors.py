@@ -110,8 +110,13 @@ def rows_with_remedies(rows: Iterator[_T], options: KinesisOptions) -> Iterator[
 
 
 def for_users(error: Exception, options: KinesisOptions) -> Exception:
-    """An error of Penstock's own packages, with its remedy, and with options by the names that the user wrote."""
+    """An error of Penstock's own packages, with its remedy, and with options by the names that the user wrote.
+
+    Where no remedy is known it says where the error is explained; an option that is wrong says itself what to do.
+    """
     note = remedy(error, options)
+    if note is None and not isinstance(error, OptionError):
+        note = f"more: penstock errors {type(error).__name__} (of the package penstock-cli)"
     if note is not None:
         note = options.in_own_words(note)
         if note not in getattr(error, "__notes__", ()):
