@@ -10,11 +10,14 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -71,11 +74,9 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("reference")
 
 
-@pytest.mark.parametrize("scheme", ["file", "http"])
-async def test_the_search_finds_words_from_files_and_over_http(
-    site: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a browser, as people open it: by a folder of files, and by a server."""
+@asynccontextmanager
+async def browsing(site: Path, scheme: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Any, str]]:
+    """A tab of a browser, and where the site is: a folder of files, or a server."""
     monkeypatch.syspath_prepend(str(ROOT / "services" / "console" / "tests"))
     browser = importlib.import_module("console_browser")
     if browser.BROWSER is None:
@@ -88,13 +89,79 @@ async def test_the_search_finds_words_from_files_and_over_http(
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(site))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            begin = site.as_uri() if scheme == "file" else f"http://127.0.0.1:{server.server_port}"
             async with browser.browser_page() as page:
-                await page.go(f"{begin}/index.html?q=retention")
-                await page.until("document.querySelectorAll('.md-search-result__item').length > 5")
+                yield page, site.as_uri() if scheme == "file" else f"http://127.0.0.1:{server.server_port}"
                 assert page.violations == []
         finally:
             server.shutdown()
+
+
+@pytest.mark.parametrize("scheme", ["file", "http"])
+async def test_the_search_finds_words_from_files_and_over_http(
+    site: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a browser, as people open it."""
+    async with browsing(site, scheme, monkeypatch) as (page, begin):
+        await page.go(f"{begin}/index.html?q=retention")
+        await page.until("document.querySelectorAll('.md-search-result__item').length > 5")
+
+
+BILLS: tuple[dict[str, str], ...] = (
+    {},
+    {"records": "2000", "record_bytes": "200", "shards": "4", "consumers": "1"},
+    {"records": "0", "shards": "4", "polling": "2"},
+    {"records": "5000", "record_bytes": "200", "polling": "1", "aggregate_bytes": "51200"},
+    {"records": "1024", "record_bytes": "30720", "consumers": "2", "polling": "3", "retention_hours": "48"},
+    {"records": "123456.789", "record_bytes": "1025", "consumers": "3", "retention_hours": "8760", "leases": "17"},
+    {"records": "20000", "record_bytes": "100", "on_demand": "", "polling": "2", "retention_hours": "200"},
+    {"records": "0.25", "record_bytes": "900000", "on_demand": "", "aggregate_bytes": "40", "leases": "1"},
+)
+
+
+@pytest.mark.parametrize("scheme", ["file", "http"])
+async def test_the_page_computes_the_bill_of_the_command(
+    site: Path, scheme: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each line to the letter, for what somebody types; and the ways beside each other."""
+    from penstock.cli._cost import main
+
+    def said(given: dict[str, str], *more: str) -> list[list[str]]:
+        flags = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", value) if part]
+        assert main([*flags, *more]) == 0
+        return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+
+    cells = "[...document.querySelectorAll('#cost-{} tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
+    async with browsing(site, scheme, monkeypatch) as (page, begin):
+        for given in BILLS:
+            await page.go(f"{begin}/operations/cost-calculator.html")
+            for name, value in given.items():
+                typed = f"value = {value!r}" if value else "checked = true"
+                await page.eval(f"document.querySelector('#cost').elements.{name}.{typed}")
+            await page.eval("document.querySelector('#cost').dispatchEvent(new Event('input'))")
+            assert await page.eval(cells.format("bill")) == said(given)
+            # Those that the comparison chooses itself.
+            alike = {
+                one: value for one, value in given.items() if one not in ("shards", "aggregate_bytes", "on_demand")
+            }
+            assert await page.eval(cells.format("ways")) == said(alike, "--compare")
+
+
+async def test_the_page_computes_nothing_of_what_the_command_refuses(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that a field is wrong, and shows no sum; an on-demand stream has no shards to set."""
+    async with browsing(site, "file", monkeypatch) as (page, begin):
+        await page.go(f"{begin}/operations/cost-calculator.html")
+        for name, value in (("records", "-1"), ("retention_hours", "23"), ("consumers", "1.5"), ("record_bytes", "")):
+            fields = "document.querySelector('#cost').elements"
+            was = await page.eval(f"{fields}.{name}.value")
+            for typed, wrong in ((value, True), (was, False)):
+                await page.eval(f"{fields}.{name}.value = {typed!r}")
+                await page.eval("document.querySelector('#cost').dispatchEvent(new Event('input'))")
+                assert await page.eval("document.querySelector('#cost-result').hidden") is wrong, name
+                assert await page.eval("document.querySelector('#cost-wrong').hidden") is not wrong, name
+        await page.eval(f"{fields}.on_demand.click()")
+        assert await page.eval(f"{fields}.shards.disabled") is True
 
 
 def test_pages_that_people_wrote_can_be_edited_where_they_are(site: Path) -> None:

@@ -24,6 +24,7 @@ _HEARTBEATS: Final = 360
 """Writes of a lease an hour: one every 10 s."""
 # Of an aggregate: its mark and digest with the table of keys, and what stands around each record in it.
 _AGGREGATE_BYTES, _ENTRY_BYTES = 64, 8
+_COMPARED_AGGREGATE_BYTES: Final = 51_200
 _BILL: Final = (
     Column("WHAT"),
     Column("AN HOUR", justify="right"),
@@ -272,7 +273,7 @@ def _compared(load: Load, prices: Prices) -> list[Row]:
     rows = []
     for on_demand in (False, True):
         for by_fan_out in (False, True):
-            for aggregate_bytes in (None, 51_200):
+            for aggregate_bytes in (None, _COMPARED_AGGREGATE_BYTES):
                 one = replace(
                     load,
                     on_demand=on_demand,
