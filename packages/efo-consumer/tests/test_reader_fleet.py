@@ -137,6 +137,37 @@ async def test_shards_of_a_reader_that_is_gone_move_to_the_others_and_back() -> 
     assert sorted(loop.rows) == written(kinesis)
 
 
+async def test_shards_are_told_by_the_reader_that_has_them_or_that_they_wait_for() -> None:
+    """Also while none is left: by one that was there, with the cause; nothing is told twice."""
+    kinesis = FakeKinesis()
+    shards = set(kinesis.create_stream("s", 8))
+    start = kinesis.trim_horizon("s")
+    now = 0.0
+    async with instance(kinesis) as one, instance(kinesis) as two:
+        addresses = (one.address, two.address)
+        fleet = FleetShardReader(addresses, lease_seconds=LEASE_SECONDS, clock=lambda: now)
+        await fleet.open(OpenRequest(session_id="q", positions=start))
+        shares = {one: set(part.streams.get("s", ())) for one, part in place(start, addresses).items()}
+
+        async def told() -> tuple[dict[str, set[str]], list[str]]:
+            found = await fleet.stats_by_reader("q")
+            causes = [stats.condition.cause for part in found.values() for stats in part]
+            return {endpoint: {stats.shard_id for stats in part} for endpoint, part in found.items()}, causes
+
+        assert (await told())[0] == shares
+        await two.stop()  # type: ignore[misc]  # an AsyncExitStack's aclose
+        found, causes = await told()
+        assert found == shares
+        assert sum("moves to another" in cause for cause in causes) == len(shares[two.address])
+        await one.stop()  # type: ignore[misc]  # an AsyncExitStack's aclose
+        await told()
+        now += 2 * LEASE_SECONDS
+        found, causes = await told()
+        assert [*found.values()] == [shards]
+        assert all("waits for any of its readers" in cause for cause in causes)
+        await fleet.aclose()
+
+
 async def test_a_successor_fences_its_predecessor_on_every_reader() -> None:
     """The run of the old caller is over; it is told who took over."""
     kinesis = FakeKinesis()

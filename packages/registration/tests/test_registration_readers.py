@@ -76,6 +76,15 @@ async def test_a_reader_is_listed_as_it_was_announced_last(directory: ReaderDire
     assert await directory.readers() == [replace(READER, age_seconds=7.0, silent_seconds=2.0)]
 
 
+async def test_a_reader_that_is_not_to_be_asked_has_no_token(directory: ReaderDirectory) -> None:
+    """Such as one on an executor: its driver says how it fares."""
+    told = replace(READER, view_token="")
+    await directory.announce(told)
+    (found,) = await directory.readers()
+    assert (found.view_token, found.is_asked, found.shards) == ("", False, 4)
+    assert READER.is_asked
+
+
 async def test_a_reader_that_is_silent_is_forgotten(directory: ReaderDirectory, clock: ManualClock) -> None:
     await directory.announce(READER)
     clock.advance(19)

@@ -1,4 +1,4 @@
-"""A query's own reader announces itself: to the registry, or in a file of this user; and withdraws at its end."""
+"""A query's readers are announced: to the registry, or in files of this user; and withdrawn at its end."""
 
 import asyncio
 import os
@@ -8,12 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from penstock.efo_consumer import EfoConsumerError, RemoteShardReader, ShardCondition, ShardState, ShardStats
+from penstock.efo_consumer import (
+    EfoConsumerError,
+    ReaderHost,
+    RemoteShardReader,
+    ShardCondition,
+    ShardState,
+    ShardStats,
+)
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.registration import AnnouncedReader, ReaderFiles, RemoteReaderDirectory
 from penstock.rpc import ClientSecurity
 from penstock.rpc.testing import service_process
+from penstock.spark_plugin import ExecutorReader
+from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.executors import fleet_file as fleet_module
+from penstock.spark_plugin._reading.executors.fleet_file import FleetFile
+from penstock.spark_plugin._reading.session import announcing as announcing_module
 from penstock.spark_plugin._reading.session.announcing import described
 from penstock.spark_plugin._reading.session.session import KinesisSession
 from penstock.spark_plugin._reading.start.initial_positions import initial_positions
@@ -21,8 +33,8 @@ from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.testing import endpoint_options
 
 
-def opened(kinesis: RunningEmulator, **options: str) -> KinesisSession:
-    kinesis.client().create_stream(StreamName="announced", ShardCount=1)
+def opened(kinesis: RunningEmulator, shards: int = 1, **options: str) -> KinesisSession:
+    kinesis.client().create_stream(StreamName="announced", ShardCount=shards)
     given = endpoint_options(kinesis.endpoint_url, "announced", **{"recordPublisher": "polling", **options})
     parsed = KinesisOptions.parse({"initialPosition": "TRIM_HORIZON", **given}, environ={})
     return KinesisSession(parsed, initial_positions(parsed))
@@ -77,10 +89,13 @@ def test_a_query_without_a_registry_is_found_by_this_user(
     assert not of_this_user()
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"recordPublisher": "efo", "efoConsumerName": "delays"}], ids=["polling", "efo"]
+)
 def test_a_query_with_a_registry_is_found_there(
-    kinesis: RunningEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kinesis: RunningEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
 ) -> None:
-    """And not in a file; when it ends it is withdrawn at once."""
+    """And not in a file, also one that polls and has no lease; when it ends it is withdrawn at once."""
     pytest.importorskip("penstock.services.consumer_registry")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     place = ("--store", f"sqlite://{tmp_path}/registry.db", "--region", "us-east-1", "--grace-seconds", "0")
@@ -98,13 +113,48 @@ def test_a_query_with_a_registry_is_found_there(
 
             return asyncio.run(ask())
 
-        session = opened(kinesis, registryEndpoint=service.address, recordPublisher="efo", efoConsumerName="delays")
+        session = opened(kinesis, registryEndpoint=service.address, **options)
         try:
             assert first(listed).address == session.address
             assert not of_this_user()
         finally:
             session.close()
         assert not listed()
+
+
+def test_readers_on_executors_are_announced_by_the_query_that_reads_by_them(
+    kinesis: RunningEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """Each with its address and shards; one that leaves is withdrawn. No token leaves the session."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(announcing_module, "_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(fleet_module, "spark_files_folder", lambda: tmp_path)
+    aws = aws_options(KinesisOptions.parse(endpoint_options(kinesis.endpoint_url, "announced"), environ={}))
+    token = "a-token-of-this-session-alone"
+    with ReaderHost(aws=aws, token=token) as one, ReaderHost(aws=aws, token=token) as two:
+        file = FleetFile(tmp_path, one.security)
+
+        def there(*hosts: ReaderHost) -> None:
+            file.write([ExecutorReader(at, each.address, None, "127.0.0.1", 1) for at, each in enumerate(hosts)])
+
+        def shards() -> dict[str, int]:
+            return {reader.address: reader.shards for reader in of_this_user()}
+
+        there(one, two)
+        session = opened(kinesis, shards=8, jobId="delays")
+        try:
+            until(lambda: sum(shards().values()) == 8, "not all shards are announced")
+            assert shards().keys() == {one.address, two.address}
+            assert {(reader.job_id, reader.view_token) for reader in of_this_user()} == {("delays", "")}
+            there(one)
+            begin = initial_positions(session._options)
+            until(lambda: bool(session.positions(begin)) and shards() == {one.address: 8}, "one that left is announced")
+            files = "".join(path.read_text() for path in (tmp_path / "penstock").rglob("*.json"))
+            assert one.address in files
+            assert not any(secret in files for secret in (token, one.view_token, two.view_token))
+        finally:
+            session.close()
+        assert not of_this_user()
 
 
 def test_where_nothing_can_be_announced_queries_read(
@@ -117,12 +167,12 @@ def test_where_nothing_can_be_announced_queries_read(
     begin = initial_positions(session._options)
     try:
         until = time.monotonic() + 30
-        while "is not shown by a console" not in caplog.text and time.monotonic() < until:
+        while "are not shown by a console" not in caplog.text and time.monotonic() < until:
             time.sleep(0.02)
         assert session.positions(begin).positions == begin
     finally:
         session.close()
-    assert caplog.text.count("is not shown by a console") == 1
+    assert caplog.text.count("are not shown by a console") == 1
 
 
 @pytest.mark.parametrize(

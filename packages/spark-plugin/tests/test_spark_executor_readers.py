@@ -1,5 +1,6 @@
 """Shard readers as tasks of a session: a query reads by them, and nothing is left of them."""
 
+import asyncio
 import base64
 import json
 import logging
@@ -7,7 +8,7 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.emulator.testing import RunningEmulator
+from penstock.registration import AnnouncedReader, ReaderFiles
 from penstock.spark_plugin import ExecutorReader, kinesis_progress, start_readers
 from penstock.spark_plugin._reading.executors import readers as readers_module
 from penstock.spark_plugin.errors import (
@@ -58,6 +60,15 @@ def is_answered(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def announced() -> Sequence[AnnouncedReader]:
+    """What a console of this user would be told."""
+
+    async def ask() -> Sequence[AnnouncedReader]:
+        return await ReaderFiles().readers()
+
+    return asyncio.run(ask())
 
 
 def is_alive(pid: int) -> bool:
@@ -118,6 +129,9 @@ def test_a_query_reads_by_the_readers_of_its_session(
             until(lambda: len(collected.keys) >= 200, "further rows do not come", query=query)
             until(lambda: bool(kinesis_progress(query)), "there is no progress", query=query)
             assert {one.reader for one in kinesis_progress(query)} == {reader.address}
+            until(lambda: [one.address for one in announced()] == [reader.address], "nobody announces the reader")
+            assert [(one.is_asked, one.shards, one.stream_names) for one in announced()] == [(False, 4, (source.name,))]
+        until(lambda: not announced(), "a reader is announced for a query that has ended")
         assert collected.data == source.put_keys
         assert len(collected.keys) == 200
     assert readers.readers == ()

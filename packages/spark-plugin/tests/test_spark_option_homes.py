@@ -234,7 +234,9 @@ def asked(options: KinesisOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
         )
 
     reader = SimpleNamespace(open=open_it, close=lambda: None, endpoint="reader.internal:1")
-    host = SimpleNamespace(reader=reader, close=lambda: None, security=None, address="", socket_path=None)
+    host = SimpleNamespace(
+        reader=reader, close=lambda: None, security=None, address="", socket_path=None, view_token=""
+    )
     monkeypatch.setattr(leases_module, "open_registry", lambda **_: registry)
     monkeypatch.setattr(session_module, "connect_reader", lambda *_, **__: reader)
     monkeypatch.setattr(session_module, "_start_host", lambda *_: host)

@@ -151,6 +151,13 @@ class BlockingSession:
         """See `ShardReader.stats`."""
         return self._thread.call(self._open_reader().stats(self.session_id))
 
+    def stats_by_reader(self) -> dict[str, list[ShardStats]]:
+        """The same by address of the reader that has a shard; empty for a reader in this process."""
+        reader = self._open_reader()
+        if isinstance(reader, FleetShardReader):
+            return self._thread.call(reader.stats_by_reader(self.session_id))
+        return {self.endpoint or "": self.stats()}
+
     def close(self) -> None:
         """End the session; a reader that cannot be reached is left alone. Can be called again.
 

@@ -235,12 +235,24 @@ class FleetShardReader:
 
     async def stats(self, session_id: str) -> list[ShardStats]:
         """See `ShardReader.stats`. Shards whose reader does not answer are as it reported last, with the cause."""
-        told = await asyncio.gather(*(self._stats_at(member.endpoint) for member in self._members.served()))
-        found = {(one.stream_name, one.shard_id): one for part in told for one in part}
-        self._known.told(found.values())
-        for waiting in self._waiting():
-            found.setdefault((waiting.stream_name, waiting.shard_id), waiting)
+        parts = await self.stats_by_reader(session_id)
+        found = {(one.stream_name, one.shard_id): one for part in parts.values() for one in part}
         return [one for _, one in sorted(found.items())]
+
+    async def stats_by_reader(self, session_id: str) -> dict[str, list[ShardStats]]:
+        """The same by the endpoint of the reader that each shard is with, or waits for; also of those without shards.
+
+        While no reader is there, all shards wait for one that was there last.
+        """
+        served = [member.endpoint for member in self._members.served()]
+        told = await asyncio.gather(*(self._stats_at(endpoint) for endpoint in served))
+        known = {(one.stream_name, one.shard_id): one for part in told for one in part}
+        self._known.told(known.values())
+        found = dict(zip(served, told, strict=True))
+        for endpoint, waiting in self._waiting().items():
+            left = [one for one in waiting if (one.stream_name, one.shard_id) not in known]
+            found[endpoint] = found.get(endpoint, []) + left
+        return found
 
     async def close_session(self, session_id: str, epoch: int) -> None:
         """See `ShardReader.close_session`."""
@@ -263,22 +275,24 @@ class FleetShardReader:
         left, self._left = [reader for _, reader in self._left], []
         await asyncio.gather(*(reader.aclose() for reader in [*self._readers.values(), *left]))
 
-    def _waiting(self) -> list[ShardStats]:
-        """The shards whose reader does not answer, until they move."""
+    def _waiting(self) -> dict[str, list[ShardStats]]:
+        """By reader that does not answer, its shards until they move."""
         now = self._clock()
         parts = place(self._start, self._members.owners(now))
         failed = [member for member in self._members.lost() if member.failed_at is not None]
         if not parts and self._alone_since is not None:
-            return self._known.waiting(self._start, self._alone_since, "waits for a reader: none is there")
+            last = self.endpoint.partition(",")[0]
+            return {last: self._known.waiting(self._start, self._alone_since, "waits for a reader: none is there")}
         if not parts and failed:
             since = max(member.failed_at or now for member in failed)
-            return self._known.waiting(self._start, since, f"waits for any of its readers: {failed[0].failure}")
-        found = []
+            cause = f"waits for any of its readers: {failed[0].failure}"
+            return {failed[0].endpoint: self._known.waiting(self._start, since, cause)}
+        found = {}
         for member in failed:
             left = self._members.lease_left(member, now)
             if left is not None and member.failed_at is not None:
                 cause = f"waits for its reader, and moves to another in {left:.0f} s: {member.failure}"
-                found += self._known.waiting(parts[member.endpoint], member.failed_at, cause)
+                found[member.endpoint] = self._known.waiting(parts[member.endpoint], member.failed_at, cause)
         return found
 
     async def _ask_all(

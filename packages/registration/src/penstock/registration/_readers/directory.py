@@ -1,4 +1,4 @@
-"""The readers inside drivers that are known at a moment. No I/O."""
+"""The readers of drivers that are known at a moment. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9._-]{0,
 
 @dataclass(frozen=True, kw_only=True)
 class AnnouncedReader:
-    """A reader inside a driver.
+    """A reader inside a driver, or on an executor of it.
 
     Raises:
         InvalidRequestError: naming the field that cannot be, at construction.
@@ -35,7 +35,11 @@ class AnnouncedReader:
     address: str
     """`host:port` of its gRPC server."""
     view_token: str = field(repr=False)
-    """Bearer token that this server takes for listing its sessions, and for nothing else."""
+    """Bearer token that this server takes for listing its sessions, and for nothing else.
+
+    Empty for a reader on an executor, whose tokens stay in its session: it is not to be asked, and its driver announces
+    what the reader does for its query.
+    """
     query: str = ""
     """What the query is called, for people."""
     owner: str = ""
@@ -55,6 +59,11 @@ class AnnouncedReader:
     silent_seconds: float = 0.0
     """Since it was announced last; of those that are listed."""
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether the reader lists its sessions to who looks."""
+        return bool(self.view_token)
+
     def __post_init__(self) -> None:
         for name in ("job_id", "reader_id"):
             if not getattr(self, name):
@@ -64,7 +73,7 @@ class AnnouncedReader:
                 raise InvalidRequestError(field=name, reason=f"must be at most {_MOST_CHARACTERS:,} characters")
         if not _ADDRESS.fullmatch(self.address):
             raise InvalidRequestError(field="address", reason=f"{self.address[:200]!r} is not host:port")
-        if len(self.view_token) < _TOKEN_CHARACTERS:
+        if self.is_asked and len(self.view_token) < _TOKEN_CHARACTERS:
             raise InvalidRequestError(field="view_token", reason=f"must be at least {_TOKEN_CHARACTERS} characters")
         if len(self.stream_names) > _MOST_STREAMS:
             raise InvalidRequestError(field="stream_names", reason=f"must be at most {_MOST_STREAMS:,} streams")

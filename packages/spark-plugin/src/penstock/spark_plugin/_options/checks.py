@@ -174,6 +174,12 @@ def check_services(options: "KinesisOptions") -> None:
             except RpcOptionError:
                 rule = "host:port, such as 10.0.0.5:50051, or unix:PATH"
                 raise InvalidOptionError(option, endpoint, rule) from None
+    if options.registry_endpoint and options.reader_endpoint and options.record_publisher == "polling":
+        raise ContradictoryOptionsError(
+            ("registryEndpoint", "readerEndpoint"),
+            "a query that polls by services has neither stream consumers to lease nor readers of its own to announce: "
+            "give recordPublisher=efo for enhanced fan-out, or leave registryEndpoint out",
+        )
     given = [name for name in _PROOFS if getattr(options, field_name(name)) is not None]
     if given and not any((options.reader_endpoint, options.registry_endpoint, options.sink_endpoint)):
         raise MissingOptionError(

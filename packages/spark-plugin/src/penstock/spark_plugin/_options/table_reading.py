@@ -457,9 +457,9 @@ SERVICES = (
         name="registryEndpoint",
         group="services",
         acts=(DRIVER,),
-        refused_with=(OF_EFO,),
         only=(STREAM,),
-        doc="`host:port` of the consumer registry. Default: in-process, on SQLite.",
+        doc="`host:port` of the consumer registry, which leases stream consumers, and lists the query's readers for "
+        "the console, also of a query that polls. Default: in-process, on SQLite.",
     ),
     OptionSpec(
         name="registryStore",

@@ -88,7 +88,7 @@ class SinkDestination:
 
 @dataclass(frozen=True, kw_only=True)
 class DriverReader:
-    """A reader inside a driver, as it announced itself, and what it said when it was asked. Holds no token."""
+    """A reader of a driver, as that announced it, and what it said when it was asked. Holds no token."""
 
     job_id: str
     address: str
@@ -102,10 +102,12 @@ class DriverReader:
     condition: str
     age_seconds: float
     silent_seconds: float
+    on_executor: bool = False
+    """Whether it runs on an executor, and is not to be asked: its driver says how it fares."""
     sessions: tuple[SessionInfo, ...] = ()
     """What it says of its sessions; none where it was not reached."""
     reason: str = ""
-    """Why it was not; empty where it was."""
+    """Why it was not; empty where it was, or was not to be asked."""
 
 
 @dataclass(frozen=True, kw_only=True)

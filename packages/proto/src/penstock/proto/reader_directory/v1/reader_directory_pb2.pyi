@@ -24,7 +24,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Reader(_message.Message):
-    """A reader inside a driver."""
+    """A reader inside a driver, or on an executor of it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -43,7 +43,9 @@ class Reader(_message.Message):
     address: _builtins.str
     """`host:port` of its gRPC server, chosen by the driver; it serves penstock.proto.shard_reader.v1.ShardReaderService."""
     view_token: _builtins.str
-    """Bearer token that this server takes for ListSessions, and for nothing else. Never shown or logged."""
+    """Bearer token that this server takes for ListSessions, and for nothing else. Never shown or logged. Empty for a reader on an executor,
+    which is not to be asked: its tokens stay in its session, and its driver announces what it does for its query.
+    """
     query: _builtins.str
     """What the query is called, for people: its job id, or a name of the driver's own."""
     owner: _builtins.str

@@ -190,8 +190,10 @@ class KinesisSession:
                 caller=None if self._host is not None else caller_location(options),
                 after_epoch=after_epoch,
             )
-            if self._host is not None:
-                self._announcer = ReaderAnnouncer(options, job_id, self._host)
+            if not options.reader_endpoint:
+                # What looks at them knows services by itself; readers on executors let nobody in but their session.
+                view_token = self._host.view_token if self._host is not None else ""
+                self._announcer = ReaderAnnouncer(options, job_id, self._stats_by_reader, view_token)
                 undo.callback(self._announcer.close)
             undo.pop_all()
 
@@ -207,6 +209,9 @@ class KinesisSession:
             return self._fleet.sockets()
         path = self._host.socket_path if self._host is not None else None
         return {} if path is None else {self.address: path}
+
+    def _stats_by_reader(self) -> Mapping[str, Sequence[ShardStats]]:
+        return {self.address: self.reader.stats()} if self._host is not None else self.reader.stats_by_reader()
 
     def check(self) -> None:
         """Raise LeaseLostError if a stream consumer was lost."""

@@ -1,4 +1,4 @@
-"""The readers inside drivers: listed by a directory, then each asked for its sessions by the token that it gave."""
+"""The readers of drivers: listed by a directory, then each that gave a token for it asked for its sessions."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ class DriversSource:
         if self._directory is None:
             self._directory = self._make()
         announced = await self._directory.readers()
-        await self._forget_but({_key(one) for one in announced})
+        to_ask = [one for one in announced if one.is_asked]
+        await self._forget_but({_key(one) for one in to_ask})
         slots = asyncio.Semaphore(_AT_ONCE)
         asked = {
             _key(one): asyncio.create_task(self._sessions(one, slots), name="ask a driver's reader")
-            for one in announced[:_MOST_ASKED]
+            for one in to_ask[:_MOST_ASKED]
         }
         try:
             if asked:
@@ -96,8 +97,11 @@ def _key(reader: AnnouncedReader) -> _Key:
 
 
 def _driver_reader(reader: AnnouncedReader, task: asyncio.Task[tuple[SessionInfo, ...] | str] | None) -> DriverReader:
-    if task is None:
-        found: tuple[SessionInfo, ...] | str = f"only {_MOST_ASKED:,} readers are asked"
+    found: tuple[SessionInfo, ...] | str
+    if not reader.is_asked:
+        found = ()
+    elif task is None:
+        found = f"only {_MOST_ASKED:,} readers are asked"
     else:
         found = "no answer in time" if task.cancelled() else task.result()
     is_told = not isinstance(found, str)
@@ -113,6 +117,7 @@ def _driver_reader(reader: AnnouncedReader, task: asyncio.Task[tuple[SessionInfo
         condition=reader.condition,
         age_seconds=reader.age_seconds,
         silent_seconds=reader.silent_seconds,
+        on_executor=not reader.is_asked,
         sessions=found if is_told else (),  # type: ignore[arg-type]  # told apart above
         reason="" if is_told else str(found),
     )

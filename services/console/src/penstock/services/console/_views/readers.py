@@ -1,10 +1,10 @@
-"""Readers: inside drivers, and those of shard-reader services."""
+"""Readers: inside drivers, on executors, and those of shard-reader services."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from penstock.services.console._sources.history import lag_seconds
 from penstock.services.console._values import name_of
@@ -21,11 +21,11 @@ class RunningReader:
 
     Attributes:
         query: what its query, or its session at a service, is called.
-        in_driver: whether it runs inside its query's driver.
+        place: where it runs: inside its query's `driver`, on an `executor` or at a `service`.
         address: `host:port`.
         owner: host and process of the driver; empty if unknown.
         streams: names of what it reads.
-        shards: that it follows, or has followed.
+        shards: that it follows, or has followed; of one on an executor, those of this query.
         troubled: shards that it cannot read at the moment.
         lag: the largest, in seconds; None when unknown.
         condition: of the shard with the most trouble, in words.
@@ -34,7 +34,7 @@ class RunningReader:
     """
 
     query: str
-    in_driver: bool
+    place: Literal["driver", "executor", "service"]
     address: str
     owner: str
     streams: Sequence[str]
@@ -48,11 +48,11 @@ class RunningReader:
 
 def running_readers(view: View) -> list[RunningReader]:
     """Those in trouble first, then those that lag most."""
-    rows = [_in_driver(one) for answer in view.snapshot.drivers for one in answer.value or ()]
+    rows = [_of_driver(one) for answer in view.snapshot.drivers for one in answer.value or ()]
     rows += [
         RunningReader(
             query=session.session_id,
-            in_driver=False,
+            place="service",
             address=answer.endpoint,
             owner=session.owner,
             streams=sorted({name_of(one.stream_name) for one in session.shards}),
@@ -66,14 +66,16 @@ def running_readers(view: View) -> list[RunningReader]:
         for answer in view.snapshot.readers
         for session in answer.value or ()
     ]
-    return sorted(rows, key=lambda row: (-row.troubled, -1.0 if row.lag is None else -1.0 - row.lag, row.query))
+    return sorted(
+        rows, key=lambda row: (-row.troubled, -1.0 if row.lag is None else -1.0 - row.lag, row.query, row.address)
+    )
 
 
-def _in_driver(reader: DriverReader) -> RunningReader:
+def _of_driver(reader: DriverReader) -> RunningReader:
     shards = [one for session in reader.sessions for one in session.shards]
     return RunningReader(
         query=reader.query or reader.job_id,
-        in_driver=True,
+        place="executor" if reader.on_executor else "driver",
         address=reader.address,
         owner=reader.owner,
         streams=sorted({name_of(one) for one in reader.stream_names}),
