@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LICENCE = (ROOT / "LICENSE").read_text()
 TODAY = date(2026, 11, 20)
+DEPLOYED = ("deploy/helm/penstock/Chart.yaml", "deploy/conda/recipe.yaml")
 
 
 @pytest.fixture
@@ -37,6 +38,9 @@ def repository(tmp_path: Path) -> Path:
         target.mkdir(parents=True)
         for name in ("pyproject.toml", "CHANGELOG.md", "LICENSE"):
             shutil.copy(ROOT / member / name, target)
+    for name in DEPLOYED:
+        (tmp_path / name).parent.mkdir(parents=True)
+        shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
@@ -58,8 +62,8 @@ def test_a_version_that_no_release_has_is_refused(version: str) -> None:
 
 def test_a_version_is_set_in_all_members_and_nothing_is_left_to_complain_about(repository: Path) -> None:
     """Versions, bounds of siblings and headings change; names, other requirements and sources do not."""
-    changed = set_version(find_members(repository), "0.2.0", TODAY)
-    assert len(changed) == 6
+    changed = set_version(repository, "0.2.0", TODAY)
+    assert len(changed) == 8
     members = find_members(repository)
     gateway = next(member for member in members if member.name == "penstock-sink-gateway")
     assert {member.version for member in members} == {"0.2.0"}
@@ -72,7 +76,24 @@ def test_a_version_is_set_in_all_members_and_nothing_is_left_to_complain_about(r
     # Only members that are released with it are bounded, and this repository lacks that one.
     assert "penstock-async-sink>=0.1.0,<0.2" in gateway.requirements
     assert problems(members, LICENCE, "v0.2.0") == []
-    assert set_version(members, "0.2.0", TODAY) == []
+    assert set_version(repository, "0.2.0", TODAY) == []
+
+
+def test_a_version_is_that_of_the_chart_and_the_recipe_too(repository):
+    """Helm wants a candidate's as semantic versions have it; images have that of the packages."""
+    set_version(repository, "0.2.0rc1", TODAY)
+    chart, recipe = (yaml.safe_load((repository / name).read_text()) for name in DEPLOYED)
+    assert (chart["version"], chart["appVersion"]) == ("0.2.0-rc.1", "0.2.0rc1")
+    assert recipe["context"] == {"version": "0.2.0rc1"}
+    chart, recipe = (yaml.safe_load((ROOT / name).read_text()) for name in DEPLOYED)
+    assert {chart["appVersion"], recipe["context"]["version"]} == {one.version for one in find_members(ROOT)}
+
+
+def test_a_version_that_is_none_changes_nothing(repository):
+    before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="is not a version"):
+        set_version(repository, "next", TODAY)
+    assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
 
 
 def test_each_thing_that_is_wrong_is_told_with_its_cure(repository: Path) -> None:

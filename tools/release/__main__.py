@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _matrix(arguments.cells)
     members = find_members(ROOT)
     if arguments.command == "set":
-        return _set(members, arguments.version)
+        return _set(arguments.version)
     if arguments.command == "build":
         return _build(members, arguments.out_dir)
     return _tell(
@@ -43,9 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
 
-def _set(members: Sequence[Member], version: str) -> int:
+def _set(version: str) -> int:
     try:
-        changed = set_version(members, version, datetime.now(UTC).date())
+        changed = set_version(ROOT, version, datetime.now(UTC).date())
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2

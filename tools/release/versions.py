@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -135,17 +135,32 @@ def with_heading(changelog: str, version: str, today: date) -> str:
     return f"{title}\n\n{heading}\n\n- No changes of its own.\n{rest}"
 
 
-def set_version(members: Sequence[Member], version: str, today: date) -> list[Path]:
-    """Write the version into all members. Returns the files that changed."""
+def chart_with_version(chart: str, version: str) -> str:
+    """The text of a `Chart.yaml` with the version, which Helm wants as semantic versions have it: `0.2.0-rc.1`."""
+    semantic = re.sub(r"(a|b|rc)(\d+)$", r"-\1.\2", version)
+    text = re.sub(r"^version: .*$", f"version: {semantic}", chart, flags=re.MULTILINE)
+    return re.sub(r"^appVersion: .*$", f"appVersion: {version}", text, flags=re.MULTILINE)
+
+
+def recipe_with_version(recipe: str, version: str) -> str:
+    """The text of a recipe of conda with the version."""
+    return re.sub(r'^  version: ".*"$', f'  version: "{version}"', recipe, flags=re.MULTILINE)
+
+
+def set_version(root: Path, version: str, today: date) -> list[Path]:
+    """Write the version into all members below the root, the chart and the recipe. Returns the files that changed."""
+    members = find_members(root)
     names = [member.name for member in members]
-    changed = []
+    changes: dict[Path, Callable[[str], str]] = {}
     for member in members:
-        pyproject, changelog = member.folder / "pyproject.toml", member.folder / "CHANGELOG.md"
-        for path, new in (
-            (pyproject, with_version(pyproject.read_text(), version, names)),
-            (changelog, with_heading(changelog.read_text(), version, today)),
-        ):
-            if path.read_text() != new:
-                path.write_text(new)
-                changed.append(path)
+        changes[member.folder / "pyproject.toml"] = lambda text: with_version(text, version, names)
+        changes[member.folder / "CHANGELOG.md"] = lambda text: with_heading(text, version, today)
+    changes[root / "deploy/helm/penstock/Chart.yaml"] = lambda text: chart_with_version(text, version)
+    changes[root / "deploy/conda/recipe.yaml"] = lambda text: recipe_with_version(text, version)
+    changed = []
+    for path, change in changes.items():
+        text = path.read_text()
+        if (written := change(text)) != text:
+            path.write_text(written)
+            changed.append(path)
     return changed
