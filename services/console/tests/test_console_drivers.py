@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,8 +94,11 @@ async def test_a_driver_that_is_not_reached_is_shown_as_it_announced_itself() ->
 async def test_readers_on_executors_are_shown_by_what_their_driver_says(host: ReaderHost) -> None:
     """With address, shards and lag; those in trouble first. Nobody connects to them, as nobody else has their token."""
     said = {"job_id": "nightly", "query": "nightly", "view_token": "", "stream_names": ("orders",)}
-    async with world() as services:
-        well = announced(host, **said, reader_id="e1", shards=3, millis_behind_latest=1_500, condition="reading")
+    met: list[object] = []
+    async with world() as services, await asyncio.start_server(lambda *who: met.append(who), "127.0.0.1") as reader:
+        address = f"127.0.0.1:{reader.sockets[0].getsockname()[1]}"
+        lag = {"shards": 3, "millis_behind_latest": 1_500}
+        well = announced(host, **said, **lag, reader_id="e1", address=address, condition="reading")
         ill = announced(host, **said, reader_id="e2", address=GONE, shards=5, troubled_shards=2, condition="throttled")
         for one in (announced(host), well, ill):
             await services.drivers.announce(one)
@@ -101,17 +106,16 @@ async def test_readers_on_executors_are_shown_by_what_their_driver_says(host: Re
             text = await shown(http, "readers", "throttled")
             assert "3 readers, 1 of them in drivers, 2 on executors" in text
             rows = re.findall(r"<tr>.*?</tr>", text.partition("<tbody>")[2], re.DOTALL)
-            assert [re.search(r"data-head=\"Where\">([^<]+)", row)[1] for row in rows] == [
-                GONE,
-                well.address,
-                host.address,
-            ]
+            assert re.findall(r'data-head="Where">([^<]+)', text) == [GONE, address, host.address]
             assert ["on an executor" in row for row in rows] == [True, True, False]
             assert ["by its driver" in row for row in rows] == [True, True, False]
             assert "2 in trouble" in rows[0]
             assert ">1.5 s<" in rows[1]
             assert "no details" not in text
             assert 'href="/stream?name=orders"' in await page(http, "streams")
+            await services.drivers.announce(replace(well, condition="caught up"))
+            await shown(http, "readers", "caught up")
+    assert met == []
 
 
 async def test_a_wrong_token_tells_nothing_of_a_reader(host: ReaderHost) -> None:

@@ -29,7 +29,7 @@ class KnownError:
         base: the error of the same module that it is a special case of; None at the top.
         depth: how many bases it has in its module.
         when: the first paragraph of its description.
-        cure: what to do; that of its base where it has none of its own, empty where there is none.
+        cure: what to do; empty where it stands for no error by itself.
         facts: the other paragraphs, such as those on its fields.
     """
 
@@ -94,7 +94,7 @@ def _described(module: str, node: ast.ClassDef, base: KnownError | None) -> Know
         base=base,
         depth=0 if base is None else base.depth + 1,
         when=_one_line(when),
-        cure=_one_line(cure) or ("" if base is None else base.cure),
+        cure=_one_line(cure),
         facts=tuple(text for text in others if not text.startswith(_CURE)),
     )
 
