@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +22,7 @@ FOLDERS = {
 NAMES = {"isal": "python-isal", "prometheus-client": "prometheus_client"}
 
 
-def declared(name: str) -> dict:
+def declared(name: str) -> dict[str, Any]:
     return tomllib.loads((FOLDERS[name] / "pyproject.toml").read_text())
 
 
@@ -39,7 +40,7 @@ def brought(name: str, extras: frozenset[str] = frozenset()) -> Iterator[tuple[s
 
 
 @pytest.fixture(scope="module")
-def recipe() -> dict:
+def recipe() -> dict[str, Any]:
     """As rattler-build understands it: what it does not know is an error."""
     (variant,) = Stage0Recipe.from_file(RECIPE).render()
     return variant.recipe.to_dict()
@@ -51,7 +52,7 @@ def test_rattler_build_refuses_what_it_does_not_know() -> None:
         Stage0Recipe.from_yaml(RECIPE.read_text().replace("requirements:", "requires:"))
 
 
-def test_it_installs_the_packages_that_pip_would(recipe: dict) -> None:
+def test_it_installs_the_packages_that_pip_would(recipe: dict[str, Any]) -> None:
     """All of what `pip install penstock` brings of ours, with their commands, and without asking an index."""
     ours = {name for name, _ in brought("penstock")}
     command, *folders = recipe["build"]["script"].split(" ./")
@@ -61,7 +62,7 @@ def test_it_installs_the_packages_that_pip_would(recipe: dict) -> None:
     assert dict(one.split(" = ") for one in recipe["build"]["python"]["entry_points"]) == scripts
 
 
-def test_it_needs_of_others_what_the_packages_do(recipe: dict) -> None:
+def test_it_needs_of_others_what_the_packages_do(recipe: dict[str, Any]) -> None:
     """Each with the highest of the bounds that they set, and what builds them."""
     lowest: dict[str, Version] = {}
     for _, requirement in brought("penstock"):
@@ -80,7 +81,7 @@ def test_it_needs_of_others_what_the_packages_do(recipe: dict) -> None:
     assert recipe["requirements"]["run_constraints"] == [f"{spark.name} {spark.specifier}"]
 
 
-def test_it_says_of_itself_what_the_package_says(recipe: dict) -> None:
+def test_it_says_of_itself_what_the_package_says(recipe: dict[str, Any]) -> None:
     project = declared("penstock")["project"]
     assert recipe["package"] == {"name": "penstock", "version": project["version"]}
     assert (recipe["about"]["summary"], recipe["about"]["license"]) == (project["description"], project["license"])

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -16,7 +17,7 @@ VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
 HELM = shutil.which("helm")
 needs_helm = pytest.mark.skipif(HELM is None, reason="no helm on the PATH")
 
-OTHERS = {
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "an image of one's own": (
         {"image": {"prefix": "registry.internal/streams/", "tag": "1@sha256:0", "pullPolicy": "Always"}},
         '"registry.internal/streams/penstock-sink:1@sha256:0"',
@@ -30,7 +31,7 @@ OTHERS = {
         "replicas: 5",
     ),
 }
-WRONG = {
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a name that is none": ({"registry": {"replica": 3}}, "replica"),
     "no pods": ({"reader": {"replicas": 0}}, "replicas"),
     "several sinks": ({"sink": {"replicas": 2}}, "replicas"),
@@ -53,17 +54,17 @@ def rendered(values: object = None) -> str:
     return ended.stdout
 
 
-def by_name(text: str) -> dict[tuple[str, str], dict]:
+def by_name(text: str) -> dict[tuple[str, str], Any]:
     return {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text)}
 
 
-def containers(documents: dict[tuple[str, str], dict]) -> Iterator[dict]:
+def containers(documents: dict[tuple[str, str], Any]) -> Iterator[Any]:
     for document in documents.values():
         yield from document.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ())
 
 
 @needs_helm
-def test_the_chart_gives_what_the_manifests_have():
+def test_the_chart_gives_what_the_manifests_have() -> None:
     """Each object to the letter; images have the version of the packages, and a policy for pulling them."""
     chart = by_name(rendered())
     manifests = by_name((ROOT / "deploy" / "kubernetes" / "services.yaml").read_text())
@@ -78,7 +79,7 @@ def test_the_chart_gives_what_the_manifests_have():
 
 @needs_helm
 @pytest.mark.parametrize(("values", "words"), OTHERS.values(), ids=OTHERS)
-def test_other_values_give_what_kubernetes_takes(values, words):
+def test_other_values_give_what_kubernetes_takes(values: dict[str, Any], words: str) -> None:
     """By Helm's own linter, and by the schema of each kind, in which no field is unknown."""
     assert helm("lint", "--strict", values=values).returncode == 0
     text = rendered(values)
@@ -92,7 +93,7 @@ def test_other_values_give_what_kubernetes_takes(values, words):
 
 @needs_helm
 @pytest.mark.parametrize(("values", "name"), WRONG.values(), ids=WRONG)
-def test_values_that_cannot_be_are_refused_by_name(values, name):
+def test_values_that_cannot_be_are_refused_by_name(values: dict[str, Any], name: str) -> None:
     ended = helm("template", "penstock", values=values)
     assert ended.returncode != 0
     assert "don't meet the specifications of the schema" in ended.stderr
@@ -101,7 +102,7 @@ def test_values_that_cannot_be_are_refused_by_name(values, name):
 
 
 @needs_helm
-def test_an_installation_says_what_to_give_to_queries():
+def test_an_installation_says_what_to_give_to_queries() -> None:
     """The endpoints by the names that certificates are for, those of readers one by one."""
     values = {"reader": {"replicas": 3}}
     ended = helm("install", "penstock", "--dry-run=client", "--namespace", "streams", values=values)

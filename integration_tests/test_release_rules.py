@@ -79,7 +79,7 @@ def test_a_version_is_set_in_all_members_and_nothing_is_left_to_complain_about(r
     assert set_version(repository, "0.2.0", TODAY) == []
 
 
-def test_a_version_is_that_of_the_chart_and_the_recipe_too(repository):
+def test_a_version_is_that_of_the_chart_and_the_recipe_too(repository: Path) -> None:
     """Helm wants a candidate's as semantic versions have it; images have that of the packages."""
     set_version(repository, "0.2.0rc1", TODAY)
     chart, recipe = (yaml.safe_load((repository / name).read_text()) for name in DEPLOYED)
@@ -89,7 +89,7 @@ def test_a_version_is_that_of_the_chart_and_the_recipe_too(repository):
     assert {chart["appVersion"], recipe["context"]["version"]} == {one.version for one in find_members(ROOT)}
 
 
-def test_a_version_that_is_none_changes_nothing(repository):
+def test_a_version_that_is_none_changes_nothing(repository: Path) -> None:
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match="is not a version"):
         set_version(repository, "next", TODAY)

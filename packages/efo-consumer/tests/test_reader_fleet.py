@@ -155,11 +155,11 @@ async def test_shards_are_told_by_the_reader_that_has_them_or_that_they_wait_for
             return {endpoint: {stats.shard_id for stats in part} for endpoint, part in found.items()}, causes
 
         assert (await told())[0] == shares
-        await two.stop()  # type: ignore[misc]  # an AsyncExitStack's aclose
+        await two.stop()
         found, causes = await told()
         assert found == shares
         assert sum("moves to another" in cause for cause in causes) == len(shares[two.address])
-        await one.stop()  # type: ignore[misc]  # an AsyncExitStack's aclose
+        await one.stop()
         await told()
         now += 2 * LEASE_SECONDS
         found, causes = await told()

@@ -113,7 +113,7 @@ def test_a_query_with_a_registry_is_found_there(
 
             return asyncio.run(ask())
 
-        session = opened(kinesis, registryEndpoint=service.address, **options)
+        session = opened(kinesis, 1, registryEndpoint=service.address, **options)
         try:
             assert first(listed).address == session.address
             assert not of_this_user()
