@@ -23,7 +23,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "compile": ("services.compile", "job graphs of 10 to 100,000 operators to stages, against a tenth of the size"),
     "decode": ("reading.decode_cases", "event-stream bytes to rows, against botocore, and as a share of the floor"),
     "emulator": ("services.emulator", "puts, gets and subscriptions of the embedded Kinesis, against moto's server"),
-    "fleet": ("reading.fleet", "four reader processes with 8,000 shards: one is killed, and one comes"),
+    "fleet": ("reading.fleet", "four reader processes with 2,000 shards: one is killed, and one comes"),
     "fetch": ("reading.fetch", "ranges over gRPC, against a bare stream of the same bytes"),
     "latency": ("reading.latency", "put to rows at an idle stream and on busy shards, against polling"),
     "registry": ("services.registry", "leases and heartbeats on SQLite, against one transaction each"),
