@@ -1,5 +1,6 @@
 """A stage that failed is told by the exception of the user's own code, and by where that was raised."""
 
+import logging
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,6 +92,18 @@ def test_a_mistake_in_a_definition_is_one_line(spark: SparkSession, tmp_path: Pa
         f"'b' ({wrong.__code__.co_filename}:{wrong.__code__.co_firstlineno}) must give a DataFrame, not int"
     )
     assert sum(line.startswith("Traceback") for line in lines) == 1
+
+
+@pytest.mark.parametrize("wrong", [lambda a: 3, lambda a: a.select("absent")], ids=["no frame", "no column"])
+def test_a_mistake_in_a_definition_is_logged_without_a_traceback(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: Any
+) -> None:
+    """Whether we refuse it or Spark does: the words say where it is."""
+    with caplog.at_level(logging.WARNING, logger="penstock.spark_plugin"), pytest.raises(StageFailedError):
+        batch(tmp_path, wrong).run(spark)
+    (logged,) = [one for one in caplog.records if one.getMessage().startswith("stage ")]
+    assert f"{wrong.__code__.co_filename}:{wrong.__code__.co_firstlineno}" in logged.getMessage()
+    assert not logged.exc_info
 
 
 def test_an_error_of_spark_is_shown_as_it_is(spark: SparkSession, tmp_path: Path) -> None:

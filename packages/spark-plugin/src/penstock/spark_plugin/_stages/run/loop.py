@@ -206,15 +206,16 @@ class RunLoop:
 
     def _failed(self, stage: Stage, span: Span, error: Exception) -> None:
         reason = words(error)
+        is_mistake = isinstance(error, AnalysisException | PipelineError)
         # The words of a mistake in the declaration name the place that has to be changed.
-        _log.warning("stage %s failed: %s", stage.name, reason, exc_info=not isinstance(error, PipelineError) and error)
+        _log.warning("stage %s failed: %s", stage.name, reason, exc_info=None if is_mistake else error)
         self._run.causes[stage.id] = error
         span.record_exception(error)
         span.set_status(Status(StatusCode.ERROR, str(error)))
         # Without its input any stage fails; with it, the same plan is refused again; anything else may have been the
         # machine.
         lost = self._find_lost_inputs(stage)
-        retryable = lost or not isinstance(error, AnalysisException | PipelineError)
+        retryable = lost or not is_mistake
         self._job.apply(StageFailed(stage_id=stage.id, at=self._clock(), error=reason, retryable=retryable))
         self._end(stage, span)
 
