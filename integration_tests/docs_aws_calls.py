@@ -10,13 +10,17 @@ from botocore import xform_name
 # What is looked at: packages that call AWS by names of operations, and of which services.
 SERVICES = {
     "registration": ("kinesis", "dynamodb"),
-    "efo-consumer": ("kinesis", "dynamodb", "glue"),
+    "efo-consumer": ("kinesis", "dynamodb", "dynamodbstreams", "glue"),
     "async-sink": ("kinesis", "firehose", "dynamodb", "sqs"),
     "spark-plugin": ("kinesis", "glue", "s3"),
 }
 # An action of IAM that has another name than the operation.
 ACTIONS = {
     "sqs:SendMessageBatch": "sqs:SendMessage",
+    **{
+        f"dynamodbstreams:{name}": f"dynamodb:{name}"
+        for name in ("DescribeStream", "GetShardIterator", "GetRecords", "ListStreams")
+    },
     "s3:HeadBucket": "s3:ListBucket",
     "s3:ListObjectsV2": "s3:ListBucket",
     "s3:DeleteObjects": "s3:DeleteObject",
@@ -56,7 +60,10 @@ def called_by(package: Path) -> set[str]:
     called = set()
     for source, words, _ in parsed:
         for service in SERVICES[package.name]:
-            if service in ("dynamodb", "glue") and service not in source.lower():
+            if service in ("dynamodb", "dynamodbstreams", "glue") and service not in source.lower():
+                continue
+            # It names operations of Kinesis to answer them, and calls none.
+            if service == "kinesis" and "dynamodbstreams" in source.lower():
                 continue
             for name in operations(service):
                 if name in words or ((method := xform_name(name)) in words and method not in own):

@@ -36,15 +36,16 @@ STREAMS = {"flights": 2, "delays": 1, "returns": 1}
 ENDPOINT = os.environ["AWS_ENDPOINT_URL_KINESIS"]
 
 
-def control(method: str, path: str) -> dict[str, Any]:
-    request = urllib.request.Request(f"{ENDPOINT}/_emulator/{path}", method=method)
+def control(method: str, path: str, **body: Any) -> dict[str, Any]:
+    data = json.dumps(body).encode() if body else None
+    request = urllib.request.Request(f"{ENDPOINT}/_emulator/{path}", data, method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
         found: dict[str, Any] = json.loads(answer.read() or b"{}")
         return found
 
 
 def seed() -> None:
-    """The streams, and six flights, two of them in `returns` as well."""
+    """The streams, six flights, two of them in `returns` as well, and the stream of a table with three changes."""
     control("POST", "reset")
     client = boto3.client("kinesis")
     for name, shards in STREAMS.items():
@@ -58,6 +59,15 @@ def seed() -> None:
     ]
     client.put_records(StreamName="flights", Records=records)
     client.put_records(StreamName="returns", Records=records[:2])
+    control("POST", "dynamodb-streams", do="enable", table="orders")
+    first, second = ({"id": {"S": number}, "amount": {"N": amount}} for number, amount in (("1", "12.50"), ("2", "3")))
+    by_ttl = {"PrincipalId": "dynamodb.amazonaws.com", "Type": "Service"}
+    for item, images in (
+        (first, {"new": first}),
+        (second, {"new": second}),
+        (second, {"old": second, "user_identity": by_ttl}),
+    ):
+        control("POST", "dynamodb-streams", do="change", table="orders", keys={"id": item["id"]}, **images)
 
 
 def clean_up(spark: SparkSession) -> None:

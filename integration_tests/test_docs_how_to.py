@@ -52,6 +52,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         )
         environment |= {
             "AWS_ENDPOINT_URL_KINESIS": emulator.endpoint_url,
+            "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": emulator.endpoint_url,
             "AWS_ENDPOINT_URL_FIREHOSE": emulator.endpoint_url,
             "AWS_ENDPOINT_URL_GLUE": emulator.endpoints["glue"],
         }

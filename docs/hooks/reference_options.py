@@ -16,9 +16,10 @@ def page() -> str:
     """The page."""
     parts = [
         "# Options\n",
-        'Of `format("kinesis")` and `format("firehose")`, in any letter case, on `read`, `readStream`, `write`, '
-        "`writeStream` and in SQL. The names that Flink's connector, Databricks and the AWS connector have for them "
-        "are accepted too. An option that is not known is an error that names the nearest one.\n",
+        'Of `format("kinesis")`, `format("firehose")` and `format("dynamodb-streams")`, in any letter case, on `read`, '
+        "`readStream`, `write`, `writeStream` and in SQL. The names that Flink's connector, Databricks and the AWS "
+        "connector have for them are accepted too. An option that is not known is an error that names the nearest "
+        "one.\n",
         "An option acts where the last column says, and is an error where it would do nothing: in a use that is not "
         "its own, such as one of streams in a bounded read, or beside another option, such as one of enhanced fan-out "
         "beside polling. With a service at an endpoint its value travels to the service in the request, or the two "

@@ -5,7 +5,9 @@ import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -95,6 +97,19 @@ async def test_one_connection_serves_call_after_call() -> None:
     assert head.startswith(b"POST / HTTP/1.1\r\n")
     assert b"\r\nx-amz-target:Kinesis_20131202.PutRecords\r\n" in head
     assert body == b"x" * 300_000
+
+
+async def test_a_service_may_sign_by_another_name() -> None:
+    """As DynamoDB Streams does; endpoint and clock are those of the service itself."""
+    async with serving(always(ok(b"{}", "Date: Sat, 31 Jan 2026 00:00:00 GMT"))) as server:
+        session = AwsSession(replace(emulator_options(server.url), stream_service="dynamodbstreams"))
+        target: Any = {"target_prefix": "DynamoDBStreams_20120810", "json_version": "1.0"}
+        async with JsonClient(session, service="dynamodbstreams", signing_name="dynamodb", **target) as client:
+            await client.call("ListStreams", {})
+        head = server.requests[0][0].lower()
+        assert b"/us-east-1/dynamodb/aws4_request" in head
+        assert b"dynamodbstreams_20120810.liststreams" in head
+        assert session.service_clock().latest() == pytest.approx(1_769_817_601, abs=5)
 
 
 @pytest.mark.parametrize("sizes", [(), (3, 4), (10, 300_000), (300_000, 10, 200_000), (5, 300_000, 7, 8)])

@@ -8,7 +8,15 @@ from aiohttp import web
 from botocore.loaders import JSONFileLoader
 from moto.server import ThreadedMotoServer
 
-from penstock.aws import AwsConnectionError, AwsOptionError, AwsOptions, AwsServiceError, AwsSession, JsonClient
+from penstock.aws import (
+    AwsConnectionError,
+    AwsOptionError,
+    AwsOptions,
+    AwsServiceError,
+    AwsSession,
+    JsonClient,
+    region_of_endpoint,
+)
 from penstock.aws.testing import emulator_options
 
 
@@ -127,6 +135,16 @@ def test_the_endpoint_is_the_regions_own_unless_given() -> None:
     """A custom endpoint loses its trailing slash, so that URLs can be joined."""
     assert AwsSession(AwsOptions(region="eu-west-1")).endpoint_url() == "https://kinesis.eu-west-1.amazonaws.com"
     assert AwsSession(emulator_options("http://127.0.0.1:1/")).endpoint_url() == "http://127.0.0.1:1"
+
+
+def test_the_endpoint_is_that_of_the_service_that_has_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the environment too, where it names one for that service."""
+    session = AwsSession(AwsOptions(region="eu-west-1", stream_service="dynamodbstreams"))
+    assert session.endpoint_url() == "https://streams.dynamodb.eu-west-1.amazonaws.com"
+    assert region_of_endpoint(session.endpoint_url()) == "eu-west-1"
+    assert session.endpoint_url("kinesis") == "https://kinesis.eu-west-1.amazonaws.com"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB_STREAMS", "http://streams.internal:1")
+    assert AwsSession(session.options).endpoint_url() == "http://streams.internal:1"
 
 
 def test_secrets_are_not_in_the_representation_of_a_session() -> None:

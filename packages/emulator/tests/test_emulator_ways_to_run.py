@@ -27,7 +27,7 @@ async def test_the_emulator_takes_options_by_keyword() -> None:
         client = kinesis_client(kinesis.endpoint_url)
         await asyncio.to_thread(client.create_stream, StreamName="stream", ShardCount=1)
         assert kinesis.kinesis.streams["stream"].arn.startswith("arn:aws:kinesis:eu-west-1:")
-        assert kinesis.endpoints == {"kinesis": kinesis.endpoint_url, "firehose": kinesis.endpoint_url}
+        assert kinesis.endpoints == dict.fromkeys(("kinesis", "firehose", "dynamodbstreams"), kinesis.endpoint_url)
     with pytest.raises(EmulatorConfigError, match="account_id"):
         KinesisEmulator(account_id="12")
 
@@ -66,7 +66,7 @@ def test_without_moto_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
     with pytest.raises(CompanionError, match=r"penstock-emulator\[companions\]"), running_emulator(companions=("sqs",)):
         pytest.fail("it started")
     with running_emulator(companions=("firehose",), tls=False) as emulator:
-        assert set(emulator.endpoints) == {"kinesis", "firehose"}
+        assert set(emulator.endpoints) == {"kinesis", "firehose", "dynamodbstreams"}
 
 
 def processor_seconds(process: subprocess.Popen[str]) -> float:

@@ -49,6 +49,7 @@ KEYS = {"awsAccessKeyId": "test", "awsSecretAccessKey": "test"}
 TEXTS: dict[str, str | tuple[str, dict[str, str]]] = {
     "streamName": "other",
     "deliveryStreamName": "d",
+    "tableName": "orders",
     "streamArn": (OTHER_ARN, {"streamName": "other"}),
     "streamNamePattern": ("s.*", {"streamName": ""}),
     "streamDiscoveryInterval": ("1m", {"streamName": "", "streamNamePattern": "s.*"}),

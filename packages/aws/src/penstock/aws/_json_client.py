@@ -55,7 +55,8 @@ class JsonClient:
 
     Args:
         session: says where the service is, and has the credentials.
-        service: as in a signature's scope.
+        service: as boto3 names it.
+        signing_name: of the service in a signature's scope; its name if not given.
         target_prefix: of the header X-Amz-Target.
         json_version: of AWS JSON: `1.0` or `1.1`.
         connections: at most; more calls than these wait.
@@ -69,6 +70,7 @@ class JsonClient:
         session: AwsSession,
         *,
         service: str = "kinesis",
+        signing_name: str | None = None,
         target_prefix: str = "Kinesis_20131202",
         json_version: str = "1.1",
         connections: int = 50,
@@ -84,7 +86,7 @@ class JsonClient:
         self._signer = JsonSigner(
             url=self._url,
             region=session.region,
-            service=service,
+            service=signing_name or service,
             content_type=f"application/x-amz-json-{json_version}",
             target_prefix=target_prefix,
             wall_clock=wall_clock,

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _AWS_DOMAIN = r"(?:amazonaws\.com(?:\.cn)?|api\.aws|api\.amazonwebservices\.com\.cn)$"
 _AWS_HOST = re.compile(rf"(?:^|\.){_AWS_DOMAIN}")
 _KINESIS_HOST = re.compile(
-    rf"(?:^|\.)(?:(?:(?:data|control)-)?kinesis|firehose)(?:-fips)?\.(?P<region>[a-z0-9-]+)\.(?:vpce\.)?{_AWS_DOMAIN}"
+    r"(?:^|\.)(?:(?:(?:data|control)-)?kinesis|firehose|streams[.-]dynamodb)(?:-fips)?"
+    rf"\.(?P<region>[a-z0-9-]+)\.(?:vpce\.)?{_AWS_DOMAIN}"
 )
 _REAL_KEY = re.compile(r"A(KIA|SIA)[A-Z0-9]{16}")
 """What AWS's access keys look like; those for emulators are words such as `test`."""
@@ -132,7 +133,7 @@ def endpoint_aliases(text: str | None, option: str) -> tuple[str, ...]:
 
 
 def region_of_endpoint(endpoint_url: str | None) -> str | None:
-    """The region of one of AWS's own endpoints of Kinesis and Firehose; None of any other."""
+    """The region of one of AWS's own endpoints of Kinesis, DynamoDB Streams or Firehose; None of any other."""
     found = _KINESIS_HOST.search((urlsplit(endpoint_url or "").hostname or "").lower())
     return None if found is None else found["region"]
 

@@ -56,6 +56,8 @@ class AwsOptions:
     """Such as `eu-west-1`. Default: `AWS_REGION`, `AWS_DEFAULT_REGION`, or the profile's."""
     endpoint_url: str | None = None
     """Of Kinesis, such as `https://127.0.0.1:4567`. Default: the region's own."""
+    stream_service: str = "kinesis"
+    """The service that has the streams, as boto3 names it: `kinesis`, or `dynamodbstreams`; `endpoint_url` is its."""
     access_key_id: str | None = None
     """Together with `secret_access_key`."""
     secret_access_key: str | None = field(default=None, repr=False)

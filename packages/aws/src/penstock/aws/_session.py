@@ -274,23 +274,23 @@ class AwsSession:
         code = response[1].get("Error", {}).get("Code")
         return 0.0 if code in CREDENTIALS_REFUSED_CODES and self.renew_credentials() else None
 
-    def service_clock(self, service_name: str = "kinesis") -> ServiceClock:
-        """Give the service's clock, as the answers to all clients of this session tell it."""
+    def service_clock(self, service_name: str | None = None) -> ServiceClock:
+        """Give the clock of a service, by default of the streams', as the answers to all clients tell it."""
         with self._lock:
-            return self._clock_of(service_name)
+            return self._clock_of(service_name or self._options.stream_service)
 
     def _clock_of(self, service_name: str) -> ServiceClock:
         return self._service_clocks.setdefault(service_name, ServiceClock())
 
-    def endpoint_url(self, service_name: str = "kinesis") -> str:
-        """Where the service is, without a trailing slash.
+    def endpoint_url(self, service_name: str | None = None) -> str:
+        """Where a service is, by default the streams', without a trailing slash.
 
         Raises:
             AwsOptionError: the environment or the profile has an endpoint that is none, or holds a user and a password.
         """
         if self._options.endpoint_url is not None:
             return self._options.endpoint_url.rstrip("/")
-        return self._service_url(service_name)
+        return self._service_url(service_name or self._options.stream_service)
 
     def _service_url(self, service_name: str) -> str:
         # Unsigned: botocore would look for credentials, by files, processes and metadata services.

@@ -37,6 +37,7 @@ from ._model.schema import READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION, to_read_bat
 from ._model.shards import Shard, StreamIdentity
 from ._publish.condition import NoteSign, ShardCondition, ShardSign, ShardState
 from ._publish.config import RecordPublisherConfig, SubscribeTransportType
+from ._publish.dynamodb_streams import DYNAMODB_STREAMS, stream_client
 from ._publish.factory import RecordPublisherFactory
 from ._publish.fan_out import FanOutRecordPublisher
 from ._publish.list_shards import ShardFilter, call_patiently, list_shards
@@ -66,6 +67,7 @@ from ._remote.reopening import ReopeningShardReader
 from ._remote.servicer import SERVICE_NAME, ShardReaderServicer
 from ._start.initial import resolve_initial_positions, resolve_sequence_numbers
 from ._start.position import InitialPosition, InitialPositionType
+from ._wire.changes import CHANGE_SCHEMA, to_change_batch
 from ._wire.kpl import DeaggregationCounts, HashKeyRange, deaggregate, divide_aggregates
 from .errors import (
     CheckpointError,
@@ -89,6 +91,8 @@ from .errors import (
 )
 
 __all__ = [
+    "CHANGE_SCHEMA",
+    "DYNAMODB_STREAMS",
     "READ_SCHEMA",
     "READ_SCHEMA_WITH_ENCRYPTION",
     "SERVICE_NAME",
@@ -196,6 +200,8 @@ __all__ = [
     "read_ranges",
     "resolve_initial_positions",
     "resolve_sequence_numbers",
+    "stream_client",
+    "to_change_batch",
     "to_read_batch",
     "with_ancestors",
 ]

@@ -17,6 +17,7 @@ import trustme
 
 from penstock.emulator._clock import ManualClock, SystemClock
 from penstock.emulator._config import EmulatorConfig
+from penstock.emulator._dynamodb_streams import DynamoDbStreams
 from penstock.emulator._firehose import Firehose
 from penstock.emulator._http.dispatch import Dispatcher, Router
 from penstock.emulator._http.http1 import Http1Connection
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.emulator._clock import Clock
     from penstock.emulator._faults import FaultPlan
 
-OWN_SERVICES = frozenset({"kinesis", "firehose"})
+OWN_SERVICES = frozenset({"kinesis", "firehose", "dynamodbstreams"})
 """What the emulator itself answers."""
 
 
@@ -106,6 +107,7 @@ class EmulatorServer:
         self.config = config or EmulatorConfig()
         self.clock: Clock = clock or (ManualClock(time.time()) if self.config.manual_clock else SystemClock())
         self.kinesis = Kinesis(self.config)
+        self.dynamodb_streams = DynamoDbStreams(self.kinesis, self.clock)
         self._router: Router | None = None
         self._journal: Journal | None = None
         self._companions: Companions | None = None
@@ -164,7 +166,7 @@ class EmulatorServer:
     @property
     def endpoints(self) -> dict[str, str]:
         """The endpoint of each service by the name that boto3 has for it."""
-        endpoints = {"kinesis": self.endpoint_url, "firehose": self.endpoint_url}
+        endpoints = dict.fromkeys(("kinesis", "firehose", "dynamodbstreams"), self.endpoint_url)
         return endpoints | (self._companions.endpoints if self._companions is not None else {})
 
     @property
@@ -188,9 +190,9 @@ class EmulatorServer:
             persistence = Persistence(self.kinesis, self._journal)
             persistence.restore(self.clock.time())
             commit = persistence.commit
-        dispatcher = Dispatcher(self.kinesis, self.clock, commit=commit)
+        dispatcher = Dispatcher(self.kinesis, self.clock, dynamodb_streams=self.dynamodb_streams, commit=commit)
         firehose = Firehose(self.kinesis, self.clock, self.firehose_folder)
-        return Router(dispatcher, firehose, self._journal)
+        return Router(dispatcher, firehose, self._journal, dynamodb_streams=self.dynamodb_streams)
 
     def _address(self, server: asyncio.Server | None) -> str:
         if server is None or not server.sockets:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.emulator._behaviour import Behaviour
     from penstock.emulator._clock import Clock
+    from penstock.emulator._dynamodb_streams import DynamoDbStreams
     from penstock.emulator._faults import FaultPlan
     from penstock.emulator._state.kinesis import Kinesis
 
@@ -63,6 +64,7 @@ class RunningEmulator:
         self.ca_file: Path = server.ca_file if server.config.tls else Path()
         self.firehose_folder: Path = server.firehose_folder
         self.kinesis: Kinesis = server.kinesis
+        self.dynamodb_streams: DynamoDbStreams = server.dynamodb_streams
         self.faults: FaultPlan = server.faults
         self.config: EmulatorConfig = server.config
         self.clock: Clock = server.clock

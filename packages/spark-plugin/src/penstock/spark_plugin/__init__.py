@@ -4,10 +4,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import penstock.spark_plugin._spark  # noqa: F401  # first: it says what is wrong with a PySpark, or without one
+from penstock.spark_plugin._dynamodb_streams import DynamoDbStreamsDataSource
 from penstock.spark_plugin._firehose import FirehoseDataSource
 from penstock.spark_plugin._java import ensure_java
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._schema import READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION
+from penstock.spark_plugin._schema import CHANGE_SCHEMA, READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION
 from penstock.spark_plugin._settings import configure, missing_settings, recommended_settings
 from penstock.spark_plugin._source import KinesisDataSource
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, current_traceparent
@@ -36,10 +37,12 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._writing._write_summary import WriteSummary
 
 __all__ = [
+    "CHANGE_SCHEMA",
     "READ_SCHEMA",
     "READ_SCHEMA_WITH_ENCRYPTION",
     "TRACEPARENT_PROPERTY",
     "DataStream",
+    "DynamoDbStreamsDataSource",
     "ExecutorReader",
     "ExecutorReaders",
     "FirehoseDataSource",

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.aws import AwsLocation, AwsOptionError, AwsOptions, AwsSession
@@ -12,7 +13,7 @@ from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 
 def aws_options(options: KinesisOptions) -> AwsOptions:
     """How AWS is reached."""
-    return AwsOptions.from_mapping(options.aws_mapping())
+    return replace(AwsOptions.from_mapping(options.aws_mapping()), stream_service=options.stream_service)
 
 
 _MOST_SESSIONS = 16

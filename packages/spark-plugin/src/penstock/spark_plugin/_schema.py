@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading.columns import columns_of
+from penstock.spark_plugin._reading.columns import CHANGES, columns_of
 from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError, SchemaError
 
 RECORD_ID = "recordId"
@@ -48,8 +48,31 @@ READ_SCHEMA_WITH_ENCRYPTION = StructType(
 """The same with `includeEncryptionType`."""
 
 
+CHANGE_SCHEMA = StructType(
+    [
+        StructField("eventID", StringType()),
+        StructField("eventName", StringType()),
+        StructField("keys", StringType()),
+        StructField("newImage", StringType()),
+        StructField("oldImage", StringType()),
+        StructField("sequenceNumber", StringType()),
+        StructField("approximateCreationDateTime", TimestampType()),
+        StructField("sizeBytes", LongType()),
+        StructField("streamViewType", StringType()),
+        StructField(
+            "userIdentity", StructType([StructField("principalId", StringType()), StructField("type", StringType())])
+        ),
+        StructField("shardId", StringType()),
+        StructField("streamArn", StringType()),
+    ]
+)
+"""Columns of format `dynamodb-streams`; one row per change of an item."""
+
+
 def read_schema(options: KinesisOptions) -> StructType:
     """The schema of a DataFrame that is read with these options."""
+    if options.columns == CHANGES:
+        return CHANGE_SCHEMA
     schema = READ_SCHEMA_WITH_ENCRYPTION if options.include_encryption_type else READ_SCHEMA
     names = columns_of(options.columns)
     if names is None:

@@ -46,6 +46,8 @@ class KinesisDataSource(DataSource):
         parsed = KinesisOptions.parse(options, stream_required=False)
         if parsed.delivery_stream_name is not None:
             raise IrrelevantOptionError("deliveryStreamName", "streamName", "format 'kinesis'")
+        if parsed.table_name is not None:
+            raise IrrelevantOptionError("tableName", "streamName", "format 'kinesis'")
         self._eager = parsed.record_publisher == "efo" and parsed.efo_registration == "eager"
         if self._eager and parsed.job_id is None:
             # The query finds the lease that is made with the DataFrame by the job's id.

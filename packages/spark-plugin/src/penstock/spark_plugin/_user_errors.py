@@ -135,9 +135,15 @@ def remedy(error: Exception, options: KinesisOptions) -> str | None:
     text = f"{type(error).__name__}: {error}"
     for pattern, words in _REMEDIES:
         if re.search(pattern, text):
+            if options.table_name is not None:
+                words = words.replace("streamName", "tableName")
             return words.format(
                 region=options.region or "from the environment",
                 endpoint=options.endpoint_url
-                or "not given: AWS_ENDPOINT_URL_KINESIS and AWS_ENDPOINT_URL decide, if set",
+                or f"not given: {_endpoint_variable(options)} and AWS_ENDPOINT_URL decide, if set",
             )
     return None
+
+
+def _endpoint_variable(options: KinesisOptions) -> str:
+    return "AWS_ENDPOINT_URL_KINESIS" if options.table_name is None else "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"

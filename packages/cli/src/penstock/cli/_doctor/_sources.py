@@ -84,7 +84,11 @@ def _owner(surroundings: Surroundings, module: str) -> str:
         files = distribution.files or []
         if name and any(file.parts and file.parts[0] in (module, f"{module}.py") for file in files):
             return str(name)
-        if name == "penstock-spark-plugin" and module in ("pyspark_kinesis", "pyspark_firehose"):
+        if name == "penstock-spark-plugin" and module in (
+            "pyspark_kinesis",
+            "pyspark_firehose",
+            "pyspark_dynamodb_streams",
+        ):
             # Installed for editing: the files are elsewhere.
             return str(name)
     return module

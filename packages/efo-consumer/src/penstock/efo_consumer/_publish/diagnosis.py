@@ -124,6 +124,11 @@ def code_of(error: Exception) -> str:
     return error_code(error) or type(error).__name__
 
 
+def permission(error: AwsServiceError) -> str:
+    """The action of IAM that a call needs."""
+    return error.operation if ":" in error.operation else f"kinesis:{error.operation}"
+
+
 def with_advice(error: Exception, *, of: str = "") -> str:
     """The error's words, with what to do about it where that is known.
 
@@ -135,7 +140,7 @@ def with_advice(error: Exception, *, of: str = "") -> str:
         advice = CREDENTIALS_ADVICE
     elif isinstance(error, AwsServiceError) and error.code == "AccessDeniedException":
         on = " on the consumer's ARN" if error.operation == "SubscribeToShard" else ""
-        advice = f"the credentials need kinesis:{error.operation}{on}"
+        advice = f"the credentials need {permission(error)}{on}"
     return f"{error}{of}" + (f": {advice}" if advice else "")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.aws import JsonClient
 from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
 from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
+from penstock.efo_consumer._publish.dynamodb_streams import stream_client
 from penstock.efo_consumer._publish.fan_out import FanOutRecordPublisher
 from penstock.efo_consumer._publish.polling import PollingRecordPublisher, PollingTools
 from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
@@ -50,12 +50,12 @@ class RecordPublisherFactory:
         """
         if config.record_publisher is RecordPublisherType.POLLING:
             tools = polling_tools or PollingTools.for_session(session, config)
-            return PollingRecordPublisher(JsonClient(session), tools=tools, metrics=metrics)
+            return PollingRecordPublisher(stream_client(session), tools=tools, metrics=metrics)
         return FanOutRecordPublisher(
             open_transport(session, config),
             consumer_arns=consumer_arns or {},
             config=config,
-            diagnosis=KinesisDiagnosis(JsonClient(session)),
+            diagnosis=KinesisDiagnosis(stream_client(session)),
             renew_credentials=session.renew_credentials,
             service_clock=session.service_clock(),
             metrics=metrics,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.aws import AwsError, BackoffPolicy, JsonClient, retry
+from penstock.aws import AwsError, BackoffPolicy, retry
 from penstock.efo_consumer._buffer.segment import arrived_millis_at, sequence_number_at
 from penstock.efo_consumer._continuity.guard import ContinuitySource
 from penstock.efo_consumer._continuity.rule import OldestRecord, StreamFacts
@@ -18,6 +18,7 @@ from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
+from penstock.efo_consumer._publish.dynamodb_streams import stream_client
 from penstock.efo_consumer._publish.factory import RecordPublisherFactory
 from penstock.efo_consumer._publish.list_shards import list_shards
 from penstock.efo_consumer._publish.polling import PollingTools, read_once
@@ -89,7 +90,7 @@ class KinesisBackend:
     def __init__(self, session: AwsSession, config: RecordPublisherConfig | None = None) -> None:
         self._session = session
         self._config = config or RecordPublisherConfig()
-        self._client = JsonClient(session)
+        self._client = stream_client(session)
         self._asking: dict[str, asyncio.Lock] = {}
         self._facts: dict[str, tuple[float, StreamFacts | AwsError]] = {}
         # One pace for all: polling publishers and replays share each shard's 5 reads/s.

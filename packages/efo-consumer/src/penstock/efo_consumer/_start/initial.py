@@ -26,7 +26,8 @@ from penstock.aws import (
 from penstock.efo_consumer._continuity.lineage import open_at, roots
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._model.shards import StreamIdentity
-from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE
+from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE, permission
+from penstock.efo_consumer._publish.dynamodb_streams import stream_client
 from penstock.efo_consumer._publish.list_shards import ShardFilter, list_shards
 from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer._start.position import InitialPosition, InitialPositionType
@@ -59,7 +60,8 @@ class _StartClient(JsonClient):
     """
 
     def __init__(self, session: AwsSession, patience: timedelta, sleep: Callable[[float], Awaitable[object]]) -> None:
-        super().__init__(session, connections=_ASKED_AT_ONCE)
+        super().__init__(session)
+        self._asked = stream_client(session, connections=_ASKED_AT_ONCE)
         self.stream = ""
         self.sleep = sleep
         self._patience = patience
@@ -80,7 +82,7 @@ class _StartClient(JsonClient):
         waited = 0.0
         while True:
             try:
-                return await super().call_raw(operation, body, content_type=content_type)
+                return await self._asked.call_raw(operation, body, content_type=content_type)
             except (AwsServiceError, AwsConnectionError, AwsCredentialsError) as error:
                 is_away = isinstance(error, AwsConnectionError) and not error.is_reached
                 if is_away or classify(error) is ErrorKind.FATAL:
@@ -92,6 +94,10 @@ class _StartClient(JsonClient):
                     _log.warning("%s: %s fails, and is tried again %s: %s", self.stream, operation, limit, error)
             waited += delay
             await self.sleep(delay)
+
+    async def close(self) -> None:
+        """See `JsonClient.close`."""
+        await self._asked.close()
 
 
 _ADVICE = {"ResourceNotFoundException": "look at the stream's name, the region, the endpoint and the account"}
@@ -286,7 +292,7 @@ def _initial_position_errors(client: _StartClient, stream: str) -> Iterator[None
             code = error.code
             advice = CREDENTIALS_ADVICE if are_credentials_refused(error) else _ADVICE.get(code)
             if code == "AccessDeniedException":
-                advice = f"allow kinesis:{error.operation} on the stream"
+                advice = f"allow {permission(error)} on the stream"
         elif isinstance(error, AwsConnectionError):
             advice = _ENDPOINT_ADVICE
             if isinstance(error.__cause__, ssl.SSLError):

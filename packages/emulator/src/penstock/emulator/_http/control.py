@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.emulator._clock import Clock
+    from penstock.emulator._dynamodb_streams import DynamoDbStreams
     from penstock.emulator._state.kinesis import Kinesis
 
 PREFIX = "/_emulator/"
@@ -69,7 +70,15 @@ def _is_address(name: str) -> bool:
 class Control:
     """Answers control requests; the table of them is in the README."""
 
-    def __init__(self, kinesis: Kinesis, clock: Clock, statistics: Statistics, *, reset: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        kinesis: Kinesis,
+        clock: Clock,
+        statistics: Statistics,
+        *,
+        reset: Callable[[], None],
+        dynamodb_streams: DynamoDbStreams | None = None,
+    ) -> None:
         self._kinesis = kinesis
         self._clock = clock
         self._statistics = statistics
@@ -86,6 +95,8 @@ class Control:
             ("POST", "faults"): self._add_fault,
             ("DELETE", "faults"): lambda _: {"cleared": kinesis.faults.clear()},
         }
+        if dynamodb_streams is not None:
+            self._routes["POST", "dynamodb-streams"] = dynamodb_streams.control
 
     def handle(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
         """Answer a request: the HTTP status and a body of JSON."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.emulator._clock import Clock
+    from penstock.emulator._dynamodb_streams import DynamoDbStreams
     from penstock.emulator._faults import Fault, Target
     from penstock.emulator._firehose import Firehose
     from penstock.emulator._http.codec import Codec
@@ -66,14 +67,22 @@ class Response:
 class Dispatcher:
     """Answers requests from one account, at the time of a clock."""
 
-    def __init__(self, kinesis: Kinesis, clock: Clock, *, commit: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        kinesis: Kinesis,
+        clock: Clock,
+        *,
+        dynamodb_streams: DynamoDbStreams | None = None,
+        commit: Callable[[str], None] | None = None,
+    ) -> None:
         self._kinesis = kinesis
         self._clock = clock
         # Called with the operation after it was carried out and before it is answered; raises a KinesisError to have
         # that answered instead.
         self._commit = commit
         self._statistics = Statistics()
-        self._control = Control(kinesis, clock, self._statistics, reset=self._reset)
+        self._dynamodb_streams = dynamodb_streams
+        self._control = Control(kinesis, clock, self._statistics, reset=self._reset, dynamodb_streams=dynamodb_streams)
         config = kinesis.config
         self._signatures = (
             SignatureVerifier(config.access_keys, region=config.region) if config.verify_signatures else None
@@ -167,6 +176,8 @@ class Dispatcher:
 
     def _reset(self) -> None:
         self._kinesis.reset()
+        if self._dynamodb_streams is not None:
+            self._dynamodb_streams.reset()
         if self._commit is not None:
             self._commit("Reset")
 
@@ -185,14 +196,23 @@ def _operation(request: Request) -> str:
 
 
 _FIREHOSE = "Firehose_20150804."
+_DYNAMODB_STREAMS = "DynamoDBStreams_20120810."
 
 
 class Router:
-    """Kinesis and Firehose on one port, distinguished by X-Amz-Target."""
+    """Kinesis, Firehose and DynamoDB Streams on one port, distinguished by X-Amz-Target."""
 
-    def __init__(self, kinesis: Dispatcher, firehose: Firehose | None = None, journal: Journal | None = None) -> None:
+    def __init__(
+        self,
+        kinesis: Dispatcher,
+        firehose: Firehose | None = None,
+        journal: Journal | None = None,
+        *,
+        dynamodb_streams: DynamoDbStreams | None = None,
+    ) -> None:
         self._kinesis = kinesis
         self._firehose = firehose
+        self._dynamodb_streams = dynamodb_streams
         self._journal = journal
 
     async def answer(self, request: Request) -> Response:
@@ -214,4 +234,6 @@ class Router:
         target = request.headers.get("x-amz-target", "")
         if self._firehose is not None and target.startswith(_FIREHOSE):
             return self._firehose.handle(target.removeprefix(_FIREHOSE), request)
+        if self._dynamodb_streams is not None and target.startswith(_DYNAMODB_STREAMS):
+            return self._dynamodb_streams.handle(target.removeprefix(_DYNAMODB_STREAMS), request)
         return self._kinesis.handle(request)

@@ -63,6 +63,8 @@ class KinesisOptions:
     """Empty with `stream_name_pattern`, until a run has resolved it."""
     delivery_stream_name: str | None = None
     """None for format firehose too, where `stream_name` has it."""
+    table_name: str | None = None
+    """With format dynamodb-streams; `stream_name` has it, too."""
     stream_arn: tuple[str, ...] = ()
     stream_name_pattern: str | None = None
     stream_discovery_interval: float | None = None
@@ -301,6 +303,16 @@ class KinesisOptions:
         check_environment(parsed, environ)
         check_endpoints(parsed, environ)
         return parsed
+
+    @property
+    def stream_service(self) -> str:
+        """The service that has the streams, as boto3 names it."""
+        if self.table_name is None:
+            return "kinesis"
+        # Processes that read Kinesis are spared it.
+        from penstock.efo_consumer import DYNAMODB_STREAMS
+
+        return DYNAMODB_STREAMS
 
     def in_own_words(self, text: str) -> str:
         """What is told of these options, with their names as the user wrote them."""

@@ -36,12 +36,20 @@ _STREAM = (
         doc="The delivery stream of format `firehose`; `streamName` is understood there too.",
     ),
     OptionSpec(
+        name="tableName",
+        group="stream",
+        acts=(DRIVER,),
+        only=(READ, STREAM),
+        doc="The table of format `dynamodb-streams`, whose latest stream is read.",
+    ),
+    OptionSpec(
         name="streamArn",
         group="stream",
         acts=EVERYWHERE,
         type=OptionType.STRINGS,
         doc="ARN of the stream, instead of its name; several, of one region, for reading. Needed for streams of other "
-        "accounts. Its region is used when `region` is not given.",
+        "accounts. Its region is used when `region` is not given. With format `dynamodb-streams` "
+        "that of a table's stream.",
         flink="stream.arn",
         databricks="streamARN",
     ),

@@ -15,6 +15,9 @@ _DATABRICKS = (
 _AWS = tuple(
     (name, name) for name in ("data", "streamName", "partitionKey", "sequenceNumber", "approximateArrivalTimestamp")
 )
+CHANGES = "dynamodb-streams"
+"""The layout of changes of a table's items; that of format dynamodb-streams, and no choice of a user's."""
+
 _LAYOUTS = {"databricks": _DATABRICKS, "aws": _AWS}
 
 
@@ -24,7 +27,12 @@ def columns_of(layout: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def in_layout(batches: Iterator[pa.RecordBatch], layout: str) -> Iterator[pa.RecordBatch]:
-    """Batches of our columns with those of a layout; nothing is copied."""
+    """Batches of our columns with those of a layout; nothing is copied but what changes are made of."""
+    if layout == CHANGES:
+        # Tasks that read Kinesis are spared it.
+        from penstock.efo_consumer import to_change_batch
+
+        return map(to_change_batch, batches)
     names = columns_of(layout)
     if names is None:
         return batches

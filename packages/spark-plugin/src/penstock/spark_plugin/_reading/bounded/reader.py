@@ -10,7 +10,7 @@ from opentelemetry.trace import use_span
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.aws import AwsSession, JsonClient
-from penstock.efo_consumer import ShardFilter, StreamIdentity, list_shards
+from penstock.efo_consumer import ShardFilter, StreamIdentity, list_shards, stream_client
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._garbage import freeze_garbage
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
@@ -134,7 +134,7 @@ async def _plan(
 ) -> list[BoundedShard]:
     """The shards that are read, divided where there are fewer than the least number of partitions."""
     shards: list[BoundedShard] = []
-    async with JsonClient(session) as client:
+    async with stream_client(session) as client:
         unseen = set(options.shard_ids)
         streams = [one for one in options.stream_name if push_down.of_stream(one)]
         for stream in streams:

@@ -51,6 +51,7 @@ async def read_shards(
     try:
         while pending:
             shard = pending.popleft()
+            stream = options.arn_of(shard.stream_name) or shard.stream_name
             one = _ShardRead(options, shard, session, backend, finder)
             async with aclosing(one.records()) as batches:
                 async for records in batches:
@@ -58,7 +59,7 @@ async def read_shards(
                     for part in divide_aggregates(records) if options.deaggregate else (records,):
                         rows = deaggregate(part, shard.hash_keys) if options.deaggregate else part
                         with_type = options.include_encryption_type
-                        yield to_read_batch(rows, shard.stream_name, shard.shard_id, with_encryption_type=with_type)
+                        yield to_read_batch(rows, stream, shard.shard_id, with_encryption_type=with_type)
             await one.prove()
             pending.extend(push_down.narrow(_entrants(shard, one.children)))
         # Once for all of them: few calls are allowed.

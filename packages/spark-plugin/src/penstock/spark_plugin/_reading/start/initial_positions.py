@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from penstock.aws import AwsSession, JsonClient
+from penstock.aws import AwsSession
 from penstock.efo_consumer import (
     InitialPosition,
     InitialPositionType,
@@ -14,6 +14,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     list_shards,
     resolve_initial_positions,
+    stream_client,
     with_ancestors,
 )
 from penstock.spark_plugin._connections import aws_options
@@ -80,7 +81,7 @@ def _resolved(session: AwsSession, options: KinesisOptions, start: InitialPositi
 async def _created(session: AwsSession, keys: Mapping[str, str], retry_patience: float) -> dict[str, int]:
     """When the streams were created, by name, as far as that may be asked."""
     purpose = "cannot tell whether stream {} is deleted and created again while it is read"
-    async with JsonClient(session) as client:
+    async with stream_client(session) as client:
         found = {
             name: await describe_stream(client, key, purpose.format(name), retry_patience) for name, key in keys.items()
         }
@@ -150,7 +151,7 @@ def after_sequence_numbers(
 
 
 async def _listed(session: AwsSession, stream: str, retry_patience: float) -> list[Shard]:
-    async with JsonClient(session) as client:
+    async with stream_client(session) as client:
         return await list_shards(client, StreamIdentity.of(stream), retry_patience=timedelta(seconds=retry_patience))
 
 

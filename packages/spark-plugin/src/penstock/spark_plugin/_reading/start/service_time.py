@@ -3,8 +3,8 @@
 import math
 from asyncio import sleep
 
-from penstock.aws import AwsSession, JsonClient, ServiceClock
-from penstock.efo_consumer import StreamIdentity
+from penstock.aws import AwsSession, ServiceClock
+from penstock.efo_consumer import StreamIdentity, stream_client
 from penstock.spark_plugin._reading.start.stream_summary import call_about
 
 ARRIVAL_MICROS = 1_000_000
@@ -29,7 +29,7 @@ async def ask_time(session: AwsSession, stream: StreamIdentity, retry_patience: 
         penstock.efo_consumer.errors.RecordPublisherRetriesError: The patience is over.
         penstock.aws.AwsError: The stream's shards cannot be listed.
     """
-    async with JsonClient(session) as client:
+    async with stream_client(session) as client:
         # Any answer has the service's time; this one needs no permission that reading does not need.
         request = {**stream.request, "MaxResults": 1}
         await call_about(client, "ListShards", request, stream, retry_patience)

@@ -31,6 +31,9 @@ def with_streams(options: "KinesisOptions", session: "Callable[[], AwsSession]")
     Raises:
         InitialPositionError: The streams cannot be listed, or none is left.
     """
+    if options.table_name is not None and not options.stream_arn:
+        latest = asyncio.run(_stream_of_table(session(), options.table_name, options.retry_patience))
+        return replace(options, stream_arn=(latest,))
     pattern = options.stream_name_pattern
     if pattern is not None:
         status = asyncio.run(_listed(session(), options.retry_patience))
@@ -61,6 +64,30 @@ def with_streams(options: "KinesisOptions", session: "Callable[[], AwsSession]")
         initial_position=options.initial_position and options.initial_position.of(there),
         ending_position=options.ending_position and options.ending_position.of(there),
     )
+
+
+async def _stream_of_table(session: "AwsSession", table: str, retry_patience: float) -> str:
+    """The ARN of the latest stream of a table; those before it, which were disabled, are listed for a day."""
+    from penstock.aws import AwsServiceError
+    from penstock.efo_consumer import stream_client
+
+    found: dict[str, str] = {}
+    request = {"TableName": table}
+    async with stream_client(session) as client:
+        try:
+            while True:
+                answer = await call_about(client, "ListStreams", request, StreamIdentity(table), retry_patience)
+                found.update((one["StreamLabel"], one["StreamArn"]) for one in answer["Streams"])
+                if not answer.get("LastEvaluatedStreamArn"):
+                    break
+                request["ExclusiveStartStreamArn"] = answer["LastEvaluatedStreamArn"]
+        except AwsServiceError as error:
+            advice = "allow dynamodb:ListStreams, or name the stream by 'streamArn'"
+            raise InitialPositionError(stream=table, code=error.code, reason=f"{error}: {advice}") from error
+    if not found:
+        reason = "the table has no stream, or does not exist in this account and region: enable DynamoDB Streams on it"
+        raise InitialPositionError(stream=table, code=_NOT_FOUND, reason=reason)
+    return found[max(found)]
 
 
 async def stream_names(list_page: Callable[[str | None], Awaitable[tuple[Sequence[str], bool]]]) -> list[str]:

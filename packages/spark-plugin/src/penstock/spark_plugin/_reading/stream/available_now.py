@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.aws import AwsSession, JsonClient
+from penstock.aws import AwsSession
 from penstock.efo_consumer import (
     KinesisBackend,
     Shard,
@@ -18,6 +18,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     list_shards,
     next_shards,
+    stream_client,
 )
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.spark_plugin._connections import aws_options
@@ -29,7 +30,8 @@ from penstock.spark_plugin._reading.start.stream_names import StreamKeys
 from penstock.spark_plugin._reading.stream.offsets import capped
 
 _WINDOWS_MILLIS = (3_000, 30_000, 600_000, 3_600_000, 6 * 3_600_000, 24 * 3_600_000)
-"""How far back the last record of a shard is looked for, before the shard is read from where the query stands."""
+"""How far back the last record of a shard is looked for, before the shard is read from where the query stands. Not in
+DynamoDB Streams, where reading from a time costs more than that."""
 _AT_ONCE = 16
 _FACTS_MILLIS = 3_600_000
 _BEYOND = 1 << 256
@@ -98,7 +100,12 @@ class Target:
 
 
 async def find_target(
-    start: StreamPositions, before_millis: int, list_shards: ListShards, read_once: ReadOnce
+    start: StreamPositions,
+    before_millis: int,
+    list_shards: ListShards,
+    read_once: ReadOnce,
+    *,
+    windows_millis: Sequence[int] = _WINDOWS_MILLIS,
 ) -> Target:
     """The last record of each shard that arrived before a time; closed shards are read to their end.
 
@@ -110,6 +117,8 @@ async def find_target(
         before_millis: The time at which it began, by the service's clock, in milliseconds since 1970.
         list_shards: Lists a stream's shards.
         read_once: Polls a shard.
+        windows_millis: How far back the last record of a shard is looked for, before the shard is read from where the
+            query stands.
     """
     # Arrival times are approximate by a second.
     target = Target({}, complete_millis=before_millis - 1000)
@@ -117,7 +126,7 @@ async def find_target(
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def find(stream: str, positions: Mapping[str, ShardPosition]) -> None:
-        tips = _Tips(stream, before_millis, read_once, slots)
+        tips = _Tips(stream, before_millis, read_once, slots, windows_millis)
         bounds[stream] = await tips.find(positions, await list_shards(stream))
         target.needed.update({(stream, shard): last for shard, last in tips.last.items()})
 
@@ -129,11 +138,19 @@ async def find_target(
 class _Tips:
     """The tips of one stream's shards."""
 
-    def __init__(self, stream: str, before_millis: int, read_once: ReadOnce, slots: asyncio.Semaphore) -> None:
+    def __init__(
+        self,
+        stream: str,
+        before_millis: int,
+        read_once: ReadOnce,
+        slots: asyncio.Semaphore,
+        windows_millis: Sequence[int],
+    ) -> None:
         self._stream = stream
         self._before_millis = before_millis
         self._read_once = read_once
         self._slots = slots
+        self._windows_millis = windows_millis
         self._shards: dict[str, Shard] = {}
         self.last: dict[str, int] = {}
 
@@ -170,14 +187,14 @@ class _Tips:
     async def _look(self, shard: Shard, position: ShardPosition) -> tuple[ShardPosition | None, bool]:
         """The last record before the time, and whether the shard ends with it."""
         stands = position.known_millis or 0
-        for window in _WINDOWS_MILLIS:
+        for window in self._windows_millis:
             begin = self._before_millis - window
             if begin <= stands:
                 break
             last, at_end = await self._scan(shard.shard_id, ShardPosition.at_timestamp(begin))
             if last is not None:
                 return last, at_end
-            if window == _WINDOWS_MILLIS[0] and (found := await self._peek(shard.shard_id, position)) is not None:
+            if window == self._windows_millis[0] and (found := await self._peek(shard.shard_id, position)) is not None:
                 return found
         try:
             return await self._scan(shard.shard_id, position)
@@ -266,11 +283,17 @@ class AvailableNow:
         backend = KinesisBackend(self._session, config)
 
         async def list_all(stream: str) -> Sequence[Shard]:
-            async with JsonClient(self._session) as client:
+            async with stream_client(self._session) as client:
                 return await list_shards(client, StreamIdentity.of(stream), retry_patience=config.retry_patience)
 
         try:
-            found = await find_target(keys.keyed(start), before_millis, list_all, backend.read_once)
+            found = await find_target(
+                keys.keyed(start),
+                before_millis,
+                list_all,
+                backend.read_once,
+                windows_millis=_WINDOWS_MILLIS if options.stream_service == "kinesis" else (),
+            )
         finally:
             await backend.aclose()
         return found.renamed(keys)

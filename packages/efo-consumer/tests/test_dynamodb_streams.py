@@ -1,0 +1,421 @@
+"""Streams of DynamoDB by the same reader, over the emulator: exactly all changes, or an error that says why."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from penstock.aws import AwsServiceError, AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import (
+    CHANGE_SCHEMA,
+    DYNAMODB_STREAMS,
+    DataLossError,
+    InitialPositionError,
+    KinesisBackend,
+    LocalShardReader,
+    OpenRequest,
+    ReaderConfig,
+    RecordPublisherType,
+    Shard,
+    ShardPosition,
+    ShardRange,
+    ShardState,
+    StreamIdentity,
+    StreamPositions,
+    StreamRecreatedError,
+    list_shards,
+    ranges_between,
+    resolve_initial_positions,
+    stream_client,
+    to_change_batch,
+)
+from penstock.efo_consumer.errors import RecordPublisherFatalError
+from penstock.emulator.testing import OtherClock, RunningEmulator, running_emulator
+
+TABLE = "orders"
+DAY = 24 * 3600.0
+CONFIG = ReaderConfig(deaggregate=False, idle_offset_interval=timedelta(milliseconds=10))
+TTL = {"PrincipalId": "dynamodb.amazonaws.com", "Type": "Service"}
+
+
+class World:
+    """A table's stream, and what was put into it."""
+
+    def __init__(self, emulator: RunningEmulator, clock: OtherClock) -> None:
+        self.emulator, self.clock, self.streams = emulator, clock, emulator.dynamodb_streams
+        self.arn = self.enable()
+        self.session = AwsSession(replace(emulator_options(emulator.endpoint_url), stream_service=DYNAMODB_STREAMS))
+        self.put_ids: list[str] = []
+
+    def enable(self, shards: int = 1) -> str:
+        return self.emulator.call(lambda: self.streams.enable(TABLE, shards=shards))
+
+    def disable(self) -> None:
+        self.emulator.call(lambda: self.streams.disable(TABLE))
+
+    def put(self, count: int) -> list[str]:
+        """Insert items; give their ids."""
+        ids = [str(number) for number in range(len(self.put_ids), len(self.put_ids) + count)]
+        for one in ids:
+            keys = {"id": {"S": one}}
+            self.emulator.call(partial(self.streams.change, TABLE, keys, new=keys))
+        self.put_ids += ids
+        return ids
+
+    def split(self, shard: str | None = None, children: int = 2) -> list[str]:
+        return self.emulator.call(lambda: self.streams.split(TABLE, shard, children=children))
+
+    def start(self, position: str = "TRIM_HORIZON") -> StreamPositions:
+        return resolve_initial_positions(self.session, [self.arn], position)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    clock = OtherClock(0)
+    with running_emulator(tls=False, clock=clock) as emulator:
+        yield World(emulator, clock)
+
+
+class Query:
+    """What Spark does: positions, then the range up to them."""
+
+    def __init__(self, world: World, start: StreamPositions, *, fail: bool = True) -> None:
+        self.world, self.position, self.fail = world, start, fail
+        self.reader = LocalShardReader(KinesisBackend(world.session), CONFIG)
+        self.ids: list[str] = []
+        self.shards: list[str] = []
+        self.ranges: list[ShardRange] = []
+
+    async def __aenter__(self) -> Query:
+        await self.reader.__aenter__()
+        request = OpenRequest(
+            session_id="q",
+            positions=self.position,
+            record_publisher=RecordPublisherType.POLLING,
+            fail_on_data_loss=self.fail,
+        )
+        self.epoch = await self.reader.open(request)
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self.reader.aclose()
+
+    async def step(self, **limits: Any) -> None:
+        found = await self.reader.positions("q", self.epoch, self.position, wait_seconds=1, **limits)
+        ranges = ranges_between(self.position, found.positions)
+        ids, shards = await read(self.reader, ranges)
+        self.ids, self.shards, self.ranges = self.ids + ids, self.shards + shards, self.ranges + ranges
+        self.position = StreamPositions.from_json(json.loads(json.dumps(found.positions.to_json())))
+
+    async def until(self, count: int, **limits: Any) -> None:
+        async with asyncio.timeout(60):
+            while len(self.ids) < count:
+                await self.step(**limits)
+
+    async def until_condition(self, state: ShardState) -> None:
+        async with asyncio.timeout(60):
+            while all(one.condition.state is not state for one in await self.reader.stats("q")):  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0.05)
+
+
+async def read(reader: LocalShardReader, ranges: list[ShardRange]) -> tuple[list[str], list[str]]:
+    """The ids and the shards of the changes of ranges."""
+    ids: list[str] = []
+    shards: list[str] = []
+    async with aclosing(reader.read_range("q", ranges)) as batches:
+        async for batch in batches:
+            changes = to_change_batch(batch)
+            ids += [json.loads(keys)["id"]["S"] for keys in changes.column("keys").to_pylist()]
+            shards += changes.column("shardId").to_pylist()
+    return ids, shards
+
+
+async def shards_of(world: World) -> list[Shard]:
+    async with stream_client(world.session) as client:
+        return await list_shards(client, StreamIdentity(TABLE, world.arn))
+
+
+async def test_shards_that_split_and_roll_over_are_read_parents_first_and_once(world: World) -> None:
+    """Through two restarts from offsets; each range that was logged gives the same changes again, by another reader."""
+    ranges: list[ShardRange] = []
+    seen: list[str] = []
+    shards: list[str] = []
+    position = world.start()
+    for children in (2, 1):
+        world.put(20)
+        async with Query(world, position) as query:
+            await query.until(10, max_records=5)
+            world.split(children=children)
+            world.put(20)
+            await query.until(len(world.put_ids) - len(seen))
+            position, ranges, seen, shards = (
+                query.position,
+                ranges + query.ranges,
+                seen + query.ids,
+                shards + query.shards,
+            )
+    assert sorted(seen, key=int) == world.put_ids
+    parents = {one.shard_id: one.parent_shard_ids for one in await shards_of(world)}
+    assert len(parents) == 4
+    for child, of in parents.items():
+        for parent in of:
+            last = max(row for row, shard in enumerate(shards) if shard == parent)
+            assert last < min((row for row, shard in enumerate(shards) if shard == child), default=last + 1)
+    async with LocalShardReader(KinesisBackend(world.session), CONFIG) as other:
+        assert (await read(other, ranges))[0] == seen
+
+
+async def test_latest_begins_at_a_time_that_stays_the_same(world: World) -> None:
+    """What came before is left out, although there is no iterator for a time; an offset in JSON keeps what comes."""
+    before = world.put(1500)
+    world.clock.advance(10)
+    start = world.start("LATEST")
+    [position] = start.streams[world.arn].values()
+    assert position.timestamp_millis is not None
+    after = world.put(3)
+    async with Query(world, StreamPositions.from_json(start.to_json())) as query:
+        await query.until(3)
+        assert query.ids == after
+        [logged] = query.ranges
+    world.put(5)
+    async with LocalShardReader(KinesisBackend(world.session), CONFIG) as other:
+        assert (await read(other, [logged]))[0] == after
+    assert len(before) == 1500
+
+
+async def test_a_stream_of_many_shards_is_listed_whole(world: World) -> None:
+    """DescribeStream gives a hundred at once; who asks for one is answered by one call."""
+    arn = world.emulator.call(lambda: world.streams.enable("many", shards=230))
+    async with stream_client(world.session) as client:
+        assert len({one.shard_id for one in await list_shards(client, StreamIdentity("many", arn))}) == 230
+        assert len((await client.call("ListShards", {"StreamARN": arn, "MaxResults": 1}))["Shards"]) == 1
+    start = resolve_initial_positions(world.session, [arn], "LATEST")
+    assert StreamPositions.from_json(json.loads(json.dumps(start.to_json()))) == start
+
+
+async def test_latest_is_in_the_newest_shards(world: World) -> None:
+    """A closed shard whose children no list shows yet is one of them: they follow it."""
+    world.put(3)
+    [first, second] = world.split()
+    assert set(world.start("LATEST").streams[world.arn]) == {first, second}
+    world.streams.list_delay = 3600
+    world.clock.advance(7200)
+    [hidden] = world.split(first, children=1)
+    assert set(world.start("LATEST").streams[world.arn]) == {first, second}
+    world.clock.advance(3600)
+    assert set(world.start("LATEST").streams[world.arn]) == {hidden, second}
+
+
+async def test_changes_that_expired_unread_are_an_error_that_names_them(world: World) -> None:
+    """The shard, and where reading stood; without failOnDataLoss what is left is read."""
+    world.put(2)
+    start = world.start()
+    async with Query(world, start) as query:
+        await query.until(2)
+        position = query.position
+    [(shard, after)] = position.streams[world.arn].items()
+    world.put(2)
+    world.clock.advance(DAY + 60)
+    left = world.put(2)
+    with pytest.raises(DataLossError) as caught:
+        async with Query(world, position) as query:
+            await query.until(1)
+    assert caught.value.shard_id == shard
+    assert str(after.sequence_number) in str(caught.value)
+    assert world.arn in str(caught.value)
+    async with Query(world, position, fail=False) as query:
+        await query.until(2)
+        assert query.ids == left
+
+
+async def test_a_logged_range_that_expired_is_an_error(world: World) -> None:
+    """It is never a shorter one."""
+    world.put(4)
+    async with Query(world, world.start()) as query:
+        await query.until(4)
+        [logged] = query.ranges
+    world.clock.advance(DAY + 60)
+    world.put(1)
+    async with LocalShardReader(KinesisBackend(world.session), CONFIG) as other:
+        with pytest.raises(DataLossError, match=logged.shard_id):
+            await read(other, [logged])
+
+
+async def test_an_idle_stream_loses_nothing_by_its_age(world: World) -> None:
+    """What was proved while it was idle goes into the offset: a day later nothing counts as lost."""
+    world.put(1)
+    async with Query(world, world.start()) as query:
+        await query.until(1)
+        await query.until_condition(ShardState.CAUGHT_UP)
+        world.clock.advance(DAY / 2)
+        async with asyncio.timeout(60):
+            while all(one.caught_up_millis is None for one in query.position.streams[world.arn].values()):
+                await query.step()
+        position = query.position
+    world.clock.advance(DAY / 2 + 3600)
+    world.put(1)
+    async with Query(world, position) as query:
+        await query.until(1)
+        assert query.ids == world.put_ids[1:]
+
+
+@pytest.mark.parametrize("code", ["ThrottlingException", "LimitExceededException", "InternalServerError"])
+async def test_throttles_and_failures_are_waited_for(world: World, code: str) -> None:
+    """Of each call that reading makes."""
+    start = world.start()
+    for operation in ("GetShardIterator", "GetRecords", "DescribeStream"):
+        world.emulator.faults.add("error", operation=operation, code=code, count=2)
+    world.put(3)
+    async with Query(world, start) as query:
+        await query.until(3)
+        world.split()
+        world.put(3)
+        await query.until(6)
+    assert all(one["hits"] == 2 for one in world.emulator.faults.list())
+
+
+async def test_an_expired_iterator_is_replaced(world: World) -> None:
+    """Reading goes on where it stood."""
+    world.put(2)
+    async with Query(world, world.start()) as query:
+        await query.until(2)
+        world.clock.advance(1000)
+        world.put(2)
+        await query.until(4)
+    assert query.ids == world.put_ids
+
+
+async def test_empty_answers_are_no_tip(world: World) -> None:
+    """A portion of a shard may hold nothing: a read that ends at the tip asks on."""
+    ids = world.put(2)
+    [(shard, _)] = world.start().streams[world.arn].items()
+    world.streams.empty_answers = 6
+    backend = KinesisBackend(world.session)
+    found: list[bytes] = []
+    told: list[int | None] = []
+    async with aclosing(backend.read_once(world.arn, shard, ShardPosition.trim_horizon())) as events:
+        async for event in events:
+            found += event.records.column("data").to_pylist()
+            told.append(event.millis_behind_latest)
+    await backend.aclose()
+    assert len(found) == len(ids)
+    assert told[:6] == [None] * 6
+    assert 0 not in told[:-1]
+    assert told[-1] == 0
+
+
+async def test_children_that_lists_show_late_are_all_read(world: World) -> None:
+    """One child after the other: the second one is not forgotten over the first."""
+    world.put(1)
+    world.streams.list_delay = 1.0
+    async with Query(world, world.start()) as query:
+        await query.until(1)
+        world.split()
+        world.put(30)
+        await query.until(31)
+        assert len(set(query.shards)) == 3
+    assert sorted(query.ids, key=int) == world.put_ids
+
+
+async def test_a_disabled_stream_is_read_to_its_end_and_rests_there(world: World) -> None:
+    """Its last shards have no children: nothing is missing, and nothing fails."""
+    world.put(3)
+    async with Query(world, world.start()) as query:
+        await query.until(2, max_records=2)
+        world.disable()
+        await query.until(3)
+        await query.until_condition(ShardState.CAUGHT_UP)
+        await query.step()
+        assert query.ids == world.put_ids
+
+
+async def test_a_child_of_a_disabled_stream_that_is_shown_late_is_read(world: World) -> None:
+    """Its parent seemed to be the last shard."""
+    world.put(1)
+    async with Query(world, world.start()) as query:
+        await query.until(1)
+        world.streams.list_delay = 600
+        world.split(children=1)
+        world.put(2)
+        world.disable()
+        await query.until_condition(ShardState.CAUGHT_UP)
+        world.clock.advance(700)
+        # Nothing is asked while it rests: the time comes by another call.
+        await shards_of(world)
+        await query.until(3)
+        assert query.ids == world.put_ids
+
+
+async def test_the_next_stream_of_a_table_is_another_one(world: World) -> None:
+    """Offsets that go by the table's name say when their stream was made."""
+    world.put(1)
+    start = world.start()
+    world.disable()
+    world.clock.advance(5)
+    again = world.enable()
+    [shard] = resolve_initial_positions(world.session, [again], "TRIM_HORIZON").streams[again]
+    moved = StreamPositions({again: {shard: ShardPosition.after("1")}}, {again: start.created[world.arn]})
+    with pytest.raises(StreamRecreatedError):
+        async with Query(world, moved) as query:
+            await query.step()
+
+
+async def test_what_is_not_allowed_is_named(world: World) -> None:
+    """By the action that DynamoDB knows."""
+    start = world.start()
+    world.emulator.faults.add("error", operation="DescribeStream", code="AccessDeniedException")
+    with pytest.raises(InitialPositionError, match="allow dynamodb:DescribeStream"):
+        await asyncio.to_thread(world.start)
+    world.emulator.faults.clear()
+    world.emulator.faults.add("error", operation="GetRecords", code="AccessDeniedException")
+    [shard] = start.streams[world.arn]
+    backend = KinesisBackend(world.session)
+    with pytest.raises(RecordPublisherFatalError, match="need dynamodb:GetRecords"):
+        await anext(backend.read_once(world.arn, shard, ShardPosition.trim_horizon()))
+    await backend.aclose()
+
+
+async def test_a_trimmed_position_keeps_the_word_of_the_service(world: World) -> None:
+    """It is refused as Kinesis refuses one."""
+    [number] = [world.emulator.call(lambda: world.streams.change(TABLE, {"id": {"S": "x"}}))]
+    world.clock.advance(DAY + 1)
+    [shard] = world.start().streams[world.arn]
+    async with stream_client(world.session) as client:
+        request = {"StreamARN": world.arn, "ShardId": shard, "ShardIteratorType": "AFTER_SEQUENCE_NUMBER"}
+        with pytest.raises(AwsServiceError, match="TrimmedDataAccessException") as caught:
+            await client.call("GetShardIterator", {**request, "StartingSequenceNumber": number})
+    assert caught.value.code == "InvalidArgumentException"
+
+
+async def test_changes_become_columns(world: World) -> None:
+    """Keys and images are DynamoDB's JSON; who deletes by TTL is named."""
+    keys = {"id": {"S": "ä"}}
+    item = {**keys, "n": {"N": "12345678901234567890.5"}, "b": {"B": "AAE="}}
+
+    def put() -> None:
+        world.streams.change(TABLE, keys, new=item)
+        world.streams.change(TABLE, keys, old=item, user_identity=TTL)
+
+    world.emulator.call(put)
+    async with Query(world, world.start()) as query:
+        found = await query.reader.positions("q", query.epoch, query.position, wait_seconds=5)
+        ranges = ranges_between(query.position, found.positions)
+        [batch] = [to_change_batch(one) async for one in query.reader.read_range("q", ranges)]
+    assert batch.schema == CHANGE_SCHEMA
+    first, second = batch.to_pylist()
+    assert (first["eventName"], second["eventName"]) == ("INSERT", "REMOVE")
+    assert json.loads(first["newImage"]) == json.loads(second["oldImage"]) == item
+    assert first["oldImage"] is second["newImage"] is first["userIdentity"] is None
+    assert second["userIdentity"] == {"principalId": "dynamodb.amazonaws.com", "type": "Service"}
+    assert first["streamArn"] == world.arn
+    assert first["approximateCreationDateTime"].microsecond == 0
+    assert first["sizeBytes"] > 0

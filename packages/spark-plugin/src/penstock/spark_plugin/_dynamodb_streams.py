@@ -1,0 +1,234 @@
+"""The data source `dynamodb-streams`."""
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NoReturn
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from penstock.spark_plugin._garbage import freeze_garbage
+from penstock.spark_plugin._options.foreign.elsewhere import from_elsewhere
+from penstock.spark_plugin._options.foreign.migration import GivenOption, translate
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.names import find_option, spelled, unknown_option
+from penstock.spark_plugin._options.spec import Use
+from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
+from penstock.spark_plugin._options.use import check_use
+from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, parse_value
+from penstock.spark_plugin._reading.columns import CHANGES
+from penstock.spark_plugin._schema import CHANGE_SCHEMA, check_read_schema
+from penstock.spark_plugin._user_errors import without_frames
+from penstock.spark_plugin.errors import (
+    ContradictoryOptionsError,
+    InvalidOptionError,
+    IrrelevantOptionError,
+    MissingOptionError,
+    SparkPluginError,
+)
+
+_FORMAT = "format 'dynamodb-streams'"
+_TABLE_NAME = re.compile(r"[\w.-]{3,255}", re.ASCII)
+_STREAM_ARN = re.compile(
+    r"arn:[\w-]+:dynamodb:(?P<region>[\w-]+):\d{12}:table/(?P<table>[\w.-]{3,255})/stream/[\w.:+-]+", re.ASCII
+)
+_ARN_RULE = "the ARN of one stream: arn:aws:dynamodb:<region>:<account>:table/<table>/stream/<label>"
+_MAX_RECORDS = 1000
+_NO_TIMES = (
+    "LATEST or TRIM_HORIZON: DynamoDB Streams finds no record by its time. Read from TRIM_HORIZON, and filter by "
+    "approximateCreationDateTime"
+)
+
+_TIMES = dict.fromkeys(
+    ("initialTimestamp", "initialTimestampFormat", "endingTimestamp", "endingPosition", "boundedUntil", "continueFrom"),
+    "which finds no record by its time: filter by approximateCreationDateTime",
+)
+_FAN_OUT = dict.fromkeys(
+    (
+        "recordPublisher",
+        "efoRegistration",
+        "efoConsumerName",
+        "efoConsumerNamePrefix",
+        "efoConsumerArn",
+        "subscribeTransport",
+        "registryEndpoint",
+        "registryStore",
+    ),
+    "which has no enhanced fan-out",
+)
+_READERS = dict.fromkeys(
+    (
+        "readerEndpoint",
+        "executorReaders",
+        "serviceToken",
+        "serviceTokenFile",
+        "serviceCaFile",
+        "serviceCertificateFile",
+        "servicePrivateKeyFile",
+    ),
+    "whose queries read by themselves: reader services follow streams of Kinesis",
+)
+_ONE_STREAM = dict.fromkeys(
+    ("streamName", "streamNamePattern", "streamDiscoveryInterval", "addedStreamPosition"),
+    "which reads the stream of a table: name it by 'tableName' or 'streamArn'",
+)
+_RECORDS = dict.fromkeys(
+    ("columns", "includeEncryptionType", "deaggregate"), "whose rows are changes, and not records of Kinesis"
+)
+_SHARDS = dict.fromkeys(
+    ("shardIds", "filterPushDown", "minPartitions"), "whose shards come and go by themselves, and are read whole"
+)
+_REASONS = _TIMES | _FAN_OUT | _READERS | _ONE_STREAM | _RECORDS | _SHARDS
+"""Options of reads of Kinesis that would do nothing here, and why."""
+
+_TAKEN = {
+    spec.name
+    for spec in OPTIONS
+    if spec.name not in _REASONS
+    and (spec.group in ("stream", "credentials", "reading", "services") or spec.name.startswith("get"))
+    and {Use.READ, Use.READ_STREAM} & set(spec.uses)
+}
+
+
+def dynamodb_options(options: Mapping[str, str], *, environ: Mapping[str, str] | None = None) -> KinesisOptions:
+    """The options of a reader of a table's stream.
+
+    Raises:
+        IrrelevantOptionError: An option of writing, or of what DynamoDB Streams has not; it says why.
+        OptionError: As `KinesisOptions.parse`.
+    """
+    given: dict[str, str] = {}
+    arn: tuple[str, str] | None = None
+    by_name = {key.lower(): text for key, text in options.items()}
+    for key, text in options.items():
+        if key.lower() in SPARK_OWN:
+            continue
+        translated = [GivenOption(key, key, text)] if find_option(key) else translate(key, text, by_name)
+        if translated is None:
+            raise from_elsewhere(key) or unknown_option(key)
+        for one in translated:
+            found = find_option(one.name)
+            if found is None:
+                raise unknown_option(one.name)
+            name = found[0].name
+            if name not in _TAKEN:
+                nearest = None if name in _REASONS else _nearest(name)
+                where = f"{_FORMAT}, {_REASONS.get(name, 'which reads the stream of a table')}"
+                raise IrrelevantOptionError(f"{name}.{found[1]}" if found[1] else spelled(key), nearest, where)
+            if name == "initialPosition":
+                _check_position(one, parse_value(found[0], one.text))
+            if name == "streamArn":
+                arn = spelled(key), one.text.strip()
+        if arn is None or arn[0] != spelled(key):
+            given[key] = text
+    parsed = KinesisOptions.parse(given, environ=_environment(environ), stream_required=False)
+    _check_size(parsed)
+    table, region = parsed.table_name, parsed.region
+    if table is not None and _TABLE_NAME.fullmatch(table) is None:
+        raise InvalidOptionError("tableName", table, "a name of 3 to 255 letters, digits, _ . and -")
+    if arn is not None:
+        parts = _STREAM_ARN.fullmatch(arn[1])
+        if parts is None:
+            raise InvalidOptionError(arn[0], arn[1], _ARN_RULE)
+        if table not in (None, parts["table"]):
+            raise ContradictoryOptionsError(("tableName", arn[0]), f"the stream is one of table {parts['table']}")
+        if region not in (None, parts["region"]):
+            raise ContradictoryOptionsError(("region", arn[0]), f"the stream is in {parts['region']}, not in {region}")
+        table, region = parts["table"], parts["region"]
+    if table is None:
+        raise MissingOptionError("tableName", "it says whose stream is read; or give its ARN as 'streamArn'")
+    return replace(
+        parsed,
+        table_name=table,
+        region=region,
+        stream_name=(table,),
+        stream_arn=() if arn is None else (arn[1],),
+        columns=CHANGES,
+        deaggregate=False,
+        executor_readers=False,
+        get_records_max_records=min(parsed.get_records_max_records, _MAX_RECORDS),
+    )
+
+
+def _check_position(given: GivenOption, position: PositionOption) -> None:
+    if position.type not in (PositionOptionType.LATEST, PositionOptionType.TRIM_HORIZON):
+        raise InvalidOptionError(spelled(given.written), given.text, _NO_TIMES)
+
+
+def _check_size(parsed: KinesisOptions) -> None:
+    most, default = parsed.get_records_max_records, KinesisOptions.get_records_max_records
+    if _MAX_RECORDS < most != default:
+        name = parsed.written.get("getRecordsMaxRecords", "getRecordsMaxRecords")
+        raise InvalidOptionError(
+            name, most, f"at most {_MAX_RECORDS}, which is all that DynamoDB Streams gives at once"
+        )
+
+
+def _environment(environ: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The environment, with the endpoint of this service where that of Kinesis is looked for."""
+    environ = os.environ if environ is None else environ
+    endpoint = environ.get("AWS_ENDPOINT_URL_DYNAMODB_STREAMS")
+    others = {name: value for name, value in environ.items() if name != "AWS_ENDPOINT_URL_KINESIS"}
+    return others if endpoint is None else {**others, "AWS_ENDPOINT_URL_KINESIS": endpoint}
+
+
+def _nearest(name: str) -> str | None:
+    lower = {one.lower(): one for one in _TAKEN}
+    close = difflib.get_close_matches(name.lower(), list(lower), n=1)
+    return lower[close[0]] if close else None
+
+
+class DynamoDbStreamsDataSource(DataSource):
+    """DynamoDB Streams, for `read` and `readStream`: the changes of a table's items."""
+
+    @without_frames
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        freeze_garbage()
+        self._parsed = dynamodb_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(…)`."""
+        return "dynamodb-streams"
+
+    @without_frames
+    def schema(self) -> StructType:
+        """The columns that are read."""
+        check_use(self.options, Use.ANY_READ)
+        return CHANGE_SCHEMA
+
+    @without_frames
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A bounded read: what the stream holds now."""
+        check_use(self.options, Use.READ)
+        check_read_schema(schema, self._parsed)
+        from penstock.aws import AwsSession
+        from penstock.spark_plugin._connections import aws_options
+        from penstock.spark_plugin._reading.bounded.reader import batch_reader
+        from penstock.spark_plugin._reading.start.stream_names import with_streams
+
+        # Tasks read the stream that was found when the read was planned.
+        return batch_reader(with_streams(self._parsed, lambda: AwsSession(aws_options(self._parsed))))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A read that follows the stream. What is wrong with it is raised by the first call of the reader."""
+        from penstock.spark_plugin._reading.stream.plain_reader import RefusedStreamReader, stream_reader
+
+        try:
+            check_use(self.options, Use.READ_STREAM)
+            check_read_schema(schema, self._parsed)
+            return stream_reader(self._parsed)
+        except SparkPluginError as error:
+            return RefusedStreamReader(error)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """A stream is written by DynamoDB alone. Raises: SparkPluginError."""
+        raise SparkPluginError(f"{_FORMAT} can only be read: a change of the table's items writes its stream")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """A stream is written by DynamoDB alone. Raises: SparkPluginError."""
+        self.writer(schema, overwrite)

@@ -1,0 +1,377 @@
+"""The data source `dynamodb-streams`: the emulator splits, disables and trims; moto has a DynamoDB behind it."""
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from patience import PATIENCE_SECONDS
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # as everybody writes it
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.emulator.testing import OtherClock, RunningEmulator, running_emulator
+from penstock.spark_plugin import CHANGE_SCHEMA, DynamoDbStreamsDataSource, KinesisDataSource
+from penstock.spark_plugin._dynamodb_streams import dynamodb_options
+from penstock.spark_plugin._options.table import OPTIONS
+from penstock.spark_plugin.errors import (
+    ContradictoryOptionsError,
+    InvalidOptionError,
+    IrrelevantOptionError,
+    MisplacedOptionError,
+    MissingOptionError,
+    OptionError,
+)
+
+DAY = 24 * 3600.0
+ARN = "arn:aws:dynamodb:eu-west-1:123456789012:table/orders/stream/2026-01-31T00:00:00.000"
+TTL = {"PrincipalId": "dynamodb.amazonaws.com", "Type": "Service"}
+TRIM = {"initialPosition": "TRIM_HORIZON"}
+
+
+class Table:
+    """A table of the emulator, and the ids of the items that were put into it."""
+
+    def __init__(self, emulator: RunningEmulator) -> None:
+        self.emulator, self.streams = emulator, emulator.dynamodb_streams
+        self.name = f"orders-{uuid.uuid4().hex[:8]}"
+        self.arn = self.enable()
+        self.ids: list[str] = []
+
+    def enable(self) -> str:
+        return self.emulator.call(lambda: self.streams.enable(self.name))
+
+    def disable(self) -> None:
+        self.emulator.call(lambda: self.streams.disable(self.name))
+
+    def put(self, count: int) -> None:
+        for number in range(len(self.ids), len(self.ids) + count):
+            keys = {"id": {"S": str(number)}}
+            self.emulator.call(partial(self.streams.change, self.name, keys, new=keys))
+            self.ids.append(str(number))
+
+    def split(self, children: int = 2) -> list[str]:
+        return self.emulator.call(lambda: self.streams.split(self.name, children=children))
+
+    def options(self, **options: str) -> dict[str, str]:
+        return options_of(self.emulator.endpoint_url, tableName=self.name, **options)
+
+
+def options_of(endpoint_url: str, **options: str) -> dict[str, str]:
+    keys = {"awsAccessKeyId": "test", "awsSecretAccessKey": "test", "region": "us-east-1"}
+    return {**keys, "endpointUrl": endpoint_url, **options}
+
+
+@pytest.fixture
+def clock() -> OtherClock:
+    return OtherClock(0)
+
+
+@pytest.fixture
+def table(clock: OtherClock) -> Iterator[Table]:
+    with running_emulator(tls=False, clock=clock) as emulator:
+        yield Table(emulator)
+
+
+class Changes:
+    """Rows of a query by micro-batch: one that runs again replaces itself."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[Row]] = {}
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        self.batches[batch_id] = frame.collect()
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for _, rows in sorted(self.batches.items()) for row in rows]
+
+    @property
+    def ids(self) -> list[str]:
+        return [json.loads(row["keys"])["id"]["S"] for row in self.rows]
+
+
+def start(
+    spark: SparkSession, options: dict[str, str], changes: Changes, path: Path, *, live: bool = False
+) -> StreamingQuery:
+    frame = spark.readStream.format("dynamodb-streams").options(**options).load()
+    writer = frame.writeStream.foreachBatch(changes).option("checkpointLocation", str(path / "checkpoint"))
+    return (writer if live else writer.trigger(availableNow=True)).start()
+
+
+def run(spark: SparkSession, options: dict[str, str], changes: Changes, path: Path) -> None:
+    assert start(spark, options, changes, path).awaitTermination(PATIENCE_SECONDS)
+
+
+def test_a_stream_is_followed_over_splits_and_restarts(
+    spark: SparkSession, table: Table, until: Callable[..., None], tmp_path: Path
+) -> None:
+    """Every change once, parents before children; a new query begins with what comes."""
+    changes = Changes()
+    query = start(spark, table.options(), changes, tmp_path, live=True)
+    until(lambda: bool(query.recentProgress), "the query does not run", query=query)
+    table.put(10)
+    until(lambda: len(changes.ids) == 10, "the first changes do not come", query=query)
+    table.split()
+    table.put(20)
+    until(lambda: len(changes.ids) == 30, "the children's changes do not come", query=query)
+    query.stop()
+    table.split(children=1)
+    table.put(10)
+    query = start(spark, table.options(), changes, tmp_path, live=True)
+    until(lambda: len(changes.ids) >= 40, lambda: f"{len(changes.ids)} of 40 changes came", query=query)
+    query.stop()
+    assert sorted(changes.ids, key=int) == table.ids
+    order = [row["shardId"] for row in changes.rows]
+    assert len(set(order)) == 4
+    assert order[:10] == [order[0]] * 10
+    assert order[0] not in order[10:]
+    assert {row["streamArn"] for row in changes.rows} == {table.arn}
+
+
+def test_runs_that_end_by_themselves_read_each_change_once(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    """AvailableNow, over a roll-over and a split, and behind them an end of the whole stream."""
+    changes, options = Changes(), table.options(**TRIM)
+    for change in (lambda: None, lambda: table.split(children=1), table.split, table.disable):
+        table.put(7)
+        change()
+        run(spark, options, changes, tmp_path)
+        assert sorted(changes.ids, key=int) == table.ids
+    run(spark, options, changes, tmp_path)
+    assert len(changes.ids) == 28
+
+
+def test_a_bounded_read_gives_what_the_stream_holds(spark: SparkSession, table: Table) -> None:
+    """Of all shards, closed ones too, by the table's name or the stream's ARN; LATEST is nothing."""
+    table.put(5)
+    table.split()
+    table.put(5)
+    frame = spark.read.format("dynamodb-streams").options(**table.options()).load()
+    assert frame.schema == CHANGE_SCHEMA
+    ids = frame.select(F.from_json("keys", "id struct<S: string>").id.S.alias("id"), "streamArn").collect()
+    assert sorted((row.id for row in ids), key=int) == table.ids
+    assert {row.streamArn for row in ids} == {table.arn}
+    by_arn = options_of(table.emulator.endpoint_url, streamArn=table.arn)
+    assert spark.read.format("dynamodb-streams").options(**by_arn).load().count() == 10
+    latest = table.options(initialPosition="LATEST")
+    assert spark.read.format("dynamodb-streams").options(**latest).load().count() == 0
+
+
+def test_a_deletion_by_ttl_says_so(spark: SparkSession, table: Table) -> None:
+    """The column userIdentity tells it from one by a user."""
+    keys = {"id": {"S": "a"}}
+    item = {**keys, "n": {"N": "1.50"}}
+
+    def put() -> None:
+        table.streams.change(table.name, keys, new=item)
+        table.streams.change(table.name, keys, new={**item, "n": {"N": "2"}}, old=item)
+        table.streams.change(table.name, keys, old=item)
+        table.streams.change(table.name, keys, old=item, user_identity=TTL)
+
+    table.emulator.call(put)
+    rows = spark.read.format("dynamodb-streams").options(**table.options()).load().orderBy("sequenceNumber").collect()
+    assert [row.eventName for row in rows] == ["INSERT", "MODIFY", "REMOVE", "REMOVE"]
+    assert [row.userIdentity and row.userIdentity.principalId for row in rows] == [None] * 3 + [TTL["PrincipalId"]]
+    assert [row.newImage is None for row in rows] == [False, False, True, True]
+    assert json.loads(rows[1].oldImage) == item
+    assert rows[0].streamViewType == "NEW_AND_OLD_IMAGES"
+    assert len({row.eventID for row in rows}) == 4
+
+
+def test_changes_that_expired_unread_fail_the_query_by_name(
+    spark: SparkSession, table: Table, clock: OtherClock, tmp_path: Path
+) -> None:
+    """The shard and the range; with failOnDataLoss=false the query goes on with what is left."""
+    changes = Changes()
+    table.put(3)
+    run(spark, table.options(**TRIM), changes, tmp_path)
+    shard, last = changes.rows[-1]["shardId"], changes.rows[-1]["sequenceNumber"]
+    table.put(3)
+    clock.advance(DAY + 60)
+    table.put(2)
+    query = start(spark, table.options(**TRIM), changes, tmp_path, live=True)
+    with pytest.raises(StreamingQueryException, match="DataLossError") as caught:
+        query.awaitTermination(PATIENCE_SECONDS)
+    assert shard in str(caught.value)
+    assert last in str(caught.value)
+    run(spark, table.options(**TRIM, failOnDataLoss="false"), changes, tmp_path)
+    assert changes.ids == [*table.ids[:3], *table.ids[6:]]
+
+
+def test_another_stream_of_the_table_is_not_taken_for_the_first(
+    spark: SparkSession, table: Table, clock: OtherClock, tmp_path: Path
+) -> None:
+    """One that was disabled and enabled again: what was not read of the first would be missed without a word."""
+    changes = Changes()
+    table.put(2)
+    run(spark, table.options(**TRIM), changes, tmp_path)
+    first = table.arn
+    table.disable()
+    clock.advance(2)
+    assert table.enable() != first
+    with pytest.raises(StreamingQueryException, match="StreamRecreatedError"):
+        start(spark, table.options(**TRIM), changes, tmp_path, live=True).awaitTermination(PATIENCE_SECONDS)
+    rest = options_of(table.emulator.endpoint_url, streamArn=first, **TRIM)
+    run(spark, rest, changes, tmp_path)
+    assert changes.ids == table.ids
+
+
+def test_a_table_without_a_stream_is_named(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    """With what to do, by a read and by a query."""
+    options = table.options() | {"tableName": "nowhere"}
+    with pytest.raises(PySparkException, match=r"nowhere.*enable DynamoDB Streams"):
+        spark.read.format("dynamodb-streams").options(**options).load().collect()
+    with pytest.raises(StreamingQueryException, match=r"nowhere.*enable DynamoDB Streams"):
+        start(spark, options, Changes(), tmp_path).awaitTermination(PATIENCE_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def moto_url() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def test_the_changes_of_a_table_of_moto_are_read(spark: SparkSession, moto_url: str, tmp_path: Path) -> None:
+    """By its own DynamoDB: items that are put, changed and deleted, over two runs and a bounded read."""
+    keys: Any = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    dynamodb: Any = boto3.client("dynamodb", endpoint_url=moto_url, region_name="us-east-1", **keys)
+    dynamodb.create_table(
+        TableName="flights",
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+        StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+    )
+    for number in range(5):
+        dynamodb.put_item(TableName="flights", Item={"id": {"S": str(number)}, "n": {"N": "1"}})
+    options, changes = options_of(moto_url, tableName="flights", **TRIM), Changes()
+    run(spark, options, changes, tmp_path)
+    assert changes.ids == ["0", "1", "2", "3", "4"]
+    dynamodb.put_item(TableName="flights", Item={"id": {"S": "0"}, "n": {"N": "2"}})
+    dynamodb.delete_item(TableName="flights", Key={"id": {"S": "1"}})
+    run(spark, options, changes, tmp_path)
+    assert [(row.eventName, json.loads(row["keys"])["id"]["S"]) for row in changes.rows[5:]] == [
+        ("MODIFY", "0"),
+        ("REMOVE", "1"),
+    ]
+    assert json.loads(changes.rows[5].newImage)["n"] == {"N": "2"}
+    assert spark.read.format("dynamodb-streams").options(**options).load().count() == 7
+
+
+_REFUSED = {
+    "recordPublisher": ("efo", "no enhanced fan-out"),
+    "efoRegistration": ("lazy", "no enhanced fan-out"),
+    "efoConsumerName": ("job", "no enhanced fan-out"),
+    "efoConsumerNamePrefix": ("job-", "no enhanced fan-out"),
+    "efoConsumerArn.orders": ("arn", "no enhanced fan-out"),
+    "subscribeTransport": ("http2", "no enhanced fan-out"),
+    "subscribeToShardTimeout": ("5s", "reads the stream of a table"),
+    "subscribeToShardMaxRetries": ("5", "reads the stream of a table"),
+    "registerStreamConsumerTimeout": ("5s", "reads the stream of a table"),
+    "registryEndpoint": ("there:1", "no enhanced fan-out"),
+    "registryStore": ("/store", "no enhanced fan-out"),
+    "readerEndpoint": ("there:1", "read by themselves"),
+    "executorReaders": ("true", "read by themselves"),
+    "serviceToken": ("t", "read by themselves"),
+    "sinkEndpoint": ("there:1", "reads the stream of a table"),
+    "streamName": ("orders", "tableName"),
+    "streamNamePattern": (".*", "tableName"),
+    "streamDiscoveryInterval": ("1m", "tableName"),
+    "addedStreamPosition": ("LATEST", "tableName"),
+    "deliveryStreamName": ("d", "reads the stream of a table"),
+    "initialTimestamp": ("2026-01-31", "no record by its time"),
+    "endingTimestamp": ("2026-01-31", "no record by its time"),
+    "endingPosition": ("LATEST", "no record by its time"),
+    "boundedUntil": ("/seam", "no record by its time"),
+    "continueFrom": ("/seam", "no record by its time"),
+    "columns": ("aws", "rows are changes"),
+    "includeEncryptionType": ("true", "rows are changes"),
+    "deaggregate": ("true", "rows are changes"),
+    "shardIds": ("shardId-1", "read whole"),
+    "filterPushDown": ("true", "read whole"),
+    "minPartitions": ("4", "read whole"),
+    "valueFormat": ("json", "reads the stream of a table"),
+    "partitionKeyColumn": ("id", "reads the stream of a table"),
+    "flink.stream.recordpublisher": ("EFO", "no enhanced fan-out"),
+    "consumerMode": ("efo", "no enhanced fan-out"),
+}
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_an_option_that_could_not_act_is_refused_by_name(name: str) -> None:
+    """As it was written, with the reason; in lower case, as Spark hands options over."""
+    text, reason = _REFUSED[name]
+    with pytest.raises(IrrelevantOptionError, match=reason) as caught:
+        DynamoDbStreamsDataSource({"tablename": "orders", name.lower(): text})
+    assert caught.value.option == name
+    assert f"{name!r}" in str(caught.value)
+
+
+def test_every_option_is_taken_or_refused() -> None:
+    """None is passed over: those of reads act, all others have a reason."""
+    taken = {"tableName", "streamArn", "region", "endpointUrl", "initialPosition", "failOnDataLoss", "retryPatience"}
+    refused = set()
+    for spec in OPTIONS:
+        name = f"{spec.name}.orders" if spec.prefix else spec.name
+        try:
+            dynamodb_options({"tableName": "orders", name: "7"}, environ={})
+        except IrrelevantOptionError:
+            refused.add(spec.name)
+        except OptionError:
+            continue
+    assert not taken & refused
+    assert {one.name for one in OPTIONS if one.group == "writing"} <= refused
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({}, MissingOptionError, "'tableName' is required"),
+        ({"tableName": "a"}, InvalidOptionError, "3 to 255"),
+        ({"streamArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/s"}, InvalidOptionError, "table/<table>/stream"),
+        ({"streamArn": f"{ARN},{ARN}"}, InvalidOptionError, "one stream"),
+        ({"streamArn": ARN, "tableName": "other"}, ContradictoryOptionsError, "one of table orders"),
+        ({"streamArn": ARN, "region": "us-east-1"}, ContradictoryOptionsError, "in eu-west-1"),
+        ({"tableName": "orders", "getRecordsMaxRecords": "1001"}, InvalidOptionError, "at most 1000"),
+        ({"tableName": "orders", "initialPosition": "AT_TIMESTAMP 2026-01-31T00:00:00Z"}, InvalidOptionError, "filter"),
+        ({"tableName": "orders", "initialPosition": '{"shardId-000000000000": "1"}'}, InvalidOptionError, "LATEST or"),
+        ({"tableName": "orders", "tabelName": "x"}, OptionError, "tableName"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_cure(options: dict[str, str], error: type[Exception], words: str) -> None:
+    """Before Spark runs anything."""
+    with pytest.raises(error, match=words):
+        dynamodb_options(options, environ={})
+
+
+def test_an_arn_says_table_and_region() -> None:
+    """And so does an endpoint of AWS, or of the environment."""
+    parsed = dynamodb_options({"streamArn": ARN}, environ={})
+    assert (parsed.table_name, parsed.region, parsed.stream_arn) == ("orders", "eu-west-1", (ARN,))
+    given = {"tableName": "orders", "endpointUrl": "https://streams.dynamodb.eu-west-1.amazonaws.com"}
+    assert dynamodb_options(given, environ={}).region == "eu-west-1"
+    http = {"AWS_ENDPOINT_URL_DYNAMODB_STREAMS": "http://streams.internal", "AWS_ACCESS_KEY_ID": "AKIA" + "X" * 16}
+    with pytest.raises(OptionError, match=r"streams\.internal"):
+        dynamodb_options({"tableName": "orders"}, environ=http)
+    assert dynamodb_options({"tableName": "orders"}, environ={**http, "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": ""})
+
+
+def test_the_formats_are_told_apart(spark: SparkSession) -> None:
+    """Options of streams belong to streams, a stream of a table is not written, and Kinesis has no tables."""
+    with pytest.raises(IrrelevantOptionError, match="format 'kinesis'"):
+        KinesisDataSource({"tableName": "orders"})
+    source = DynamoDbStreamsDataSource({"tableName": "orders", "maxRecordsPerBatch": "5"})
+    with pytest.raises(MisplacedOptionError, match="maxRecordsPerBatch"):
+        source.reader(CHANGE_SCHEMA)
+    frame = spark.range(1).withColumn("data", F.lit("x"))
+    with pytest.raises((AnalysisException, PySparkException), match="can only be read"):
+        frame.write.format("dynamodb-streams").mode("append").option("tableName", "orders").save()
