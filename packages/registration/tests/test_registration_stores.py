@@ -186,7 +186,7 @@ async def main(path, count):
     store = SqliteLeaseStore(path)
     done = 0
     while done < count:
-        read = known(await store.get("flights", "delays"))
+        read = await store.get("flights", "delays")
         read = read or ConsumerRecord(stream_arn="flights", consumer_name="delays", created_at=1.0)
         if (await store.write([replace(read, fencing_token=read.fencing_token + 1)]))[0]:
             done += 1
