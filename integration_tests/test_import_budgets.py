@@ -58,6 +58,12 @@ def test_an_import_costs_little_beyond_its_libraries(code: str, libraries: float
     processor_seconds(["-c", f"{code}\nimport sys\nassert not {unwanted} & sys.modules.keys()"])
 
 
+def test_processes_of_spark_load_no_client_to_know_the_data_source() -> None:
+    """Spark starts one to create it, one to plan each read, and one for each task; few of them call anybody."""
+    unwanted = "{'grpc', 'asyncio', 'aiohttp', 'boto3', 'pandas'}"
+    processor_seconds(["-c", f"import penstock.spark_plugin, sys\nassert not {unwanted} & sys.modules.keys()"])
+
+
 def test_the_list_of_commands_costs_little_beyond_python() -> None:
     """`penstock --help` imports no command, and nothing that draws where nobody looks."""
     assert processor_seconds(["-m", "penstock.cli", "--help"]) < 2.5 * processor_seconds(["-c", PYTHON])

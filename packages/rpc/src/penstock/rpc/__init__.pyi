@@ -1,9 +1,10 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
+from ._addresses import check_address
 from ._client.channel import (
     open_aio_channel,
     open_channel,
 )
-from ._client.settings import ClientSettings, check_address
+from ._client.settings import ClientSettings
 from ._loop_thread import LoopThread
 from ._security.files import FileChanges, OwnFiles, stamp_of
 from ._security.principals import Principal

@@ -22,8 +22,8 @@ from typing import Final, NoReturn
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from penstock.rpc._addresses import check_address
 from penstock.rpc._client.channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options
-from penstock.rpc._client.settings import check_address
 from penstock.rpc._security.security import ClientSecurity
 from penstock.rpc.errors import RpcOptionError
 

@@ -6,6 +6,7 @@ import grpc
 from opentelemetry.instrumentation.grpc import aio_client_interceptors, client_interceptor
 from opentelemetry.instrumentation.grpc.grpcext import intercept_channel
 
+from penstock.rpc._addresses import host_of
 from penstock.rpc._client.interceptors import (
     CancelUnaryUnary,
     KeepStatusStreamStream,
@@ -14,7 +15,7 @@ from penstock.rpc._client.interceptors import (
 )
 from penstock.rpc._client.rotation import RotatingChannel
 from penstock.rpc._client.rotation_aio import RotatingAioChannel
-from penstock.rpc._security.security import ClientSecurity, host_of
+from penstock.rpc._security.security import ClientSecurity
 
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _MAX_METADATA_BYTES = 64 * 1024

@@ -2,18 +2,15 @@
 
 import argparse
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from penstock.rpc._addresses import check_address
 from penstock.rpc._security.security import ClientSecurity
 from penstock.rpc.errors import RpcOptionError
 
-# Of gRPC's name resolvers, those that lead to a service.
-_SCHEME: Final = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|xds):.+")
-_HOST: Final = re.compile(r"\[[0-9a-fA-F:.]+(%\w+)?\]|[^\s:/\[\]]+")
 _FILES: Final = {
     "ca_file": "PEM of the authority that signed the service's certificate: turns TLS on",
     "certificate_file": "PEM of the client's certificate, for mutual TLS",
@@ -76,16 +73,3 @@ class ClientSettings:
         )
         security.check_files()
         return cls(endpoint=arguments.endpoint, security=security)
-
-
-def check_address(endpoint: str) -> None:
-    """Refuse what is neither `host:port` nor of one of gRPC's schemes, which it would take for something else.
-
-    Raises:
-        RpcOptionError: it is none.
-    """
-    if _SCHEME.match(endpoint):
-        return
-    host, _, port = endpoint.rpartition(":")
-    if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise RpcOptionError("endpoint", f"{endpoint!r} is no HOST:PORT, such as 127.0.0.1:50051")

@@ -1,36 +1,18 @@
 """What protects a channel and a server: TLS, mutual TLS and a bearer token."""
 
-import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
+from penstock.rpc._addresses import host_of, is_loopback
 from penstock.rpc._security.certificates import ServerCertificates, check_authority, check_pair_of_files
 from penstock.rpc._security.files import Stamp, read_file, stamp_of
 from penstock.rpc._security.principals import PrincipalsFile
 from penstock.rpc._security.revocations import RevocationsFile
 from penstock.rpc._security.token_file import MIN_TOKEN_CHARACTERS, TokenFile, check_length
 from penstock.rpc.errors import RpcOptionError
-
-
-def is_loopback(host: str) -> bool:
-    """Whether nothing but this machine can be behind the host name or address."""
-    name = host.strip("[]")
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def host_of(endpoint: str) -> str:
-    """The host of `host:port`, `[v6]:port`; a Unix socket counts as localhost."""
-    if endpoint.startswith("unix:"):
-        return "localhost"
-    return endpoint.rpartition(":")[0] or endpoint
 
 
 def _check_pair(certificate: Path | None, key: Path | None) -> None:
