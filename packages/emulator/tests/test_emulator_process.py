@@ -27,7 +27,7 @@ def test_a_process_prints_its_endpoints_and_serves(tmp_path: Path) -> None:
             "endpoint_url": emulator.endpoint_url,
             "tls_endpoint_url": emulator.tls_endpoint_url,
             "ca_file": str(emulator.ca_file),
-            "endpoints": {"kinesis": emulator.endpoint_url, "firehose": emulator.endpoint_url},
+            "endpoints": dict.fromkeys(("kinesis", "firehose", "dynamodbstreams"), emulator.endpoint_url),
             "pid": emulator.pid,
         }
         assert emulator.pid == emulator.process.pid

@@ -14,8 +14,6 @@ _SEEN_SECONDS = 2.0
 """GetRecords may be a second behind what was acknowledged, and say 0 for MillisBehindLatest all the same. Only a call
 that is made so long after a time shows the tip of a shard as it was then."""
 
-_ASK_AGAIN_SECONDS = 0.2
-
 _MOST_SECONDS = 60.0
 """Of one wait: a read whose end is to come follows its shards meanwhile."""
 
@@ -48,36 +46,6 @@ def is_seen(clock: ServiceClock, millis: int) -> bool:
 async def wait_until_seen(clock: ServiceClock, millis: int, most: float | None = _MOST_SECONDS) -> None:
     """Wait until an answer holds all records that arrived before a time, but not longer than `most` seconds."""
     await _wait(_rest_seconds(clock, millis), most)
-
-
-async def see_until(session: AwsSession, stream: StreamIdentity, moment: float, retry_patience: float) -> int:
-    """Wait until an answer holds all records that arrived before a moment, but little longer.
-
-    One answer tells the service's time to a second, and that second is waited for as well. So the time is asked for
-    again meanwhile, until it is known better: each answer bounds it.
-
-    Args:
-        session: has had an answer.
-        stream: is asked about.
-        moment: by the `monotonic()` of the session's clock.
-        retry_patience: in seconds; 0 for ever.
-
-    Returns:
-        A time by the service's clock, in milliseconds since 1970, that all records so far precede at the moment.
-
-    Raises:
-        What `ask_time` raises.
-    """
-    clock = session.service_clock()
-
-    def millis() -> int:
-        return math.floor((clock.latest() - (clock.monotonic() - moment)) * 1000) + 1
-
-    while not is_seen(clock, millis()):
-        if clock.latest() - clock.earliest() > 2 * _ASK_AGAIN_SECONDS:
-            await ask_time(session, stream, retry_patience)
-        await wait_until_seen(clock, millis(), _ASK_AGAIN_SECONDS)
-    return millis()
 
 
 async def wait_until(clock: ServiceClock, millis: int) -> None:

@@ -25,7 +25,7 @@ from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.session.configs import publisher_config
 from penstock.spark_plugin._reading.start.initial_positions import latest_millis
-from penstock.spark_plugin._reading.start.service_time import see_until
+from penstock.spark_plugin._reading.start.service_time import is_seen, now_millis, wait_until_seen
 from penstock.spark_plugin._reading.start.stream_names import StreamKeys
 from penstock.spark_plugin._reading.stream.offsets import capped
 
@@ -263,8 +263,8 @@ class AvailableNow:
         """Make it at the beginning of the run: its moment is this one, by the service's clock."""
         self._options = options
         self._session = AwsSession(aws_options(options))
-        self._began = self._session.service_clock().monotonic()
         latest_millis(self._session, options)  # whose answers have the service's time, and whether there are streams
+        self._before_millis = now_millis(self._session)
         self._target: Target | None = None
 
     def target(self, start: StreamPositions) -> Target:
@@ -276,9 +276,9 @@ class AvailableNow:
     async def _find(self, start: StreamPositions) -> Target:
         options = self._options
         keys = StreamKeys(options)
-        name = options.stream_name[0]
-        stream = StreamIdentity(name, options.arn_of(name))
-        before_millis = await see_until(self._session, stream, self._began, options.retry_patience)
+        clock = self._session.service_clock()
+        while not is_seen(clock, self._before_millis):
+            await wait_until_seen(clock, self._before_millis)
         config = publisher_config(options)
         backend = KinesisBackend(self._session, config)
 
@@ -289,7 +289,7 @@ class AvailableNow:
         try:
             found = await find_target(
                 keys.keyed(start),
-                before_millis,
+                self._before_millis,
                 list_all,
                 backend.read_once,
                 windows_millis=_WINDOWS_MILLIS if options.stream_service == "kinesis" else (),
