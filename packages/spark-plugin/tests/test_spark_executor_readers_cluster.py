@@ -87,6 +87,10 @@ def test_readers_are_killed_with_their_executors_and_workers(
         "spark_eventLog_enabled": "true",
         "spark_eventLog_compress": "false",
         "spark_eventLog_dir": (tmp_path / "events").as_uri(),
+        # Nothing is placed before all executors are there: else two readers may share one.
+        "spark_cores_max": str(2 * len(HOSTS)),
+        "spark_scheduler_minRegisteredResourcesRatio": "1.0",
+        "spark_scheduler_maxRegisteredResourcesWaitingTime": "120s",
     }
     with cluster.driver(tmp_path, "127.0.0.2", options, readers, spark_local_dir=str(tmp_path), **shown) as driver:
         followed.driver = driver
