@@ -1,5 +1,6 @@
 """What holds for all tests: which process runs which file and when, and JVMs that are quick to start."""
 
+import gc
 import json
 import os
 import sys
@@ -47,6 +48,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     """Let all JVMs that tests start, and the Pythons that these start, be quick to start."""
     quick_spark.use()
+
+
+def pytest_sessionstart() -> None:
+    """Look for no garbage among thousands of tests while they are found."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Nor ever after: each look at them takes longer than most tests."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
