@@ -251,5 +251,5 @@ def assert_only_open(positions: StreamPositions, open_shards: list[str]) -> None
     assert {shard for shard, at in positions.streams["s"].items() if not at.is_shard_end} == set(open_shards)
 
 
-FleetMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+FleetMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
 TestFleet = FleetMachine.TestCase
