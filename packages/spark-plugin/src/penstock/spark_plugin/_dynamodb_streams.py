@@ -11,10 +11,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from penstock.spark_plugin._garbage import freeze_garbage
-from penstock.spark_plugin._options.foreign.elsewhere import from_elsewhere
-from penstock.spark_plugin._options.foreign.migration import GivenOption, translate
+from penstock.spark_plugin._options.foreign.migration import GivenOption
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._options.names import find_option, spelled, unknown_option
+from penstock.spark_plugin._options.names import spelled
+from penstock.spark_plugin._options.parsing import resolve
 from penstock.spark_plugin._options.spec import Use
 from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
 from penstock.spark_plugin._options.use import check_use
@@ -106,20 +106,14 @@ def dynamodb_options(options: Mapping[str, str], *, environ: Mapping[str, str] |
     for key, text in options.items():
         if key.lower() in SPARK_OWN:
             continue
-        translated = [GivenOption(key, key, text)] if find_option(key) else translate(key, text, by_name)
-        if translated is None:
-            raise from_elsewhere(key) or unknown_option(key)
-        for one in translated:
-            found = find_option(one.name)
-            if found is None:
-                raise unknown_option(one.name)
-            name = found[0].name
+        for one, spec, suffix in resolve(key, text, by_name):
+            name = spec.name
             if name not in _TAKEN:
                 nearest = None if name in _REASONS else _nearest(name)
                 where = f"{_FORMAT}, {_REASONS.get(name, 'which reads the stream of a table')}"
-                raise IrrelevantOptionError(f"{name}.{found[1]}" if found[1] else spelled(key), nearest, where)
+                raise IrrelevantOptionError(f"{name}.{suffix}" if suffix else spelled(key), nearest, where)
             if name == "initialPosition":
-                _check_position(one, parse_value(found[0], one.text))
+                _check_position(one, parse_value(spec, one.text))
             if name == "streamArn":
                 arn = spelled(key), one.text.strip()
         if arn is None or arn[0] != spelled(key):

@@ -1,6 +1,6 @@
 """Texts of options to the fields of `KinesisOptions`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.spark_plugin._options.foreign.elsewhere import from_elsewhere
@@ -17,6 +17,30 @@ from penstock.spark_plugin._options.values import (
 from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError
 
 
+def resolve(key: str, text: str, given: Mapping[str, str]) -> Iterator[tuple[GivenOption, OptionSpec, str]]:
+    """What an option means: ours by its name or an alias, or several that one of another connector stands for.
+
+    Args:
+        key: as it was written.
+        text: its value.
+        given: all options, by their names in lower case.
+
+    Returns:
+        Each with its spec, and the stream that its name ends with, if any.
+
+    Raises:
+        OptionError: It is not known; says what it is called here, if another connector has it.
+    """
+    translated = [GivenOption(key, key, text)] if find_option(key) else translate(key, text, given)
+    if translated is None:
+        raise from_elsewhere(key) or unknown_option(key)
+    for one in translated:
+        found = find_option(one.name)
+        if found is None:
+            raise unknown_option(one.name)
+        yield one, *found
+
+
 def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], dict[str, str], dict[str, str]]:
     """The values by field, the names that were written by field, the texts by option, and consumers' ARNs by stream.
 
@@ -31,15 +55,9 @@ def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str],
     for key, text in options.items():
         if key.lower() in SPARK_OWN:
             continue
-        translated = [GivenOption(key, key, text)] if find_option(key) else translate(key, text, given)
-        if translated is None:
-            raise from_elsewhere(key) or unknown_option(key)
-        for one in translated:
-            found = find_option(one.name)
-            if found is None:
-                raise unknown_option(one.name)
-            specs.append((one, *found))
-            if found[0].name == "initialTimestampFormat":
+        for one, spec, suffix in resolve(key, text, given):
+            specs.append((one, spec, suffix))
+            if spec.name == "initialTimestampFormat":
                 pattern = one.text
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
