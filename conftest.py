@@ -50,15 +50,15 @@ def pytest_configure() -> None:
     quick_spark.use()
 
 
-def pytest_sessionstart() -> None:
-    """Look for no garbage among thousands of tests while they are found."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage among thousands of tests, neither while they are found nor after: it takes long each time."""
     gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Nor ever after: each look at them takes longer than most tests."""
-    gc.freeze()
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
