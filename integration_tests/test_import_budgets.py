@@ -4,6 +4,7 @@ Ratios, so that they hold on any machine: seconds of cores that others use too s
 """
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -62,6 +63,13 @@ def test_processes_of_spark_load_no_client_to_know_the_data_source() -> None:
     """Spark starts one to create it, one to plan each read, and one for each task; few of them call anybody."""
     unwanted = "{'grpc', 'asyncio', 'aiohttp', 'boto3', 'pandas'}"
     processor_seconds(["-c", f"import penstock.spark_plugin, sys\nassert not {unwanted} & sys.modules.keys()"])
+
+
+@pytest.mark.parametrize("service", ["consumer_registry", "shard_reader", "sink_gateway", "stage_scheduler"])
+def test_a_service_loads_nothing_that_draws(service: str) -> None:
+    """Its commands draw on a terminal; what serves does not."""
+    code = f"import penstock.services.{service}.__main__, sys\nassert 'rich' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_list_of_commands_costs_little_beyond_python() -> None:

@@ -44,6 +44,30 @@ def test_a_service_ends_when_it_is_told_to_while_it_starts(
     assert capsys.readouterr().out == ""
 
 
+def test_no_collection_looks_through_what_a_service_has_loaded() -> None:
+    """Neither while it serves, nor at its end."""
+    script = """
+import asyncio, gc, os, signal
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from penstock.rpc import run_service
+
+@asynccontextmanager
+async def serve():
+    # Once it is ready.
+    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+    yield SimpleNamespace(address="127.0.0.1:1")
+    print(gc.get_freeze_count())
+
+loaded = len(gc.get_objects())
+run_service(serve, name="penstock-x")
+print(loaded)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    _, frozen, loaded = ended.stdout.splitlines()
+    assert int(frozen) >= int(loaded)
+
+
 def test_no_text_of_a_client_begins_a_line_of_the_log() -> None:
     """Nor does it command the terminal of who reads it; tracebacks stay as they are."""
     script = """

@@ -91,6 +91,7 @@ class AwsSession:
         self._found_credentials: RenewableCredentials | None = None
         self._clients: dict[str, Any] = {}
         self._service_clocks: dict[str, ServiceClock] = {}
+        self._service_urls: dict[str, str] = {}
         botocore_session = BotocoreSession(profile=self._options.profile)
         try:
             # Looks for the profile, also where the environment says the region.
@@ -293,13 +294,16 @@ class AwsSession:
         return self._service_url(service_name or self._options.stream_service)
 
     def _service_url(self, service_name: str) -> str:
-        # Unsigned: botocore would look for credentials, by files, processes and metadata services.
-        config = Config(signature_version=UNSIGNED)
-        client = self._botocore.create_client(service_name, region_name=self.region, config=config)
-        url = str(client.meta.endpoint_url).rstrip("/")
-        # The environment and the profile can have one too.
-        check_url("endpointUrl", url)
-        return url
+        # Asked for several times at a start: botocore makes a whole client for it.
+        if service_name not in self._service_urls:
+            # Unsigned: botocore would look for credentials, by files, processes and metadata services.
+            config = Config(signature_version=UNSIGNED)
+            client = self._botocore.create_client(service_name, region_name=self.region, config=config)
+            url = str(client.meta.endpoint_url).rstrip("/")
+            # The environment and the profile can have one too.
+            check_url("endpointUrl", url)
+            self._service_urls[service_name] = url
+        return self._service_urls[service_name]
 
     def proxy(self, service_name: str = "kinesis") -> HttpProxy | None:
         """The HTTP proxy on the way to the service; None for a direct one.

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from rich.live import Live
-
 from penstock.terminal._screen import Form, Screen
 from penstock.terminal._table import Table
 
@@ -29,6 +27,9 @@ async def watch(
         while True:
             screen.show(*await look())
             await sleep(seconds)
+    # Here: a command that answers once, and a service, draw nothing.
+    from rich.live import Live
+
     first = await look()
     with Live(screen.render(*first), console=screen.console, auto_refresh=False) as live:
         while True:

@@ -1,6 +1,7 @@
 """Run a server as a process: a ready line, signals, drain, exit code."""
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -40,6 +41,8 @@ async def _serve(make: Callable[[], AbstractAsyncContextManager[Served]], name: 
     try:
         async with make() as server:
             started.set()
+            # What is there by now stays: no collection looks through it while calls wait, nor the one at the end.
+            gc.freeze()
             ready = {"service": name, "address": server.address, "pid": os.getpid()}
             sys.stdout.write(json.dumps(ready) + "\n")
             sys.stdout.flush()

@@ -4,10 +4,7 @@ import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Self, TextIO
-
-from rich.console import RenderableType
-from rich.live import Live
+from typing import TYPE_CHECKING, Self, TextIO
 
 from penstock.operator_attributes import JobStatus, RemoteStageScheduler, StageProgress
 from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerClosedError, UnknownJobError
@@ -15,6 +12,10 @@ from penstock.rpc import ClientSettings
 from penstock.services.stage_scheduler._explain import render
 from penstock.services.stage_scheduler._show import change_row, job_document, jobs_table, stages_table
 from penstock.terminal import ExitCode, Form, Row, Screen, add_json_argument, positive_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
 
 PREFIX = "PENSTOCK_STAGES"
 _PAUSE_SECONDS = 0.5
@@ -114,8 +115,11 @@ class _Printer:
                     screen.show_row(change_row(stage))
         screen.flush()
 
-    def _redraw(self, drawn: RenderableType) -> None:
+    def _redraw(self, drawn: "RenderableType") -> None:
         if self._live is None:
+            # Here: a service draws nothing.
+            from rich.live import Live
+
             self._live = Live(drawn, console=self._screen.console, auto_refresh=False)
             self._live.start(refresh=True)
         else:
