@@ -1,3 +1,4 @@
+import importlib.metadata
 import io
 import json
 import os
@@ -9,8 +10,10 @@ import sys
 import time
 import tomllib
 import urllib.request
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import source_from_cache
 from pathlib import Path
 
 import py4j
@@ -48,33 +51,68 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("built")
     for member in MEMBERS:
         build(member, folder, isolated=False)
-    (folder / CONSTRAINTS).write_text("".join(f"{member.name}=={member.version}\n" for member in MEMBERS))
+    pack_installed("pyspark", folder)
+    versions = {member.name: member.version for member in MEMBERS} | {"pyspark": pyspark.__version__}
+    (folder / CONSTRAINTS).write_text("".join(f"{name}=={version}\n" for name, version in versions.items()))
     return folder
 
 
-def environment_with(folder: Path, built: Path, *requirements: str) -> str:
-    """The Python of an environment with nothing but the requirements, siblings from what was built."""
-    subprocess.run([UV, "venv", "-q", "-p", sys.executable, str(folder)], check=True)
-    python = str(folder / "bin" / "python")
-    install = [UV, "pip", "install", "-q", "-p", python, "--find-links", str(built), *requirements]
-    install += ["-c", str(built / CONSTRAINTS)]
-    # First from the cache alone: an index that is asked may have PySpark fetched and built again, which takes a minute.
-    if subprocess.run([*install, "--offline"], capture_output=True, check=False).returncode:
-        subprocess.run(install, check=True)
-    return python
+def pack_installed(name: str, folder: Path) -> None:
+    """Make a wheel of what is installed here, without its scripts.
+
+    The index has PySpark's source alone, and an installer takes a minute to make a wheel of that, again and again.
+    """
+    distribution = importlib.metadata.distribution(name)
+    files = [file for file in distribution.files or [] if ".." not in file.parts and file.suffix != ".pyc"]
+    with zipfile.ZipFile(folder / f"{name}-{distribution.version}-py3-none-any.whl", "w") as wheel:
+        for file in files:
+            if file.name != "RECORD":
+                wheel.write(str(file.locate()), str(file))
+        (record,) = (file for file in files if file.name == "RECORD")
+        wheel.writestr(str(record), "".join(f"{file},,\n" for file in files))
 
 
 @pytest.fixture(scope="module")
 def alone(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
-    """Gives the Python of an environment with nothing but some requirements, the same for the same ones."""
-    made: dict[tuple[str, ...], str] = {}
+    """Gives the Python of an environment with nothing but some requirements, the same for the same ones.
+
+    Siblings are from what was built.
+    """
+    made: dict[tuple[str, ...], Path] = {}
+    compiled: dict[int, Path] = {}
 
     def python_with(*requirements: str) -> str:
         if requirements not in made:
-            made[requirements] = environment_with(tmp_path_factory.mktemp("environment"), built, *requirements)
-        return made[requirements]
+            folder = tmp_path_factory.mktemp("environment")
+            subprocess.run([UV, "venv", "-q", "-p", sys.executable, str(folder)], check=True)
+            install = [UV, "pip", "install", "-q", "-p", str(folder), "--find-links", str(built), *requirements]
+            install += ["-c", str(built / CONSTRAINTS)]
+            # First from the cache alone, which is quicker than an index.
+            if subprocess.run([*install, "--offline"], capture_output=True, check=False).returncode:
+                subprocess.run(install, check=True)
+            if made:
+                compiled.update(compiled_in(list(made.values())[-1]))
+            share(compiled, folder)
+            made[requirements] = folder
+        return str(made[requirements] / "bin" / "python")
 
     return python_with
+
+
+def compiled_in(folder: Path) -> dict[int, Path]:
+    """What Python has compiled in an environment, by the numbers of the files that it has the sources in."""
+    compiled = folder.rglob("__pycache__/*.pyc")
+    return {Path(source_from_cache(str(file))).stat().st_ino: file for file in compiled}
+
+
+def share(compiled: dict[int, Path], folder: Path) -> None:
+    """Give an environment what was compiled of the same files, which uv links from its cache."""
+    for source in folder.rglob("*.py"):
+        file = compiled.get(source.stat().st_ino)
+        if file is not None:
+            copy = source.parent / "__pycache__" / file.name
+            copy.parent.mkdir(exist_ok=True)
+            copy.hardlink_to(file)
 
 
 def modules_of(member: Member) -> list[str]:
@@ -327,12 +365,12 @@ def test_a_readme_begins_with_what_works(member: Member, alone: Alone, tmp_path:
 
 
 @pytest.mark.timeout(600)
-def test_the_first_five_minutes_of_the_readme(built: Path, tmp_path: Path) -> None:
+def test_the_first_five_minutes_of_the_readme(alone: Alone, tmp_path: Path) -> None:
     """Its commands, as printed but for ports: from wheels and an empty home to a row, and its stream in the console."""
     block = (ROOT / "README.md").read_text().partition("<!-- five minutes -->\n```console\n")[2].partition("```")[0]
     lines = [line.removeprefix("$ ") for line in block.splitlines()]
     install, emulator, wait, export, *commands, console = lines
-    python = environment_with(tmp_path / "environment", built, *shlex.split(install)[2:])
+    python = alone(*shlex.split(install)[2:])
     home = tmp_path / "home"
     home.mkdir()
     environ = {"PATH": f"{Path(python).parent}:/usr/bin:/bin", "HOME": str(home)}
@@ -412,10 +450,9 @@ def read_with_spark_of_the_platform(python: str, folder: Path) -> int:
 
 
 @pytest.mark.timeout(600)
-def test_the_plugin_works_with_the_spark_that_is_there(built: Path, tmp_path: Path) -> None:
+def test_the_plugin_works_with_the_spark_that_is_there(alone: Alone, tmp_path: Path) -> None:
     """As on platforms: PySpark is on PYTHONPATH without a distribution, and installing the plugin brings no other."""
-    python = environment_with(tmp_path / "environment", built, "penstock-spark-plugin")
-    assert read_with_spark_of_the_platform(python, tmp_path) == 20
+    assert read_with_spark_of_the_platform(alone("penstock-spark-plugin"), tmp_path) == 20
 
 
 # What Databricks Runtime 17.3 LTS has of the packages that ours need, by its release notes.
@@ -485,12 +522,12 @@ def test_the_plugin_is_installed_beside_the_packages_of_databricks(built: Path, 
 
 
 @pytest.mark.timeout(600)
-def test_all_wheels_together_make_one_working_installation(built: Path, tmp_path: Path) -> None:
+def test_all_wheels_together_make_one_working_installation(built: Path, alone: Alone, tmp_path: Path) -> None:
     """In one empty environment with all extras, each public module imports, and `penstock` is nobody's own package."""
     wheels = [wheel_of(member, built) for member in MEMBERS]
     extras = [wheel_metadata(wheel).get("provides-extra", []) for wheel in wheels]
     wanted = [f"{member.name}[{','.join(extra)}]" for member, extra in zip(MEMBERS, extras, strict=True)]
-    python = environment_with(tmp_path / "environment", built, *wanted)
+    python = alone(*wanted)
     parts = [name.split(".") for member in MEMBERS for name in modules_of(member)]
     public = [".".join(names) for names in parts if not any(name.startswith("_") for name in names)]
     assert len(public) > 2 * len(MEMBERS)
