@@ -132,30 +132,13 @@ def test_a_range_crosses_processes(fan_out: FanOut) -> None:
         assert asked["resource"]["attributes"]["process.pid"] != span["resource"]["attributes"]["process.pid"]
 
 
-def test_services_and_polling_give_the_same_rows(tmp_path: Path) -> None:
-    """The same job with the shard reader as a service and without enhanced fan-out."""
-    folder = tmp_path / "results"
-    report, _ = finish(start_demo(folder, "--services", "--polling"), folder)
-    assert_exact(report)
-
-
-def test_services_lease_the_consumer_and_serve_the_ranges(tmp_path: Path) -> None:
-    """With --services the registry registers, and the reader of another process serves the ranges."""
-    folder = tmp_path / "results"
-    report, _ = finish(start_demo(folder, "--services"), folder)
-    assert_exact(report)
-    spans = {span["context"]["span_id"]: span for span in read_spans(folder)}
-    registered = [span for span in spans.values() if span["name"] == "registration.register"]
-    assert len(registered) == 1
-    assert "Acquire" in spans[registered[0]["parent_id"]]["name"]
-
-
 def test_a_driver_that_is_killed_halfway_resumes_without_a_row_lost_or_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """kill -9 of the Spark driver: the next one goes on from its checkpoint, and re-uses the committed stage.
 
-    It reads another Kinesis, by --endpoint-url: the streams get names of their own there, and are gone at the end.
+    It reads another Kinesis, by --endpoint-url: the streams get names of their own there, and are gone at the end. With
+    --services the registry registers the stream consumer, and the reader of another process serves both drivers.
     """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -163,13 +146,16 @@ def test_a_driver_that_is_killed_halfway_resumes_without_a_row_lost_or_read_twic
     with running_emulator(tls=False) as emulator:
         client = emulator.client()
         client.create_stream(StreamName="flights", ShardCount=1)
-        arguments = ["--endpoint-url", emulator.endpoint_url, "--kill-driver", "--rate", "1000"]
+        arguments = ["--endpoint-url", emulator.endpoint_url, "--kill-driver", "--services", "--rate", "1000"]
         report, output = finish(start_demo(folder, *arguments), folder)
         assert_exact(report)
         assert client.list_streams()["StreamNames"] == ["flights"]
     assert report["driver_starts"] == 2
     assert "killed by signal 9" in output
     assert (folder / "run" / "counts.sqlite").exists()
+    spans = {span["context"]["span_id"]: span for span in read_spans(folder)}
+    registered = [span for span in spans.values() if span["name"] == "registration.register"]
+    assert ["Acquire" in spans[span["parent_id"]]["name"] for span in registered] == [True]
 
 
 def children_of(pid: int) -> list[int]:
@@ -190,14 +176,14 @@ def descendants(pid: int) -> list[int]:
 
 
 def test_ctrl_c_in_the_middle_leaves_nothing_running(tmp_path: Path) -> None:
-    """Every process that the demo started is gone, the JVM included, and the next run works."""
-    process = start_demo(tmp_path / "results", "--rate", "50")
+    """Every process that the demo started is gone, its services and the JVM included, with rows read by polling."""
+    process = start_demo(tmp_path / "results", "--services", "--polling", "--rate", "50")
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith("put ") and "put 0 " not in line:
+        if line.startswith("put ") and not line.endswith("read 0\n"):
             break
     below = descendants(process.pid)
-    assert len(below) >= 4
+    assert len(below) >= 6
     watched = [os.pidfd_open(pid) for pid in below]
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)

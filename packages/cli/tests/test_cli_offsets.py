@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,25 @@ from penstock.spark_plugin import ensure_java
 from penstock.terminal.testing import run_main
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli"]
+# Reads what is asked for, a line each: one session for all queries, of which each starts anew.
 RUN = """
-import sys
+import json, sys
 from penstock.spark_plugin import configure
 from pyspark.sql import SparkSession
 
-endpoint, folder, stateful = sys.argv[1:4]
-options = dict(streamName="flights", endpointUrl=endpoint, region="us-east-1", initialPosition="TRIM_HORIZON")
+options = dict(streamName="flights", endpointUrl=sys.argv[1], region="us-east-1", initialPosition="TRIM_HORIZON")
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 spark = configure(builder.config("spark.sql.shuffle.partitions", "1")).getOrCreate()
-for name in sys.argv[4:]:
+for line in sys.stdin:
+    folder, name, stateful = json.loads(line)
     rows = spark.readStream.format("kinesis").options(**options).load()
-    rows = rows.dropDuplicates(["data"]) if stateful == "yes" else rows
+    rows = rows.dropDuplicates(["data"]) if stateful else rows
     query = rows.selectExpr("CAST(data AS STRING) AS data").writeStream.format("json")
     query = query.option("path", f"{folder}/{name}").option("checkpointLocation", f"{folder}/checkpoint-{name}")
     query.trigger(availableNow=True).start().awaitTermination()
+    print("read", flush=True)
 """
+RunQuery = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +62,37 @@ def put(emulator: RunningEmulator, *rows: str) -> list[str]:
     ]
 
 
-def run_query(emulator: RunningEmulator, folder: Path, *names: str, stateful: bool = False) -> None:
-    """A real query of Spark, which reads what is there and ends."""
+@pytest.fixture(scope="module")
+def run_query(emulator: RunningEmulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunQuery]:
+    """Has Spark read what is there, into a folder, by a query of a name."""
     environ = environment(emulator)
     ensure_java(environ=environ)
     environ |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    command = [sys.executable, "-c", RUN, emulator.endpoint_url, str(folder), "yes" if stateful else "no", *names]
-    ran = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, cwd=folder)
-    assert ran.returncode == 0, ran.stderr[-4000:]
+    command = [sys.executable, "-c", RUN, emulator.endpoint_url]
+    place = tmp_path_factory.mktemp("driver")
+    log = place / "log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            command,
+            env=environ,
+            cwd=place,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        ) as spark,
+    ):
+        assert spark.stdin is not None
+        assert spark.stdout is not None
+        asked, answers = spark.stdin, spark.stdout
+
+        def run(folder: Path, name: str, *, stateful: bool = False) -> None:
+            asked.write(json.dumps([str(folder), name, stateful]) + "\n")
+            asked.flush()
+            assert answers.readline() == "read\n", log.read_text()[-4000:]
+
+        yield run
 
 
 def rows_of(folder: Path, name: str) -> list[str]:
@@ -81,13 +107,15 @@ def penstock(emulator: RunningEmulator, *arguments: str, **environ: str) -> subp
 
 
 @pytest.fixture(scope="module")
-def written(emulator: RunningEmulator, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+def written(
+    emulator: RunningEmulator, run_query: RunQuery, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[str]]:
     """A folder with a query that has read three records, in two runs, and the numbers of all records."""
     folder = tmp_path_factory.mktemp("spark")
     numbers = put(emulator, "one", "two")
-    run_query(emulator, folder, "out")
+    run_query(folder, "out")
     numbers += put(emulator, "three")
-    run_query(emulator, folder, "out")
+    run_query(folder, "out")
     return folder, numbers
 
 
@@ -124,7 +152,7 @@ def test_lag_of_a_query_is_that_of_its_checkpoint(emulator: RunningEmulator, wri
     assert (other.returncode, "delays" in other.stderr) == (2, True)
 
 
-def test_a_query_goes_on_where_it_was_reset_to(emulator: RunningEmulator, folder: Path) -> None:
+def test_a_query_goes_on_where_it_was_reset_to(emulator: RunningEmulator, run_query: RunQuery, folder: Path) -> None:
     """Shown first and not done; then Spark reads from the beginning again, and after that from behind a record."""
     checkpoint = folder / "checkpoint-out"
     before = {file: file.read_bytes() for file in checkpoint.rglob("*") if file.is_file()}
@@ -137,16 +165,16 @@ def test_a_query_goes_on_where_it_was_reset_to(emulator: RunningEmulator, folder
     assert {file: file.read_bytes() for file in before} == before
     (backup,) = (checkpoint / "penstock-reset").iterdir()
     assert "--to TRIM_HORIZON" in json.loads(backup.read_text())["note"]
-    run_query(emulator, folder, "out")
+    run_query(folder, "out")
     assert rows_of(folder, "out") == ["one", "one", "three", "three", "two", "two"]
     ended = json.loads(penstock(emulator, "offsets", "show", str(checkpoint), "--json", "--batch", "0").stdout)
     behind = ("--to", ended["position"]["value"], "--shard", ended["shardId"])
     assert penstock(emulator, "offsets", "reset", str(checkpoint), *behind, *watch).returncode == 0
-    run_query(emulator, folder, "out")
+    run_query(folder, "out")
     assert rows_of(folder, "out") == ["one", "one", "three", "three", "three", "two", "two"]
 
 
-def test_what_cannot_be_reset_is_refused(emulator: RunningEmulator, folder: Path) -> None:
+def test_what_cannot_be_reset_is_refused(emulator: RunningEmulator, run_query: RunQuery, folder: Path) -> None:
     """A micro-batch that is not done, unless it is given up; state; a place that is none; a query that writes."""
     checkpoint = folder / "checkpoint-out"
     reset = ("offsets", "reset", str(checkpoint), "--execute", "--watch", "0.1")
@@ -165,7 +193,7 @@ def test_what_cannot_be_reset_is_refused(emulator: RunningEmulator, folder: Path
     assert (unfinished.returncode, "not done" in unfinished.stderr) == (1, True)
     given_up = penstock(emulator, *reset, "--to", "batch:0", "--give-up-batch")
     assert given_up.returncode == 0, given_up.stderr
-    run_query(emulator, folder, "states", stateful=True)
+    run_query(folder, "states", stateful=True)
     stateful = penstock(emulator, *reset[:2], str(folder / "checkpoint-states"), *reset[3:], "--to", "-1h")
     assert (stateful.returncode, "query with state" in stateful.stderr) == (1, True), stateful.stderr
     with subprocess.Popen(
