@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 
 from penstock.emulator.testing import running_emulator
 from penstock.spark_plugin import ensure_java
+from tools import quick_spark
 from tools.release.artefacts import artefact_problems, build, wheel_contents, wheel_metadata, wheel_of
 from tools.release.versions import Member, find_members, problems
 
@@ -60,14 +61,16 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pack_installed(name: str, folder: Path) -> None:
     """Make a wheel of what is installed here, without its scripts.
 
-    The index has PySpark's source alone, and an installer takes a minute to make a wheel of that, again and again.
+    The index has PySpark's source alone, and an installer takes a minute to make a wheel of that, again and again. What
+    Spark's workers import is taken compiled, if it is there.
     """
     distribution = importlib.metadata.distribution(name)
     files = [file for file in distribution.files or [] if ".." not in file.parts and file.suffix != ".pyc"]
     with zipfile.ZipFile(folder / f"{name}-{distribution.version}-py3-none-any.whl", "w") as wheel:
         for file in files:
             if file.name != "RECORD":
-                wheel.write(str(file.locate()), str(file))
+                compiled = quick_spark.HOME / Path(*file.parts[1:])
+                wheel.write(compiled if file.suffix == ".zip" and compiled.exists() else file.locate(), str(file))
         (record,) = (file for file in files if file.name == "RECORD")
         wheel.writestr(str(record), "".join(f"{file},,\n" for file in files))
 
@@ -312,6 +315,7 @@ def test_a_readme_begins_with_what_works(member: Member, alone: Alone, tmp_path:
     bin_folder = Path(alone(*start.requirements)).parent
     environ = {"PATH": f"{bin_folder}:/usr/bin:/bin", "HOME": str(tmp_path)}
     environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "eu-west-1"}
+    environ |= {"JAVA_TOOL_OPTIONS": os.environ["JAVA_TOOL_OPTIONS"]}
     ports: dict[str, str] = {}
 
     def as_served(text: str) -> str:
@@ -437,7 +441,7 @@ def read_with_spark_of_the_platform(python: str, folder: Path) -> int:
     for module in (pyspark, py4j):
         (home / module.__name__).symlink_to(Path(str(module.__file__)).parent)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    environ |= {"PYTHONPATH": str(home), "SPARK_HOME": str(home / "pyspark")}
+    environ = {"SPARK_HOME": str(home / "pyspark"), **environ, "PYTHONPATH": str(home)}
     environ |= {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     ensure_java(environ=environ)
     with running_emulator() as emulator:
