@@ -11,9 +11,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-from opentelemetry.context import Context
-from opentelemetry.sdk.trace import Span, SpanProcessor
-
 LAST_SECONDS: Final = 3.0
 """What the end of a process may wait for its telemetry."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -94,14 +91,3 @@ class Endings:
         # The process ends as it would have done: others see which signal it was.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-
-
-class SignalKeeper(SpanProcessor):
-    """Has signals watched whenever a span begins: the price is a look at two handlers."""
-
-    def __init__(self, endings: Endings) -> None:
-        self._endings = endings
-
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Watch again, if somebody has taken the handlers away."""
-        self._endings.watch_signals()

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
+from opentelemetry.context import Context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from penstock.telemetry._endings import Endings, SignalKeeper
+from penstock.telemetry._endings import Endings
 from penstock.telemetry._exporters import (
     ForkSafeMetricExporter,
     ForkSafeSpanExporter,
@@ -39,6 +40,17 @@ _CHILD_METRIC_INTERVAL_MILLIS: Final = 10_000.0
 
 _RECONNECT_MILLIS: Final = 10_000
 """A receiver that comes back is found within this; gRPC itself would wait for up to two minutes."""
+
+
+class _SignalKeeper(SpanProcessor):
+    """Has signals watched whenever a span begins: the price is a look at two handlers."""
+
+    def __init__(self, endings: Endings) -> None:
+        self._endings = endings
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Watch again, if somebody has taken the handlers away."""
+        self._endings.watch_signals()
 
 
 class _MetricReader(PeriodicExportingMetricReader):
@@ -86,7 +98,7 @@ def make_tracer_provider(
             options = without_metrics(BatchSpanProcessor)
             processor = BatchSpanProcessor(exporter, schedule_delay_millis=delay, **options)
             provider.add_span_processor(processor)
-    provider.add_span_processor(SignalKeeper(endings))
+    provider.add_span_processor(_SignalKeeper(endings))
     return provider
 
 
