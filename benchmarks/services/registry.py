@@ -84,10 +84,7 @@ class _Transactions:
 
 
 class _Kinesis:
-    """A session and its client: every consumer is there already."""
-
-    def aio_client(self, service_name: str) -> "_Kinesis":
-        return self
+    """A client: every consumer is there already."""
 
     async def close(self) -> None:
         pass

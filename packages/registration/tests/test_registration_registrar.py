@@ -1,5 +1,7 @@
 """Registering and deregistering with Kinesis."""
 
+import subprocess
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from penstock.aws import AwsConnectionError, AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import running_emulator
-from penstock.registration import RegisteredConsumer, RegistrarConfig, StreamConsumerRegistrar
+from penstock.registration import KinesisCalls, RegisteredConsumer, RegistrarConfig, StreamConsumerRegistrar
 from penstock.registration.errors import (
     ConsumerLimitError,
     InvalidRequestError,
@@ -255,7 +257,7 @@ async def test_against_the_emulator() -> None:
     """Register, find, list and deregister over real sockets, with real delays."""
     with running_emulator(consumer_creation_delay=timedelta(seconds=0.2)) as emulator:
         emulator.client().create_stream(StreamName="flights", ShardCount=1)
-        registrar = StreamConsumerRegistrar(AwsSession(emulator_options(emulator.endpoint_url)))
+        registrar = StreamConsumerRegistrar(KinesisCalls(AwsSession(emulator_options(emulator.endpoint_url))))
         consumer = await registrar.register("flights", "delays")
         assert consumer.made
         found = await registrar.find("flights", "delays")
@@ -269,3 +271,17 @@ async def test_against_the_emulator() -> None:
         with pytest.raises(StreamNotFoundError):
             await registrar.register("nowhere", "delays")
         await registrar.close()
+
+
+def test_registering_does_not_import_aiobotocore() -> None:
+    """It would take half a second of each start of a query."""
+    program = (
+        "import sys; from penstock.aws.testing import emulator_options;"
+        "from penstock.registration import AcquireRequest, open_registry\n"
+        "with open_registry(aws=emulator_options(sys.argv[1])) as registry:\n"
+        "    registry.release(registry.acquire(AcquireRequest(stream_name='s', consumer_name='c', job_id='j')))\n"
+        "assert not {'aiobotocore', 'aiohttp', 'boto3'} & sys.modules.keys()"
+    )
+    with running_emulator(consumer_creation_delay=timedelta(0)) as emulator:
+        emulator.client().create_stream(StreamName="s", ShardCount=1)
+        subprocess.run([sys.executable, "-c", program, emulator.endpoint_url], check=True, timeout=60)

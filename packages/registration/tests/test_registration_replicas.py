@@ -11,7 +11,7 @@ import math
 import selectors
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import Phase, settings
@@ -191,9 +191,6 @@ class Calls:
     def __init__(self, kinesis: FakeKinesis, process: Process) -> None:
         self.kinesis = kinesis
         self.process = process
-
-    def aio_client(self, _service: str) -> Self:
-        return self
 
     async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
         await self.process.gate()

@@ -6,6 +6,7 @@ from ._kinesis.registrar import (
     AwsClients,
     FoundConsumer,
     FoundStream,
+    KinesisCalls,
     RegisteredConsumer,
     StreamConsumerRegistrar,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "FoundStream",
     "Heartbeat",
     "Holding",
+    "KinesisCalls",
     "KnownReaders",
     "Lease",
     "LeaseKeeper",

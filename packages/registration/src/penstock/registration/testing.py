@@ -101,7 +101,7 @@ class _FakeConsumer:
 
 @dataclass
 class FakeKinesis:
-    """A session, and the client that it gives: the calls that concern stream consumers, in memory.
+    """A client of Kinesis: the calls that concern stream consumers, in memory.
 
     A consumer is CREATING, and later DELETING, for `looks` descriptions. Errors put into `errors[operation]` are raised
     by the next calls, one each; `after[operation]` is called once, after the next call took effect and before it is
@@ -124,11 +124,6 @@ class FakeKinesis:
         self._consumers: dict[tuple[str, str], _FakeConsumer] = {}
         self._created = 0
         self._lock = threading.RLock()
-
-    def aio_client(self, service_name: str) -> FakeKinesis:
-        """The fake itself."""
-        assert service_name == "kinesis"
-        return self
 
     async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
         """Make a call in a thread, so that `after` may block."""

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from opentelemetry import trace
 
-from penstock.aws import AwsError, ErrorKind, classify, error_code, retry
+from penstock.aws import AwsError, AwsSession, ErrorKind, JsonClient, classify, error_code, retry
 from penstock.registration._clock import Clock, elapsed_seconds
 from penstock.registration._config import RegistrarConfig
 from penstock.registration._kinesis.errors import NOT_FOUND, typed_error
@@ -31,7 +31,7 @@ _CREATING_AT_ONCE: Final = 5
 
 
 class AwsCalls(Protocol):
-    """A client of one service: `penstock.aws.AwsClient`, or a fake."""
+    """A client of one service: `penstock.aws.AwsClient`, `KinesisCalls`, or a fake."""
 
     async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
         """Make a call. Raises errors of `penstock.aws`."""
@@ -48,6 +48,21 @@ class AwsClients(Protocol):
     def aio_client(self, service_name: str) -> AwsCalls:
         """A client of the service."""
         ...
+
+
+class KinesisCalls:
+    """Calls by the client that reads records: aiobotocore takes half a second of the start of a query to import."""
+
+    def __init__(self, session: AwsSession) -> None:
+        self._client = JsonClient(session)
+
+    async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
+        """See `AwsCalls.call`."""
+        return await self._client.call("".join(map(str.capitalize, operation.split("_"))), parameters)
+
+    async def close(self) -> None:
+        """See `AwsCalls.close`."""
+        await self._client.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +110,14 @@ class StreamConsumerRegistrar:
 
     def __init__(
         self,
-        session: AwsClients,
+        kinesis: AwsCalls,
         config: RegistrarConfig | None = None,
         *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         random: Callable[[], float] = random_module.random,
         clock: Clock = elapsed_seconds,
     ) -> None:
-        self._kinesis = session.aio_client("kinesis")
+        self._kinesis = kinesis
         self._config = config or RegistrarConfig()
         self._sleep = sleep
         self._random = random

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from penstock.aws import AwsSession
 from penstock.registration._clock import Clock, elapsed_seconds
 from penstock.registration._config import LeaseSettings, RegistrarConfig
-from penstock.registration._kinesis.registrar import StreamConsumerRegistrar
+from penstock.registration._kinesis.registrar import KinesisCalls, StreamConsumerRegistrar
 from penstock.registration._lease import rules as lease_rules
 from penstock.registration._lease.record import ConsumerRecord, RegistrationPhase
 from penstock.registration._lease.watch import Key, Watch, consumer_of, is_listed
@@ -419,7 +419,7 @@ def open_local_registry(
     if store is None:
         store = SqliteLeaseStore(store_path or default_store_path(), namespace=session.endpoint_url("kinesis"))
     return LocalConsumerRegistry(
-        StreamConsumerRegistrar(session, config),
+        StreamConsumerRegistrar(KinesisCalls(session), config),
         store,
         settings=settings,
         consumer_shard_hour_usd=consumer_shard_hour_usd,
