@@ -1,34 +1,26 @@
 """The ceiling of Spark's Python data sources: streams that are invented where they are read.
 
-They do what any streaming source has to do, and nothing else: no reader, no fetching, no decoding. What Spark and its
-Python workers take is all that is left.
+They do what any streaming source has to do, and nothing else: no reader, no fetching, no decoding, and no module but
+PySpark and Arrow. What Spark and its Python workers take is all that is left.
 """
 
 import functools
+import gc
 import itertools
 import math
 import random
-import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
-from pyspark.sql.types import StructType
 
-from penstock.efo_consumer import READ_SCHEMA as ARROW_SCHEMA
-from penstock.spark_plugin import READ_SCHEMA
-from penstock.spark_plugin._garbage import freeze_garbage
+from benchmarks.spark._floor import RECORD_BYTES, SCHEMA, STAMP, rows_of
 
-RECORD_BYTES = 1000
-STAMP = struct.Struct("<q")
-"""At the front of a record's data: `time.monotonic_ns()` of its making, which all processes of a machine share."""
 PAUSE_SECONDS = (0.15, 0.35)
 """Between two records: at random, longer than a micro-batch."""
-_FIRST_NUMBER = 10**55
-"""As long as Kinesis' own."""
 _WAIT_SECONDS = 0.5
 _ARROW_ROWS = 5_000
 
@@ -40,26 +32,16 @@ def pauses(seed: int) -> Iterator[float]:
         yield chance.uniform(*PAUSE_SECONDS)
 
 
-def read_batch(data: Sequence[bytes]) -> pa.RecordBatch:
-    """Rows of the read schema, with these data; the rest is as long as the rows that ours is measured with have it."""
-    rows = len(data)
-    numbers = [f"{_FIRST_NUMBER + row}" for row in range(rows)]
-    now = pa.scalar(time.time_ns() // 1000, pa.timestamp("us", tz="UTC"))
-    columns: Mapping[str, Any] = {
-        "data": pa.array(data, pa.binary()),
-        "partitionKey": pa.array([f"key-{number}" for number in numbers], pa.string()),
-        "streamName": pa.array(["stream"] * rows, pa.string()),
-        "shardId": pa.array(["shardId-000000000000"] * rows, pa.string()),
-        "sequenceNumber": pa.array(numbers, pa.string()),
-        "subSequenceNumber": pa.array([0] * rows, pa.int64()),
-        "approximateArrivalTimestamp": pa.array([now.as_py()] * rows, pa.timestamp("us", tz="UTC")),
-    }
-    return pa.RecordBatch.from_arrays([columns[name] for name in ARROW_SCHEMA.names], schema=ARROW_SCHEMA)
+@functools.cache
+def _ready_batch() -> pa.RecordBatch:
+    return rows_of([b"x" * RECORD_BYTES] * _ARROW_ROWS)
 
 
 @functools.cache
-def _ready_batch() -> pa.RecordBatch:
-    return read_batch([b"x" * RECORD_BYTES] * _ARROW_ROWS)
+def _freeze_garbage() -> None:
+    """As ours does: else Spark's daemon looks at all that is loaded after every task."""
+    gc.collect()
+    gc.freeze()
 
 
 class Rows(InputPartition):
@@ -87,9 +69,9 @@ class _Reader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Ready Arrow batches, from memory."""
         assert isinstance(partition, Rows)
-        freeze_garbage()
+        _freeze_garbage()
         if partition.stamps:
-            yield read_batch([STAMP.pack(stamp).ljust(RECORD_BYTES, b".") for stamp in partition.stamps])
+            yield rows_of([STAMP.pack(stamp).ljust(RECORD_BYTES, b".") for stamp in partition.stamps])
             return
         for left in range(partition.rows, 0, -_ARROW_ROWS):
             yield _ready_batch().slice(0, min(left, _ARROW_ROWS))
@@ -143,11 +125,11 @@ class CeilingSource(DataSource):
         """For `format(…)`."""
         return "bench_ceiling"
 
-    def schema(self) -> StructType:
-        """That of our own source."""
-        return READ_SCHEMA
+    def schema(self) -> str:
+        """As our own source has it."""
+        return SCHEMA
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
         """See Spark."""
         if "rows" in self.options:
             return BulkReader(int(self.options["batchRows"]), int(self.options["rows"]))

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 STAMP = struct.Struct("<q")
 """At the front of a stamped row's data."""
 RECORD_BYTES = 1000
-_SCHEMA = (
+SCHEMA = (
     "data binary, partitionKey string, streamName string, shardId string, sequenceNumber string, "
     "subSequenceNumber bigint, approximateArrivalTimestamp timestamp"
 )
@@ -26,7 +26,7 @@ _ARROW_ROWS = 1_000
 _WAIT_SECONDS = 0.5
 
 
-def _rows(data: Sequence[bytes]) -> pa.RecordBatch:
+def rows_of(data: Sequence[bytes]) -> pa.RecordBatch:
     """The columns of the data source `kinesis`, filled as its own are."""
     rows = len(data)
     numbers = [str(10**55 + row).encode() for row in range(rows)]
@@ -52,7 +52,7 @@ def _array(kind: pa.DataType, values: "Sequence[bytes] | array[int]") -> pa.Arra
 
 @functools.cache
 def _ready_rows() -> pa.RecordBatch:
-    return _rows([b"x" * RECORD_BYTES] * _ARROW_ROWS)
+    return rows_of([b"x" * RECORD_BYTES] * _ARROW_ROWS)
 
 
 class _Range(InputPartition):
@@ -99,7 +99,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, _Range)
         for left in range(partition.end - partition.start - 1, 0, -_ARROW_ROWS):
             yield _ready_rows().slice(0, min(left, _ARROW_ROWS))
-        yield _rows([STAMP.pack(partition.end).ljust(RECORD_BYTES, b"x")])
+        yield rows_of([STAMP.pack(partition.end).ljust(RECORD_BYTES, b"x")])
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept."""
@@ -115,7 +115,7 @@ class FloorSource(DataSource):
 
     def schema(self) -> str:
         """As our own source has it."""
-        return _SCHEMA
+        return SCHEMA
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         """See Spark."""

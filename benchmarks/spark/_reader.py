@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from benchmarks.spark._ceiling import RECORD_BYTES
+from benchmarks.spark._floor import RECORD_BYTES
 from penstock.efo_consumer import ReaderConfig, ReaderHost, ShardEvent
 from penstock.efo_consumer.testing import FakeKinesis, FakeShard
 

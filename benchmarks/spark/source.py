@@ -21,7 +21,8 @@ from rich.table import Table
 
 from benchmarks._harness import Case
 from benchmarks.spark import _jobs as jobs
-from benchmarks.spark._ceiling import RECORD_BYTES, CeilingSource
+from benchmarks.spark._ceiling import CeilingSource
+from benchmarks.spark._floor import RECORD_BYTES
 from benchmarks.spark._processes import Spent, own_seconds, processor_seconds, seconds_between
 from benchmarks.spark._reader import EVENT_RECORDS, SHARDS, STREAM, prefilled_reader
 from penstock.emulator.testing import EmulatorProcess, start_emulator_process
