@@ -11,11 +11,13 @@ import pytest
 from patience import overlapping
 from reading_driver import Runs
 
+from penstock.aws import ServiceClock
 from penstock.efo_consumer import StreamRecreatedError
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, OtherClock, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
+from penstock.spark_plugin._reading.start import service_time
 from penstock.spark_plugin.testing import endpoint_options
 
 Keys = list[tuple[str, str]]
@@ -207,6 +209,35 @@ def test_available_now_has_what_was_acknowledged_before_it() -> None:
                 assert sorted(runs.keys) == sorted(source.keys)
 
     overlapping(check, [*product(("kind", "hostile"), (-5.0, 0.6, 5.0))])
+
+
+def test_available_now_has_what_was_acknowledged_while_the_services_clock_stands_still() -> None:
+    """It waits for GetRecords by its own clock: the service's would never show that the wait is over."""
+    with source_of(ManualClock()) as source:
+        runs = Runs()
+        for _ in range(2):
+            source.put(10)
+            runs.available_now(source.options(**TRIM))
+            assert sorted(runs.keys) == sorted(source.keys)
+
+
+async def test_the_wait_for_what_was_acknowledged_does_not_grow_by_what_is_unknown_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GetRecords is up to a second behind, however little an answer's whole second tells of the service's clock."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(service_time, "sleep", sleep)
+    now = 100.0
+    clock = ServiceClock(monotonic=lambda: now)
+    began = clock.monotonic()
+    now += 0.5
+    clock.answered("Thu, 26 Nov 2026 00:00:00 GMT", asked_at=began)
+    await service_time.wait_until_shown(clock, began)
+    assert slept == [1.5]
 
 
 def test_available_now_has_the_children_of_a_reshard_that_was_just_made() -> None:

@@ -48,6 +48,15 @@ async def wait_until_seen(clock: ServiceClock, millis: int, most: float | None =
     await _wait(_rest_seconds(clock, millis), most)
 
 
+async def wait_until_shown(clock: ServiceClock, moment: float) -> None:
+    """Wait until an answer holds all records that were acknowledged at a moment, by the clock's `monotonic()`.
+
+    That takes as long as GetRecords may be behind, and no service's time: neither does it grow by what is not known of
+    that, nor does it matter whether that stands still or steps back.
+    """
+    await _wait(moment + _SEEN_SECONDS - clock.monotonic(), None)
+
+
 async def wait_until(clock: ServiceClock, millis: int) -> None:
     """Wait until a time has passed: Kinesis may refuse to read from one that is to come."""
     await _wait(millis / 1000 - clock.earliest(), None)

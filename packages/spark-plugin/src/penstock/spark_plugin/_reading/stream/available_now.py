@@ -1,6 +1,7 @@
 """Trigger.AvailableNow: where each shard ended when the query began, as facts about its records."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.session.configs import publisher_config
 from penstock.spark_plugin._reading.start.initial_positions import latest_millis
-from penstock.spark_plugin._reading.start.service_time import is_seen, now_millis, wait_until_seen
+from penstock.spark_plugin._reading.start.service_time import now_millis, wait_until_shown
 from penstock.spark_plugin._reading.start.stream_names import StreamKeys
 from penstock.spark_plugin._reading.stream.offsets import capped
 
@@ -263,8 +264,11 @@ class AvailableNow:
         """Make it at the beginning of the run: its moment is this one, by the service's clock."""
         self._options = options
         self._session = AwsSession(aws_options(options))
+        clock = self._session.service_clock()
+        self._began = clock.monotonic()
         latest_millis(self._session, options)  # whose answers have the service's time, and whether there are streams
         self._before_millis = now_millis(self._session)
+        self._began_millis = math.floor((clock.earliest() - (clock.monotonic() - self._began)) * 1000)
         self._target: Target | None = None
 
     def target(self, start: StreamPositions) -> Target:
@@ -276,9 +280,7 @@ class AvailableNow:
     async def _find(self, start: StreamPositions) -> Target:
         options = self._options
         keys = StreamKeys(options)
-        clock = self._session.service_clock()
-        while not is_seen(clock, self._before_millis):
-            await wait_until_seen(clock, self._before_millis)
+        await wait_until_shown(self._session.service_clock(), self._began)
         config = publisher_config(options)
         backend = KinesisBackend(self._session, config)
 
@@ -296,4 +298,6 @@ class AvailableNow:
             )
         finally:
             await backend.aclose()
+        # What came between these two times may not be shown yet, and is no part of the promise.
+        found.complete_millis = min(found.complete_millis, self._began_millis)
         return found.renamed(keys)
