@@ -1,8 +1,12 @@
 import asyncio
+import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -120,6 +124,22 @@ def test_it_ends_at_once_where_there_is_nothing(
     assert runs.available_now(source.options(**TRIM)) == []
     # A run that waits for what does not come gives up after ten quiet seconds, and says so.
     assert "nothing more comes" not in caplog.text
+
+
+def test_an_idle_run_does_not_import_pandas(make_stream: Callable[[int], Any]) -> None:
+    """It would take 0.3 s of a run that has nothing to read, at its end."""
+    source = make_stream(1)
+    source.put(3)
+    runs = Runs()
+    runs.available_now(source.options(**TRIM))
+    program = (
+        "import json, sys; from reading_driver import Runs\n"
+        "runs = Runs(json.loads(sys.argv[1]))\n"
+        "assert runs.available_now(json.loads(sys.argv[2])) == []\n"
+        "assert 'pandas' not in sys.modules"
+    )
+    arguments = (json.dumps(runs.log), json.dumps(source.options(**TRIM)))
+    subprocess.run([sys.executable, "-c", program, *arguments], check=True, timeout=60, cwd=Path(__file__).parent)
 
 
 def test_closed_shards_are_read_to_their_end(make_stream: Callable[[int], Any]) -> None:

@@ -14,6 +14,9 @@ _SEEN_SECONDS = 2.0
 """GetRecords may be a second behind what was acknowledged, and say 0 for MillisBehindLatest all the same. Only a call
 that is made so long after a time shows the tip of a shard as it was then."""
 
+_SHOWN_SECONDS = 1.5
+"""GetRecords may be a second behind what was acknowledged; and half as long again, as nobody promises that second."""
+
 _MOST_SECONDS = 60.0
 """Of one wait: a read whose end is to come follows its shards meanwhile."""
 
@@ -51,10 +54,11 @@ async def wait_until_seen(clock: ServiceClock, millis: int, most: float | None =
 async def wait_until_shown(clock: ServiceClock, moment: float) -> None:
     """Wait until an answer holds all records that were acknowledged at a moment, by the clock's `monotonic()`.
 
-    That takes as long as GetRecords may be behind, and no service's time: neither does it grow by what is not known of
-    that, nor does it matter whether that stands still or steps back.
+    It is no wait for a service's time: neither does it grow by what is not known of that, nor does it matter whether
+    that stands still or steps back. An arrival time tells less: a record that shows it may be acknowledged a second
+    later.
     """
-    await _wait(moment + _SEEN_SECONDS - clock.monotonic(), None)
+    await _wait(moment + _SHOWN_SECONDS - clock.monotonic(), None)
 
 
 async def wait_until(clock: ServiceClock, millis: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -253,22 +254,28 @@ def _after_row(records: pa.RecordBatch, row: int) -> ShardPosition:
 
 def _rows_before(records: pa.RecordBatch, micros: int) -> int:
     column = records.column("approximateArrivalTimestamp")
-    late = pc.index(pc.greater_equal(column, pa.scalar(micros, column.type)), True).as_py()
-    return int(late) if late >= 0 else records.num_rows
+    # `pa.scalar`, and `pc.index` by it, would import pandas, and hold up the end of a run for 0.3 s.
+    bound = pa.Array.from_buffers(column.type, 1, [None, pa.py_buffer(array("q", [micros]))])[0]
+    late = pc.indices_nonzero(pc.greater_equal(column, bound))
+    return int(late[0].as_py()) if len(late) else records.num_rows
 
 
 class AvailableNow:
     """The end of a run that reads what was there when it began."""
 
-    def __init__(self, options: KinesisOptions) -> None:
-        """Make it at the beginning of the run: its moment is this one, by the service's clock."""
+    def __init__(self, options: KinesisOptions, began: float) -> None:
+        """Make it at the beginning of the run, `began` by `time.monotonic()`; by the service's clock it is this moment.
+
+        The service's time is known to a second or so, and is for telling what came before the run; its own clock is for
+        waiting until that is shown.
+        """
         self._options = options
         self._session = AwsSession(aws_options(options))
-        clock = self._session.service_clock()
-        self._began = clock.monotonic()
+        self._began = began
         latest_millis(self._session, options)  # whose answers have the service's time, and whether there are streams
         self._before_millis = now_millis(self._session)
-        self._began_millis = math.floor((clock.earliest() - (clock.monotonic() - self._began)) * 1000)
+        clock = self._session.service_clock()
+        self._began_millis = math.floor((clock.earliest() - (clock.monotonic() - began)) * 1000)
         self._target: Target | None = None
 
     def target(self, start: StreamPositions) -> Target:
@@ -298,6 +305,6 @@ class AvailableNow:
             )
         finally:
             await backend.aclose()
-        # What came between these two times may not be shown yet, and is no part of the promise.
-        found.complete_millis = min(found.complete_millis, self._began_millis)
+        # What came since the run began may not be shown yet; and arrival times are approximate by a second.
+        found.complete_millis = min(found.complete_millis, self._began_millis - 1000)
         return found.renamed(keys)

@@ -337,11 +337,13 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(min(_PAUSE_SECONDS, self._options.latest_offset_wait))
 
     def _available_now(self) -> "TargetFinder":
-        if self._available_now_factory is None:
-            from penstock.spark_plugin._reading.stream.available_now import AvailableNow
+        if self._available_now_factory is not None:
+            return self._available_now_factory(self._streams.options)
+        # The run has to wait from its beginning, and this import takes part of that.
+        began = time.monotonic()
+        from penstock.spark_plugin._reading.stream.available_now import AvailableNow
 
-            self._available_now_factory = AvailableNow
-        return self._available_now_factory(self._streams.options)
+        return AvailableNow(self._streams.options, began)
 
     def _to_the_end(self, session: "ReadingSession", start: StreamPositions, ending: "TargetFinder") -> StreamPositions:
         """Where the run ends, in one step; what no longer fits into the buffers is read again by the tasks."""
