@@ -116,6 +116,35 @@ def test_a_restarted_query_goes_on_from_its_checkpoint(
     assert collected.data == source.put_keys
 
 
+@pytest.mark.parametrize("publisher", ["polling", "efo"])
+def test_runs_that_end_with_their_first_micro_batch_go_on_from_each_other(
+    spark: SparkSession,
+    make_stream: Callable[[int], Any],
+    collected: Any,
+    until: Callable[..., None],
+    tmp_path: Path,
+    publisher: str,
+) -> None:
+    """However short a run is, it leaves an offset once it had rows; a consumer that was there stays registered."""
+    source, checkpoint = make_stream(2), tmp_path / "checkpoint"
+    source.register("tests")
+    frame = read_stream(spark, source.options(initialPosition="TRIM_HORIZON", **transport(publisher, tmp_path)))
+    for run in range(3):
+        source.put(20)
+        before = len(collected.keys)
+        query = start(frame, collected, checkpoint)
+        until(lambda before=before: len(collected.keys) > before, "no rows", query=query)
+        query.stop()
+        logged = sum(one.name.isdecimal() for one in (checkpoint / "offsets").iterdir())
+        assert logged > run
+    query = start(frame, collected, checkpoint)
+    until(lambda: len(collected.keys) >= 60, "the rest does not arrive", query=query)
+    query.stop()
+    assert len(collected.keys) == 60
+    assert collected.data == source.put_keys
+    assert source.consumers() == ["tests"]
+
+
 def test_registration_follows_the_strategy(
     spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, until: Callable[..., None], tmp_path: Path
 ) -> None:

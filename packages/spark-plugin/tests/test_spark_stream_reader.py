@@ -1,6 +1,8 @@
 import itertools
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -184,6 +186,16 @@ def test_a_pickled_reader_has_no_session() -> None:
     copy = pickle.loads(pickle.dumps(original))
     assert copy.reportLatestOffset() is None
     assert original.reportLatestOffset() is not None
+
+
+def test_a_process_that_only_plans_does_not_import_grpc() -> None:
+    """Spark pickles a reader there for its tasks, which a first micro-batch waits for."""
+    program = (
+        "import sys; from penstock.spark_plugin import KinesisDataSource, READ_SCHEMA\n"
+        "KinesisDataSource({'streamName': 's', 'region': 'eu-west-1'}).streamReader(READ_SCHEMA)\n"
+        "assert not {'botocore', 'grpc', 'pandas'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_a_partition_does_not_show_its_token() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,12 @@ def choose_endpoint(endpoints: Iterable[str], key: str) -> str:
 def shard_key(stream_name: str, shard_id: str) -> str:
     """Give the key by which a shard is owned."""
     return f"{stream_name}/{shard_id}"
+
+
+@lru_cache(maxsize=1 << 15)
+def _owner(endpoints: tuple[str, ...], stream_name: str, shard_id: str) -> str:
+    """The owner of a shard; kept, as each step of a session asks for the same ones several times."""
+    return choose_endpoint(endpoints, shard_key(stream_name, shard_id))
 
 
 @dataclass(slots=True)
@@ -184,9 +191,10 @@ def place(positions: StreamPositions, owners: Sequence[str]) -> dict[str, Stream
     parts: dict[str, dict[str, dict[str, ShardPosition]]] = {owner: {} for owner in owners}
     if not parts:
         return {}
+    endpoints = tuple(owners)
     for stream, shards in positions.streams.items():
         for shard_id, position in shards.items():
-            owner = choose_endpoint(owners, shard_key(stream, shard_id))
+            owner = _owner(endpoints, stream, shard_id)
             parts[owner].setdefault(stream, {})[shard_id] = position
     return {
         owner: StreamPositions(streams, {one: positions.created[one] for one in streams if one in positions.created})
@@ -208,8 +216,10 @@ def union(start: StreamPositions, parts: Iterable[StreamPositions]) -> StreamPos
 def runs(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[list[ShardRange]]:
     """Group neighbouring ranges that have the same owner, in their order."""
 
+    endpoints = tuple(owners)
+
     def owner(one: ShardRange) -> str:
-        return choose_endpoint(owners, shard_key(one.stream_name, one.shard_id))
+        return _owner(endpoints, one.stream_name, one.shard_id)
 
     return [list(part) for _, part in groupby(ranges, owner)]
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from opentelemetry.trace import Status, StatusCode, use_span
@@ -19,13 +20,13 @@ from penstock.efo_consumer import (
     ReaderUnavailableError,
     ShardRange,
     StreamRecreatedError,
-    read_ranges,
 )
-from penstock.rpc import ClientSecurity
 from penstock.spark_plugin._garbage import freeze_garbage
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading.session.reachability import check_reachable, forget, near_endpoints, unreachable
 from penstock.spark_plugin._telemetry import parent_context, tracer
+
+if TYPE_CHECKING:
+    from penstock.rpc import ClientSecurity
 
 _PROGRESS_SECONDS = 2.0
 """A reader that gives no sign of life for so long is left for the next one: it gives one every half second."""
@@ -40,7 +41,7 @@ class KinesisPartition(InputPartition):
         self,
         *,
         address: str,
-        security: ClientSecurity,
+        security: "ClientSecurity",
         session_id: str,
         ranges: tuple[ShardRange, ...],
         with_encryption_type: bool,
@@ -88,6 +89,15 @@ def read_partition(partition: KinesisPartition, options: KinesisOptions | None =
 
     The span is current only while the next batch is fetched: between two of them this generator's caller runs.
     """
+    # Spark's process that only plans a read imports this module, too, and is spared gRPC.
+    from penstock.efo_consumer import read_ranges
+    from penstock.spark_plugin._reading.session.reachability import (
+        check_reachable,
+        forget,
+        near_endpoints,
+        unreachable,
+    )
+
     freeze_garbage()
     span = tracer().start_span(
         "spark_plugin.read_partition",
