@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from penstock.efo_consumer import (
     OpenRequest,
     ReaderConfig,
     ReaderUnavailableError,
+    RemoteShardReader,
     ShardPosition,
     ShardReaderServicer,
     StaleEpochError,
@@ -102,6 +104,33 @@ async def test_each_shard_is_followed_by_one_reader_through_a_split_and_a_merge(
         assert sorted(loop.rows) == written(kinesis)
         await loop.until(lambda: not set(shards[:3]) & set(loop.at.streams["s"]))
         assert {shard.shard_id for shard in await fleet.stats("q")} >= set(children)
+
+
+async def test_a_step_asks_each_reader_once_however_many_shards_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbouring shards are rarely the same reader's: a call for each run of them took seconds of a step."""
+    asked: list[str] = []
+    read = RemoteShardReader.read_range
+
+    def counted(self: RemoteShardReader, *arguments: Any, **options: Any) -> Any:
+        asked.append(self.endpoint)
+        return read(self, *arguments, **options)
+
+    monkeypatch.setattr(RemoteShardReader, "read_range", counted)
+    kinesis = FakeKinesis()
+    shards = kinesis.create_stream("s", 40)
+    start = kinesis.trim_horizon("s")
+    for shard in shards:
+        kinesis.put("s", shard, 2)
+    async with instance(kinesis) as one, instance(kinesis) as two, fleet_of(one, two) as fleet:
+        epoch = await fleet.open(OpenRequest(session_id="q", positions=start))
+        rows, steps = 0, 0
+        async with asyncio.timeout(120), aclosing(fleet.follow("q", epoch, start)) as batches:
+            async for batch in batches:
+                rows += 0 if batch.records is None else batch.records.num_rows
+                steps += batch.reached is not None
+                if rows == 80 and batch.reached is not None:
+                    break
+        assert len(asked) <= 2 * steps
 
 
 async def test_shards_of_a_reader_that_is_gone_move_to_the_others_and_back() -> None:

@@ -16,7 +16,7 @@ from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer._reader.api import PositionsSnapshot
 from penstock.efo_consumer._reader.follow import follow_steps, is_news
 from penstock.efo_consumer._remote.client import CALL_SECONDS, RemoteShardReader
-from penstock.efo_consumer._remote.members import KnownStats, Members, place, shares, union
+from penstock.efo_consumer._remote.members import KnownStats, Members, by_owner, place, shares, union
 from penstock.efo_consumer._remote.resume import (
     PATIENCE_SECONDS,
     Patience,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.efo_consumer._model.positions import ShardPosition, ShardRange
-    from penstock.efo_consumer._reader.api import OpenRequest, RangeOptions, ShardReader, ShardStats
+    from penstock.efo_consumer._reader.api import FollowedBatch, OpenRequest, RangeOptions, ShardReader, ShardStats
     from penstock.efo_consumer._reader.reach import ShardKey
     from penstock.rpc import ClientSecurity
 
@@ -216,7 +216,30 @@ class FleetShardReader:
             async for batch in batches:
                 yield batch
 
-    follow = follow_steps
+    async def follow(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        with_encryption_type: bool = False,
+    ) -> AsyncGenerator[FollowedBatch, None]:
+        """See `ShardReader.follow`. Each owner is asked once a step: neighbouring shards are rarely the same one's."""
+        steps = follow_steps(
+            self,
+            session_id,
+            epoch,
+            start,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            with_encryption_type=with_encryption_type,
+            arrange=lambda ranges: by_owner(ranges, [*self._readers]),
+        )
+        async with aclosing(steps):
+            async for step in steps:
+                yield step
 
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`. A reader that does not answer holds nothing that matters."""

@@ -224,6 +224,12 @@ def runs(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[list[Shard
     return [list(part) for _, part in groupby(ranges, owner)]
 
 
+def by_owner(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[ShardRange]:
+    """Give the ranges with those of the same owner together, so that each is asked once; else in their order."""
+    endpoints = tuple(owners)
+    return sorted(ranges, key=lambda one: _owner(endpoints, one.stream_name, one.shard_id))
+
+
 def shares(limit: int, members: Sequence[str], turn: int) -> Mapping[str, int]:
     """Divide a limit of records among readers; with less than one each, some wait for their turn. 0 is no bound."""
     if not limit or not members:
