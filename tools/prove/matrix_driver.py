@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 import traceback
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import boto3
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.spark_plugin import configure, ensure_java, kinesis_progress
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.spark_plugin import configure, ensure_java, kinesis_progress, register
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mypy_boto3_kinesis.type_defs import PutRecordsRequestEntryTypeDef
     from pyspark.sql.streaming.query import StreamingQuery
@@ -37,6 +40,7 @@ _SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
 }
+_ORDERS = "orders"
 Keys = set[tuple[str, str]]
 
 
@@ -215,6 +219,61 @@ def available_now(endpoint: str, folder: Path) -> str:
     return f"{sizes[0]} records a micro-batch with a limit of 100, {'' if numbers else 'no '}numbers in the progress"
 
 
+def put_changes(emulator: RunningEmulator, first: int, count: int) -> None:
+    """Put so many changes into the stream of the table, numbered from the first on."""
+
+    def put() -> None:
+        for number in range(first, first + count):
+            keys = {"id": {"S": str(number)}}
+            emulator.dynamodb_streams.change(_ORDERS, keys, new=keys)
+
+    emulator.call(put)
+
+
+def read_changes(spark: Any, folder: Path) -> str:
+    """The stream of a table that is split between two runs of a query, and a bounded read of it."""
+    # The streams of tables are made within the emulator's process: this one.
+    with running_emulator(tls=False) as emulator:
+        emulator.call(partial(emulator.dynamodb_streams.enable, _ORDERS))
+        options = {"tableName": _ORDERS, "endpointUrl": emulator.endpoint_url, "initialPosition": "TRIM_HORIZON"}
+        for run in range(2):
+            put_changes(emulator, 20 * run, 20)
+            frame = spark.readStream.format("dynamodb-streams").options(**options).load()
+            writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+            query = writer.option("path", str(folder / "changes")).trigger(availableNow=True).start()
+            until(lambda query=query: not query.isActive, "the run does not end", query)  # type: ignore[misc]
+            emulator.call(partial(emulator.dynamodb_streams.split, _ORDERS))
+        held = spark.read.format("dynamodb-streams").options(**options).load()
+        for name, rows in (("query", spark.read.parquet(str(folder / "changes"))), ("bounded read", held)):
+            found = sorted(int(json.loads(row["keys"])["id"]["S"]) for row in rows.select("keys").collect())
+            assert found == list(range(40)), f"the {name} gives {len(found)} changes of 40, {len(set(found))} different"
+    return "40 changes"
+
+
+def changes(endpoint: str, folder: Path) -> str:
+    """The stream of a DynamoDB table."""
+    return read_changes(session(), folder)
+
+
+def read_in_sql(spark: Any, stream: Stream, count: int) -> None:
+    """The function `read_kinesis`, and a view."""
+    register(spark)
+    named = ", ".join(f"{name} => '{value}'" for name, value in stream.options.items())
+    pairs = ", ".join(f"{name} '{value}'" for name, value in stream.options.items())
+    spark.sql(f"CREATE TEMPORARY VIEW held USING kinesis OPTIONS ({pairs})")
+    for relation in (f"read_kinesis({named})", "held"):
+        found = spark.sql(f"SELECT count(*) AS n FROM {relation}").first()["n"]
+        assert found == count, f"{found} rows of {count} of {relation}"
+
+
+def sql(endpoint: str, folder: Path) -> str:
+    """What SQL alone reads."""
+    stream = Stream(endpoint, "sql", 2)
+    stream.put(300)
+    read_in_sql(session(), stream, 300)
+    return "300 records each"
+
+
 def kill(endpoint: str, folder: Path) -> str:
     """A driver that is killed twice, each time in the middle of its work."""
     stream, table = Stream(endpoint, "kill", 2), Table(folder / "table")
@@ -242,15 +301,51 @@ def child(endpoint: str, folder: Path) -> str:
     return "nobody killed it"
 
 
+@contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """The URL of a server of Spark Connect in a process of its own, at a port that is free."""
+    # `remote("local")` would start one at port 15002, whoever has that already.
+    settings = {**_SETTINGS, "spark.connect.grpc.binding.port": "0", "spark.sql.warehouse.dir": str(folder / "tables")}
+    home = Path(pyspark.__file__).parent
+    command = [
+        str(home / "bin" / "spark-submit"),
+        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"),
+        *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
+        "spark-internal",
+    ]
+    environment = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
+    log = folder / "server.log"
+    with log.open("w") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment, cwd=folder)
+
+    def port() -> str | None:
+        assert server.poll() is None, f"the server ended: {log.read_text()[-1000:]}"
+        found = re.search(r"Spark Connect server started at: \S+:(\d+)", log.read_text())
+        return found and found[1]
+
+    try:
+        until(lambda: port() is not None, "the server does not start")
+        yield f"sc://127.0.0.1:{port()}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def connect(endpoint: str, folder: Path) -> str:
     """Read, written and streamed by a session of Spark Connect."""
-    stream = Stream(endpoint, "connect", 1)
     for name in ("PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE"):
         os.environ.pop(name, None)
-    builder = SparkSession.builder.remote("local[2]")
-    for name, value in _SETTINGS.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with connect_server(folder) as url:
+        spark = SparkSession.builder.remote(url).getOrCreate()
+        try:
+            return read_and_write_by(spark, endpoint, folder)
+        finally:
+            spark.stop()
+
+
+def read_and_write_by(spark: SparkSession, endpoint: str, folder: Path) -> str:
+    """What a session does with a stream, and with the stream of a table."""
+    stream = Stream(endpoint, "connect", 1)
     rows = spark.range(300).selectExpr("CAST(id AS STRING) AS data", "CAST(id AS STRING) AS partitionKey")
     rows.write.format("kinesis").options(**stream.options).mode("append").save()
     assert spark.read.format("kinesis").options(**stream.options).load().count() == 300
@@ -260,8 +355,8 @@ def connect(endpoint: str, folder: Path) -> str:
     until(lambda: not query.isActive, "the query does not end", query)
     count = spark.read.parquet(str(folder / "rows")).count()
     assert count == 300, f"{count} rows of 300"
-    spark.stop()
-    return "300 records"
+    read_in_sql(spark, stream, 300)
+    return f"300 records, {read_changes(spark, folder / 'orders')}"
 
 
 CHECKS: dict[str, Callable[[str, Path], str]] = {
@@ -269,6 +364,8 @@ CHECKS: dict[str, Callable[[str, Path], str]] = {
     "efo": efo,
     "write": write,
     "available-now": available_now,
+    "dynamodb-streams": changes,
+    "sql": sql,
     "kill": kill,
     "connect": connect,
     "child": child,
