@@ -353,6 +353,26 @@ def test_a_wrong_value_is_named_with_its_cure(options: dict[str, str], error: ty
         dynamodb_options(options, environ={})
 
 
+def test_options_of_flinks_source_mean_the_same_here() -> None:
+    """Its retries, delays and intervals, with Flink's units; what has no meaning here is accepted."""
+    given = {
+        "flink.stream.initpos": "TRIM_HORIZON",
+        "flink.shard.discovery.intervalmillis": "30 s",
+        "flink.dynamodbstreams.numretries": "7",
+        "flink.dynamodbstreams.backoff.mindelayduration": "200 ms",
+        "flink.dynamodbstreams.backoff.maxdelay": "2 s",
+        "flink.dynamodbstreams.getrecords.nonempty.mindelay": "400 ms",
+        "flink.dynamodbstreams.getrecords.empty.mindelay": "1 s",
+        "flink.describestream.inconsistencyresolution.retries": "5",
+        "aws.dynamodbstreams.client.user-agent-prefix": "x",
+    }
+    parsed = dynamodb_options({"tableName": "orders", **given}, environ={})
+    assert (parsed.get_records_max_retries, parsed.get_shard_iterator_max_retries) == (7, 7)
+    assert (parsed.get_records_backoff_base, parsed.get_records_backoff_max) == (200.0, 2000.0)
+    assert (parsed.get_records_interval, parsed.shard_discovery_interval) == (400.0, 30.0)
+    assert parsed.initial_position.type.name == "TRIM_HORIZON"
+
+
 def test_an_arn_says_table_and_region() -> None:
     """And so does an endpoint of AWS, or of the environment."""
     parsed = dynamodb_options({"streamArn": ARN}, environ={})

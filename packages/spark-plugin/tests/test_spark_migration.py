@@ -72,6 +72,7 @@ def test_what_is_not_needed_is_told_once(caplog: pytest.LogCaptureFixture) -> No
     ("name", "value", "remedy"),
     [
         ("serviceCredential", "prod", "roleArn"),
+        ("databricks.connection", "prod", "credentialsProvider"),
         ("kinesis.credentialProviderClass", "com.example.P", "credentialsProvider"),
         ("aws.credentials.provider.custom.class", "com.example.P", "credentialsProvider"),
         ("awsUseInstanceProfile", "false", "credentialsProvider"),

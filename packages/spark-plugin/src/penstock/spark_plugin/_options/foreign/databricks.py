@@ -60,5 +60,6 @@ DATABRICKS: tuple[ForeignOption, ...] = (
         "it exists in Databricks alone: give a function that asks for it by `credentialsProvider`, as the guide for "
         "Databricks shows, or assume its role by `roleArn`",
         "serviceCredential",
+        "databricks.connection",
     ),
 )

@@ -1,5 +1,7 @@
 """Options of Flink's Kinesis connectors: of the consumer and the source of its DataStream API, and of its SQL tables.
 
+Those of its source for DynamoDB Streams are here, too.
+
 The setters of its sinks' builders are options of ours without their `set`, but for one. The names that `OPTIONS` gives
 as Flink's are known besides; of `flink.…` the SQL names `scan.…` follow, and of
 `aws.credentials.provider.…` the SQL names `aws.credentials.…`.
@@ -131,6 +133,19 @@ FLINK: tuple[ForeignOption, ...] = (
         "retry-strategy.delay.max",
         counts_the_first=True,
     ),
+    *client_retries(
+        Connector.FLINK,
+        "flink.dynamodbstreams.numretries",
+        "flink.dynamodbstreams.backoff.mindelayduration",
+        "flink.dynamodbstreams.backoff.maxdelay",
+    ),
+    *_means("getRecordsInterval", "flink.dynamodbstreams.getrecords.nonempty.mindelay"),
+    *_not_needed(
+        "an empty answer is asked again after `getRecordsInterval`", "flink.dynamodbstreams.getrecords.empty.mindelay"
+    ),
+    *_not_needed(
+        "shards that a list does not show yet are waited for", "flink.describestream.inconsistencyresolution.retries"
+    ),
     *_means("adaptiveReads", *_both("shard.adaptivereads")),
     *_not_needed("errors of the network are retried", *_both("shard.consumer.error.recoverable*")),
     *_not_needed("errors of the network are retried", "shard.consumer.error.recoverable*"),
@@ -155,6 +170,8 @@ FLINK: tuple[ForeignOption, ...] = (
         "sink.http-client.read-timeout",
         "sink.client.properties",
         "aws.kinesis.client.user-agent-prefix",
+        "aws.firehose.client.user-agent-prefix",
+        "aws.dynamodbstreams.client.user-agent-prefix",
     ),
     *_means("roleArn", "aws.credentials.provider.role.arn", "aws.credentials.role.arn", convert=_roles),
     *_means(
