@@ -16,9 +16,8 @@ from zlib import crc32
 
 import msgspec
 
-from penstock.emulator._clock import http_date
 from penstock.emulator._faults import Target
-from penstock.emulator._http.dispatch import Response
+from penstock.emulator._http.dispatch import whole_response
 from penstock.emulator._operations.validation import validate_request
 from penstock.emulator.errors import EmulatorConfigError, KinesisError, limit_exceeded, not_found
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from penstock.emulator._clock import Clock
-    from penstock.emulator._http.dispatch import Request
+    from penstock.emulator._http.dispatch import Request, Response
     from penstock.emulator._state.kinesis import Kinesis
 
 _logger = logging.getLogger(__name__)
@@ -260,14 +259,7 @@ class DynamoDbStreams:
             # A bug of ours must look like a fault of the service, not like a broken connection.
             _logger.exception("internal failure")
             status, answer = 500, {"__type": "InternalServerError", "message": "internal failure"}
-        body = msgspec.json.encode(answer)
-        headers = [
-            ("x-amzn-requestid", str(uuid.uuid4())),
-            ("date", http_date(self._clock)),
-            ("content-type", _JSON),
-            ("content-length", str(len(body))),
-        ]
-        return Response(status, headers, body)
+        return whole_response(self._clock, status, _JSON, msgspec.json.encode(answer))
 
     def _fail(self, operation: str, params: dict[str, Any]) -> None:
         if not self._kinesis.faults:

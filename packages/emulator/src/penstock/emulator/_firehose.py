@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.emulator._clock import http_date
 from penstock.emulator._faults import Target
-from penstock.emulator._http.dispatch import Response
+from penstock.emulator._http.dispatch import whole_response
 from penstock.emulator._operations.validation import validate_request
 from penstock.emulator._state.limits import TokenBucket
 from penstock.emulator.errors import KinesisError, invalid_argument
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.emulator._clock import Clock
-    from penstock.emulator._http.dispatch import Request
+    from penstock.emulator._http.dispatch import Request, Response
     from penstock.emulator._state.kinesis import Kinesis
 
 _logger = logging.getLogger(__name__)
@@ -116,14 +115,7 @@ class Firehose:
             # A bug of ours, or a full disk, must look like a fault of the service, not like a broken connection.
             _logger.exception("internal failure")
             status, answer = 500, {"__type": "InternalFailure", "message": "internal failure"}
-        body = msgspec.json.encode(answer)
-        headers = [
-            ("x-amzn-requestid", str(uuid.uuid4())),
-            ("date", http_date(self._clock)),
-            ("content-type", _JSON),
-            ("content-length", str(len(body))),
-        ]
-        return Response(status, headers, body)
+        return whole_response(self._clock, status, _JSON, msgspec.json.encode(answer))
 
     def _fail(self, operation: str, params: dict[str, Any]) -> None:
         if not self._kinesis.faults:

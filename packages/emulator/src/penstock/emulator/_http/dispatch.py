@@ -64,6 +64,22 @@ class Response:
     """Given with a subscription: what stands between its frames and the connection."""
 
 
+def _headers(clock: Clock, content_type: str) -> list[tuple[str, str]]:
+    return [
+        ("x-amzn-requestid", str(uuid.uuid4())),
+        ("date", http_date(clock)),
+        ("content-type", content_type),
+    ]
+
+
+def whole_response(
+    clock: Clock, status: int, content_type: str, body: bytes, *, delivery: Delivery | None = None
+) -> Response:
+    """An answer that is all there, with the headers that services of AWS give."""
+    headers = [*_headers(clock, content_type), ("content-length", str(len(body)))]
+    return Response(status, headers, body, delivery=delivery)
+
+
 class Dispatcher:
     """Answers requests from one account, at the time of a clock."""
 
@@ -160,14 +176,9 @@ class Dispatcher:
         delivery: Delivery | None = None,
         target: Target | None = None,
     ) -> Response:
-        headers = [
-            ("x-amzn-requestid", str(uuid.uuid4())),
-            ("date", http_date(self._clock)),
-            ("content-type", content_type),
-        ]
         if subscription is None:
-            headers.append(("content-length", str(len(body))))
-            return Response(status, headers, body, delivery=delivery)
+            return whole_response(self._clock, status, content_type, body, delivery=delivery)
+        headers = _headers(self._clock, content_type)
         assert target is not None
         through = partial(
             FaultySend, subscription=subscription, target=target, plan=self._kinesis.faults, clock=self._clock
