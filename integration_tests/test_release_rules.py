@@ -125,6 +125,16 @@ def test_unreleased_entries_become_those_of_the_version() -> None:
     assert with_heading(unchanged, "0.2.0", TODAY) == unchanged
 
 
+@pytest.mark.parametrize("heading", ["## 0.1.0", "## 0.1.0 (2026-11-19)"])
+def test_entries_that_came_after_the_heading_of_a_version_join_it(heading: str) -> None:
+    """A heading without a date gets one, one with a date keeps it, and nothing is left as unreleased."""
+    dated = heading if "(" in heading else f"{heading} (2026-11-20)"
+    text = f"# Changelog\n\n## Unreleased\n\n- New.\n\n{heading}\n\n- Old.\n"
+    assert with_heading(text, "0.1.0", TODAY) == f"# Changelog\n\n{dated}\n\n- New.\n- Old.\n"
+    empty = f"# Changelog\n\n## Unreleased\n\n{heading}\n\n- Old.\n\n## 0.0.9\n\n- Older.\n"
+    assert with_heading(empty, "0.1.0", TODAY) == f"# Changelog\n\n{dated}\n\n- Old.\n\n## 0.0.9\n\n- Older.\n"
+
+
 def test_extras_and_markers_of_siblings_survive(tmp_path: Path) -> None:
     """Only the bounds are replaced, whatever they were, and never the project's own name."""
     text = '[project]\nname = "penstock-a"\nversion = "0.1.0"\ndependencies = ["penstock-a[x,y]~=0.1", "penstock-ab"]\n'

@@ -124,11 +124,15 @@ def with_version(pyproject: str, version: str, names: Iterable[str]) -> str:
 def with_heading(changelog: str, version: str, today: date) -> str:
     """The text of a changelog whose unreleased entries are those of the version.
 
-    A changelog without any says so: every package gets the version, also one that did not change.
+    They join those of a heading that is there already, which gets a date. A changelog without any entries says so:
+    every package gets the version, also one that did not change.
     """
     heading = f"## {version} ({today.isoformat()})"
-    if re.search(rf"^## {re.escape(version)}(\s|$)", changelog, flags=re.MULTILINE):
-        return changelog
+    if found := re.search(rf"^## {re.escape(version)}(?:\s.*)?$\n*", changelog, flags=re.MULTILINE):
+        before, _, entries = changelog[: found.start()].partition(_UNRELEASED)
+        entries = entries.strip() + "\n" if entries.strip() else ""
+        there = found[0].strip()
+        return f"{before}{there if '(' in there else heading}\n\n{entries}{changelog[found.end() :]}"
     if _UNRELEASED in changelog:
         return changelog.replace(_UNRELEASED, heading, 1)
     title, _, rest = changelog.partition("\n")
