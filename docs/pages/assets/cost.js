@@ -94,7 +94,7 @@
     const items = bill(load, price);
     const rows = items.map(([what, quantity, unit, each]) => [
       what,
-      `${general(quantity, 4)} ${unit}`,
+      `${quantity >= 1000 ? commas(quantity.toFixed(0)) : general(quantity, 4)} ${unit}`,
       general(each, 6),
       ...usd(quantity * each),
     ]);

@@ -67,6 +67,13 @@ def test_readers_that_poll_share_what_a_shard_gives() -> None:
     assert Load(records=1_024, record_bytes=10_240, polling=6, shards=4).open_shards == 4
 
 
+def test_large_quantities_are_whole_and_in_groups_of_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    """Never as a power of ten; small ones have four digits."""
+    assert main(["--records", "0", "--shards", "12345", "--consumers", "3", "--leases", "2"]) == 0
+    quantities = [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()]
+    assert quantities[:3] == ["12,345 shard-hours", "37,035 consumer-shard-hours", "0.00072 million writes"]
+
+
 def test_an_idle_stream_costs_its_shards_and_consumers(capsys: pytest.CaptureFixture[str]) -> None:
     found = lines(capsys, "--records", "0", "--shards", "10", "--consumers", "1")
     assert [one["what"] for one in found] == ["open shards", "consumers", "all"]

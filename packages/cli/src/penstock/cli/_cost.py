@@ -260,8 +260,9 @@ def _bill_rows(load: Load, prices: Prices) -> list[Row]:
             "usdPerHour": one.usd,
             "usdPerMonth": one.usd * HOURS_OF_MONTH,
         }
-        quantity = f"{one.quantity:,.4g} {one.unit}"
-        rows.append(Row([one.what, quantity, f"{one.price:g}", *_usd(one.usd)], document))
+        rows.append(
+            Row([one.what, f"{_quantity(one.quantity)} {one.unit}", f"{one.price:g}", *_usd(one.usd)], document)
+        )
     total = sum(one.usd for one in items)
     document = {"what": "all", "usdPerHour": total, "usdPerMonth": total * HOURS_OF_MONTH}
     cells: list[Cell | str] = [Cell("all", style="bold"), "", "", *(Cell(text, style="bold") for text in _usd(total))]
@@ -302,6 +303,11 @@ def _compared(load: Load, prices: Prices) -> list[Row]:
 
 def _usd(an_hour: float) -> list[str]:
     return [f"{an_hour:,.4f}", f"{an_hour * HOURS_OF_MONTH:,.2f}"]
+
+
+def _quantity(quantity: float) -> str:
+    """Four digits, or all of a whole number: a power of ten would have to be read twice."""
+    return f"{quantity:,.0f}" if quantity >= 1_000 else f"{quantity:,.4g}"
 
 
 def _count(text: str) -> int:
