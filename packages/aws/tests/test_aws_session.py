@@ -1,4 +1,5 @@
 import json
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,14 @@ def test_sessions_read_models_and_endpoints_once(monkeypatch: pytest.MonkeyPatch
     for region in ("eu-west-1", "us-east-2"):
         assert AwsSession(AwsOptions(region=region)).endpoint_url() == f"https://kinesis.{region}.amazonaws.com"
     assert len(read) == len(set(read)) > 0
+
+
+def test_an_endpoint_of_the_environment_without_a_scheme_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the option would be, by no bare ValueError; what it holds may be a password, and is not shown."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_KINESIS", "job:hush@kinesis.internal:4567")
+    with pytest.raises(AwsOptionError, match="environment or the profile is not an http or https URL") as error:
+        AwsSession(AwsOptions(region="eu-west-1")).endpoint_url()
+    assert "hush" not in "".join(traceback.format_exception(error.value))
 
 
 def test_an_endpoint_of_the_environment_is_checked_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_refusals_that_were_only_counted_are_shown(
     told = capsys.readouterr()
     assert len(told.out.splitlines()) == 101
     assert "50 further calls were refused" in told.out
-    assert "3 lines are none of an audit log" in told.err
+    assert "3 lines are not of an audit log" in told.err
 
 
 def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

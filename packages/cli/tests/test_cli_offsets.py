@@ -241,5 +241,12 @@ def test_checkpoints_on_s3_are_read_and_reset(emulator: RunningEmulator, folder:
         assert int(moved["to"]["value"]) < int(moved["from"]["value"])
         names = {one["Key"] for one in s3.list_objects_v2(Bucket="jobs")["Contents"]}
         assert {"flights/offsets/2", "flights/commits/2", "flights/penstock-reset/2.json"} <= names
+        for command in (("offsets", "show"), ("lag", "--checkpoint-location")):
+            failed = penstock(emulator, *command, "s3://nobodys/flights", **environ)
+            assert (failed.returncode, failed.stderr.count("\n")) == (1, 1), failed.stderr
+            assert "checkpoint 's3://nobodys/flights': cannot be reached: " in failed.stderr
+            assert "NoSuchBucket" in failed.stderr
+            away = penstock(emulator, *command, location, AWS_ENDPOINT_URL_S3="http://127.0.0.1:1")
+            assert (away.returncode, away.stderr.count("\n")) == (3, 1), away.stderr
     finally:
         server.stop()

@@ -208,6 +208,31 @@ def test_a_command_in_this_process_ends_and_prints_as_one_of_its_own(capsys: pyt
         run_main(lambda _: 1 // 0, [])
 
 
+def test_flags_may_stand_between_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """Wherever they are, also in a sub-command; behind `--` nothing is a flag, and what is unknown is still refused."""
+    parser = Parser(prog="put")
+    commands = parser.add_subparsers(dest="command")
+    for one in (parser_of := Parser(prog="put"), commands.add_parser("into")):
+        one.add_argument("stream")
+        one.add_argument("files", nargs="*")
+        one.add_argument("--key")
+        one.add_argument("--quiet", action="store_true")
+    for words in (
+        "flights --key k a b",
+        "--key k flights a b",
+        "flights a --key=k --quiet b",
+        "flights a b --key k",
+        "flights --key k -- a b",
+    ):
+        for found in (parser_of.parse_args(words.split()), parser.parse_args(["into", *words.split()])):
+            assert (found.stream, found.files, found.key) == ("flights", ["a", "b"], "k"), words
+    found = parser_of.parse_args(["flights", "--key", "-1h", "-", "--", "--key"])
+    assert (found.files, found.key) == (["-", "--key"], "-1h")
+    with pytest.raises(SystemExit):
+        parser_of.parse_args(["flights", "--kye", "k", "a"])
+    assert "unrecognized arguments: --kye" in capsys.readouterr().err
+
+
 def test_help_names_variables_in_brackets_and_flags_are_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
     """Brackets are text, and a new flag cannot make an old script ambiguous."""
     parser = Parser(prog="penstock look")

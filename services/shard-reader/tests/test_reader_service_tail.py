@@ -184,6 +184,23 @@ def test_a_signal_ends_a_tail_and_lets_its_stream_consumer_go(
     assert [one for one in left if one["ConsumerStatus"] == "ACTIVE"] == []
 
 
+def test_a_tail_ends_when_nobody_reads_it_any_more(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """As `| head -1` does, with code 0 and without a word, though no further record comes that could not be written."""
+    put(emulator, b"first")
+    command = [sys.executable, "-m", "penstock.services.shard_reader", "tail", "orders", "--from", "TRIM_HORIZON"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(emulator, tmp_path)
+    ) as tail:
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        assert "first" in tail.stdout.readline()
+        tail.stdout.close()
+        try:
+            assert (tail.wait(timeout=30), tail.stderr.read()) == (0, "")
+        finally:
+            tail.kill()
+
+
 def test_tail_takes_what_is_asked_for(emulator: RunningEmulator, tmp_path: Path) -> None:
     """By key, by what its data matches, by time ago, and behind a record of a shard; the count is of what is shown."""
     client = emulator.client()

@@ -298,9 +298,16 @@ class AwsSession:
         if service_name not in self._service_urls:
             # Unsigned: botocore would look for credentials, by files, processes and metadata services.
             config = Config(signature_version=UNSIGNED)
-            client = self._botocore.create_client(service_name, region_name=self.region, config=config)
-            url = str(client.meta.endpoint_url).rstrip("/")
             # The environment and the profile can have one too.
+            try:
+                client = self._botocore.create_client(service_name, region_name=self.region, config=config)
+            except ValueError:
+                # Botocore's, of one without a scheme, which it shows: that may hold a password.
+                where = "that of the environment or the profile"
+                raise AwsOptionError(
+                    "endpointUrl", f"{where} is not an http or https URL (example: https://kinesis.internal:4567)"
+                ) from None
+            url = str(client.meta.endpoint_url).rstrip("/")
             check_url("endpointUrl", url)
             self._service_urls[service_name] = url
         return self._service_urls[service_name]

@@ -120,7 +120,9 @@ def _show(arguments: argparse.Namespace) -> int:
             return ExitCode.USAGE
     screen.flush()
     if others:
-        sys.stderr.write(f"penstock audit: {others} lines are none of an audit log, and are not shown\n")
+        sys.stderr.write(
+            f"penstock audit: {others} {'line is' if others == 1 else 'lines are'} not of an audit log, and not shown\n"
+        )
         return ExitCode.FAILED
     return ExitCode.OK
 

@@ -68,22 +68,20 @@ def missing(prog: str, error: ImportError) -> int:
 def _code_of(error: BaseException) -> ExitCode | None:
     """By what is somewhere below the error: no answer, one that says no, a setting; None for a defect of ours."""
     from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+    from botocore.exceptions import ConnectionError as NoConnectionError
 
     from penstock.aws import AwsConnectionError, AwsError, AwsOptionError, AwsServiceError
 
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, AwsConnectionError):
+        # S3 is asked by boto3.
+        if isinstance(seen, AwsConnectionError | HTTPClientError | NoConnectionError):
             return ExitCode.UNREACHABLE
-        if isinstance(seen, AwsServiceError):
+        if isinstance(seen, AwsServiceError | BotoCoreError | ClientError):
             return ExitCode.FAILED
         if isinstance(seen, AwsOptionError):
             return ExitCode.USAGE
         seen = seen.__cause__
-    if isinstance(error, BotoCoreError | ClientError):
-        # Of S3, which is asked by boto3.
-        is_away = isinstance(error, HTTPClientError)
-        return ExitCode.UNREACHABLE if is_away else ExitCode.FAILED
     if getattr(error, "option", None) is not None:
         return ExitCode.USAGE
     is_ours = isinstance(error, AwsError) or type(error).__module__.startswith("penstock.")

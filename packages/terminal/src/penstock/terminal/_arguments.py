@@ -6,6 +6,7 @@ import argparse
 import atexit
 import contextlib
 import gc
+import itertools
 import os
 import re
 import sys
@@ -74,7 +75,7 @@ def seconds_ago(text: str) -> int | None:
 class Parser(argparse.ArgumentParser):
     """An `argparse` parser with help in colours on a terminal, and no abbreviations: scripts outlive new flags.
 
-    A flag's value may be a time ago, such as `--from -1h`.
+    A flag's value may be a time ago, such as `--from -1h`, and flags may stand between words: `STREAM --key K FILE`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -83,14 +84,41 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As `argparse` has it, but that a time ago is no flag of that name."""
+        """As `argparse` has it, but that a time ago is no flag of that name, and that flags part no words."""
         words: list[str] = []
         for word in sys.argv[1:] if args is None else args:
             if words and words[-1].startswith("--") and "=" not in words[-1] and seconds_ago(word) is not None:
                 words[-1] += f"={word}"
             else:
                 words.append(word)
-        return super().parse_known_args(words, namespace)
+        return super().parse_known_args(self._flags_first(words), namespace)
+
+    def _flags_first(self, words: list[str]) -> list[str]:
+        """The words with all flags and their values before the others.
+
+        `argparse` takes what it can for `[FILE ...]` at the first word, and refuses those behind the next flag. Left as
+        they are: words of a parser with sub-commands, which have flags of their own, and those with a flag that is
+        unknown or takes several values.
+        """
+        if any(action.nargs in (argparse.PARSER, argparse.REMAINDER) for action in self._actions):
+            return words
+        flags: list[str] = []
+        others: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            if word == "--":
+                return [*flags, word, *others, *rest]
+            if not word.startswith("-") or word == "-":
+                others.append(word)
+                continue
+            name, has_value, _ = word.partition("=")
+            action = self._option_string_actions.get(name)
+            if action is None or action.nargs not in (None, 0):
+                return words
+            flags.append(word)
+            if action.nargs is None and not has_value:
+                flags += itertools.islice(rest, 1)
+        return [*flags, *others]
 
     def add_subparsers(self, **options: Any) -> Any:
         """As `argparse` has it; a sub-command refuses itself what it does not know, and names its own help."""

@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer.errors import CheckpointError, PositionsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from penstock.aws import AwsSession
 
@@ -94,7 +96,7 @@ class SparkCheckpoint:
         if parts.scheme in _S3:
             if session is None:
                 raise self._error("needs a session of AWS to be read")
-            return _S3Objects(session, parts.netloc, parts.path.strip("/"))
+            return _S3Objects(session, parts.netloc, parts.path.strip("/"), location)
         if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
             raise self._error(f"is on {parts.scheme}: give a folder, file:///… or s3://BUCKET/PREFIX")
         return _LocalFiles(Path(unquote(parts.path)) if parts.scheme else Path(location))
@@ -251,28 +253,42 @@ class _LocalFiles:
             partial.unlink(missing_ok=True)
 
 
+@contextmanager
+def _asked(location: str) -> Iterator[None]:
+    """S3's refusals and silence are errors of the checkpoint that lies there."""
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise CheckpointError(name=location, reason=f"cannot be reached: {error}") from error
+
+
 class _S3Objects:
-    def __init__(self, session: AwsSession, bucket: str, prefix: str) -> None:
+    def __init__(self, session: AwsSession, bucket: str, prefix: str, location: str) -> None:
         self._client = session.client("s3")
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
+        self._location = location
 
     def names(self, folder: str) -> list[str]:
         place = f"{self._prefix}{folder}/"
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=place)
-        return [found["Key"].removeprefix(place) for page in pages for found in page.get("Contents", ())]
+        with _asked(self._location):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=place)
+            return [found["Key"].removeprefix(place) for page in pages for found in page.get("Contents", ())]
 
     def read(self, name: str) -> str:
-        try:
-            answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)
-        except self._client.exceptions.NoSuchKey as error:
-            raise FileNotFoundError(name) from error
-        return str(answer["Body"].read().decode())
+        with _asked(self._location):
+            try:
+                answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)
+            except self._client.exceptions.NoSuchKey as error:
+                raise FileNotFoundError(name) from error
+            return str(answer["Body"].read().decode())
 
     def create(self, name: str, text: str) -> None:
-        try:
-            self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=text.encode(), IfNoneMatch="*")
-        except self._client.exceptions.ClientError as error:
-            if error.response["Error"]["Code"] in ("PreconditionFailed", "ConditionalRequestConflict"):
-                raise FileExistsError(name) from error
-            raise
+        key, body = self._prefix + name, text.encode()
+        with _asked(self._location):
+            try:
+                self._client.put_object(Bucket=self._bucket, Key=key, Body=body, IfNoneMatch="*")
+            except self._client.exceptions.ClientError as error:
+                if error.response["Error"]["Code"] in ("PreconditionFailed", "ConditionalRequestConflict"):
+                    raise FileExistsError(name) from error
+                raise

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import signal
+import stat
 import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
@@ -82,6 +83,10 @@ async def _until_told(look: Coroutine[Any, Any, None]) -> None:
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(look)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, task.cancel)
+    # Where no record comes, no write would show that the reader of the pipe (`| head -1`) has gone.
+    with contextlib.suppress(OSError):
+        if stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode):
+            loop.add_reader(sys.stdout.fileno(), task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await task
 
