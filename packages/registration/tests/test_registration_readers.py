@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from penstock.registration import (
+    MOST_ANNOUNCED_SHARDS,
     READERS_SERVICE_NAME,
     AnnouncedReader,
+    AnnouncedShard,
     KnownReaders,
     ReaderDirectory,
     ReaderDirectoryServicer,
@@ -74,6 +76,31 @@ async def test_a_reader_is_listed_as_it_was_announced_last(directory: ReaderDire
     assert await directory.announce(READER) == 20.0
     clock.advance(2)
     assert await directory.readers() == [replace(READER, age_seconds=7.0, silent_seconds=2.0)]
+
+
+async def test_a_reader_that_is_not_to_be_asked_names_its_worst_shards(directory: ReaderDirectory) -> None:
+    """With their numbers, and no more than fit."""
+    shard = AnnouncedShard(
+        stream_name="flights",
+        shard_id="shardId-000000000007",
+        millis_behind_latest=90_000,
+        records=12,
+        bytes=3_400,
+        buffered_bytes=56,
+        replays=7,
+        losses=8,
+        state="throttled",
+        since_millis=1_700_000_000_000,
+        cause="too many calls",
+    )
+    reader = replace(READER, view_token="", worst_shards=(shard,) * MOST_ANNOUNCED_SHARDS)
+    await directory.announce(reader)
+    (found,) = await directory.readers()
+    assert found.worst_shards == reader.worst_shards
+    with pytest.raises(InvalidRequestError, match="worst_shards"):
+        replace(reader, worst_shards=(shard,) * (MOST_ANNOUNCED_SHARDS + 1))
+    with pytest.raises(InvalidRequestError, match="cause"):
+        replace(shard, cause="x" * 1_025)
 
 
 async def test_a_reader_that_is_not_to_be_asked_has_no_token(directory: ReaderDirectory) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,8 @@ def test_readers_on_executors_are_announced_by_the_query_that_reads_by_them(
             until(lambda: sum(shards().values()) == 8, "not all shards are announced")
             assert shards().keys() == {one.address, two.address}
             assert {(reader.job_id, reader.view_token) for reader in of_this_user()} == {("delays", "")}
+            named = {shard.shard_id for reader in of_this_user() for shard in reader.worst_shards}
+            assert named == {f"shardId-{number:012}" for number in range(8)}
             there(one)
             begin = initial_positions(session._options)
             until(lambda: bool(session.positions(begin)) and shards() == {one.address: 8}, "one that left is announced")
@@ -205,7 +208,22 @@ def test_what_is_announced_is_the_worst_of_the_shards(
         for number, (millis, state) in enumerate(zip(lags, states, strict=True))
     ]
     told = described(reader, stats)
-    assert (told.millis_behind_latest, told.condition) == (lag, words)
+    assert (told.millis_behind_latest, told.condition, told.worst_shards) == (lag, words, ())
+
+
+def test_a_reader_on_an_executor_names_the_shards_in_trouble_and_those_furthest_behind() -> None:
+    """A bounded number of them, however many it follows, with long causes cut."""
+    reader = AnnouncedReader(job_id="j", reader_id="r", address="a:1", view_token="")
+    throttled = ShardCondition(ShardState.THROTTLED, 5, "x" * 5_000)
+    stats = [ShardStats("flights", f"s{number}", number, number, 2, 1, 0, 3, 4, losses=5) for number in range(8_000)]
+    stats[17] = replace(stats[17], condition=throttled)
+    told = described(reader, stats)
+    assert (told.shards, len(told.worst_shards)) == (8_000, 20)
+    assert [one.shard_id for one in told.worst_shards] == ["s17", *(f"s{7_999 - number}" for number in range(19))]
+    first, second = told.worst_shards[:2]
+    assert (first.state, first.since_millis, first.cause) == ("throttled", 5, "x" * 200)
+    assert (second.millis_behind_latest, second.records, second.bytes) == (7_999, 7_999, 2)
+    assert (second.buffered_bytes, second.replays, second.losses, second.state) == (3, 4, 5, "reading")
 
 
 def test_streams_that_a_pattern_finds_later_are_announced(

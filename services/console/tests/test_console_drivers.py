@@ -15,7 +15,7 @@ from console_world import HOSTILE, console, world
 
 from penstock.efo_consumer import ReaderHost
 from penstock.efo_consumer.testing import FakeKinesis
-from penstock.registration import AnnouncedReader, ReaderFiles
+from penstock.registration import AnnouncedReader, AnnouncedShard, ReaderFiles
 
 GONE = "127.0.0.1:1"
 
@@ -113,6 +113,28 @@ async def test_readers_on_executors_are_shown_by_what_their_driver_says(host: Re
             assert ">1.5 s<" in rows[1]
             assert "no details" not in text
             assert 'href="/stream?name=orders"' in await page(http, "streams")
+            assert "not told" not in await page(http, "stream?name=flights")
+            lagging = AnnouncedShard(
+                stream_name="orders",
+                shard_id="shardId-000000000002",
+                millis_behind_latest=12_000,
+                records=1_234,
+                losses=3,
+                state="throttled",
+                cause="too many calls",
+            )
+            await services.drivers.announce(replace(ill, worst_shards=(lagging,)))
+            text = await shown(http, "stream?name=orders", "too many calls")
+            (row,) = re.findall(r'<tr id="s-.*?</tr>', text, re.DOTALL)
+            assert ">000000000002<" in row.replace('<span class="pre">shardId-</span>', ">")
+            assert all(words in row for words in (">throttled<", ">12 s<", ">1,234<", ">3<", ">nightly<"))
+            # Of 3 and 5 that both follow, one is named.
+            assert "7 more shards that they read are not told one by one" in text
+            assert re.search(
+                r'href="/stream\?name=orders".*?data-head="Read" class="number">8<',
+                await page(http, "streams"),
+                re.DOTALL,
+            )
             await services.drivers.announce(replace(well, condition="caught up"))
             await shown(http, "readers", "caught up")
     assert met == []

@@ -13,7 +13,13 @@ from ._kinesis.registrar import (
 from ._lease.record import ConsumerRecord, Holding, RegistrationPhase
 from ._local.administration import CONSUMER_SHARD_HOUR_USD
 from ._local.registry import LocalConsumerRegistry, open_local_registry
-from ._readers.directory import AnnouncedReader, KnownReaders, ReaderDirectory
+from ._readers.directory import (
+    MOST_ANNOUNCED_SHARDS,
+    AnnouncedReader,
+    AnnouncedShard,
+    KnownReaders,
+    ReaderDirectory,
+)
 from ._readers.files import ReaderFiles
 from ._readers.remote import READERS_SERVICE_NAME, ReaderDirectoryServicer, RemoteReaderDirectory
 from ._registry import ConsumerRegistry, RegistryAdministration, ServedRegistry
@@ -38,10 +44,12 @@ from ._values import (
 
 __all__ = [
     "CONSUMER_SHARD_HOUR_USD",
+    "MOST_ANNOUNCED_SHARDS",
     "READERS_SERVICE_NAME",
     "SERVICE_NAME",
     "AcquireRequest",
     "AnnouncedReader",
+    "AnnouncedShard",
     "AwsCalls",
     "AwsClients",
     "BlockingConsumerRegistry",

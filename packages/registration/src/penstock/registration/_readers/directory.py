@@ -12,12 +12,52 @@ from penstock.registration.errors import InvalidRequestError
 
 TIME_TO_LIVE_SECONDS: Final = 20.0
 """A reader that was not announced for so long is forgotten: four intervals of its driver."""
+MOST_ANNOUNCED_SHARDS: Final = 20
+"""That a reader names one by one: 10,000 readers have to fit into a registry's memory, and into an answer of it."""
 _MOST_READERS: Final = 10_000
 _MOST_CHARACTERS: Final = 1_024
 _MOST_STREAMS: Final = 1_000
 _TOKEN_CHARACTERS: Final = 16
 # A host and a port alone: whoever lists readers connects there, to no file and by no scheme of gRPC's.
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9._-]{0,252}))(:[0-9]{1,5})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnouncedShard:
+    """A shard that a reader follows; numbers are since its session was opened.
+
+    Raises:
+        InvalidRequestError: naming the field that is too long, at construction.
+    """
+
+    stream_name: str
+    """Or its ARN."""
+    shard_id: str
+    millis_behind_latest: int = -1
+    """-1 when unknown."""
+    records: int = 0
+    bytes: int = 0
+    buffered_bytes: int = 0
+    """In memory now."""
+    replays: int = 0
+    """Ranges that were read again."""
+    losses: int = 0
+    """Positions whose records were gone, and that were skipped."""
+    state: str = "reading"
+    """What the shard is doing, as a shard reader calls it."""
+    since_millis: int = 0
+    """Since when, in milliseconds since the epoch; 0 if unknown."""
+    cause: str = ""
+    """Why, in words."""
+
+    def __post_init__(self) -> None:
+        _check_lengths(self, "stream_name", "shard_id", "state", "cause")
+
+
+def _check_lengths(value: object, *names: str) -> None:
+    for name in names:
+        if len(getattr(value, name)) > _MOST_CHARACTERS:
+            raise InvalidRequestError(field=name, reason=f"must be at most {_MOST_CHARACTERS:,} characters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +94,8 @@ class AnnouncedReader:
     """The largest lag of its shards; -1 when unknown."""
     condition: str = ""
     """Condition of the shard with the most trouble, in words."""
+    worst_shards: tuple[AnnouncedShard, ...] = ()
+    """Of a reader that is not asked: those in trouble or furthest behind, `MOST_ANNOUNCED_SHARDS` at most."""
     age_seconds: float = 0.0
     """Since it was first announced; of those that are listed."""
     silent_seconds: float = 0.0
@@ -68,15 +110,15 @@ class AnnouncedReader:
         for name in ("job_id", "reader_id"):
             if not getattr(self, name):
                 raise InvalidRequestError(field=name, reason="is required")
-        for name in ("job_id", "reader_id", "view_token", "query", "owner", "condition"):
-            if len(getattr(self, name)) > _MOST_CHARACTERS:
-                raise InvalidRequestError(field=name, reason=f"must be at most {_MOST_CHARACTERS:,} characters")
+        _check_lengths(self, "job_id", "reader_id", "view_token", "query", "owner", "condition")
         if not _ADDRESS.fullmatch(self.address):
             raise InvalidRequestError(field="address", reason=f"{self.address[:200]!r} is not host:port")
         if self.is_asked and len(self.view_token) < _TOKEN_CHARACTERS:
             raise InvalidRequestError(field="view_token", reason=f"must be at least {_TOKEN_CHARACTERS} characters")
         if len(self.stream_names) > _MOST_STREAMS:
             raise InvalidRequestError(field="stream_names", reason=f"must be at most {_MOST_STREAMS:,} streams")
+        if len(self.worst_shards) > MOST_ANNOUNCED_SHARDS:
+            raise InvalidRequestError(field="worst_shards", reason=f"must be at most {MOST_ANNOUNCED_SHARDS} shards")
 
 
 class ReaderDirectory(Protocol):

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from platformdirs import user_state_path
 
-from penstock.registration._readers.directory import TIME_TO_LIVE_SECONDS, AnnouncedReader
+from penstock.registration._readers.directory import TIME_TO_LIVE_SECONDS, AnnouncedReader, AnnouncedShard
 from penstock.registration.errors import RegistrationError, RegistryUnavailableError
 
 _FORGOTTEN_SECONDS: Final = 86_400.0
@@ -112,6 +112,8 @@ class ReaderFiles:
 def _reader(document: dict[str, Any]) -> AnnouncedReader | None:
     try:
         known = {name: document[name] for name in AnnouncedReader.__dataclass_fields__}
-        return AnnouncedReader(**known | {"stream_names": tuple(map(str, document["stream_names"]))})
+        shards = tuple(AnnouncedShard(**one) for one in document["worst_shards"])
+        streams = tuple(map(str, document["stream_names"]))
+        return AnnouncedReader(**known | {"stream_names": streams, "worst_shards": shards})
     except (KeyError, TypeError, RegistrationError):
         return None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 import grpc
 
 from penstock.proto.reader_directory.v1 import reader_directory_pb2 as pb
 from penstock.proto.reader_directory.v1 import reader_directory_pb2_grpc as pb_grpc
-from penstock.registration._readers.directory import AnnouncedReader, KnownReaders
+from penstock.registration._readers.directory import AnnouncedReader, AnnouncedShard, KnownReaders
 from penstock.registration._remote.status import STATUS, registration_error
 from penstock.rpc import ClientSecurity, MethodRights, ServiceRights, errors_as_status, open_aio_channel
 
@@ -125,6 +126,7 @@ def _message_of(reader: AnnouncedReader) -> pb.Reader:
         troubled_shards=reader.troubled_shards,
         millis_behind_latest=reader.millis_behind_latest,
         condition=reader.condition,
+        worst_shards=[pb.ReaderShard(**asdict(one)) for one in reader.worst_shards],
     )
 
 
@@ -141,5 +143,9 @@ def _reader_of(job_id: str, message: pb.Reader, **seen: float) -> AnnouncedReade
         troubled_shards=message.troubled_shards,
         millis_behind_latest=message.millis_behind_latest,
         condition=message.condition,
+        worst_shards=tuple(
+            AnnouncedShard(**{one.name: getattr(shard, one.name) for one in fields(AnnouncedShard)})
+            for shard in message.worst_shards
+        ),
         **seen,
     )

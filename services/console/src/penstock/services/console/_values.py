@@ -105,7 +105,8 @@ class DriverReader:
     on_executor: bool = False
     """Whether it runs on an executor, and is not to be asked: its driver says how it fares."""
     sessions: tuple[SessionInfo, ...] = ()
-    """What it says of its sessions; none where it was not reached."""
+    """What it says of its sessions; none where it was not reached. Of one on an executor, that of its query, with those
+    of its shards that are in trouble or furthest behind."""
     reason: str = ""
     """Why it was not; empty where it was, or was not to be asked."""
 
@@ -179,6 +180,15 @@ class Snapshot:
             for driver in listed.value or ():
                 for session in driver.sessions:
                     yield driver.address, session
+
+    def unnamed_shards(self, stream: str) -> int:
+        """How many shards readers on executors follow without naming them, at most: some may be of other streams."""
+        return sum(
+            max(0, driver.shards - sum(len(session.shards) for session in driver.sessions))
+            for answer in self.drivers
+            for driver in answer.value or ()
+            if driver.on_executor and stream in {name_of(one) for one in driver.stream_names}
+        )
 
     def listed(self, stream: str) -> tuple[Shard, ...] | None:
         """The stream's shards as Kinesis lists them; None where it was not asked, or has not answered."""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n9penstock/proto/reader_directory/v1/reader_directory.proto\x12\"penstock.proto.reader_directory.v1\"\xce\x01\n\x06Reader\x12\x11\n\treader_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nview_token\x18\x03 \x01(\t\x12\r\n\x05query\x18\x04 \x01(\t\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x14\n\x0cstream_names\x18\x06 \x03(\t\x12\x0e\n\x06shards\x18\x07 \x01(\x05\x12\x17\n\x0ftroubled_shards\x18\x08 \x01(\x05\x12\x1c\n\x14millis_behind_latest\x18\t \x01(\x03\x12\x11\n\tcondition\x18\n \x01(\t\"]\n\x0f\x41nnounceRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12:\n\x06reader\x18\x02 \x01(\x0b\x32*.penstock.proto.reader_directory.v1.Reader\"0\n\x10\x41nnounceResponse\x12\x1c\n\x14time_to_live_seconds\x18\x01 \x01(\x01\"4\n\x0fWithdrawRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\treader_id\x18\x02 \x01(\t\"\x12\n\x10WithdrawResponse\"\x14\n\x12ListReadersRequest\"\x8a\x01\n\x0f\x41nnouncedReader\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12:\n\x06reader\x18\x02 \x01(\x0b\x32*.penstock.proto.reader_directory.v1.Reader\x12\x13\n\x0b\x61ge_seconds\x18\x03 \x01(\x01\x12\x16\n\x0esilent_seconds\x18\x04 \x01(\x01\"[\n\x13ListReadersResponse\x12\x44\n\x07readers\x18\x01 \x03(\x0b\x32\x33.penstock.proto.reader_directory.v1.AnnouncedReader2\x86\x03\n\x16ReaderDirectoryService\x12u\n\x08\x41nnounce\x12\x33.penstock.proto.reader_directory.v1.AnnounceRequest\x1a\x34.penstock.proto.reader_directory.v1.AnnounceResponse\x12u\n\x08Withdraw\x12\x33.penstock.proto.reader_directory.v1.WithdrawRequest\x1a\x34.penstock.proto.reader_directory.v1.WithdrawResponse\x12~\n\x0bListReaders\x12\x36.penstock.proto.reader_directory.v1.ListReadersRequest\x1a\x37.penstock.proto.reader_directory.v1.ListReadersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n9penstock/proto/reader_directory/v1/reader_directory.proto\x12\"penstock.proto.reader_directory.v1\"\x95\x02\n\x06Reader\x12\x11\n\treader_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nview_token\x18\x03 \x01(\t\x12\r\n\x05query\x18\x04 \x01(\t\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x14\n\x0cstream_names\x18\x06 \x03(\t\x12\x0e\n\x06shards\x18\x07 \x01(\x05\x12\x17\n\x0ftroubled_shards\x18\x08 \x01(\x05\x12\x1c\n\x14millis_behind_latest\x18\t \x01(\x03\x12\x11\n\tcondition\x18\n \x01(\t\x12\x45\n\x0cworst_shards\x18\x0b \x03(\x0b\x32/.penstock.proto.reader_directory.v1.ReaderShard\"\xdf\x01\n\x0bReaderShard\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x10\n\x08shard_id\x18\x02 \x01(\t\x12\x1c\n\x14millis_behind_latest\x18\x03 \x01(\x03\x12\x0f\n\x07records\x18\x04 \x01(\x03\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03\x12\x16\n\x0e\x62uffered_bytes\x18\x06 \x01(\x03\x12\x0f\n\x07replays\x18\x07 \x01(\x03\x12\x0e\n\x06losses\x18\x08 \x01(\x03\x12\r\n\x05state\x18\t \x01(\t\x12\x14\n\x0csince_millis\x18\n \x01(\x03\x12\r\n\x05\x63\x61use\x18\x0b \x01(\t\"]\n\x0f\x41nnounceRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12:\n\x06reader\x18\x02 \x01(\x0b\x32*.penstock.proto.reader_directory.v1.Reader\"0\n\x10\x41nnounceResponse\x12\x1c\n\x14time_to_live_seconds\x18\x01 \x01(\x01\"4\n\x0fWithdrawRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\treader_id\x18\x02 \x01(\t\"\x12\n\x10WithdrawResponse\"\x14\n\x12ListReadersRequest\"\x8a\x01\n\x0f\x41nnouncedReader\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12:\n\x06reader\x18\x02 \x01(\x0b\x32*.penstock.proto.reader_directory.v1.Reader\x12\x13\n\x0b\x61ge_seconds\x18\x03 \x01(\x01\x12\x16\n\x0esilent_seconds\x18\x04 \x01(\x01\"[\n\x13ListReadersResponse\x12\x44\n\x07readers\x18\x01 \x03(\x0b\x32\x33.penstock.proto.reader_directory.v1.AnnouncedReader2\x86\x03\n\x16ReaderDirectoryService\x12u\n\x08\x41nnounce\x12\x33.penstock.proto.reader_directory.v1.AnnounceRequest\x1a\x34.penstock.proto.reader_directory.v1.AnnounceResponse\x12u\n\x08Withdraw\x12\x33.penstock.proto.reader_directory.v1.WithdrawRequest\x1a\x34.penstock.proto.reader_directory.v1.WithdrawResponse\x12~\n\x0bListReaders\x12\x36.penstock.proto.reader_directory.v1.ListReadersRequest\x1a\x37.penstock.proto.reader_directory.v1.ListReadersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,21 +32,23 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.reader_direc
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_READER']._serialized_start=98
-  _globals['_READER']._serialized_end=304
-  _globals['_ANNOUNCEREQUEST']._serialized_start=306
-  _globals['_ANNOUNCEREQUEST']._serialized_end=399
-  _globals['_ANNOUNCERESPONSE']._serialized_start=401
-  _globals['_ANNOUNCERESPONSE']._serialized_end=449
-  _globals['_WITHDRAWREQUEST']._serialized_start=451
-  _globals['_WITHDRAWREQUEST']._serialized_end=503
-  _globals['_WITHDRAWRESPONSE']._serialized_start=505
-  _globals['_WITHDRAWRESPONSE']._serialized_end=523
-  _globals['_LISTREADERSREQUEST']._serialized_start=525
-  _globals['_LISTREADERSREQUEST']._serialized_end=545
-  _globals['_ANNOUNCEDREADER']._serialized_start=548
-  _globals['_ANNOUNCEDREADER']._serialized_end=686
-  _globals['_LISTREADERSRESPONSE']._serialized_start=688
-  _globals['_LISTREADERSRESPONSE']._serialized_end=779
-  _globals['_READERDIRECTORYSERVICE']._serialized_start=782
-  _globals['_READERDIRECTORYSERVICE']._serialized_end=1172
+  _globals['_READER']._serialized_end=375
+  _globals['_READERSHARD']._serialized_start=378
+  _globals['_READERSHARD']._serialized_end=601
+  _globals['_ANNOUNCEREQUEST']._serialized_start=603
+  _globals['_ANNOUNCEREQUEST']._serialized_end=696
+  _globals['_ANNOUNCERESPONSE']._serialized_start=698
+  _globals['_ANNOUNCERESPONSE']._serialized_end=746
+  _globals['_WITHDRAWREQUEST']._serialized_start=748
+  _globals['_WITHDRAWREQUEST']._serialized_end=800
+  _globals['_WITHDRAWRESPONSE']._serialized_start=802
+  _globals['_WITHDRAWRESPONSE']._serialized_end=820
+  _globals['_LISTREADERSREQUEST']._serialized_start=822
+  _globals['_LISTREADERSREQUEST']._serialized_end=842
+  _globals['_ANNOUNCEDREADER']._serialized_start=845
+  _globals['_ANNOUNCEDREADER']._serialized_end=983
+  _globals['_LISTREADERSRESPONSE']._serialized_start=985
+  _globals['_LISTREADERSRESPONSE']._serialized_end=1076
+  _globals['_READERDIRECTORYSERVICE']._serialized_start=1079
+  _globals['_READERDIRECTORYSERVICE']._serialized_end=1469
 # @@protoc_insertion_point(module_scope)

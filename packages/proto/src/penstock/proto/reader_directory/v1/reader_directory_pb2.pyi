@@ -38,6 +38,7 @@ class Reader(_message.Message):
     TROUBLED_SHARDS_FIELD_NUMBER: _builtins.int
     MILLIS_BEHIND_LATEST_FIELD_NUMBER: _builtins.int
     CONDITION_FIELD_NUMBER: _builtins.int
+    WORST_SHARDS_FIELD_NUMBER: _builtins.int
     reader_id: _builtins.str
     """Random, chosen by the reader anew for each run."""
     address: _builtins.str
@@ -62,6 +63,10 @@ class Reader(_message.Message):
     def stream_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names or ARNs of the streams that it reads."""
 
+    @_builtins.property
+    def worst_shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReaderShard]:
+        """Of a reader on an executor, which is not asked: those of its shards that are in trouble or furthest behind, at most 20."""
+
     def __init__(
         self,
         *,
@@ -75,14 +80,77 @@ class Reader(_message.Message):
         troubled_shards: _builtins.int = ...,
         millis_behind_latest: _builtins.int = ...,
         condition: _builtins.str = ...,
+        worst_shards: _abc.Iterable[Global___ReaderShard] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "condition", b"condition", "millis_behind_latest", b"millis_behind_latest", "owner", b"owner", "query", b"query", "reader_id", b"reader_id", "shards", b"shards", "stream_names", b"stream_names", "troubled_shards", b"troubled_shards", "view_token", b"view_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "condition", b"condition", "millis_behind_latest", b"millis_behind_latest", "owner", b"owner", "query", b"query", "reader_id", b"reader_id", "shards", b"shards", "stream_names", b"stream_names", "troubled_shards", b"troubled_shards", "view_token", b"view_token", "worst_shards", b"worst_shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Reader: _TypeAlias = Reader  # noqa: Y015
+
+@_typing.final
+class ReaderShard(_message.Message):
+    """A shard that a reader follows. Numbers are since its session was opened."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_NAME_FIELD_NUMBER: _builtins.int
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    MILLIS_BEHIND_LATEST_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    BUFFERED_BYTES_FIELD_NUMBER: _builtins.int
+    REPLAYS_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SINCE_MILLIS_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    stream_name: _builtins.str
+    """Name or ARN of the stream."""
+    shard_id: _builtins.str
+    """Id of the shard."""
+    millis_behind_latest: _builtins.int
+    """Milliseconds behind the tip; -1 when unknown."""
+    records: _builtins.int
+    """Records received."""
+    bytes: _builtins.int
+    """Bytes of records received."""
+    buffered_bytes: _builtins.int
+    """Bytes in the buffer now."""
+    replays: _builtins.int
+    """Ranges that were read again."""
+    losses: _builtins.int
+    """Positions whose records were gone, and that were skipped."""
+    state: _builtins.str
+    """What the shard is doing, as a shard reader calls it: `reading`, `caught up`, `throttled`."""
+    since_millis: _builtins.int
+    """Since when, in milliseconds since 1970-01-01T00:00:00Z; 0 if unknown."""
+    cause: _builtins.str
+    """Why, in words; empty where there is nothing to say."""
+    def __init__(
+        self,
+        *,
+        stream_name: _builtins.str = ...,
+        shard_id: _builtins.str = ...,
+        millis_behind_latest: _builtins.int = ...,
+        records: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        buffered_bytes: _builtins.int = ...,
+        replays: _builtins.int = ...,
+        losses: _builtins.int = ...,
+        state: _builtins.str = ...,
+        since_millis: _builtins.int = ...,
+        cause: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_bytes", b"buffered_bytes", "bytes", b"bytes", "cause", b"cause", "losses", b"losses", "millis_behind_latest", b"millis_behind_latest", "records", b"records", "replays", b"replays", "shard_id", b"shard_id", "since_millis", b"since_millis", "state", b"state", "stream_name", b"stream_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReaderShard: _TypeAlias = ReaderShard  # noqa: Y015
 
 @_typing.final
 class AnnounceRequest(_message.Message):

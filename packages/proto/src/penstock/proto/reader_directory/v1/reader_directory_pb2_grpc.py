@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ReaderDirectoryServiceStub:
-    """Errors are gRPC status codes: INVALID_ARGUMENT (an address that is not host:port, a field that is too long, or too many readers),
+    """Errors are gRPC status codes: INVALID_ARGUMENT (an address that is not host:port, a field that is too long, or too many readers or shards),
     UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE.
     """
 
@@ -54,7 +54,7 @@ class ReaderDirectoryServiceStub:
 
 
 class ReaderDirectoryServiceServicer:
-    """Errors are gRPC status codes: INVALID_ARGUMENT (an address that is not host:port, a field that is too long, or too many readers),
+    """Errors are gRPC status codes: INVALID_ARGUMENT (an address that is not host:port, a field that is too long, or too many readers or shards),
     UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE.
     """
 
@@ -106,7 +106,7 @@ def add_ReaderDirectoryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReaderDirectoryService:
-    """Errors are gRPC status codes: INVALID_ARGUMENT (an address that is not host:port, a field that is too long, or too many readers),
+    """Errors are gRPC status codes: INVALID_ARGUMENT (an address that is not host:port, a field that is too long, or too many readers or shards),
     UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE.
     """
 

@@ -31,7 +31,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ReaderDirectoryServiceStub:
-    """Errors are gRPC status codes: INVALID_ARGUMENT (an address that is not host:port, a field that is too long, or too many readers),
+    """Errors are gRPC status codes: INVALID_ARGUMENT (an address that is not host:port, a field that is too long, or too many readers or shards),
     UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE.
     """
 
@@ -48,7 +48,7 @@ class ReaderDirectoryServiceStub:
 
 @_typing.type_check_only
 class ReaderDirectoryServiceAsyncStub(ReaderDirectoryServiceStub):
-    """Errors are gRPC status codes: INVALID_ARGUMENT (an address that is not host:port, a field that is too long, or too many readers),
+    """Errors are gRPC status codes: INVALID_ARGUMENT (an address that is not host:port, a field that is too long, or too many readers or shards),
     UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE.
     """
 
@@ -61,7 +61,7 @@ class ReaderDirectoryServiceAsyncStub(ReaderDirectoryServiceStub):
     """Lists the readers that are known."""
 
 class ReaderDirectoryServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Errors are gRPC status codes: INVALID_ARGUMENT (an address that is not host:port, a field that is too long, or too many readers),
+    """Errors are gRPC status codes: INVALID_ARGUMENT (an address that is not host:port, a field that is too long, or too many readers or shards),
     UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE.
     """
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import heapq
 import logging
 import os
 import secrets
@@ -10,7 +11,14 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.efo_consumer import EfoConsumerError, ShardStats
-from penstock.registration import AnnouncedReader, ReaderDirectory, ReaderFiles, RemoteReaderDirectory
+from penstock.registration import (
+    MOST_ANNOUNCED_SHARDS,
+    AnnouncedReader,
+    AnnouncedShard,
+    ReaderDirectory,
+    ReaderFiles,
+    RemoteReaderDirectory,
+)
 from penstock.registration.errors import RegistrationError
 from penstock.rpc import LoopThread, LoopThreadClosedError, LoopThreadForkedError, PenstockRpcError
 from penstock.spark_plugin._connections import service_security
@@ -120,4 +128,27 @@ def described(reader: AnnouncedReader, stats: Sequence[ShardStats]) -> Announced
         # One that is not known could be any.
         millis_behind_latest=-1 if -1 in lags else max(lags, default=0 if stats else -1),
         condition=words[:1_000],
+        worst_shards=() if reader.is_asked else _worst(stats),
+    )
+
+
+def _worst(stats: Sequence[ShardStats]) -> tuple[AnnouncedShard, ...]:
+    def trouble(one: ShardStats) -> tuple[bool, int]:
+        return one.condition.is_troubled, one.millis_behind_latest
+
+    return tuple(
+        AnnouncedShard(
+            stream_name=one.stream_name,
+            shard_id=one.shard_id,
+            millis_behind_latest=one.millis_behind_latest,
+            records=one.records,
+            bytes=one.bytes,
+            buffered_bytes=one.buffered_bytes,
+            replays=one.replays,
+            losses=one.losses,
+            state=one.condition.state.value,
+            since_millis=one.condition.since_millis,
+            cause=one.condition.cause[:200],
+        )
+        for one in heapq.nlargest(MOST_ANNOUNCED_SHARDS, stats, key=trouble)
     )

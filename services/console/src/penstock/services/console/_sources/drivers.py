@@ -8,7 +8,14 @@ from typing import Final
 
 import grpc
 
-from penstock.efo_consumer import EfoConsumerError, RemoteShardReader, SessionInfo
+from penstock.efo_consumer import (
+    EfoConsumerError,
+    RemoteShardReader,
+    SessionInfo,
+    ShardCondition,
+    ShardState,
+    ShardStats,
+)
 from penstock.registration import AnnouncedReader, ReaderDirectory
 from penstock.rpc import ClientSecurity, PenstockRpcError
 from penstock.services.console._values import DriverReader, Kind
@@ -18,6 +25,7 @@ _READER_SECONDS: Final = 1.5
 _ALL_SECONDS: Final = 4.0
 """Below the collector's patience: those that do not answer take no others with them."""
 _MOST_ASKED: Final = 500
+_STATES: Final = {one.value: one for one in ShardState}
 _Key = tuple[str, str]
 
 
@@ -96,10 +104,42 @@ def _key(reader: AnnouncedReader) -> _Key:
     return reader.job_id, reader.reader_id
 
 
+def _told_by_driver(reader: AnnouncedReader) -> tuple[SessionInfo, ...]:
+    """The session of a reader that is not asked, with those of its shards that were announced."""
+    shards = tuple(
+        ShardStats(
+            stream_name=one.stream_name,
+            shard_id=one.shard_id,
+            millis_behind_latest=one.millis_behind_latest,
+            records=one.records,
+            bytes=one.bytes,
+            subscriptions=0,
+            buffered_records=0,
+            buffered_bytes=one.buffered_bytes,
+            replays=one.replays,
+            losses=one.losses,
+            condition=ShardCondition(_STATES.get(one.state, ShardState.READING), one.since_millis, one.cause),
+        )
+        for one in reader.worst_shards
+    )
+    if not shards:
+        return ()
+    session = SessionInfo(
+        session_id=reader.query or reader.job_id,
+        epoch=0,
+        idle_seconds=reader.silent_seconds,
+        time_to_live_seconds=None,
+        shard_count=reader.shards,
+        shards=shards,
+        owner=reader.owner,
+    )
+    return (session,)
+
+
 def _driver_reader(reader: AnnouncedReader, task: asyncio.Task[tuple[SessionInfo, ...] | str] | None) -> DriverReader:
     found: tuple[SessionInfo, ...] | str
     if not reader.is_asked:
-        found = ()
+        found = _told_by_driver(reader)
     elif task is None:
         found = f"only {_MOST_ASKED:,} readers are asked"
     else:

@@ -72,7 +72,8 @@ def running_readers(view: View) -> list[RunningReader]:
 
 
 def _of_driver(reader: DriverReader) -> RunningReader:
-    shards = [one for session in reader.sessions for one in session.shards]
+    # Of one on an executor they are a part.
+    shards = [] if reader.on_executor else [one for session in reader.sessions for one in session.shards]
     return RunningReader(
         query=reader.query or reader.job_id,
         place="executor" if reader.on_executor else "driver",

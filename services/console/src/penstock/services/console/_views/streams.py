@@ -139,6 +139,8 @@ class ShardPage:
     size: int
     by_state: Sequence[tuple[ShardState, int]]
     """Of all shards, those states that occur."""
+    unnamed: int
+    """Shards that readers on executors follow without naming them, at most."""
 
     @property
     def ids(self) -> frozenset[str]:
@@ -198,6 +200,7 @@ def shard_page(view: View, stream: str, *, order: str = "tree", page: int = 1, s
         pages=pages,
         size=size,
         by_state=[(state, count) for state, count in counts.items() if count],
+        unnamed=view.snapshot.unnamed_shards(stream),
     )
 
 
@@ -211,7 +214,7 @@ def _stream_row(view: View, name: str, readings: dict[str, list[Reading]]) -> St
         name=name,
         open_shards=open_shards,
         closed_shards=None if listed is None or open_shards is None else len(listed) - open_shards,
-        read_shards=len(readings),
+        read_shards=len(readings) + view.snapshot.unnamed_shards(name),
         consumers=sum(name_of(consumer.stream_name) == name for consumer in view.snapshot.consumers),
         lag=lag,
         losses=sum(reading.stats.losses for reading in every),
