@@ -94,6 +94,8 @@ class SparkCheckpoint:
     def _open(self, location: str, session: AwsSession | None) -> _Files:
         parts = urlsplit(location)
         if parts.scheme in _S3:
+            if not parts.netloc:
+                raise self._error("names no bucket: give s3://BUCKET/PREFIX")
             if session is None:
                 raise self._error("needs a session of AWS to be read")
             return _S3Objects(session, parts.netloc, parts.path.strip("/"), location)
