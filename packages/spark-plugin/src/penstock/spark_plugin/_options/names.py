@@ -10,7 +10,8 @@ from penstock.spark_plugin.errors import UnknownOptionError
 
 _BY_NAME = {name.lower(): spec for spec in OPTIONS for name in (spec.name, *spec.also)}
 _BY_PREFIX = {name + ".": spec for name, spec in _BY_NAME.items() if spec.prefix}
-_FOREIGN = {one.name.lower().removesuffix("*"): one for one in FOREIGN_OPTIONS}
+_FOREIGN = {one.name.lower().removesuffix("*"): one for one in FOREIGN_OPTIONS if one.effect is not Effect.REFUSED}
+"""Names that may have been meant: one that is an error anyway would be no help."""
 
 
 def find_option(key: str) -> tuple[OptionSpec, str] | None:
