@@ -370,6 +370,7 @@ def test_options_of_flinks_source_mean_the_same_here() -> None:
     assert (parsed.get_records_max_retries, parsed.get_shard_iterator_max_retries) == (7, 7)
     assert (parsed.get_records_backoff_base, parsed.get_records_backoff_max) == (200.0, 2000.0)
     assert (parsed.get_records_interval, parsed.shard_discovery_interval) == (400.0, 30.0)
+    assert parsed.initial_position is not None
     assert parsed.initial_position.type.name == "TRIM_HORIZON"
 
 
