@@ -243,12 +243,12 @@ def test_checkpoints_on_s3_are_read_and_reset(emulator: RunningEmulator, folder:
         assert {"flights/offsets/2", "flights/commits/2", "flights/penstock-reset/2.json"} <= names
         for command in (("offsets", "show"), ("lag", "--checkpoint-location")):
             failed = penstock(emulator, *command, "s3://nobodys/flights", **environ)
-            assert (failed.returncode, failed.stderr.count("\n")) == (1, 1), failed.stderr
+            assert (failed.returncode, "Traceback" in failed.stderr) == (1, False), failed.stderr
             assert "checkpoint 's3://nobodys/flights': cannot be reached: " in failed.stderr
             assert "NoSuchBucket" in failed.stderr
             nameless = penstock(emulator, *command, "s3:/flights", **environ)
             assert nameless.stderr.endswith("names no bucket: give s3://BUCKET/PREFIX\n"), nameless.stderr
             away = penstock(emulator, *command, location, AWS_ENDPOINT_URL_S3="http://127.0.0.1:1")
-            assert (away.returncode, away.stderr.count("\n")) == (3, 1), away.stderr
+            assert (away.returncode, "Traceback" in away.stderr) == (3, False), away.stderr
     finally:
         server.stop()
