@@ -30,6 +30,12 @@ def processor_seconds(arguments: Sequence[str], environ: dict[str, str] | None =
     return least
 
 
+def check_modules(code: str, unwanted: set[str]) -> None:
+    """Fail if the code loads one of these modules."""
+    check = f"{code}\nimport sys\nassert not {unwanted!r} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
 @pytest.fixture(scope="module")
 def libraries() -> float:
     """What gRPC, Arrow, aiohttp and botocore cost, which reading and writing need."""
@@ -55,22 +61,19 @@ def emulator() -> Iterator[RunningEmulator]:
 def test_an_import_costs_little_beyond_its_libraries(code: str, libraries: float) -> None:
     """Half of them at most, and nothing that is only installed: pandas, boto3, PySpark."""
     assert processor_seconds(["-c", code]) < 1.5 * libraries
-    unwanted = "{'pandas', 'boto3', 'aiobotocore', 'pyspark'}"
-    processor_seconds(["-c", f"{code}\nimport sys\nassert not {unwanted} & sys.modules.keys()"])
+    check_modules(code, {"pandas", "boto3", "aiobotocore", "pyspark"})
 
 
 def test_processes_of_spark_load_no_client_to_know_the_data_source() -> None:
     """Spark starts one to create it, one to plan each read, and one for each task; few of them call anybody."""
-    unwanted = "{'grpc', 'asyncio', 'aiohttp', 'boto3', 'pandas'}"
-    processor_seconds(["-c", f"import penstock.spark_plugin, sys\nassert not {unwanted} & sys.modules.keys()"])
+    check_modules("import penstock.spark_plugin", {"grpc", "asyncio", "aiohttp", "boto3", "pandas"})
 
 
 @pytest.mark.parametrize("service", ["consumer_registry", "shard_reader", "sink_gateway", "stage_scheduler"])
 def test_a_service_loads_neither_what_draws_nor_what_exports(service: str) -> None:
     """Its commands draw on a terminal; without variables that name an exporter nothing needs OpenTelemetry's SDK."""
-    unwanted = "{'rich', 'opentelemetry.sdk', 'boto3', 'pandas'}"
-    code = f"import penstock.services.{service}.__main__, sys\nassert not {unwanted} & sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    code = f"import penstock.services.{service}.__main__"
+    check_modules(code, {"rich", "opentelemetry.sdk", "boto3", "pandas"})
 
 
 def test_the_list_of_commands_costs_little_beyond_python() -> None:
