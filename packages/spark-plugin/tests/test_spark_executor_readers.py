@@ -103,6 +103,14 @@ def listening(pid: int) -> bool:
     return any(f"socket:[{fields[9]}]" in inodes for fields in lines if fields[3] == "0A")
 
 
+def put_large(source: Any, count: int) -> None:
+    """Put records of 5 kB, all into one shard."""
+    records = [{"Data": b"x" * 5000, "PartitionKey": "k"}] * count
+    answer = source.client.put_records(StreamName=source.name, Records=records)
+    assert not answer["FailedRecordCount"]
+    source.put_keys |= {(one["ShardId"], one["SequenceNumber"]): b"x" * 5000 for one in answer["Records"]}
+
+
 @pytest.mark.parametrize("publisher", ["polling", "efo"])
 def test_a_query_reads_by_the_readers_of_its_session(
     spark: SparkSession,
@@ -113,8 +121,11 @@ def test_a_query_reads_by_the_readers_of_its_session(
     tmp_path: Path,
     publisher: str,
 ) -> None:
-    """Every row once, by a reader that is a task; when both have stopped, nothing is left."""
-    source = make_stream(4)
+    """Every row once, by a reader that is a task; when both have stopped, nothing is left.
+
+    Tasks of its host take large batches from its memory, as they do from a reader on the driver.
+    """
+    source = make_stream(2)
     options = source.options(initialPosition="TRIM_HORIZON", recordPublisher=publisher)
     source.put(100)
     with start_readers(spark, count=1, options=aws) as readers:
@@ -125,12 +136,14 @@ def test_a_query_reads_by_the_readers_of_its_session(
         assert memory(reader).is_dir()
         with following(spark, collected, tmp_path / "checkpoint", options) as query:
             until(lambda: len(collected.keys) >= 100, "the first rows do not come", query=query)
-            source.put(100)
+            assert [*memory(reader).glob("*.block")] == []
+            put_large(source, 100)
             until(lambda: len(collected.keys) >= 200, "further rows do not come", query=query)
+            assert [*memory(reader).glob("*.block")] != []
             until(lambda: bool(kinesis_progress(query)), "there is no progress", query=query)
             assert {one.reader for one in kinesis_progress(query)} == {reader.address}
             until(lambda: [one.address for one in announced()] == [reader.address], "nobody announces the reader")
-            assert [(one.is_asked, one.shards, one.stream_names) for one in announced()] == [(False, 4, (source.name,))]
+            assert [(one.is_asked, one.shards, one.stream_names) for one in announced()] == [(False, 2, (source.name,))]
         until(lambda: not announced(), "a reader is announced for a query that has ended")
         assert collected.data == source.put_keys
         assert len(collected.keys) == 200
@@ -139,27 +152,6 @@ def test_a_query_reads_by_the_readers_of_its_session(
     assert not is_alive(reader.pid) or not listening(reader.pid)
     assert not memory(reader).exists()
     until(lambda: source.consumers() == [], "a stream consumer is left")
-
-
-def test_tasks_of_a_readers_host_take_large_batches_from_its_memory(
-    spark: SparkSession,
-    aws: dict[str, str],
-    make_stream: Callable[[int], Any],
-    collected: Any,
-    until: Callable[..., None],
-    tmp_path: Path,
-) -> None:
-    """As they do from a reader on the driver; the memory goes with the reader."""
-    source = make_stream(1)
-    records = [{"Data": b"x" * 5000, "PartitionKey": str(number)} for number in range(100)]
-    assert not source.client.put_records(StreamName=source.name, Records=records)["FailedRecordCount"]
-    options = source.options(initialPosition="TRIM_HORIZON")
-    with start_readers(spark, count=1, options=aws) as readers:
-        (reader,) = readers.readers
-        with following(spark, collected, tmp_path / "checkpoint", options) as query:
-            until(lambda: len(collected.keys) == 100, "rows do not come", query=query)
-        assert [*memory(reader).glob("*.block")] != []
-    assert not memory(reader).exists()
 
 
 def test_a_killed_reader_is_started_again_where_a_slot_is_left_beside_it(
@@ -173,7 +165,7 @@ def test_a_killed_reader_is_started_again_where_a_slot_is_left_beside_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It waits while it would take the last slot, and says so; the query waits for it, and has every row once."""
-    source = make_stream(4)
+    source = make_stream(2)
     options = source.options(initialPosition="TRIM_HORIZON")
     source.put(50)
     with start_readers(spark, count=1, options=aws) as readers:
