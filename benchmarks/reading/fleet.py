@@ -2,7 +2,7 @@
 
 The shards are idle but for a record to each of them at every step, which says when each flows again; each record has to
 come once. Emulator and services are processes of their own, the subscriptions real ones, over HTTP/2 with TLS.
-`PENSTOCK_BENCH_FLEET_SHARDS` sets another number of shards; 8,000 were too many for two busy cores, emulator included.
+`PENSTOCK_BENCH_FLEET_SHARDS` sets another number of shards; with 8,000 two cores miss the aim, emulator included.
 """
 
 from __future__ import annotations
