@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import botocore.loaders
 import botocore.session
 
 from penstock.emulator._clock import AdjustableClock, ManualClock, OtherClock
@@ -42,9 +44,17 @@ __all__ = [
 _T = TypeVar("_T")
 
 
+@cache
+def _loader(data_path: str | None) -> Any:
+    # One for all clients: each would read some MB of models and endpoints, which takes most of its making.
+    return botocore.loaders.create_loader(data_path)
+
+
 def kinesis_client(endpoint_url: str, *, region: str = "us-east-1", service: str = "kinesis", **options: Any) -> Any:
     """Make a boto3 client with dummy credentials for an endpoint; `options` go to ``create_client``."""
-    return botocore.session.Session().create_client(
+    session = botocore.session.Session()
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    return session.create_client(
         service,
         endpoint_url=endpoint_url,
         region_name=region,
