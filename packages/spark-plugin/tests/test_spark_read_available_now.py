@@ -30,6 +30,35 @@ from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.testing import FakeReadingSession
 
 TRIM = {"initialPosition": "TRIM_HORIZON"}
+READS = """
+import json, sys
+
+from reading_driver import Runs
+
+from penstock.spark_plugin import KinesisDataSource
+
+options = json.loads(sys.argv[1])
+assert sum(Runs().available_now(options)) == 20
+source = KinesisDataSource(options)
+reader = source.reader(source.schema())
+assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == 20
+print("pandas" in sys.modules)
+"""
+
+
+def test_a_read_up_to_now_does_not_wait_for_pandas(make_stream: Callable[[int], Any]) -> None:
+    """Neither a stream's nor a bounded one: Arrow imports it to make a value of a number, a third of a start."""
+    source = make_stream(1)
+    source.put(20)
+    done = subprocess.run(
+        [sys.executable, "-c", READS, json.dumps(source.options(**TRIM))],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == "False\n"
 
 
 def test_it_ends_under_a_steady_producer(make_stream: Callable[[int], Any]) -> None:

@@ -7,7 +7,6 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.aws import AwsSession
 from penstock.efo_consumer import (
@@ -24,6 +23,7 @@ from penstock.efo_consumer import (
 )
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.arrivals import position_after, rows_before
 from penstock.spark_plugin._reading.bounded.bounds import BoundedShard
 from penstock.spark_plugin._reading.bounded.push_down import PushDown
 from penstock.spark_plugin._reading.session.configs import publisher_config
@@ -133,7 +133,7 @@ class _ShardRead:
                         self.children = event.child_shards
                         return
                     if event.records.num_rows:
-                        begin = _after_last(event.records)
+                        begin = position_after(event.records, -1)
                     if self._beyond is not None and int(event.continuation or 0) + 1 >= self._beyond:
                         return
             if not is_complete:
@@ -151,12 +151,12 @@ class _ShardRead:
         """The records up to the bound."""
         before = self._shard.before_micros
         if before is not None and not self._is_asked:
-            near = _first_since(records, before - ARRIVAL_MICROS)
-            if near < _first_since(records, before):
+            near = rows_before(records, before - ARRIVAL_MICROS)
+            if near < rows_before(records, before):
                 self._is_asked = True
                 self._beyond = await self._first_record(-(-before // 1000))
         if before is not None and self._beyond is None:
-            return records.slice(0, _first_since(records, before))
+            return records.slice(0, rows_before(records, before))
         if self._beyond is None:
             return records
         # Decimal digits of different lengths: compared as numbers.
@@ -174,16 +174,3 @@ class _ShardRead:
                 if event.records.num_rows:
                     return int(event.records.column("sequenceNumber")[0].as_py())
         return None
-
-
-def _after_last(records: pa.RecordBatch) -> ShardPosition:
-    number = records.column("sequenceNumber")[-1].as_py()
-    arrived_millis = records.column("approximateArrivalTimestamp")[-1].value // 1000
-    return replace(ShardPosition.after(number), record=number, arrived_millis=arrived_millis)
-
-
-def _first_since(records: pa.RecordBatch, micros: int) -> int:
-    """The index of the first record that shows a time or a later one; their number if there is none."""
-    column = records.column("approximateArrivalTimestamp")
-    found = pc.index(pc.greater_equal(column, pa.scalar(micros, column.type)), True).as_py()
-    return int(found) if found >= 0 else records.num_rows

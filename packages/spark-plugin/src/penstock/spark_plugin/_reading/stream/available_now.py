@@ -2,13 +2,9 @@
 
 import asyncio
 import math
-from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.aws import AwsSession
 from penstock.efo_consumer import (
@@ -25,6 +21,7 @@ from penstock.efo_consumer import (
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.arrivals import position_after, rows_before
 from penstock.spark_plugin._reading.session.configs import publisher_config
 from penstock.spark_plugin._reading.start.initial_positions import latest_millis
 from penstock.spark_plugin._reading.start.service_time import now_millis, wait_until_shown
@@ -223,9 +220,9 @@ class _Tips:
         last: ShardPosition | None = None
         async with aclosing(self._read_once(self._stream, shard_id, begin)) as events:
             async for event in events:
-                count = _rows_before(event.records, self._before_millis * 1000)
+                count = rows_before(event.records, self._before_millis * 1000)
                 if count:
-                    last = _after_row(event.records, count - 1)
+                    last = position_after(event.records, count - 1)
                 if count < event.records.num_rows:
                     return last, False
                 if event.child_shards:
@@ -244,20 +241,6 @@ class _MoreToReadError(Exception):
 
 def _is_refused(error: RecordPublisherFatalError, position: ShardPosition) -> bool:
     return error.code == "InvalidArgumentException" and position.sequence_number is not None
-
-
-def _after_row(records: pa.RecordBatch, row: int) -> ShardPosition:
-    number = records.column("sequenceNumber")[row].as_py()
-    arrived = records.column("approximateArrivalTimestamp")[row].value // 1000
-    return replace(ShardPosition.after(number), record=number, arrived_millis=arrived)
-
-
-def _rows_before(records: pa.RecordBatch, micros: int) -> int:
-    column = records.column("approximateArrivalTimestamp")
-    # `pa.scalar`, and `pc.index` by it, would import pandas, and hold up the end of a run for 0.3 s.
-    bound = pa.Array.from_buffers(column.type, 1, [None, pa.py_buffer(array("q", [micros]))])[0]
-    late = pc.indices_nonzero(pc.greater_equal(column, bound))
-    return int(late[0].as_py()) if len(late) else records.num_rows
 
 
 class AvailableNow:
