@@ -38,7 +38,8 @@ from reading_driver import Runs
 from penstock.spark_plugin import KinesisDataSource
 
 options = json.loads(sys.argv[1])
-assert sum(Runs().available_now(options)) == 20
+efo = {"recordPublisher": "efo", "efoConsumerName": "tests", "registryStore": sys.argv[2]}
+assert sum(Runs().available_now(options | efo)) == 20
 source = KinesisDataSource(options)
 reader = source.reader(source.schema())
 assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == 20
@@ -46,12 +47,13 @@ print("pandas" in sys.modules)
 """
 
 
-def test_a_read_up_to_now_does_not_wait_for_pandas(make_stream: Callable[[int], Any]) -> None:
-    """Neither a stream's nor a bounded one: Arrow imports it to make a value of a number, a third of a start."""
+def test_a_read_up_to_now_does_not_wait_for_pandas(make_stream: Callable[[int], Any], tmp_path: Path) -> None:
+    """Neither a stream's nor a bounded one: Arrow imports it to make a value of a number, or a time of a value, which
+    takes a third of a start."""
     source = make_stream(1)
     source.put(20)
     done = subprocess.run(
-        [sys.executable, "-c", READS, json.dumps(source.options(**TRIM))],
+        [sys.executable, "-c", READS, json.dumps(source.options(**TRIM)), str(tmp_path / "registry.db")],
         cwd=Path(__file__).parent,
         capture_output=True,
         text=True,

@@ -118,8 +118,9 @@ def first_arrival(outcomes: Iterable[object]) -> float | None:
     """When the first record in these outcomes arrived, in seconds since the epoch; None without records."""
     for one in outcomes:
         if isinstance(one, SubscriptionEvent) and one.payload.records.num_rows:
-            arrived = one.payload.records.column("approximateArrivalTimestamp")[0].as_py()
-            return None if arrived is None else float(arrived.timestamp())
+            # Not as a `datetime`: Arrow would import pandas for it, where that is installed.
+            micros = one.payload.records.column("approximateArrivalTimestamp")[0].value
+            return None if micros is None else float(micros) / 1e6
     return None
 
 
