@@ -29,7 +29,7 @@ def spark_home() -> Path:
 
 
 @contextlib.contextmanager
-def connect_server(folder: Path) -> Iterator[str]:
+def connect_server(folder: Path, **environment: str) -> Iterator[str]:
     """The URL of a server in a process of its own, as users have it, that runs while this is entered."""
     home = spark_home()
     settings = {**_SERVER, "spark.sql.warehouse.dir": str(folder / "warehouse")}
@@ -39,7 +39,7 @@ def connect_server(folder: Path) -> Iterator[str]:
         *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
         "spark-internal",
     ]
-    environment = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, **environment}
     log = folder / "server.log"
     with log.open("w") as file:
         server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment, cwd=folder)

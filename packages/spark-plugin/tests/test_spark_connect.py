@@ -21,6 +21,7 @@ from penstock.spark_plugin import (
     Pipeline,
     kinesis_progress,
     plan,
+    register,
     run_staged,
 )
 from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint, source_fingerprint
@@ -358,6 +359,16 @@ def test_kinesis_is_read_and_written(
     assert 0 <= last.numbers.max_millis_behind_latest < 1000 * PATIENCE_SECONDS
     assert query.id in seen
     assert seen <= {query.id, archiving.id}
+
+
+def test_sql_reads_a_stream(connect: SparkSession, make_stream: Callable[[int], Any]) -> None:
+    """The client registers `read_kinesis`, the server's Python reads."""
+    source = make_stream(2)
+    source.put(20)
+    register(connect)
+    options = ", ".join(f"{name} => '{value}'" for name, value in source.options().items() if name != "streamName")
+    counted = connect.sql(f"SELECT count(*) AS n FROM read_kinesis('{source.name}', {options})")
+    assert [row["n"] for row in counted.collect()] == [20]
 
 
 def test_a_wrong_option_is_told_to_the_client(connect: SparkSession) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from connect_servers import connect_server, spark_home
 from pyspark.sql import SparkSession
+from spark_fixtures import Stream
 
-from penstock.emulator.testing import running_emulator
+from penstock.emulator.testing import RunningEmulator
 
 pytest.importorskip("pyspark.pipelines", reason="Spark has declarative pipelines from 4.1 on")
 
@@ -40,19 +41,24 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One for all tests: their pipelines, and their tables, have names of their own."""
+def server(kinesis: RunningEmulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for all tests: their pipelines, and their tables, have names of their own. It finds Kinesis by itself."""
     folder = tmp_path_factory.mktemp("server")
-    with connect_server(folder) as url:
+    aws = {
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_ENDPOINT_URL_KINESIS": kinesis.endpoint_url,
+    }
+    with connect_server(folder, **aws) as url:
         yield Server(url, folder)
 
 
-def run_pipeline(url: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Runs the pipeline of a folder on a server by `spark-pipelines run`."""
-    home = spark_home()
+def run_pipeline(folder: Path, *command: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Runs the pipeline of a folder."""
     return subprocess.run(
-        [str(home / "bin" / "spark-pipelines"), "run", "--remote", url],
-        env={**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
+        command,
+        env={**os.environ, **environment},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -63,12 +69,13 @@ def run_pipeline(url: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture
 def run(tmp_path: Path, server: Server) -> Callable[[str], "subprocess.CompletedProcess[str]"]:
-    """Runs a file of definitions."""
+    """Runs a file of definitions, as `spark-pipelines` does after it has started four JVMs to find out how."""
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(folder=tmp_path))
 
     def run(code: str) -> "subprocess.CompletedProcess[str]":
         (tmp_path / "jobs.py").write_text(code)
-        return run_pipeline(server.url, tmp_path)
+        command = (sys.executable, "-m", "pyspark.pipelines.cli", "run")
+        return run_pipeline(tmp_path, *command, SPARK_REMOTE=server.url, SPARK_CONNECT_MODE_ENABLED="1")
 
     return run
 
@@ -188,10 +195,11 @@ def live():
     assert not (tmp_path / "other").exists()
 
 
-def test_the_definitions_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they stand there: a streaming table, a temporary view, a sink, and a materialised view in SQL."""
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
+def test_the_definitions_of_the_page_run(
+    spark: SparkSession, kinesis: RunningEmulator, server: Server, tmp_path: Path
+) -> None:
+    """As they stand there, by Spark's own command: a streaming table, a temporary view, a sink, and a materialised view
+    in SQL."""
     page = (Path(__file__).parents[3] / "docs" / "pages" / "how-to" / "sql.md").read_text()
     [code] = re.findall(
         r"<!-- not run: by spark-pipelines[^>]*-->\n```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE
@@ -201,31 +209,19 @@ def test_the_definitions_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "views.sql").write_text(sql)
     spec = SPEC.format(folder=tmp_path) + "  - glob:\n      include: views.sql\n"
     (tmp_path / "spark-pipeline.yml").write_text(spec)
-    with running_emulator() as emulator:
-        client = emulator.client()
-        for stream in ("flights", "late-flights"):
-            client.create_stream(StreamName=stream, ShardCount=1)
-        for flight, origin, minutes in (("LH 400", "FRA", 12), ("BA 117", "LHR", 45), ("LH 716", "FRA", 3)):
-            row = json.dumps({"flight": flight, "origin": origin, "minutes": minutes})
-            client.put_record(StreamName="flights", Data=row.encode(), PartitionKey=flight)
-        for name, value in {
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_ENDPOINT_URL_KINESIS": emulator.endpoint_url,
-        }.items():
-            monkeypatch.setenv(name, value)
-        with connect_server(tmp_path) as url:
-            done = run_pipeline(url, tmp_path)
-            assert done.returncode == 0, done.stdout + done.stderr
-            # Not by `SparkSession.builder.remote`, which lets this process make sessions of Connect for good.
-            remote: Any = ConnectSession.builder.remote(url).getOrCreate()
-            try:
-                assert sorted(map(tuple, remote.table("by_origin").collect())) == [("FRA", 2), ("LHR", 1)]
-            finally:
-                remote.stop()
-        shard = client.get_shard_iterator(
-            StreamName="late-flights", ShardId="shardId-000000000000", ShardIteratorType="TRIM_HORIZON"
-        )
-        written = client.get_records(ShardIterator=shard["ShardIterator"])["Records"]
-        assert sorted(json.loads(one["Data"])["flight"] for one in written) == ["BA 117", "LH 400"]
+    client = kinesis.client()
+    for stream in ("flights", "late-flights"):
+        client.create_stream(StreamName=stream, ShardCount=1)
+        client.get_waiter("stream_exists").wait(StreamName=stream, WaiterConfig={"Delay": 1})
+    for flight, origin, minutes in (("LH 400", "FRA", 12), ("BA 117", "LHR", 45), ("LH 716", "FRA", 3)):
+        row = json.dumps({"flight": flight, "origin": origin, "minutes": minutes})
+        client.put_record(StreamName="flights", Data=row.encode(), PartitionKey=flight)
+    home = spark_home()
+    command = (str(home / "bin" / "spark-pipelines"), "run", "--remote", server.url)
+    done = run_pipeline(tmp_path, *command, SPARK_HOME=str(home), PYSPARK_PYTHON=sys.executable)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(map(tuple, server.rows(spark, "by_origin"))) == [("FRA", 2), ("LHR", 1)]
+    written = Stream(kinesis, "late-flights").held()
+    assert sorted(json.loads(data)["flight"] for data in written) == ["BA 117", "LH 400"]
+    for stream in ("flights", "late-flights"):
+        client.delete_stream(StreamName=stream)

@@ -1,11 +1,9 @@
 """`read_kinesis(…)` in SQL."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from connect_servers import connect_server
 from pyspark.sql import SparkSession
 
 from penstock.spark_plugin import register
@@ -50,22 +48,3 @@ def test_what_is_wrong_is_said_as_the_query_is_planned(spark: SparkSession, make
     ):
         with pytest.raises(Exception, match=words):
             spark.sql(_sql(options, **wrong))
-
-
-def test_it_is_there_on_spark_connect(
-    tmp_path: Path, make_stream: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The client registers it, the server's Python reads."""
-    # As `SparkSession.builder.remote` does, which lets this process make functions and columns of Connect for good.
-    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
-    source = make_stream(2)
-    source.put(20)
-    with connect_server(tmp_path) as url:
-        remote: Any = ConnectSession.builder.remote(url).getOrCreate()
-        try:
-            register(remote)
-            assert remote.sql(_sql(source.options(), "count(*) AS n")).first()["n"] == 20
-        finally:
-            remote.stop()
