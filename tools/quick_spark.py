@@ -1,12 +1,13 @@
 """A home of Spark for tests, whose processes are quick to start: PySpark's own one, with what it loads prepared.
 
 `hatch run test` makes it once for an environment, which takes half a minute; the root's `conftest.py` names it to all
-processes that tests start. Two things are of its own:
+processes that tests start. Three things are of its own:
 
 - An archive of the classes that Spark's JVMs load: they start in half the processor time. Java leaves an archive aside
   that is not of its own build and class path.
 - `pyspark.zip`, from which Spark has its Python workers import PySpark, holds compiled modules too. Python keeps
   nothing that it compiles of a zip file: each worker would compile all of PySpark again, most of a second's work.
+- The daemon of Python workers in it, which imports what they need before it forks them: each would do it again.
 """
 
 from __future__ import annotations
@@ -18,17 +19,33 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from importlib.metadata import version
 from pathlib import Path
 
 FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The JVMs of tests live for minutes at most: they gain nothing from the second compiler, nor from several threads that
 collect garbage, which take a quarter of the processor time."""
-HOME = Path(sys.prefix) / "share" / f"spark-{version('pyspark')}"
+HOME = Path(sys.prefix) / "share" / f"spark-{version('pyspark')}-{zlib.crc32(Path(__file__).read_bytes()):08x}"
+"""Made anew for another PySpark, and when this file is another one."""
 ARCHIVE = HOME / "classes.jsa"
 _OPTIONS = "JAVA_TOOL_OPTIONS"
 _UNCHECKED = 0b01
 """In the header of a compiled module: it is taken as it is, whatever its source says."""
+_DAEMON = "pyspark/daemon.py"
+_START = b'if __name__ == "__main__":\n'
+_IMPORTING_START = b"""\
+if __name__ == "__main__":
+    if sys.argv[1] == "pyspark.worker":
+        import importlib, importlib.util
+
+        for name in ("pyspark.worker", "pandas", "pyspark_kinesis"):
+            if importlib.util.find_spec(name):
+                importlib.import_module(name)
+        gc.collect()
+        gc.freeze()
+"""
+"""For workers of tasks, of which there are some at a time; of those that plan or commit there is one."""
 
 # What most tests have Spark do. A server of Spark Connect starts beside the session.
 _WORK = """\
@@ -151,6 +168,8 @@ def _compiled(library: Path, copy: Path) -> None:
             if "/tests/" in info.filename:
                 continue
             source = modules.read(info)
+            if info.filename == _DAEMON:
+                source = source.replace(_START, _IMPORTING_START)
             made.writestr(info, source)
             if info.filename.endswith(".py"):
                 code = compile(source, f"{copy}/{info.filename}", "exec", dont_inherit=True)
