@@ -94,7 +94,7 @@ SOURCE, TARGET = {json.dumps(live)}, {json.dumps(target.options())}
 dp.create_sink("delays", format="kinesis", options=TARGET)
 
 @dp.table
-def flights():
+def landed():
     return spark.readStream.format("kinesis").options(**SOURCE).load().select("data", "partitionKey")
 
 @dp.materialized_view
@@ -103,15 +103,15 @@ def counted():
 
 @dp.append_flow(target="delays")
 def written():
-    return spark.readStream.table("flights")
+    return spark.readStream.table("landed")
 """
     for records in (20, 30):
         source.put(records)
         done = run(code)
         assert done.returncode == 0, done.stdout + done.stderr
         held = len(source.put_keys)
-        flights = server.rows(spark, "flights")
-        assert sorted(bytes(row["data"]) for row in flights) == sorted(source.put_keys.values())
+        landed = server.rows(spark, "landed")
+        assert sorted(bytes(row["data"]) for row in landed) == sorted(source.put_keys.values())
         assert [row["flights"] for row in server.rows(spark, "counted")] == [held]
     assert set(target.held()) == set(source.put_keys.values())
 
