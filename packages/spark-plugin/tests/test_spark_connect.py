@@ -294,7 +294,11 @@ def test_jobs_are_ended_by_the_name_of_their_stage(
     def work() -> None:
         with jobs.group("slow stage", "", None):
             try:
-                connect.range(10**11).write.parquet(str(tmp_path / "slow"))
+                # It sleeps, so that nobody else waits for the processors meanwhile.
+                slow = connect.range(0, 10**6, 1, 1).selectExpr(
+                    "java_method('java.lang.Thread', 'sleep', 50L) AS slept"
+                )
+                slow.write.parquet(str(tmp_path / "slow"))
             except PySparkException as error:
                 errors.append(error)
 
