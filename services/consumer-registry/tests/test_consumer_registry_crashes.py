@@ -134,10 +134,12 @@ def test_replicas_share_leases_and_survive_each_other(
 ) -> None:
     """What one gave, the other keeps, refuses to others and gives back, also when the first is killed."""
     with serve(*SHORT, **store) as one, serve(*SHORT, **store) as other:
-        with open_registry(endpoint=one.address) as registry:
-            lease = registry.acquire(request_lease("first"))
-        kill(one)
-        with open_registry(endpoint=other.address) as registry:
+        with open_registry(endpoint=one.address) as first, open_registry(endpoint=other.address) as registry:
+            first.acquire(request_lease("first"))
+            assert lease_of(registry)
+            # A sign of life, without which the other one would watch a lease that it found before it refuses anybody.
+            lease = first.acquire(request_lease("first"))
+            kill(one)
             with pytest.raises(ConsumerHeldError, match="'first'"):
                 registry.acquire(request_lease("second"))
             assert registry.release(lease) is True
