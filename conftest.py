@@ -169,3 +169,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             for name, taken in sorted(long.items(), key=lambda one: -one[1][0])
         ]
         DURATIONS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show how each test failed that was tried again: whether it passed then or not, something is wrong with it."""
+    reports = terminalreporter.getreports("rerun")
+    if reports:
+        terminalreporter.section("tried again")
+    for report in reports:
+        terminalreporter.write_sep("_", report.nodeid)
+        terminalreporter.write_line(report.longreprtext)
+        # What it printed, too: Java says there why a session did not start.
+        for name, content in report.sections:
+            terminalreporter.write_sep("-", name)
+            terminalreporter.write_line(content)
