@@ -1,5 +1,6 @@
 """What holds for all tests: which process runs which file and when, and JVMs that are quick to start."""
 
+import faulthandler
 import gc
 import json
 import os
@@ -26,6 +27,10 @@ RECORDED_SECONDS = 5.0
 BUSY = 0.4
 # So many processes run the busy files. They are as many as the processors that the suite is written for.
 BUSY_WORKERS = 2
+# A test's timeout is an exception in it, raised once: nothing ends a teardown that waits for ever after it, or a call
+# that lets no signal through. So many seconds later all threads are shown, and the process ends.
+STUCK_SECONDS = 60.0
+STDERR = pytest.StashKey[int]()
 # What a machine of CI may not have, and nobody can install: the only reasons for which tests are skipped there.
 MISSING = ("this machine has no IPv6", "needs a name space of its own")
 
@@ -45,9 +50,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-durations", action="store_true", help=f"write the seconds of long files to {DURATIONS}")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let all JVMs that tests start, and the Pythons that these start, be quick to start."""
     quick_spark.use()
+    # While a test runs, what is written to the file of this number is captured.
+    config.stash[STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Bound the phase."""
+    _bound(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Bound the phase."""
+    _bound(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Bound the phase, and what follows it."""
+    _bound(item)
+
+
+def _bound(item: pytest.Item) -> None:
+    """Give the phase that begins its time. Anew for each, as pytest takes the bound away after a failure."""
+    marker = item.get_closest_marker("timeout")
+    timeout = float(marker.args[0] if marker else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(timeout + STUCK_SECONDS, exit=True, file=item.config.stash[STDERR])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -87,6 +119,25 @@ class BusyAndWaiting(LoadFileScheduling):
     def _is_for(self, scope: str, node: WorkerController) -> bool:
         is_busy_node = int(node.gateway.id.removeprefix("gw")) % len(node.config.option.tx) < BUSY_WORKERS
         return (Path(scope).name in self.busy) == is_busy_node
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Give what a process leaves to the others, without the test that it ended in: each of them would end, too."""
+        left: dict[str, dict[str, bool]] = self.assigned_work.pop(node)
+        waiting = [(tests, test) for tests in left.values() for test, is_done in tests.items() if not is_done]
+        if not waiting:
+            return None
+        tests, ended_in = waiting[0]
+        tests[ended_in] = True
+        self.workqueue.update({scope: tests for scope, tests in left.items() if not all(tests.values())})
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return ended_in
+
+    def mark_test_pending(self, item: str) -> None:
+        """Let another process try a test that one ended in, if failures are tried again."""
+        self.workqueue.setdefault(self._split_scope(item), {})[item] = False
+        for node in self.nodes:
+            self._reschedule(node)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         scope = next((scope for scope in self.workqueue if self._is_for(scope, node)), None)
@@ -128,7 +179,12 @@ def _refuse_skipping(report: pytest.CollectReport | pytest.TestReport) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add up what each file takes."""
+    """Add up what each file takes, and show at once how a test failed in CI, where a run may be cut off."""
+    outcome: str = report.outcome
+    if outcome in ("rerun", "failed") and os.environ.get("CI") and "PYTEST_XDIST_WORKER" not in os.environ:
+        # What it printed, too: Java says there why a session did not start.
+        parts = [report.longreprtext, *(f"-- {name} --\n{content}" for name, content in report.sections)]
+        print(f"\n== {outcome.upper()}: {report.nodeid} ==", *parts, sep="\n", file=sys.stderr, flush=True)
     taken = _taken[Path(report.nodeid.partition("::")[0]).name]
     taken[0] += report.duration
     if report.when == "teardown":
@@ -169,17 +225,3 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             for name, taken in sorted(long.items(), key=lambda one: -one[1][0])
         ]
         DURATIONS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show how each test failed that was tried again: whether it passed then or not, something is wrong with it."""
-    reports = terminalreporter.getreports("rerun")
-    if reports:
-        terminalreporter.section("tried again")
-    for report in reports:
-        terminalreporter.write_sep("_", report.nodeid)
-        terminalreporter.write_line(report.longreprtext)
-        # What it printed, too: Java says there why a session did not start.
-        for name, content in report.sections:
-            terminalreporter.write_sep("-", name)
-            terminalreporter.write_line(content)
