@@ -300,3 +300,16 @@ def test_an_option_is_told_by_its_flag() -> None:
     assert told("token") == "--token-file (PENSTOCK_X_TOKEN): is missing"
     assert told("somethingElse") == "is missing"
     assert told_by_flag(ValueError("so"), arguments, "PENSTOCK_X") == "so"
+
+
+def test_what_loops_of_others_left_is_not_written_by_a_command() -> None:
+    """gRPC has one queue for all event loops of a process, and the one that looks tells of those that are closed."""
+
+    def main(_: Sequence[str]) -> int:
+        for error in (RuntimeError("Event loop is closed"), RuntimeError("broken")):
+            logging.getLogger("asyncio").error("Exception in callback", exc_info=error)
+        return 0
+
+    written = run_main(main, []).stderr
+    assert "Event loop is closed" not in written
+    assert written.startswith("Exception in callback\nRuntimeError: broken")

@@ -215,26 +215,61 @@ async def test_no_more_connections_than_allowed() -> None:
                     await asyncio.sleep(0.05)
 
 
-async def test_a_name_with_several_addresses_is_served_at_those_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At one port; an address that this machine does not have keeps it from nothing, unless it is the only one."""
+@pytest.fixture
+async def names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host `both` with three addresses, one of which is of no machine, and `none`, which has that one only."""
     real = asyncio.get_running_loop().getaddrinfo
-    other = "192.0.2.1"  # of no machine
+    other = "192.0.2.1"
 
     async def several(host: str, port: int, **options: Any) -> list[object]:
         names = {"both": (other, "127.0.0.2", "127.0.0.1"), "none": (other,)}.get(host)
         return [one for name in names or (host,) for one in await real(name, port, **options)]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", several)
-    options: dict[str, Any] = {
-        "server": {"security": ServerSecurity(token="a-token-of-these-tests", allow_plain_text=True), "host": "both"}
-    }
-    async with console(**options) as running:
+
+
+def at(host: str) -> dict[str, Any]:
+    """The settings of a server there."""
+    return {"security": ServerSecurity(token="a-token-of-these-tests", allow_plain_text=True), "host": host}
+
+
+@pytest.mark.usefixtures("names")
+async def test_a_name_with_several_addresses_is_served_at_those_that_are_there() -> None:
+    """At one port; an address that this machine does not have keeps it from nothing, unless it is the only one."""
+    async with console(server=at("both")) as running:
         port = running.address.rpartition(":")[2]
         assert await answers(f"127.0.0.1:{port}")
         assert await answers(f"127.0.0.2:{port}")
     with pytest.raises(ServerStartError, match="could not listen on none:0"):
-        async with console(server={**options["server"], "host": "none"}):
+        async with console(server=at("none")):
             pass
+
+
+@pytest.mark.usefixtures("names")
+async def test_a_port_that_is_free_at_one_address_only_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one is, as any would do; and after ten that were somebody's it says so."""
+    taken: list[socket.socket] = []
+    real = socket.create_server
+    at_once = 2
+
+    def create(address: tuple[str, int], **options: Any) -> socket.socket:
+        if address[1] and len(taken) < at_once:
+            taken.append(real(address))
+        return real(address, **options)
+
+    monkeypatch.setattr(socket, "create_server", create)
+    try:
+        async with console(server=at("both")) as running:
+            assert await answers(running.address.replace("both", "127.0.0.1"))
+        assert len(taken) == at_once
+        at_once = 1_000
+        with pytest.raises(ServerStartError, match="could not listen on both:0: Address already in use"):
+            async with console(server=at("both")):
+                pass
+        assert len(taken) == 12
+    finally:
+        for one in taken:
+            one.close()
 
 
 _FORM = b"Content-Type: application/x-www-form-urlencoded; charset=x\r\nContent-Length: 1\r\n\r\na"

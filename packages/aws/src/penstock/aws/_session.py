@@ -281,7 +281,10 @@ class AwsSession:
             return self._clock_of(service_name or self._options.stream_service)
 
     def _clock_of(self, service_name: str) -> ServiceClock:
-        return self._service_clocks.setdefault(service_name, ServiceClock())
+        # Asked for at every look at every shard: no other one is made on the way.
+        if (clock := self._service_clocks.get(service_name)) is None:
+            clock = self._service_clocks[service_name] = ServiceClock()
+        return clock
 
     def endpoint_url(self, service_name: str | None = None) -> str:
         """Where a service is, by default the streams', without a trailing slash.

@@ -23,7 +23,8 @@ def run_main(
 
     While it runs it has the environment, the standard streams and the root logger to itself, so commands run one at a
     time, on the main thread if they take signals. What it raises is raised: a process would print a traceback. Signals,
-    sockets that outlive it, memory and imports are for a process.
+    sockets that outlive it, memory and imports are for a process. That others in this process closed event loops while
+    gRPC still had something for them is not written: no process of a command would say that.
 
     Args:
         main: takes the arguments and returns the exit code, or raises SystemExit as argparse does.
@@ -35,6 +36,8 @@ def run_main(
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers.clear()
+    asyncio_log = logging.getLogger("asyncio")
+    asyncio_log.addFilter(_is_of_an_open_loop)
     try:
         with (
             redirect_stdout(out),
@@ -44,10 +47,15 @@ def run_main(
         ):
             code = _code_of(main, arguments)
     finally:
+        asyncio_log.removeFilter(_is_of_an_open_loop)
         root.handlers[:] = handlers
         root.setLevel(level)
     written = [stream.buffer.getvalue().decode() for stream in (out, err) if isinstance(stream.buffer, io.BytesIO)]
     return subprocess.CompletedProcess(list(arguments), code, *written)
+
+
+def _is_of_an_open_loop(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or str(record.exc_info[1]) != "Event loop is closed"
 
 
 def _code_of(main: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:

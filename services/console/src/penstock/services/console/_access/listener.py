@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +16,8 @@ from penstock.services.console._access.tls import TlsFiles
 
 _LOOK_SECONDS = 1.0
 _BACKLOG = 1_024
+# So many are tried where any may be taken.
+_PORTS = 10
 _SEND_BYTES = 128 * 1_024
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _log = logging.getLogger(__name__)
@@ -59,8 +61,6 @@ class Listener:
         try:
             await self._bind()
         except OSError as error:
-            for one in self._sockets:
-                one.close()
             raise ServerStartError(f"{self._host}:{self._wanted}", error.strerror or str(error)) from error
         for number, one in enumerate(self._sockets):
             self._start(self._accept(one), f"accept {number}")
@@ -82,12 +82,27 @@ class Listener:
         found = await loop.getaddrinfo(
             self._host, self._wanted, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE, proto=socket.IPPROTO_TCP
         )
+        addresses = dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found)
+        for tries_left in reversed(range(_PORTS)):
+            try:
+                self._bind_all(addresses)
+            except OSError as error:
+                for one in self._sockets:
+                    one.close()
+                self._sockets.clear()
+                # Of any port: what one address has free may be somebody's at another.
+                if self._wanted or error.errno != errno.EADDRINUSE or not tries_left:
+                    raise
+            else:
+                return
+
+    def _bind_all(self, addresses: Iterable[tuple[int, str]]) -> None:
+        """Listen on those that are there, all at the port that the first was given."""
         port = self._wanted
         missing: OSError | None = None
-        for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+        for family, address in addresses:
             try:
-                # A name may have several addresses: all get the port that the first was given.
-                one = socket.create_server((address[0], port), family=family, backlog=_BACKLOG)
+                one = socket.create_server((address, port), family=family, backlog=_BACKLOG)
             except OSError as error:
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
