@@ -126,6 +126,7 @@ _TOTAL_SECONDS = 120.0
 _STALLED_SECONDS = 180.0
 _SPLIT_AT = 0.4
 _KILL_AT = 0.5
+_WARM_UP_BATCHES = 6
 
 _tracer = trace.get_tracer("penstock.demo")
 
@@ -187,7 +188,7 @@ def _stream(world: World, settings: DemoSettings, driver: DriverKeeper, progress
         counts = read_counts(world.folders.counts)
         read = sum(count.rows for count in counts)
         progress.update(total, accepted, read)
-        if not happened.warm and counts and world.folders.is_committed(counts[-1].batch_id):
+        if not happened.warm and len(counts) >= _WARM_UP_BATCHES and world.folders.is_committed(counts[-1].batch_id):
             happened.warm = True
             producer.go_on()
         if happened.split_shard is None and accepted >= total * _SPLIT_AT:

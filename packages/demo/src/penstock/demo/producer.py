@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import math
 import os
 import time
 
@@ -14,8 +15,8 @@ from penstock.demo._data import flight_records, read_flights
 
 _tracer = trace.get_tracer("penstock.demo")
 _TELL_EVERY_SECONDS = 0.25
-WARM_UP_ROWS = 100
-"""Sent first, alone: the first micro-batch of a query starts Python workers and compiles code."""
+WARM_UP_ROWS_PER_SECOND = 20.0
+"""Until the parent says that Spark is warm: its first micro-batches start Python workers and compile code."""
 
 
 class Pace:
@@ -35,7 +36,7 @@ class Pace:
 async def produce(aws: AwsOptions, stream_name: str, rows: int | None, rate: float | None, parent: Parent) -> None:
     """Write flights in order of departure and report how many were accepted, until all are or the parent wants an end.
 
-    The first few go alone: they warm Spark up. The others follow when the parent says so.
+    The first few go slowly: they warm Spark up. The others follow when the parent says so.
     """
     flights = read_flights(rows)
     tell(total=len(flights))
@@ -44,12 +45,12 @@ async def produce(aws: AwsOptions, stream_name: str, rows: int | None, rate: flo
     with _tracer.start_as_current_span("demo.produce", attributes={"rows": len(flights)}):
         async with sink.create_writer() as writer:
             telling = asyncio.create_task(_keep_telling(writer.metrics), name="tell the metrics")
-            pace = Pace(rate, time.monotonic())
+            warm, pace = False, Pace(min(rate or math.inf, WARM_UP_ROWS_PER_SECOND), time.monotonic())
             for record in flight_records(flights):
-                if written == WARM_UP_ROWS:
+                if not warm:
                     await writer.flush(end_of_input=True)
-                    await asyncio.to_thread(parent.go.wait)
-                    pace = Pace(rate, time.monotonic() - written / rate if rate else 0.0)
+                    if warm := parent.go.is_set():
+                        pace = Pace(rate, time.monotonic() - written / rate if rate else 0.0)
                 if parent.stop.is_set():
                     break
                 delay = pace.delay_seconds(written, time.monotonic())
