@@ -3,7 +3,8 @@
 Two queries of one Spark driver, one whose reader is its own and one that reads through a service, read what is put all
 the time. Every so often the number of shards changes and something is killed: the reader service, the registry, the
 driver, in turn. What each process holds is sampled meanwhile. At the end each record was read once, and a line is
-fitted through what was held in the longest life of each process, its first quarter left out.
+fitted through what was held in the longest life of each process, its first quarter left out. Where it rises, but two
+levels explain what was held far better, as where a caller came, it is a step, and not what grows.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from penstock.efo_consumer._buffer.owned_folder import MEMORY, READER_PREFIX
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin.testing import endpoint_options
@@ -123,6 +125,8 @@ class World:
     rate: int
     keys: list[tuple[str, str]] = field(default_factory=list)
     events: list[tuple[float, str]] = field(default_factory=list)
+    others: frozenset[Path] = frozenset()
+    """Folders in shared memory that are not of this soak."""
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def put(self) -> None:
@@ -206,14 +210,21 @@ class Line:
     """An hour."""
     error: float
     """The slope's standard error."""
+    is_step: bool
+    """Whether a level that changes once leaves less than half of the squares that the line leaves."""
+
+    @property
+    def rises(self) -> bool:
+        """Whether the line does, by more than the error and by more than is worth a word."""
+        return self.slope > 2 * self.error and self.slope > GROWTH * max(self.mean, 1.0)
 
     @property
     def grows(self) -> bool:
-        """Whether it does, by more than the error and by more than is worth a word."""
-        return self.slope > 2 * self.error and self.slope > GROWTH * max(self.mean, 1.0)
+        """Whether it does time and again."""
+        return self.rises and not self.is_step
 
     def __str__(self) -> str:
-        verdict = "GROWS" if self.grows else "flat"
+        verdict = "GROWS" if self.grows else "a step" if self.rises else "flat"
         slope = f"{self.slope:+.2f} ± {self.error:.2f} an hour"
         return f"{self.name:36} {self.mean:10.1f} {slope:>28} over {self.hours:.2f} h: {verdict}"
 
@@ -223,7 +234,7 @@ class Samples:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.values: dict[str, list[tuple[float, int, float]]] = defaultdict(list)
+        self.values: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
 
     def take(self, seconds: float) -> None:
         """Take a sample of all."""
@@ -236,17 +247,17 @@ class Samples:
                     sums["file descriptors"] += process.num_fds()
                     sums["threads"] += process.num_threads()
             # A life ends where the process that was there first is another: workers come and go.
-            life = min((process.pid for process in processes), default=0)
+            life = min((process.create_time() for process in processes if process.is_running()), default=0.0)
             for what, value in sums.items():
                 self.values[f"{group}: {what}"].append((seconds, life, float(value)))
         folder = self._world.folder
         places = {
-            "checkpoints: MiB": folder / "checkpoint",
-            "spill: MiB": folder / "spill",
-            "/dev/shm: MiB": Path("/dev/shm"),
+            "checkpoints: MiB": [folder / "checkpoint"],
+            "spill: MiB": [folder / "spill"],
+            "/dev/shm: MiB": _readers_folders() - self._world.others,
         }
-        for name, place in places.items():
-            self.values[name].append((seconds, 0, _bytes_below(place) / 2**20))
+        for name, folders in places.items():
+            self.values[name].append((seconds, 0.0, sum(map(_bytes_below, folders)) / 2**20))
 
     def lines(self) -> Iterator[Line]:
         """A line through each, where there are enough values."""
@@ -255,18 +266,30 @@ class Samples:
             longest = max(lives, key=len)
             kept = longest[len(longest) // 4 :]
             if len(kept) >= FEWEST_SAMPLES:
-                yield _fit(name, [(seconds / 3600, value) for seconds, _, value in kept])
+                yield fit(name, [(seconds / 3600, value) for seconds, _, value in kept])
 
 
-def _fit(name: str, points: list[tuple[float, float]]) -> Line:
+def fit(name: str, points: list[tuple[float, float]]) -> Line:
+    """The line through values at hours, by the means of parts of the time."""
     size = len(points) / BLOCKS
     blocks = [points[round(n * size) : round((n + 1) * size)] for n in range(BLOCKS)]
     xs = [statistics.fmean(x for x, _ in block) for block in blocks]
     ys = [statistics.fmean(y for _, y in block) for block in blocks]
     slope, level = statistics.linear_regression(xs, ys)
-    rest = sum((y - level - slope * x) ** 2 for x, y in zip(xs, ys, strict=True)) / (BLOCKS - 2)
-    spread = sum((x - statistics.fmean(xs)) ** 2 for x in xs)
-    return Line(name, points[-1][0] - points[0][0], statistics.fmean(ys), slope, (rest / spread) ** 0.5)
+    rest = sum((y - level - slope * x) ** 2 for x, y in zip(xs, ys, strict=True))
+    rest_of_step = min(_squares(ys[:n]) + _squares(ys[n:]) for n in range(1, BLOCKS))
+    error = (rest / (BLOCKS - 2) / _squares(xs)) ** 0.5
+    hours = points[-1][0] - points[0][0]
+    return Line(name, hours, statistics.fmean(ys), slope, error, is_step=rest_of_step < rest / 2)
+
+
+def _squares(values: list[float]) -> float:
+    mean = statistics.fmean(values)
+    return sum((value - mean) ** 2 for value in values)
+
+
+def _readers_folders() -> frozenset[Path]:
+    return frozenset(MEMORY.glob(f"{READER_PREFIX}*"))
 
 
 def _bytes_below(folder: Path) -> int:
@@ -305,7 +328,7 @@ def _report(file: Path, samples: Samples, lines: list[Line], world: World) -> No
 
 @contextmanager
 def _world(folder: Path, arguments: argparse.Namespace, seed: int) -> Iterator[World]:
-    log = Log(arguments.log)
+    log, others = Log(arguments.log), _readers_folders()
     with ExitStack() as stack:
         behaviour = Behaviour.profile(arguments.profile, seed=seed)
         emulator = stack.enter_context(running_emulator(behaviour=behaviour, enforce_limits=False))
@@ -336,7 +359,7 @@ def _world(folder: Path, arguments: argparse.Namespace, seed: int) -> Iterator[W
             for name, more in {"own-reader": {}, "reader-service": {"readerEndpoint": reader.address}}.items()
         }
         driver = Driver("driver", folder, queries, log)
-        world = World(emulator, registry, reader, log, folder, queries, driver, arguments.rate)
+        world = World(emulator, registry, reader, log, folder, queries, driver, arguments.rate, others=others)
         stack.callback(lambda: world.driver.kill())
         threading.Thread(target=world.put, name="put", daemon=True).start()
         yield world
