@@ -2,6 +2,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import cast
 
 import grpc
 import pytest
@@ -18,6 +19,7 @@ from penstock.rpc import (
     is_answered,
     open_aio_channel,
 )
+from penstock.rpc._server.server import listen_on_socket
 
 SERVICE = "example"
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -39,7 +41,7 @@ async def test_a_server_listens_on_a_socket_besides(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     async with server_at(path) as server:
         assert await health_at(f"unix:{path}") == await health_at(server.address) == SERVING
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
         assert is_answered(path)
     assert not path.exists()
     assert not is_answered(path)
@@ -95,7 +97,19 @@ async def test_a_socket_is_private_from_its_beginning(tmp_path: Path, monkeypatc
     before = os.umask(0)
     try:
         async with server_at(tmp_path / "socket"):
-            assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o600
+            assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o700
         assert os.umask(0) == 0
     finally:
         os.umask(before)
+
+
+def test_a_folder_that_another_thread_makes_meanwhile_can_be_entered(tmp_path: Path) -> None:
+    """What is changed so that a socket is private from its beginning holds for the whole process."""
+    folder = tmp_path / "folder"
+
+    class Server:
+        def add_insecure_port(self, endpoint: str) -> None:
+            folder.mkdir(0o700)
+
+    listen_on_socket(cast("grpc.aio.Server", Server()), tmp_path / "socket", None)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -1,4 +1,4 @@
-"""What workers of Spark's daemon have loaded is kept out of its collections; other processes are left as they are."""
+"""Processes that Spark starts are spared collections that find nothing; others are left as they are."""
 
 import sys
 from types import SimpleNamespace
@@ -29,6 +29,21 @@ def test_the_first_sources_of_a_worker_freeze_what_is_loaded(
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name="pyspark.daemon"))
     make_some()
     assert len(freezes) == 3
+
+
+def test_a_querys_source_collects_seldom(freezes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps all that it knows of its shards for as long as it runs."""
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr("gc.set_threshold", lambda *thresholds: asked.append(thresholds))
+    source = SimpleNamespace(name="pyspark.sql.streaming.python_streaming_source_runner")
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", source)
+    # Spark unpickles the data source there, and asks it for a reader.
+    made = KinesisDataSource({"streamName": "s", "region": "eu-west-1"})
+    schema = made.schema()
+    asked.clear()
+    made.streamReader(schema)
+    assert asked == [(50_000, 10, 5)]
+    assert freezes == []
 
 
 @pytest.mark.parametrize("spec", [None, SimpleNamespace(name="pytest.__main__")])

@@ -94,8 +94,9 @@ async def poll_until_terminated(service: ServiceProcess, start: StreamPositions)
     request = OpenRequest(session_id="poll", positions=positions, record_publisher=RecordPublisherType.POLLING)
     epoch = await reader.open(request)
     polling = asyncio.create_task(reader.positions("poll", epoch, positions, wait_seconds=60))
-    # Answered after the poll began: both go over one connection.
-    await reader.stats("poll")
+    # While the first is answered the poll is sent, and it begins before the second: all go over one connection.
+    for _ in range(2):
+        await reader.stats("poll")
     code = await asyncio.to_thread(service.terminate)
     assert (await polling).positions == positions
     with pytest.raises(ReaderUnavailableError):

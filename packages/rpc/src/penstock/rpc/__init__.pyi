@@ -5,6 +5,7 @@ from ._client.channel import (
     open_channel,
 )
 from ._client.settings import ClientSettings
+from ._garbage import collect_seldom
 from ._loop_thread import LoopThread
 from ._security.files import FileChanges, OwnFiles, stamp_of
 from ._security.principals import Principal
@@ -70,6 +71,7 @@ __all__ = [
     "StatusTable",
     "abort_with",
     "check_address",
+    "collect_seldom",
     "errors_as_status",
     "explain_failure",
     "failed_call",

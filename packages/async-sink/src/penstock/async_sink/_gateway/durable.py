@@ -64,8 +64,8 @@ class DurableBatches:
             return
         for record in records:
             batch = pb.Batch.FromString(record.content)
-            read = [self._kind.from_message(entry, index) for index, entry in enumerate(batch.entries)]
-            entries, size = [entry for entry, _ in read], sum(size for _, size in read)
+            entries, sizes = self._kind.from_messages(batch.entries)
+            size = sum(sizes)
             sequence, client_id = record.sequence, record.client_id
 
             def settled(

@@ -98,6 +98,10 @@ class _Slice:
         self.tracker.acknowledged(self._offset + entry_index, attempts)
         self._settled.notify()
 
+    def acknowledged_many(self, first_index: int, count: int, attempts: int) -> None:
+        self.tracker.acknowledged_many(self._offset + first_index, count, attempts)
+        self._settled.notify()
+
     def rejected(self, entry_index: int, attempts: int, failure: EntryFailure) -> None:
         self.tracker.rejected(self._offset + entry_index, attempts, failure)
         self._settled.notify()

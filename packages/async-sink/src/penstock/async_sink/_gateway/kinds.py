@@ -1,7 +1,8 @@
 """Kinds of destinations, and how the contract says their entries."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +12,7 @@ from penstock.async_sink._destinations.dynamodb.codec import DynamoDbEntries, it
 from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry
 from penstock.async_sink._destinations.dynamodb.sink import dynamodb_config
 from penstock.async_sink._destinations.firehose import FirehoseEntries, FirehoseRequestEntry, firehose_config
-from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
+from penstock.async_sink._destinations.kinesis.entry import MAX_PARTITION_KEY_LENGTH, KinesisRequestEntry
 from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
 from penstock.async_sink._destinations.sqs.entry import (
     AttributeValue,
@@ -48,6 +49,8 @@ class DestinationKind:
     """
     description: Callable[[str], tuple[str, dict[str, Any], tuple[str, str]]] | None = None
     """The call that describes a destination, and where its answer has the ARN; None: the writer asks when it opens."""
+    read_all: Callable[[Sequence[pb.Entry]], tuple[list[Any], list[int]] | None] = lambda _: None
+    """All entries of a batch and their bytes, where they are seen to break no rule without a look at each."""
     entries: EntryKind[Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,17 +61,23 @@ class DestinationKind:
         """As the contract has it."""
         return self.entries.name
 
-    def from_message(self, sent: pb.Entry, number: int) -> tuple[Any, int]:
-        """An entry from a client, checked, and its bytes; the number is for the error.
+    def from_messages(self, sent: Sequence[pb.Entry]) -> tuple[list[Any], list[int]]:
+        """The entries of a client's batch, checked, and the bytes of each.
 
         Raises:
-            RecordError: it breaks a rule of the destination.
+            RecordError: one breaks a rule of the destination; its number is the index in the batch.
         """
-        try:
-            entry = self.read(sent)
-        except (ValueError, RecursionError) as error:
-            raise InvalidRecordError(number, str(error)) from error
-        return entry, self.entries.measure(entry, number)
+        if (read := self.read_all(sent)) is not None:
+            return read
+        entries, sizes = [], []
+        for number, one in enumerate(sent):
+            try:
+                entry = self.read(one)
+            except (ValueError, RecursionError) as error:
+                raise InvalidRecordError(number, str(error)) from error
+            entries.append(entry)
+            sizes.append(self.entries.measure(entry, number))
+        return entries, sizes
 
 
 def _kinesis_to(entry: KinesisRequestEntry) -> pb.Entry:
@@ -79,6 +88,17 @@ def _kinesis_to(entry: KinesisRequestEntry) -> pb.Entry:
 
 def _kinesis_from(sent: pb.Entry) -> KinesisRequestEntry:
     return KinesisRequestEntry(sent.data, sent.partition_key, sent.explicit_hash_key or None)
+
+
+def _plain_kinesis(sent: Sequence[pb.Entry]) -> tuple[list[KinesisRequestEntry], list[int]] | None:
+    """Of entries with a partition key in ASCII alone, as nearly all are: without a call for each."""
+    data, keys = [one.data for one in sent], [one.partition_key for one in sent]
+    lengths = list(map(len, keys))
+    if not 0 < min(lengths) <= max(lengths) <= MAX_PARTITION_KEY_LENGTH or not "".join(keys).isascii():
+        return None
+    if any(one.explicit_hash_key for one in sent):
+        return None
+    return list(map(KinesisRequestEntry, data, keys)), list(map(add, map(len, data), lengths))
 
 
 def _attribute_to(value: AttributeValue) -> pb.MessageAttribute:
@@ -152,7 +172,9 @@ def _sqs_description(url: str) -> tuple[str, dict[str, Any], tuple[str, str]]:
 KINDS: Final[Mapping[str, DestinationKind]] = {
     kind.name: kind
     for kind in (
-        DestinationKind(KinesisEntries, AsyncSinkConfig, _kinesis_to, _kinesis_from, _kinesis_description),
+        DestinationKind(
+            KinesisEntries, AsyncSinkConfig, _kinesis_to, _kinesis_from, _kinesis_description, _plain_kinesis
+        ),
         DestinationKind(
             FirehoseEntries,
             firehose_config,

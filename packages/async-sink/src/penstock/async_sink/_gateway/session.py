@@ -57,15 +57,11 @@ def entries_of(batch: pb.Batch, kind: DestinationKind, max_record_size_in_bytes:
     """
     if not batch.entries:
         raise GatewayProtocolError(f"batch {batch.batch_id} is empty")
-    entries = []
-    total = 0
-    for index, sent in enumerate(batch.entries):
-        entry, size = kind.from_message(sent, index)
-        if size > max_record_size_in_bytes:
-            raise RecordTooLargeError(index, size, max_record_size_in_bytes)
-        total += size
-        entries.append(entry)
-    return entries, total
+    entries, sizes = kind.from_messages(batch.entries)
+    if max(sizes) > max_record_size_in_bytes:
+        index, size = next((index, size) for index, size in enumerate(sizes) if size > max_record_size_in_bytes)
+        raise RecordTooLargeError(index, size, max_record_size_in_bytes)
+    return entries, sum(sizes)
 
 
 class BatchTracker:
@@ -94,14 +90,18 @@ class BatchTracker:
         """One more entry is written."""
         self._count(attempts)
 
+    def acknowledged_many(self, first_index: int, count: int, attempts: int) -> None:
+        """Neighbours are written."""
+        self._count(attempts, count)
+
     def rejected(self, entry_index: int, attempts: int, failure: EntryFailure) -> None:
         """One more entry is refused for good."""
         self.failed[entry_index] = failure
         self._count(attempts)
 
-    def _count(self, attempts: int) -> None:
-        self.retries += attempts - 1
-        self._left -= 1
+    def _count(self, attempts: int, entries: int = 1) -> None:
+        self.retries += (attempts - 1) * entries
+        self._left -= entries
         if self._left == 0:
             self._settled(self)
 

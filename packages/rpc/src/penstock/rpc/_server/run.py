@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Protocol
 
+from penstock.rpc._garbage import collect_seldom
 from penstock.rpc.errors import PenstockRpcError
 
 
@@ -43,6 +44,7 @@ async def _serve(make: Callable[[], AbstractAsyncContextManager[Served]], name: 
             started.set()
             # What is there by now stays: no collection looks through it while calls wait, nor the one at the end.
             gc.freeze()
+            collect_seldom()
             ready = {"service": name, "address": server.address, "pid": os.getpid()}
             sys.stdout.write(json.dumps(ready) + "\n")
             sys.stdout.flush()

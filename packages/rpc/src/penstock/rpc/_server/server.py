@@ -67,9 +67,9 @@ def listen_on_socket(server: grpc.aio.Server, path: Path, credentials: grpc.Serv
     endpoint = f"unix:{path}"
     if is_answered(path):
         raise ServerStartError(endpoint, "another server listens there: choose another path")
-    # Of the whole process: a file that another thread makes now is this user's alone, too. A mode that is set after the
-    # socket is there would let others in before.
-    before = os.umask(0o177)
+    # Of the whole process: a file or folder that another thread makes now is this user's alone, too. A mode that is set
+    # after the socket is there would let others in before.
+    before = os.umask(0o077)
     try:
         if credentials is None:
             server.add_insecure_port(endpoint)
