@@ -222,11 +222,34 @@ def test_shards_in_the_same_trouble_share_a_line() -> None:
     """An outage of a stream with a thousand shards is one warning."""
     condition = ShardCondition(ShardState.REFUSED, NOON, "no answer")
     shards = [WatchedShard("orders", f"shard-{one}", condition, 31.0, one * 1000) for one in range(1000)]
-    (message,) = ShardAlarms().look(shards)
+    alarms = ShardAlarms()
+    (message,) = alarms.look(shards)
     assert message == (
         "orders: 1000 shards (shard-0, shard-1, shard-2, …): no progress for 31 s (at most 999 s behind): "
         "refused since 2026-01-01T12:00:00Z: no answer"
     )
+    well = ShardCondition(ShardState.CAUGHT_UP)
+    (message,) = alarms.look(WatchedShard("orders", one.shard_id, well, 0.0, 0) for one in shards)
+    assert message == ("orders: 1000 shards (shard-0, shard-1, shard-2, …): come on again, after 31 s; caught up")
+
+
+def test_shards_that_are_equally_late_share_a_line() -> None:
+    """Two of a stream, and one of another that keeps its records for longer."""
+
+    def look(hours: int) -> list[str]:
+        of = (("orders", "a", 24), ("orders", "b", 24), ("clicks", "c", 25))
+        return alarms.look(
+            WatchedShard(stream, shard_id, ShardCondition(), 0.0, hours * HOUR, kept * HOUR)
+            for stream, shard_id, kept in of
+        )
+
+    alarms = ShardAlarms()
+    orders, clicks = look(22)
+    assert orders.startswith("orders: 2 shards (a, b): 22.0 h behind, and the stream keeps records for 24 h")
+    assert clicks.startswith("clicks/c: 22.0 h behind, and the stream keeps records for 25 h")
+    orders, clicks = look(2)
+    assert orders == "orders: 2 shards (a, b): 2.0 h behind, no longer near the 24 h of the stream's retention"
+    assert clicks == "clicks/c: 2.0 h behind, no longer near the 25 h of the stream's retention"
 
 
 def test_a_lag_near_the_retention_is_told_once_and_once_more_when_it_is_over() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
 from reader_homes import END, HOMES, read, reader_at, request, until
 
 from penstock.efo_consumer import (
@@ -14,6 +15,9 @@ from penstock.efo_consumer import (
     ShardPosition,
     StreamPositions,
 )
+from penstock.efo_consumer._reader import local, session
+from penstock.efo_consumer._reader.shards import SessionShards, _Standing
+from penstock.efo_consumer._reader.signal import Bell
 from penstock.efo_consumer.testing import FakeKinesis
 
 
@@ -171,3 +175,79 @@ async def test_shards_that_were_read_before_their_parents_are_known_are_read_onc
         rows += await read(reader, position, last.positions)
     assert sorted(rows) == sorted(written)
     assert set(last.positions.streams["s"]) == {merged}
+
+
+async def test_the_end_of_one_of_many_shards_is_looked_at_with_its_own_family_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look over all shards for each one that ends would be thousands times thousands at a reshard."""
+    looks = 0
+    look = _Standing.__getitem__
+
+    def counted(self: _Standing, shard_id: str) -> ShardPosition:
+        nonlocal looks
+        looks += 1
+        return look(self, shard_id)
+
+    kinesis = FakeKinesis()
+    parents = kinesis.create_stream("s", 100)
+    start = kinesis.trim_horizon("s")
+    async with LocalShardReader(kinesis) as reader:
+        epoch = await reader.open(request(start))
+        await reader.positions("q", epoch, start, wait_seconds=0.05)
+        monkeypatch.setattr(_Standing, "__getitem__", counted)
+        for pair in zip(parents[::2], parents[1::2], strict=True):
+            kinesis.reshard("s", pair, 1)
+        while len(await reader.stats("q")) < 150:  # noqa: ASYNC110  # nothing tells that a child was begun
+            await asyncio.sleep(0)
+    assert looks < 2000
+
+
+async def test_a_look_for_trouble_that_took_long_does_not_put_the_next_one_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes long where the service that is asked for the retention does not answer: then warnings are needed."""
+    now, looks, third = 0.0, 0, asyncio.Event()
+
+    async def warn(_: LocalShardReader) -> None:
+        nonlocal now, looks
+        now, looks = now + 60, looks + 1
+        if looks == 3:
+            third.set()
+
+    monkeypatch.setattr(LocalShardReader, "warn", warn)
+    monkeypatch.setattr(local, "_ALARM_SECONDS", 0.01)
+    monkeypatch.setattr(local, "_LATEST_ALARM_SECONDS", 0.02)
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s")
+    async with LocalShardReader(kinesis, clock=lambda: now) as reader:
+        await reader.open(request(kinesis.trim_horizon("s")))
+        await asyncio.wait_for(third.wait(), 30)
+
+
+async def test_looks_at_all_shards_take_half_of_a_long_polls_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After one that took long it pauses as long, but not beyond the time for which it may wait."""
+    now, pauses = 0.0, list[float]()
+    follow = SessionShards.follow
+
+    async def slow(self: SessionShards, positions: StreamPositions) -> None:
+        nonlocal now
+        now += 0.3
+        await follow(self, positions)
+
+    async def pause(self: Bell, timeout_seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        pauses.append(seconds)
+
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    async with LocalShardReader(kinesis, clock=lambda: now) as reader:
+        epoch = await reader.open(request(start))
+        monkeypatch.setattr(SessionShards, "follow", slow)
+        monkeypatch.setattr(Bell, "wait", pause)
+        monkeypatch.setattr(session, "sleep", sleep)
+        assert (await reader.positions("q", epoch, start, wait_seconds=1.0)).records == 0
+    assert pauses == pytest.approx([0.3, 0.1])

@@ -316,7 +316,7 @@ async def test_a_shard_that_makes_no_progress_is_in_the_log(caplog: pytest.LogCa
         opened.fail("throttle")
         await opened.until(lambda one: one.condition.state is ShardState.THROTTLED)
         (shard,) = opened.reader._sessions["q"]._followed.shards.values()
-        shard._tracker.progress_at -= 30
+        shard._tracker.progress_at -= 30 + shard._tracker.interval_seconds
         await opened.reader.warn()
         await opened.reader.warn()
         (line,) = caplog.messages

@@ -138,6 +138,17 @@ async def test_ranges_that_came_whole_are_not_asked_for_again(reader: str) -> No
         assert [len(asked) for asked in Dying.asked] == [3, 2]
 
 
+@pytest.mark.parametrize("reader", ["fleet", "task"])
+async def test_each_reader_is_asked_once_for_all_of_its_shards(reader: str) -> None:
+    """Neighbouring shards are rarely the same reader's: a call for each run of them would be one for every other."""
+    async with world(shards=16) as at:
+        numbers = {shard.shard_id: at.kinesis.put("s", shard.shard_id, 1)[0] for shard in at.kinesis.shards.values()}
+        at.dies_after(1_000_000)
+        rows = await at.rows(reader, [until(*one) for one in numbers.items()])
+        assert sorted(number for number, _ in rows) == sorted(numbers.values())
+        assert len(Dying.asked) == 2
+
+
 @READERS
 async def test_an_aggregate_that_was_cut_goes_on_behind_its_last_user_record(reader: str) -> None:
     """User records of one aggregate share a sequence number: none of them is skipped, and none comes twice."""

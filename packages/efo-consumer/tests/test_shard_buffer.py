@@ -295,28 +295,48 @@ def test_what_waits_on_a_disk_is_not_forgotten_with_what_was_evicted() -> None:
     assert [one for one in disk.kept if one.records is not None] == []
 
 
-def test_many_shards_that_wait_for_room_look_for_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing may go, each asks no more than itself, until something happens or a second has passed."""
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[ShardBuffer]:
+    """The buffers that are looked at for something to evict, in turn."""
+    looked: list[ShardBuffer] = []
+    evict = ShardBuffer.evict
+
+    def counting(self: ShardBuffer, promised_before: float) -> int:
+        looked.append(self)
+        return evict(self, promised_before)
+
+    monkeypatch.setattr(ShardBuffer, "evict", counting)
+    return looked
+
+
+def test_many_shards_that_wait_for_room_look_for_it_once(looks: list[ShardBuffer]) -> None:
+    """Where nothing may go, each asks no more than itself, until something is delivered or a second has passed."""
     pool = BufferPool(shard_bytes=10**6, total_bytes=10**6, promise_grace_seconds=10)
     shards = [ShardBuffer(TRIM_HORIZON) for _ in range(200)]
     for shard in shards:
         pool.append(shard, shard_event(wire_records([1], [b"x" * 5000]), 1))
-    looks = 0
-    evict = ShardBuffer.evict
-
-    def counting(self: ShardBuffer, promised_before: float) -> int:
-        nonlocal looks
-        looks += 1
-        return evict(self, promised_before)
-
-    monkeypatch.setattr(ShardBuffer, "evict", counting)
-    for now, changes in ((0.0, 0), (0.0, 1), (0.9, 1), (1.1, 1)):
-        assert not any(pool.make_room(shard, now, changes) for shard in shards)
-    assert looks <= 7 * len(shards) + 10
+    for now in (0.0, 0.0, 0.9, 1.1):
+        assert not any(pool.make_room(shard, now) for shard in shards)
+    assert len(looks) <= 6 * len(shards) + 10
     empty = ShardBuffer(TRIM_HORIZON)
-    assert pool.make_room(empty, 1.1, 1)
+    assert pool.make_room(empty, 1.1)
     for shard in shards:
         shard.promise(at(1), now=1.2)
-        shard.deliver(TRIM_HORIZON, at(1))
-    assert pool.make_room(shards[0], 1.2, 2)
+        pool.deliver(shard, TRIM_HORIZON, at(1))
+    assert pool.make_room(shards[0], 1.2)
     assert pool.held_bytes < 10**6
+
+
+def test_what_goes_late_is_found_by_one_look_at_all(looks: list[ShardBuffer]) -> None:
+    """Each event that comes to a full pool takes the next of what may go, and does not begin with the first again."""
+    pool = BufferPool(shard_bytes=10**6, total_bytes=1_800_000, promise_grace_seconds=10)
+    shards = [ShardBuffer(TRIM_HORIZON) for _ in range(200)]
+    for shard in shards:
+        pool.append(shard, shard_event(wire_records([1], [b"x" * 5000]), 1))
+    for shard in shards[100:]:
+        shard.promise(at(1), now=0.0)
+    newest = ShardBuffer(TRIM_HORIZON)
+    for number in range(1, 51):
+        assert pool.make_room(newest, 10.0)
+        pool.append(newest, shard_event(wire_records([number], [b"x" * 5000]), number))
+    assert len(looks) < 1000

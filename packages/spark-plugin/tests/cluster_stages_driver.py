@@ -35,8 +35,8 @@ def create_pipeline(folder: Path, given: dict[str, Any]) -> Pipeline:
             import time
             import urllib.request
 
-            # It says which executor it is, and stays as long as it is asked to.
-            while urllib.request.urlopen(hold_url, timeout=60).read() == b"hold":
+            # An answer that broke off says nothing: it stays until it is told to go on.
+            while urllib.request.urlopen(hold_url, timeout=60).read() != b"go on":
                 time.sleep(0.1)
             yield from batches
 

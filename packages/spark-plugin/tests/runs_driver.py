@@ -35,7 +35,7 @@ def create_pipeline(folder: Path, *, refresh: str | None = None) -> Pipeline:
     pipeline = Pipeline("killed", store=os.environ.get("PENSTOCK_TEST_STORE", folder / "store"), store_options=options)
     if files := os.environ.get("PENSTOCK_TEST_FILES"):
         # A file system that writes on no condition; by its name it would be a folder that is mounted.
-        pipeline.place = StorePlace(store=Place.parse(files), stages=None, claim_seconds=2.0)
+        pipeline.place = StorePlace(store=Place.parse(files), stages=None, claim_seconds=6.0)
 
     @pipeline.source(bounded=True)
     def rates(spark: SparkSession) -> DataFrame:

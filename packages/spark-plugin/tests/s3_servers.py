@@ -3,6 +3,7 @@
 import http.client
 import logging
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,14 +19,16 @@ KEYS = {"awsAccessKeyId": "test", "awsSecretAccessKey": "test", "region": "us-ea
 
 @contextmanager
 def running_s3() -> Iterator[str]:
-    """moto's server with a bucket of each name that is asked for; its endpoint."""
+    """moto's server, at first without a bucket; its endpoint."""
     moto = pytest.importorskip("moto.server")
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     try:
-        host, port = server.get_host_and_port()
-        yield f"http://{host}:{port}"
+        endpoint_url = "http://{}:{}".format(*server.get_host_and_port())
+        # All servers of a process have the same buckets: here are those of the tests before.
+        urllib.request.urlopen(urllib.request.Request(f"{endpoint_url}/moto-api/reset", method="POST")).close()
+        yield endpoint_url
     finally:
         server.stop()
 

@@ -37,7 +37,7 @@ def test_stages_and_dead_letters_on_s3_need_no_shared_folder(
             cluster.add_worker(host)
         given = {
             "store": "s3://stages/store",
-            "store_options": options(endpoint_url, claimSeconds="2"),
+            "store_options": options(endpoint_url, claimSeconds="10"),
             "letters": "s3://stages/letters",
             "hold_url": f"{endpoint_url}/stages/hold",
             "sink": stream.options(),

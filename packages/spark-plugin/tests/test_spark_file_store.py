@@ -188,7 +188,7 @@ def test_results_are_written_by_spark_where_it_reaches_the_store(
     place = Place.parse(f"file://{tmp_path}/store")
 
     def run(stage_format: str) -> StageState:
-        store = StorePlace(store=place, stages=None, claim_seconds=2.0, stage_format=StageFormat(stage_format))
+        store = StorePlace(store=place, stages=None, claim_seconds=10.0, stage_format=StageFormat(stage_format))
         run = job(tmp_path, store).run(spark, scheduler_endpoint=scheduler.address)
         rows = spark.read.json(str(tmp_path / "out")).collect()
         assert sorted((row["k"], row["count"]) for row in rows) == [(0, 34), (1, 33), (2, 33)]

@@ -52,7 +52,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         client = s3_client(endpoint_url)
         client.create_bucket(Bucket="stages")
         monkeypatch.setenv("PENSTOCK_TEST_STORE", "s3://stages/store")
-        monkeypatch.setenv("PENSTOCK_TEST_STORE_OPTIONS", json.dumps(options(endpoint_url, claimSeconds="2")))
+        monkeypatch.setenv("PENSTOCK_TEST_STORE_OPTIONS", json.dumps(options(endpoint_url, claimSeconds="10")))
         yield client
 
 

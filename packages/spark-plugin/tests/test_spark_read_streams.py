@@ -14,6 +14,7 @@ from reading_driver import Runs, partitions_of, rows_of
 from penstock.efo_consumer import InitialPositionError, StreamPositions
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
+from penstock.spark_plugin._reading.start.initial_positions import initial_positions
 from penstock.spark_plugin._reading.start.stream_names import matching
 from penstock.spark_plugin._reading.stream.discovery import StreamDiscovery
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
@@ -67,13 +68,24 @@ def rows_again(runs: Runs, options: dict[str, str]) -> list[tuple[str, str, str]
     return sorted(runs.again(options))
 
 
-def test_an_added_stream_begins_where_its_option_says(make_stream: Make) -> None:
+def latest_millis(options: KinesisOptions) -> int:
+    """The time at which a query would begin now."""
+    [position] = initial_positions(options).streams[options.stream_name[0]].values()
+    assert position.timestamp_millis is not None
+    return position.timestamp_millis
+
+
+def test_an_added_stream_begins_where_its_option_says(make_stream: Make, until: Callable[..., None]) -> None:
     """`addedStreamPosition` is for those alone that the checkpoint does not know; it is told once, and logged."""
     first, second = make_stream(1), make_stream(1)
     first.put(10)
     second.put(10)
+    put_millis = time.time() * 1000
     runs = Runs()
     runs.available_now(of(first, **TRIM))
+    # LATEST may bring what arrived up to two seconds before.
+    latest = KinesisOptions.parse(of(second, initialPosition="LATEST"))
+    until(lambda: latest_millis(latest) > put_millis, "LATEST is not behind what was put")
     both = of(first, second, **TRIM, addedStreamPosition="LATEST")
     assert runs.available_now(both) == [0]  # an empty micro-batch writes down where it begins
     second.put(10)

@@ -124,7 +124,7 @@ def test_a_driver_that_loses_its_store_stops_its_queries(
     (tmp_path / "keys.csv").write_text("1\n")
     (tmp_path / "live").mkdir()
     trigger = {"processingTime": "200 milliseconds"}
-    run = create_pipeline(bucket, s3, tmp_path, trigger=trigger, claimSeconds="2").run(spark)
+    run = create_pipeline(bucket, s3, tmp_path, trigger=trigger, claimSeconds="10").run(spark)
     s3_client(s3).put_object(Bucket=bucket, Key="store/claim.json", Body=b"another's")
     with pytest.raises(StoreLostError) as caught:
         run.await_termination(120)

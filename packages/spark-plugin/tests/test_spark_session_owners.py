@@ -219,13 +219,12 @@ def test_of_two_queries_that_take_each_others_subscriptions_one_fails_and_leaves
         assert query.read(1) == [b"0"]
     (consumer,) = consumers(emulator)
 
-    def fight() -> bool:
-        for query in queries:
-            query.plan()
-        return False
-
-    with pytest.raises(SubscriptionTakenOverError, match=f"took the subscription of {consumer}") as caught:
-        until(fight, 3 * PATIENCE_SECONDS)
+    with (
+        ThreadPoolExecutor(2) as threads,
+        pytest.raises(SubscriptionTakenOverError, match=f"took the subscription of {consumer}") as caught,
+    ):
+        # At the same time: a session that nobody asks for while the other query waits would end, and begin anew.
+        until(lambda: not list(threads.map(Driver.plan, queries)), 3 * PATIENCE_SECONDS)
     assert (caught.value.consumer_arn, caught.value.times) == (consumer, 3)
     # Whoever registered it: both are robbed.
     first, second = queries

@@ -9,13 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.efo_consumer import PositionsSnapshot, ShardPosition, ShardRange, StreamPositions
+from penstock.efo_consumer import (
+    PositionsSnapshot,
+    ShardCondition,
+    ShardPosition,
+    ShardRange,
+    ShardState,
+    ShardStats,
+    StreamPositions,
+)
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.planning import default_max_partitions, group_ranges
 from penstock.spark_plugin._reading.stream.available_now import Target
 from penstock.spark_plugin._reading.stream.offsets import (
     BatchLimit,
+    KnownTips,
     LeastRecords,
     Offset,
     OffsetMemory,
@@ -28,7 +37,7 @@ from penstock.spark_plugin._reading.stream.partition import KinesisPartition
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin._spark import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from penstock.spark_plugin.errors import LeaseLostError, OffsetError
-from penstock.spark_plugin.testing import FakeReadingSession
+from penstock.spark_plugin.testing import FakeReadingSession, FakeShardReader
 
 
 def at(**shards: ShardPosition) -> StreamPositions:
@@ -334,6 +343,39 @@ def test_a_query_makes_no_micro_batch_of_fewer_records() -> None:
     )
     source.prepareForTriggerAvailableNow()
     assert source.latestOffset(start, EVERYTHING) == at(s0=after(7)).to_json()
+
+
+def test_no_records_are_no_news_until_every_shard_has_answered() -> None:
+    """A query that is asked for all that is there, as it begins, is not answered before its shards were heard."""
+
+    class SlowReader(FakeShardReader):
+        def positions(self, start: StreamPositions, **bounds: float) -> PositionsSnapshot:
+            if len(self.limits) == 4:
+                self.reaches, self.rows = {"flights": {"s0": after(7)}}, 3
+            return super().positions(start, **bounds)  # type: ignore[arg-type]  # bounds of several types
+
+    session = FakeReadingSession(SlowReader({"flights": {"s0": after(1)}}, millis_behind_latest=-1))
+    start = at(s0=after(1)).to_json()
+    assert reader(session).latestOffset(start, EVERYTHING) == at(s0=after(7)).to_json()
+    assert len(session.reader.limits) == 5
+
+
+def test_shards_are_waited_for_until_they_are_at_their_tips_once() -> None:
+    """Later only those that are new; never those in trouble, and none for longer than a while."""
+
+    def shard(lag: int, state: ShardState = ShardState.READING) -> ShardStats:
+        return ShardStats("flights", "s0", lag, 0, 0, 0, 0, 0, 0, condition=ShardCondition(state))
+
+    tips = KnownTips(10.0)
+    assert tips.waits([shard(0), shard(-1)], 0.0)
+    assert tips.waits([shard(0), shard(500)], 9.0), "a page without records, of a shard that has more"
+    assert not tips.waits([shard(0), shard(500)], 10.0)
+    assert not tips.waits([shard(0), shard(500)], 11.0)
+    assert not tips.waits([shard(0), shard(0)], 12.0)
+    assert tips.waits([shard(0), shard(-1)], 100.0), "a child"
+    assert not tips.waits([shard(0), shard(700)], 101.0)
+    assert not tips.waits([shard(0), shard(-1, ShardState.REFUSED)], 102.0)
+    assert not KnownTips(10.0).waits([], 0.0)
 
 
 def test_the_progress_counts_shards_that_ended_and_reshards() -> None:

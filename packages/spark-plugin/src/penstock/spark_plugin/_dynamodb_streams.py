@@ -10,7 +10,7 @@ from typing import NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from penstock.spark_plugin._garbage import freeze_garbage
+from penstock.spark_plugin._garbage import limit_collections
 from penstock.spark_plugin._options.foreign.migration import GivenOption
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.names import spelled
@@ -181,7 +181,7 @@ class DynamoDbStreamsDataSource(DataSource):
     @without_frames
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        freeze_garbage()
+        limit_collections()
         self._parsed = dynamodb_options(options)
 
     @classmethod

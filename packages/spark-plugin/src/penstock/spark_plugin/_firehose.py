@@ -7,7 +7,7 @@ from typing import NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
-from penstock.spark_plugin._garbage import freeze_garbage
+from penstock.spark_plugin._garbage import limit_collections
 from penstock.spark_plugin._options.foreign.migration import translate
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.names import find_option
@@ -94,7 +94,7 @@ class FirehoseDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        freeze_garbage()
+        limit_collections()
         self._given = dict(options)
 
     @classmethod

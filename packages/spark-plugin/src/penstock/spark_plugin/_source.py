@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.spark_plugin._firehose import refuse_overwrite
-from penstock.spark_plugin._garbage import freeze_garbage
+from penstock.spark_plugin._garbage import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.spec import Use
 from penstock.spark_plugin._options.use import check_use
@@ -41,7 +41,7 @@ class KinesisDataSource(DataSource):
     @without_frames
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        freeze_garbage()
+        limit_collections()
         # Whether it is read or written is not known yet, and rows that are written may name their streams.
         parsed = KinesisOptions.parse(options, stream_required=False)
         if parsed.delivery_stream_name is not None:

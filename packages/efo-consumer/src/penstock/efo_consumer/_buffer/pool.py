@@ -45,8 +45,11 @@ class BufferPool:
         self._unpacked = 0
         # Ordered by the last append: the first is the quietest, and its promised segments the oldest.
         self._buffers: dict[ShardBuffer, None] = {}
-        # When everything was looked at in vain, and what was known to have changed by then.
-        self._in_vain: tuple[float, int] | None = None
+        # Those that may have something to evict: delivered, or beside what went before.
+        self._likely: dict[ShardBuffer, None] = {}
+        # All that are still to be looked at, and when this began.
+        self._sweep: Iterator[ShardBuffer] = iter(())
+        self._swept_at = -math.inf
 
     @property
     def held_bytes(self) -> int:
@@ -86,47 +89,53 @@ class BufferPool:
         if buffer in self._buffers:
             self._held += buffer.held_bytes - before
 
+    def deliver(self, buffer: ShardBuffer, after: ShardPosition, upto: ShardPosition) -> None:
+        """Note that a buffer's records of (after, upto] were fetched."""
+        buffer.deliver(after, upto)
+        if buffer in self._buffers:
+            self._likely[buffer] = None
+
     def remove(self, buffer: ShardBuffer) -> None:
         """Let go of a buffer as a whole."""
+        self._likely.pop(buffer, None)
         if buffer in self._buffers:
             del self._buffers[buffer]
             self._held -= buffer.held_bytes
             buffer.clear()
 
-    def make_room(self, buffer: ShardBuffer, now: float, changes: int | None = None) -> bool:
+    def make_room(self, buffer: ShardBuffer, now: float) -> bool:
         """Evict what must and may go; return whether the buffer may take another event.
+
+        What was delivered goes at once. All buffers are looked at once in a second at most: thousands of shards that
+        wait do not each look at thousands.
 
         Args:
             buffer: of a shard.
             now: seconds.
-            changes: grows whenever something happened that may make room. Where nothing did, a thousand shards that
-                wait do not all look at a thousand buffers, but one of them in a second.
         """
         promised_before = now - self._grace
         while buffer.held_bytes >= self._shard_bytes:
             if not self._evict(buffer, promised_before):
                 return False
         while self._is_full:
-            if self._evict(buffer, promised_before):
-                continue
-            # Whoever holds nothing may take one event: others cannot keep it from being read at all.
-            if self._is_in_vain(now, changes):
-                return not buffer.held_bytes
-            if not self._evict_others(promised_before):
-                self._in_vain = None if changes is None else (now, changes)
+            if not (self._evict(buffer, promised_before) or self._evict_others(promised_before, now)):
+                # Whoever holds nothing may take one event: others cannot keep it from being read at all.
                 return not buffer.held_bytes
         # What is being written frees its memory in a moment: whoever holds something waits for that.
         return self.held_bytes < self._total_bytes or not buffer.held_bytes
 
-    def _is_in_vain(self, now: float, changes: int | None) -> bool:
-        return self._in_vain is not None and self._in_vain[1] == changes and now - self._in_vain[0] < LOOK_AGAIN_SECONDS
-
-    def _evict_others(self, promised_before: float) -> bool:
-        """Evict from all buffers until there is room; return whether there is."""
-        for other in list(self._buffers):
-            while self._is_full and self._evict(other, promised_before):
-                pass
-            if not self._is_full:
+    def _evict_others(self, promised_before: float, now: float) -> bool:
+        """Evict from other buffers; return whether anything went."""
+        while self._likely:
+            other = next(iter(self._likely))
+            if self._evict(other, promised_before):
+                return True
+            del self._likely[other]
+        if now - self._swept_at >= LOOK_AGAIN_SECONDS:
+            self._swept_at, self._sweep = now, iter(list(self._buffers))
+        for other in self._sweep:
+            if self._evict(other, promised_before):
+                self._likely[other] = None
                 return True
         return False
 

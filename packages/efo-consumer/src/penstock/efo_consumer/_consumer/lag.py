@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from penstock.efo_consumer._buffer.segment import arrived_millis_at
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._publish.condition import ConditionTracker, ShardCondition, ShardSign, ShardState
 from penstock.efo_consumer.errors import RecordPublisherRetriesError
@@ -111,8 +112,7 @@ class _Measurement:
             async for event in events:
                 if event.records.num_rows:
                     self._note(ShardSign.BEHIND)
-                    arrived = event.records.column("approximateArrivalTimestamp")[0].as_py()
-                    return max(0.0, self._seconds_now() - float(arrived.timestamp()))
+                    return max(0.0, self._seconds_now() - arrived_millis_at(event.records, 0) / 1000)
                 if event.child_shards:
                     # The consumer has not seen the end yet: its positions lack the children that wait behind it.
                     begin = ShardPosition.trim_horizon()

@@ -75,20 +75,19 @@ class ShardGraph:
                 pending += found[shard_id]
         return sorted(found.items())
 
-    def unknown(self, positions: Mapping[str, ShardPosition]) -> set[str]:
+    def unknown(self, positions: Mapping[str, ShardPosition], ended: Iterable[str] | None = None) -> set[str]:
         """Give the shards that were only named so far, and that lead to a child of an ended shard.
 
         Nobody can tell without them whether the child comes after a shard that is still read. Also of a child that has
         a position here: it has to enter those of a caller, which are behind.
+
+        Args:
+            positions: where each shard stands.
+            ended: the shards whose children are looked at; by default all that have ended.
         """
         found: list[str] = []
         seen: set[str] = set()
-        pending = [
-            child
-            for shard_id, position in positions.items()
-            if position.is_shard_end
-            for child in self._children.get(shard_id, ())
-        ]
+        pending = list(self._children_of(positions, ended))
         while pending:
             for parent in self._parents[pending.pop()]:
                 if parent in positions or parent in seen:
@@ -97,7 +96,7 @@ class ShardGraph:
                 (pending if parent in self._parents else found).append(parent)
         return set(found)
 
-    def entrants(self, positions: Mapping[str, ShardPosition]) -> list[str]:
+    def entrants(self, positions: Mapping[str, ShardPosition], ended: Iterable[str] | None = None) -> list[str]:
         """Give the shards that may enter these positions now: children, all of whose parents are finished.
 
         One that has no position, but something that came of it has, is not among them: it was read, and left, before
@@ -106,17 +105,25 @@ class ShardGraph:
         A parent is finished when it stands at SHARD_END. One without a position counts as finished only when
         all of its ancestors are known and none of them has one either: then nothing will ever bring it (it expired
         before the positions began).
+
+        Args:
+            positions: where each shard stands.
+            ended: the shards whose children are looked at; by default all that have ended.
         """
-        found: set[str] = set()
-        for shard_id, position in positions.items() if self._children else ():
-            if not position.is_shard_end:
-                continue
-            for child in self._children.get(shard_id, ()):
-                if self._is_passed(child, positions):
-                    continue
-                if all(self._is_finished(p, positions) for p in self._parents[child]):
-                    found.add(child)
-        return sorted(found)
+        return sorted(
+            child
+            for child in self._children_of(positions, ended)
+            if not self._is_passed(child, positions)
+            and all(self._is_finished(parent, positions) for parent in self._parents[child])
+        )
+
+    def _children_of(self, positions: Mapping[str, ShardPosition], ended: Iterable[str] | None) -> set[str]:
+        """The children of the shards at their end: of these, or of all."""
+        if not self._children:
+            return set()
+        asked = positions if ended is None else [shard_id for shard_id in ended if shard_id in positions]
+        at_end = (shard_id for shard_id in asked if positions[shard_id].is_shard_end)
+        return {child for shard_id in at_end for child in self._children.get(shard_id, ())}
 
     def leavers(self, positions: Mapping[str, ShardPosition]) -> list[str]:
         """Give the shards that the step *after* these positions may leave out.

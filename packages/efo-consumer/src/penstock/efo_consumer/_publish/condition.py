@@ -219,7 +219,8 @@ class WatchedShard:
         condition: what it is doing.
         stalled_seconds: for how long it has not come on; 0 while that is regular.
         millis_behind: how far it is behind; None if unknown.
-        retention_millis: how long the stream keeps records; None where that was not asked.
+        retention_millis: how long the stream keeps records, or the shortest that any does where that makes no
+            difference; None where it could not be found out.
     """
 
     stream: str
@@ -238,52 +239,69 @@ class ShardAlarms:
         self._late: set[tuple[str, str]] = set()
 
     def look(self, shards: Iterable[WatchedShard]) -> list[str]:
-        """The warnings of this moment. Shards that are not given any more are forgotten."""
-        stalled: dict[tuple[str, str], list[WatchedShard]] = defaultdict(list)
-        messages: list[str] = []
+        """The warnings of this moment: one for all shards with the same trouble. Shards that are not given any more are
+        forgotten."""
+        # What is to be said, with the shards that it is to be said of, and the number in it that each has.
+        groups: dict[tuple[Callable[..., str], str, object], list[tuple[WatchedShard, float]]] = defaultdict(list)
         seen = set()
         for shard in shards:
             key = (shard.stream, shard.shard_id)
             seen.add(key)
+            condition = shard.condition
             if shard.stalled_seconds:
                 if key not in self._stalled:
-                    stalled[shard.stream, str(shard.condition)].append(shard)
+                    groups[_stalled, shard.stream, str(condition)].append((shard, shard.stalled_seconds))
                 self._stalled[key] = shard.stalled_seconds
             elif (seconds := self._stalled.pop(key, None)) is not None:
-                messages.append(f"{_name(shard)}: comes on again, after {seconds:.0f} s; {shard.condition.state.value}")
-            messages += self._look_at_lag(key, shard)
+                groups[_recovered, shard.stream, condition.state].append((shard, seconds))
+            behind, kept = shard.millis_behind, shard.retention_millis
+            if behind is None or kept is None:
+                continue
+            if (is_late := behind > RETENTION_SHARE * kept) == (key in self._late):
+                continue
+            (self._late.add if is_late else self._late.discard)(key)
+            about = (kept, str(condition)) if is_late else kept
+            groups[_late if is_late else _in_time, shard.stream, about].append((shard, behind))
         self._stalled = {key: seconds for key, seconds in self._stalled.items() if key in seen}
         self._late &= seen
-        return [_stalled_words(condition, group) for (_, condition), group in stalled.items()] + messages
-
-    def _look_at_lag(self, key: tuple[str, str], shard: WatchedShard) -> list[str]:
-        if shard.millis_behind is None or shard.retention_millis is None:
-            return []
-        is_late = shard.millis_behind > RETENTION_SHARE * shard.retention_millis
-        if is_late == (key in self._late):
-            return []
-        behind, kept = shard.millis_behind / 3_600_000, shard.retention_millis / 3_600_000
-        if not is_late:
-            self._late.discard(key)
-            return [f"{_name(shard)}: {behind:.1f} h behind, no longer near the {kept:g} h of the stream's retention"]
-        self._late.add(key)
-        return [
-            f"{_name(shard)}: {behind:.1f} h behind, and the stream keeps records for {kept:g} h: what is not read in "
-            f"time is lost. Lengthen the retention period, or give the reader more cores or larger batches "
-            f"({shard.condition})"
-        ]
+        return [words(about, group) for (words, _, about), group in groups.items()]
 
 
-def _name(shard: WatchedShard) -> str:
-    return f"{shard.stream}/{shard.shard_id}"
+_Group = list[tuple[WatchedShard, float]]
 
 
-def _stalled_words(condition: str, shards: list[WatchedShard]) -> str:
-    first = shards[0]
-    names = _name(first)
-    if len(shards) > 1:
-        shown = ", ".join(one.shard_id for one in shards[:3])
-        names = f"{first.stream}: {len(shards)} shards ({shown}{', …' if len(shards) > 3 else ''})"
-    lags = [one.millis_behind for one in shards if one.millis_behind is not None]
+def _names(group: _Group) -> str:
+    first, _ = group[0]
+    if len(group) == 1:
+        return f"{first.stream}/{first.shard_id}"
+    shown = ", ".join(one.shard_id for one, _ in group[:3])
+    return f"{first.stream}: {len(group)} shards ({shown}{', …' if len(group) > 3 else ''})"
+
+
+def _stalled(condition: str, group: _Group) -> str:
+    lags = [one.millis_behind for one, _ in group if one.millis_behind is not None]
     behind = f"at most {max(lags) / 1000:.0f} s behind" if lags else "how far behind is not known"
-    return f"{names}: no progress for {first.stalled_seconds:.0f} s ({behind}): {condition}"
+    return f"{_names(group)}: no progress for {group[0][1]:.0f} s ({behind}): {condition}"
+
+
+def _recovered(state: ShardState, group: _Group) -> str:
+    verb = "comes" if len(group) == 1 else "come"
+    return f"{_names(group)}: {verb} on again, after {_most(group):.0f} s; {state.value}"
+
+
+def _late(about: tuple[int, str], group: _Group) -> str:
+    kept, condition = about
+    return (
+        f"{_names(group)}: {_most(group) / 3_600_000:.1f} h behind, and the stream keeps records for "
+        f"{kept / 3_600_000:g} h: what is not read in time is lost. Lengthen the retention period, or give the reader "
+        f"more cores or larger batches ({condition})"
+    )
+
+
+def _in_time(kept: int, group: _Group) -> str:
+    behind = f"{_most(group) / 3_600_000:.1f} h behind"
+    return f"{_names(group)}: {behind}, no longer near the {kept / 3_600_000:g} h of the stream's retention"
+
+
+def _most(group: _Group) -> float:
+    return max(number for _, number in group)

@@ -267,6 +267,8 @@ class ShardReader(Protocol):
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Give the records of the ranges, range by range, in sequence order, always the same ones.
 
+        Of several readers each gives those of its shards in one turn.
+
         Needs no session: what no buffer holds is read again from Kinesis. Epoch 0 skips the check of the epoch.
         `fail_on_data_loss` and `retry_patience_seconds` are as in `OpenRequest`; None leaves them to what the session
         was opened with.

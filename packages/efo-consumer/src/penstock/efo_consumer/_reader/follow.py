@@ -9,11 +9,11 @@ from penstock.efo_consumer._model.positions import ranges_between
 from penstock.efo_consumer._reader.api import FollowedBatch, ShardReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._model.positions import StreamPositions
 
 _WAIT_SECONDS = 60.0
 _STEP_BYTES = 4 * 1024 * 1024
@@ -37,12 +37,8 @@ async def follow_steps(
     max_records: int = 0,
     max_bytes: int = 0,
     with_encryption_type: bool = False,
-    arrange: Callable[[list[ShardRange]], list[ShardRange]] = list,
 ) -> AsyncGenerator[FollowedBatch, None]:
-    """See `ShardReader.follow`; the method of each reader that does not leave it to a service.
-
-    `arrange` puts a step's ranges in the order in which they are read; those of a shard stay in theirs.
-    """
+    """See `ShardReader.follow`; the method of each reader that does not leave it to a service."""
     position = start
     while not self.is_draining:
         snapshot = await self.positions(
@@ -58,7 +54,7 @@ async def follow_steps(
             continue
         last: pa.RecordBatch | None = None
         if position != before:
-            ranges = arrange(ranges_between(before, position))
+            ranges = ranges_between(before, position)
             batches = self.read_range(session_id, ranges, epoch=epoch, with_encryption_type=with_encryption_type)
             async with aclosing(batches):
                 async for batch in batches:

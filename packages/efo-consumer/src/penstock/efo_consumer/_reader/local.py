@@ -57,6 +57,10 @@ if TYPE_CHECKING:
 
 _WATCH_SECONDS = 1.0
 _ALARM_SECONDS = 2.0
+# Looking at thousands of shards takes this share of the reader's time at most. The service may be waited for, too: that
+# must not put the next look off for long.
+_ALARM_SHARE = 0.05
+_LATEST_ALARM_SECONDS = 10.0
 _OPENING_PATIENCE = timedelta(seconds=3)
 _NUMBERS_PER_MILLI = 1000
 _CLOCKS_DIFFER_MILLIS = 24 * 3_600_000
@@ -376,13 +380,16 @@ class LocalShardReader:
             await asyncio.sleep(min(_WATCH_SECONDS, max(0.05, min(left.values()))))
 
     async def _warn(self) -> None:
+        took = 0.0
         while True:
-            await asyncio.sleep(_ALARM_SECONDS)
+            await asyncio.sleep(min(_LATEST_ALARM_SECONDS, max(_ALARM_SECONDS, took / _ALARM_SHARE)))
+            began = self._clock()
             try:
                 await self.warn()
             except Exception:
                 # Warnings are no part of reading.
                 _log.exception("cannot tell which shards are in trouble")
+            took = self._clock() - began
 
     async def warn(self) -> None:
         """Log which shards make no progress, and whose records expire unread; once each, and again when that is over.
@@ -391,19 +398,21 @@ class LocalShardReader:
         """
         self._alarms = {name: self._alarms.get(name, ShardAlarms()) for name in self._sessions}
         for name, session in list(self._sessions.items()):
-            shards = [await self._with_retention(shard) for shard in session.watched()]
+            # Of no stream is that more than the share.
+            harmless = RETENTION_SHARE * SHORTEST_RETENTION_MILLIS
+            shards = [
+                one if (one.millis_behind or 0) <= harmless else await self._with_retention(one)
+                for one in session.watched()
+            ]
             for message in self._alarms[name].look(shards):
                 _log.warning("%s", message)
 
     async def _with_retention(self, shard: WatchedShard) -> WatchedShard:
-        if shard.millis_behind is None or shard.millis_behind <= RETENTION_SHARE * SHORTEST_RETENTION_MILLIS:
-            # Of no stream is that more than the share.
-            return replace(shard, retention_millis=SHORTEST_RETENTION_MILLIS)
         try:
             facts = await self._backend.stream_facts(shard.stream)
         except (AwsError, EfoConsumerError) as error:
             _log.info("cannot tell the retention period of %s: %s", shard.stream, error)
-            return shard
+            return replace(shard, retention_millis=None)
         return replace(shard, retention_millis=facts.retention_millis)
 
     def _seconds_to_live(self) -> dict[str, float]:

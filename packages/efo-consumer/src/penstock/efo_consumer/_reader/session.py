@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
+from asyncio import sleep, to_thread
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._buffer.segment import NotAtHandError
+from penstock.efo_consumer._continuity.rule import SHORTEST_RETENTION_MILLIS
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._publish.condition import WatchedShard
 from penstock.efo_consumer._reader.api import PositionsSnapshot, SessionInfo
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # An hour is far below any retention period, and costs an empty micro-batch of an idle query an hour.
 _FACTS_MILLIS = 3_600_000
+# The longest pause between two looks of a long poll.
+_PAUSE_SECONDS = 1.0
 
 
 class ReaderSession:
@@ -56,6 +59,7 @@ class ReaderSession:
         self._room = room
         self._clock = clock
         self._news = Bell()
+        self._pool = pool
         self._followed = SessionShards(
             backend=backend,
             config=config,
@@ -133,6 +137,7 @@ class ReaderSession:
         self, epoch: int, start: StreamPositions, limits: tuple[int, int, int], deadline: float
     ) -> PositionsSnapshot:
         while True:
+            began = self._clock()
             self.check_epoch(epoch)
             await self._followed.follow(start)
             self.check_epoch(epoch)
@@ -154,6 +159,8 @@ class ReaderSession:
                 return self._snapshot(Reach(start, 0, 0))
             until = min(deadline, idle_at) if idle_at > now else deadline
             await self._news.wait(until - now)
+            # News of thousands of shards come one by one, and each look is at all of them: looks take half of the time.
+            await sleep(max(0.0, min(_PAUSE_SECONDS, now - began, deadline - self._clock())))
 
     async def _reach(
         self, start: StreamPositions, max_records: int, max_bytes: int, max_records_per_shard: int
@@ -175,7 +182,7 @@ class ReaderSession:
                 except NotAtHandError as missing:
                     # One segment of a shard or two, where limits cut: read elsewhere, then everything is seen anew.
                     kept.append(missing.spilled)
-                    await asyncio.to_thread(missing.spilled.keep)
+                    await to_thread(missing.spilled.keep)
         finally:
             for spilled in kept:
                 spilled.release()
@@ -188,7 +195,7 @@ class ReaderSession:
         """Note that a range was fetched."""
         shard = self.shard(shard_range)
         if shard is not None:
-            shard.buffer.deliver(shard_range.after, shard_range.upto)
+            self._pool.deliver(shard.buffer, shard_range.after, shard_range.upto)
             self._room.ring()
 
     def skipped(self, keys: Iterable[ShardKey]) -> None:
@@ -210,7 +217,14 @@ class ReaderSession:
     def watched(self) -> list[WatchedShard]:
         """What is to be known of the shards for warnings."""
         return [
-            WatchedShard(stream, shard_id, shard.condition, shard.stalled_seconds, shard.millis_behind_latest)
+            WatchedShard(
+                stream,
+                shard_id,
+                shard.condition,
+                shard.stalled_seconds,
+                shard.millis_behind_latest,
+                SHORTEST_RETENTION_MILLIS,
+            )
             for (stream, shard_id), shard in sorted(self._followed.shards.items())
             if shard.failure is None
         ]

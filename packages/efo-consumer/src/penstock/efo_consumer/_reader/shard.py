@@ -387,7 +387,7 @@ class FollowedShard:
     async def _wait_for_room(self) -> None:
         now = self._clock()
         is_full = False
-        while not self._pool.make_room(self.buffer, now, self._room.rings):
+        while not self._pool.make_room(self.buffer, now):
             if not is_full:
                 self._note(ShardSign.NO_ROOM, "the buffers are full: nobody takes what was read")
                 is_full = True

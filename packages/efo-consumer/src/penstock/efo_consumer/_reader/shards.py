@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from penstock.efo_consumer._reader.shard import FollowedShard
 from penstock.efo_consumer.errors import RecordPublisherError, RecordPublisherRetriesError, ShardFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from penstock.efo_consumer._buffer.pool import BufferPool
     from penstock.efo_consumer._continuity.guard import Resume
@@ -243,15 +244,16 @@ class SessionShards:
                     self._begin(key, position)
             self._begin_children(stream)
 
-    def _begin_children(self, stream: str) -> None:
+    def _begin_children(self, stream: str, ended: Collection[str] | None = None) -> None:
+        """Begin the children that may enter now: of these shards that ended, or of all that did."""
         graph = self.graphs[stream]
         if self._closed or not (graph.has_children or self._finished.get(stream)):
             return
         standing = self._standing(stream)
-        for child in () if self._named_only else graph.entrants(standing):
+        for child in () if self._named_only else graph.entrants(standing, ended):
             parents = [standing[parent] for parent in graph.parents(child) if parent in standing]
             self._begin((stream, child), entering(parents))
-        if self._discovery_needed(stream):
+        if self._discovery_needed(stream) if ended is None else graph.unknown(standing, ended):
             self._discover(stream)
 
     def _begin(self, key: ShardKey, position: ShardPosition) -> None:
@@ -276,10 +278,8 @@ class SessionShards:
         if self._publisher is not None:
             shard.start(self._publisher)
 
-    def _standing(self, stream: str) -> dict[str, ShardPosition]:
-        standing = dict(self._finished.get(stream, {}))
-        standing |= {shard_id: shard.buffer.end for (name, shard_id), shard in self.shards.items() if name == stream}
-        return standing
+    def _standing(self, stream: str) -> _Standing:
+        return _Standing(stream, self.shards, self._finished.get(stream, {}))
 
     async def _judge(self, shard: FollowedShard, code: str, is_last_try: bool) -> Loss | Resume | None:
         stream = shard.stream.name
@@ -290,7 +290,7 @@ class SessionShards:
             shard.promised,
             code,
             created_millis=self.created.get(stream),
-            standing=self._standing(stream),
+            standing=dict(self._standing(stream)),
             is_last_try=is_last_try,
         )
         # What follows a shard that is gone depends on the shards of other readers: then the caller decides.
@@ -308,7 +308,8 @@ class SessionShards:
             graph.add(child.shard_id, child.parent_shard_ids)
         if self._on_children is not None:
             self._on_children(shard.stream.name, children)
-        self._begin_children(shard.stream.name)
+        # Its own family alone: thousands end in a moment at a reshard, and each look at all would go over thousands.
+        self._begin_children(shard.stream.name, {shard.shard_id}.union(*(one.parent_shard_ids for one in children)))
 
     def _discovery_needed(self, stream: str) -> bool:
         graph = self.graphs[stream]
@@ -467,3 +468,28 @@ class SessionShards:
         for publisher in (self._publisher, self._poller):
             if publisher is not None:
                 await publisher.close()
+
+
+class _Standing(Mapping[str, ShardPosition]):
+    """How far each shard of a stream was read, followed or not, as it is at each look."""
+
+    def __init__(
+        self, stream: str, shards: Mapping[ShardKey, FollowedShard], finished: Mapping[str, ShardPosition]
+    ) -> None:
+        self._stream = stream
+        self._shards = shards
+        self._finished = finished
+
+    def __getitem__(self, shard_id: str) -> ShardPosition:
+        shard = self._shards.get((self._stream, shard_id))
+        return self._finished[shard_id] if shard is None else shard.buffer.end
+
+    def __contains__(self, shard_id: object) -> bool:
+        return shard_id in self._finished or (self._stream, shard_id) in self._shards
+
+    def __iter__(self) -> Iterator[str]:
+        followed = (shard_id for name, shard_id in self._shards if name == self._stream)
+        return iter(dict.fromkeys((*self._finished, *followed)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -10,12 +10,9 @@ class Bell:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        self.rings = 0
-        """How often it was rung."""
 
     def ring(self) -> None:
         """Wake all who wait."""
-        self.rings += 1
         event, self._event = self._event, asyncio.Event()
         event.set()
 

@@ -65,10 +65,10 @@ def read_ranges(
     The channel is opened at the first call of a process and kept for its later tasks. Closing the generator ends the
     call.
 
-    Of several addresses, joined by commas, each range is asked of the reader that owns its shard, and of the next one
-    when that cannot be reached or gives no sign of life for `progress_seconds`. Where no reader gives it, it is read
-    from Kinesis itself, if `from_kinesis` says how. While that fails too, all are tried again for up to
-    `patience_seconds`, for what is left.
+    Of several addresses, joined by commas, each is asked once, for the ranges of all shards that it owns, and the next
+    one when that cannot be reached or gives no sign of life for `progress_seconds`. What no reader gives is read from
+    Kinesis itself, if `from_kinesis` says how. While that fails too, all are tried again for up to `patience_seconds`,
+    for what is left.
 
     Args:
         address: `host:port` or `unix:PATH` of each reader.

@@ -16,7 +16,7 @@ from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer._reader.api import PositionsSnapshot
 from penstock.efo_consumer._reader.follow import follow_steps, is_news
 from penstock.efo_consumer._remote.client import CALL_SECONDS, RemoteShardReader
-from penstock.efo_consumer._remote.members import KnownStats, Members, by_owner, place, shares, union
+from penstock.efo_consumer._remote.members import KnownStats, Members, place, shares, union
 from penstock.efo_consumer._remote.resume import (
     PATIENCE_SECONDS,
     Patience,
@@ -226,7 +226,7 @@ class FleetShardReader:
         max_bytes: int = 0,
         with_encryption_type: bool = False,
     ) -> AsyncGenerator[FollowedBatch, None]:
-        """See `ShardReader.follow`. Each owner is asked once a step: neighbouring shards are rarely the same one's."""
+        """See `ShardReader.follow`."""
         steps = follow_steps(
             self,
             session_id,
@@ -235,7 +235,6 @@ class FleetShardReader:
             max_records=max_records,
             max_bytes=max_bytes,
             with_encryption_type=with_encryption_type,
-            arrange=lambda ranges: by_owner(ranges, [*self._readers]),
         )
         async with aclosing(steps):
             async for step in steps:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
@@ -213,21 +213,13 @@ def union(start: StreamPositions, parts: Iterable[StreamPositions]) -> StreamPos
     return StreamPositions(streams, created)
 
 
-def runs(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[list[ShardRange]]:
-    """Group neighbouring ranges that have the same owner, in their order."""
-
+def by_owner(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[list[ShardRange]]:
+    """Group ranges by their owner, each of which is asked once; within a group in their order."""
     endpoints = tuple(owners)
-
-    def owner(one: ShardRange) -> str:
-        return _owner(endpoints, one.stream_name, one.shard_id)
-
-    return [list(part) for _, part in groupby(ranges, owner)]
-
-
-def by_owner(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[ShardRange]:
-    """Give the ranges with those of the same owner together, so that each is asked once; else in their order."""
-    endpoints = tuple(owners)
-    return sorted(ranges, key=lambda one: _owner(endpoints, one.stream_name, one.shard_id))
+    groups: defaultdict[str, list[ShardRange]] = defaultdict(list)
+    for one in ranges:
+        groups[_owner(endpoints, one.stream_name, one.shard_id)].append(one)
+    return list(groups.values())
 
 
 def shares(limit: int, members: Sequence[str], turn: int) -> Mapping[str, int]:

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.efo_consumer._remote.members import rank_endpoints, runs, shard_key
+from penstock.efo_consumer._remote.members import by_owner, rank_endpoints, shard_key
 from penstock.efo_consumer.errors import ReaderUnavailableError, SessionNotFoundError
 
 if TYPE_CHECKING:
@@ -183,10 +183,10 @@ def retrievals(
     with_kinesis: bool = False,
     comes_back: bool = True,
 ) -> Iterable[Retrieval]:
-    """Give what to retrieve, in the order of the ranges: each from its owner, which has it in memory, or from another.
+    """Give what to retrieve, each from its owner, which has it in memory, or from another.
 
     Args:
-        ranges: in the caller's order.
+        ranges: those of one shard in sequence order.
         endpoints: of the readers.
         away: gives those that are not there, as far as is known now: they are asked after all others.
         patience_seconds: for which to ask again when none can be reached.
@@ -194,7 +194,7 @@ def retrievals(
         comes_back: see `Retrieval`.
     """
     # Without ranges one reader is asked all the same: a token or an epoch that is refused must not go unnoticed.
-    for part in runs(ranges, endpoints) or [[]]:
+    for part in by_owner(ranges, endpoints) or [[]]:
         missing = away()
         ranked = rank_endpoints(endpoints, shard_key(part[0].stream_name, part[0].shard_id) if part else "")
         there = [endpoint for endpoint in ranked if endpoint not in missing]

@@ -125,8 +125,8 @@ class Http2Subscription:
     @property
     def waits_since(self) -> float | None:
         """See `Subscription.waits_since`."""
-        # Copied in one step: the connection's thread appends meanwhile.
-        return first_arrival(outcome for outcome, _ in self._outcomes.copy())
+        # Copied in one step: the connection's thread appends meanwhile. Of thousands that are asked few have any.
+        return first_arrival(outcome for outcome, _ in self._outcomes.copy()) if self._outcomes else None
 
     async def receive(self) -> SubscriptionEvent | None:
         """See `Subscription.receive`."""

@@ -387,7 +387,9 @@ READING = (
         type=OptionType.SECONDS,
         default="500ms",
         minimum=0.01,
-        doc="How long an idle query waits for records before it looks at its other work.",
+        doc="How long an idle query waits for records before it looks at its other work. A query that begins waits "
+        "for up to 10 s until each shard has answered: `processAllAvailable()` ends with the first micro-batch without "
+        "records.",
     ),
     OptionSpec(
         name="idleOffsetInterval",

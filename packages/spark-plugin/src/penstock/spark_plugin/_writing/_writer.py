@@ -17,7 +17,7 @@ from penstock.async_sink.errors import SinkOptionError
 from penstock.efo_consumer import SchemaVersion
 from penstock.rpc import LoopThread
 from penstock.spark_plugin._connections import aws_options, caller_location, shared_session
-from penstock.spark_plugin._garbage import freeze_garbage
+from penstock.spark_plugin._garbage import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import sink_columns
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
@@ -92,7 +92,7 @@ class _Writer:
             DeadLetterError: Dead letters cannot be kept.
             penstock.async_sink.errors.SinkError: A record was refused for good; the message names it.
         """
-        freeze_garbage()
+        limit_collections()
         options = self._options
         parent = parent_context(task_property(TRACEPARENT_PROPERTY), options.traceparent)
         with tracer().start_as_current_span(
@@ -195,7 +195,7 @@ class _Writer:
         return Records(records.batch.filter(good), left, records.first_row)
 
     def _log_commit(self, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
-        freeze_garbage()
+        limit_collections()
         if _WORKER_LOGGING in os.environ:
             # Spark collects what is logged in this process of its own, in which nobody else can set a level.
             _log.setLevel(logging.INFO)

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.aws import AwsSession, JsonClient
 from penstock.efo_consumer import ShardFilter, StreamIdentity, list_shards, stream_client
 from penstock.spark_plugin._connections import aws_options
-from penstock.spark_plugin._garbage import freeze_garbage
+from penstock.spark_plugin._garbage import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.bounded.bounds import BoundedShard, Bounds
 from penstock.spark_plugin._reading.bounded.push_down import PushDown
@@ -75,7 +75,7 @@ class KinesisBatchReader(DataSourceReader):
             if partition.value is None:  # Spark's own, when there were no shards
                 return
             raise TypeError(f"not a partition of this source: {partition!r}")
-        freeze_garbage()
+        limit_collections()
         options = self._options
         parent = parent_context(task_property(TRACEPARENT_PROPERTY), options.traceparent)
         span = tracer().start_span(

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from penstock.efo_consumer import ReaderHost
+from penstock.rpc import collect_seldom
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.executors.fleet_file import ExecutorReader
@@ -43,6 +44,8 @@ def serve(number: int, invitation: Invitation) -> None:
     Raises:
         Exception: the reader cannot be started; the driver has been told why.
     """
+    # The worker is this task's for as long as it serves.
+    collect_seldom()
     with _wakened_by(_SIGNALS) as wakened, tempfile.TemporaryDirectory(prefix="penstock-") as folder:
         try:
             host = _host(invitation, Path(folder)).start()

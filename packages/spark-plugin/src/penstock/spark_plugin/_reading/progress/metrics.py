@@ -3,9 +3,11 @@
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from operator import add, attrgetter, lt
 from typing import Any, Final, Self
 
 from opentelemetry import metrics
@@ -114,16 +116,18 @@ class ReaderNumbers:
             return position is None or not position.is_shard_end
 
         followed = [one for one in stats if is_open(one)]
+        states = Counter(one.condition.state for one in followed)
+        sums = map(sum, zip(*map(_counts, stats), strict=True)) if stats else (0,) * len(COUNTERS)
         lags = [one.millis_behind_latest for one in followed if one.millis_behind_latest >= 0]
         return cls(
             min_millis_behind_latest=min(lags, default=UNKNOWN),
             avg_millis_behind_latest=round(sum(lags) / len(lags), 1) if lags else UNKNOWN,
             max_millis_behind_latest=max(lags, default=UNKNOWN),
             shards=len(followed),
-            **{name: sum(getattr(one, name) for one in stats) + (let_go or {}).get(name, 0) for name in COUNTERS},
+            **{name: count + (let_go or {}).get(name, 0) for name, count in zip(COUNTERS, sums, strict=True)},
             buffered_records=sum(one.buffered_records for one in stats),
             buffered_bytes=sum(one.buffered_bytes for one in stats),
-            **{name: sum(one.condition.state is state for one in followed) for name, state in _STATES.items()},
+            **{name: states[state] for name, state in _STATES.items()},
             condition=_worst(followed),
         )
 
@@ -161,6 +165,9 @@ assert {field_name(name) for name in (*GAUGES, *COUNTERS)} == {one.name for one 
 }
 
 
+_counts: Final[Callable[[ShardStats], tuple[int, ...]]] = attrgetter(*COUNTERS)
+
+
 def _worst(shards: Sequence[ShardStats]) -> str:
     """The condition of the shard that is in the worst trouble, and of those for the longest time."""
     troubled = [one for one in shards if not one.condition.is_well]
@@ -178,8 +185,8 @@ class LetGo:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._latest: dict[tuple[str, str], dict[str, int]] = {}
-        self._sums = dict.fromkeys(COUNTERS, 0)
+        self._latest: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._sums = (0,) * len(COUNTERS)
 
     def look(self, read: Callable[[], Sequence[ShardStats]]) -> tuple[Sequence[ShardStats], Mapping[str, int]]:
         """The shards of the reader, and the sums of all that are no longer among them.
@@ -188,13 +195,14 @@ class LetGo:
         """
         with self._lock:  # the answers must be compared in their order
             stats = read()
-            latest = {(one.stream_name, one.shard_id): {name: getattr(one, name) for name in COUNTERS} for one in stats}
+            latest = {(one.stream_name, one.shard_id): _counts(one) for one in stats}
             for shard, counts in self._latest.items():
                 now = latest.get(shard)
-                if now is None or any(now[name] < count for name, count in counts.items()):
-                    self._sums = {name: count + counts[name] for name, count in self._sums.items()}
+                # Most are the same: thousands of shards are mostly idle.
+                if now != counts and (now is None or any(map(lt, now, counts))):
+                    self._sums = tuple(map(add, self._sums, counts))
             self._latest = latest
-            return stats, self._sums
+            return stats, dict(zip(COUNTERS, self._sums, strict=True))
 
 
 Read = Callable[[], ReaderNumbers]

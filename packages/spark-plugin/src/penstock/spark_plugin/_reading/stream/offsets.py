@@ -1,11 +1,11 @@
 """Which offset a micro-batch ends at: pure decisions over what the reader's buffers hold."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.efo_consumer import PositionsError, ShardPosition, StreamPositions
+from penstock.efo_consumer import PositionsError, ShardPosition, ShardStats, StreamPositions
 from penstock.spark_plugin._spark import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from penstock.spark_plugin.errors import OffsetError
 
@@ -45,6 +45,35 @@ class LeastRecords:
         if 0 < records < self._records and not is_full and now - self._since < self._delay_seconds:
             return True
         self._since = None
+        return False
+
+
+class KnownTips:
+    """Whether it is known that there are no records, rather than that none came in a moment.
+
+    `processAllAvailable` ends at the first answer without records. So a query that begins is answered when each of its
+    shards has been at its tip, and one that has new shards when each of them has answered; or after a while, as
+    whatever else the query reads waits, too.
+
+    Args:
+        patience_seconds: that is waited for shards.
+    """
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._since: float | None = None
+        self._were_seen = False
+
+    def waits(self, stats: Iterable[ShardStats], now: float) -> bool:
+        """Whether records may be on their way at this moment. Of shards in trouble none are."""
+        lags = (one.millis_behind_latest for one in stats if not one.condition.is_troubled)
+        if any(lag < 0 or (lag > 0 and not self._were_seen) for lag in lags):
+            self._since = now if self._since is None else self._since
+            if now - self._since < self._patience_seconds:
+                return True
+        else:
+            self._since = None
+        self._were_seen = True
         return False
 
 

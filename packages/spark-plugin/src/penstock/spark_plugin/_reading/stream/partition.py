@@ -21,7 +21,7 @@ from penstock.efo_consumer import (
     ShardRange,
     StreamRecreatedError,
 )
-from penstock.spark_plugin._garbage import freeze_garbage
+from penstock.spark_plugin._garbage import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._telemetry import parent_context, tracer
 
@@ -98,7 +98,7 @@ def read_partition(partition: KinesisPartition, options: KinesisOptions | None =
         unreachable,
     )
 
-    freeze_garbage()
+    limit_collections()
     span = tracer().start_span(
         "spark_plugin.read_partition",
         context=parent_context(partition.traceparent),

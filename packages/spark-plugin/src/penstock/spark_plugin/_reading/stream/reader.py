@@ -13,6 +13,7 @@ from opentelemetry.context import Context
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from penstock.efo_consumer import PositionsSnapshot, ShardRange, ShardState, StreamPositions, ranges_between
+from penstock.spark_plugin._garbage import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.columns import in_layout
 from penstock.spark_plugin._reading.planning import (
@@ -25,6 +26,7 @@ from penstock.spark_plugin._reading.progress.metrics import LetGo, ReaderNumbers
 from penstock.spark_plugin._reading.stream.discovery import StreamDiscovery
 from penstock.spark_plugin._reading.stream.offsets import (
     BatchLimit,
+    KnownTips,
     LeastRecords,
     Offset,
     OffsetMemory,
@@ -53,6 +55,8 @@ _log = logging.getLogger(__name__)
 _QUIET_SECONDS = 10.0
 """A shard that stands at its tip for so long without a record that was there when the query began: it has expired."""
 _TRIGGER_DELAY_SECONDS = 900.0
+_TIPS_PATIENCE_SECONDS = 10.0
+"""How long shards of which nothing is known are waited for, while there is nothing else to read."""
 _PAUSE_SECONDS = 0.05
 """Between looks at shards that are behind, while others, which are read as far as they were, have more and more."""
 
@@ -81,6 +85,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         available_now: "Callable[[KinesisOptions], TargetFinder] | None" = None,
     ) -> None:
         """Make a reader. Tests give it a session, positions to begin at, and where to end, instead of Kinesis' own."""
+        limit_collections()
         self._options = options
         self._session_factory = session_factory
         self._resolve = resolve
@@ -103,6 +108,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._least = LeastRecords(
             self._options.min_records_per_batch or 1, _TRIGGER_DELAY_SECONDS if delay is None else delay
         )
+        self._tips = KnownTips(_TIPS_PATIENCE_SECONDS)
         self._planned_records = 0
         self._planned_bytes = 0
         self._reached: StreamPositions | None = None
@@ -323,16 +329,16 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _when_worthwhile(self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit) -> StreamPositions:
         """The next offset; the start itself while there are no records, or fewer than `minRecordsPerBatch`."""
-        until = time.monotonic() + self._options.latest_offset_wait
+        until, least = time.monotonic() + self._options.latest_offset_wait, self._options.min_records_per_batch or 1
         while True:
             snapshot = self._snapshot(session, start, bound, wait=True)
-            is_full = snapshot.records < (self._options.min_records_per_batch or 1) and any(
-                one.condition.state is ShardState.STARVED for one in session.reader.stats()
-            )
-            if not self._least.holds(snapshot.records, time.monotonic(), is_full=is_full):
+            stats, now = session.reader.stats() if snapshot.records < least else [], time.monotonic()
+            is_full = any(one.condition.state is ShardState.STARVED for one in stats)
+            if self._least.holds(snapshot.records, now, is_full=is_full):
+                if now >= until:
+                    return start
+            elif snapshot.records or says_more(snapshot.positions, start) or not self._tips.waits(stats, now):
                 return snapshot.positions
-            if time.monotonic() >= until:
-                return start
             session.check()
             time.sleep(min(_PAUSE_SECONDS, self._options.latest_offset_wait))
 
