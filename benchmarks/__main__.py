@@ -1,19 +1,21 @@
 """Measure Penstock against its peers: `hatch run bench NAME`.
 
 Prints a table for people, then one line a case (`bench NAME CASE ratio=X against=PEER`, the median of interleaved
-rounds), then everything as JSON.
+rounds; with an aim also that it is met or missed), then everything as JSON.
 """
 
 import argparse
 import importlib
 import json
 import statistics
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks._aims import AIMS, Aim
 from benchmarks._harness import ROUNDS, Benchmark, Case
 
 # By name: the module, and what it shows.
@@ -26,6 +28,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "fleet": ("reading.fleet", "four reader processes with 2,000 shards: one is killed, and one comes"),
     "fetch": ("reading.fetch", "ranges over gRPC, against a bare stream of the same bytes"),
     "latency": ("reading.latency", "put to rows at an idle stream and on busy shards, against polling"),
+    "gateway": ("services.gateway", "records through a sink gateway, against a writer of one's own"),
     "registry": ("services.registry", "leases and heartbeats on SQLite, against one transaction each"),
     "restart": ("spark.restart", "a driver killed at full load to the next one's first new row, against rows by rate"),
     "resume": ("spark.resume", "from a restart to the first live row, with and without committed stages"),
@@ -48,6 +51,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     ),
     "spark-idle": ("spark.idle", "processor of a query on 64 idle shards, against a source without rows"),
     "spark-latency": ("spark.latency", "put to foreachBatch, against a source that invents its rows, and by polling"),
+    "spark-scale": ("spark.scale", "a query on 8 to 8,000 shards: micro-batches, first row, calls, a reshard of all"),
     "throttle": (
         "writing.throttle",
         "goodput and throttles over a stream's limit, against AIMD x0.5 and async-kinesis",
@@ -62,16 +66,25 @@ _FEWER_ROUNDS: Mapping[str, int] = {
     "restart": 3,
     "spark-idle": 1,
     "spark-latency": 3,
+    "spark-scale": 1,
     "spark-source": 3,
     "start": 3,
 }
 """Of benchmarks whose rounds take minutes."""
 
 
+def _aim(name: str, case: Case) -> Aim | None:
+    return AIMS.get(name, {}).get(case.name)
+
+
+def _judged(aim: Aim | None, case: Case) -> str:
+    return "" if aim is None else f"{aim} {'met' if aim.is_met(case.ratio) else 'missed'}"
+
+
 def print_table(name: str, cases: list[Case], console: Console) -> None:
-    """Show medians and the ratio of each case."""
+    """Show medians, the ratio of each case, and what it should be."""
     table = Table(title=f"bench {name}")
-    for column in ("case", "penstock", "peer", "", "ratio"):
+    for column in ("case", "penstock", "peer", "", "ratio", "aim"):
         table.add_column(column, justify="left" if column in ("case", "") else "right")
     for case in cases:
         ours, peers = statistics.median(case.ours), statistics.median(case.peers)
@@ -81,6 +94,7 @@ def print_table(name: str, cases: list[Case], console: Console) -> None:
             f"{peers:,.4g} {case.unit}",
             case.peer_name,
             f"{case.ratio:.3g}",
+            _judged(_aim(name, case), case),
         )
     console.print(table)
 
@@ -101,8 +115,14 @@ def main() -> None:
     cases = list(run(arguments.rounds or _FEWER_ROUNDS.get(arguments.name, ROUNDS)))
     print_table(arguments.name, cases, Console())
     for case in cases:
-        print(case.line(arguments.name))
-    print(json.dumps({"benchmark": arguments.name, "cases": [{**asdict(case), "ratio": case.ratio} for case in cases]}))
+        aim = _aim(arguments.name, case)
+        print(case.line(arguments.name) + (f" aim{_judged(aim, case)}" if aim else ""))
+    for missing in AIMS.get(arguments.name, {}).keys() - {case.name for case in cases}:
+        print(f"bench {arguments.name}: {missing}, which has an aim, was not measured", file=sys.stderr)
+    found = [
+        {**asdict(case), "ratio": case.ratio, "aim": str(_aim(arguments.name, case) or "") or None} for case in cases
+    ]
+    print(json.dumps({"benchmark": arguments.name, "cases": found}))
 
 
 if __name__ == "__main__":

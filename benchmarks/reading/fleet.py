@@ -16,6 +16,7 @@ from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -64,6 +65,10 @@ class _Found:
     """Until a record of each shard came, after the fourth reader is there again."""
     joined_share: float
     """Of all shards: how many it took, or others took from each other."""
+    begin_processor: dict[str, float]
+    """Seconds of a processor that went by from the opening to the first records, by who took them."""
+    killed_processor: dict[str, float]
+    """Likewise while the killed reader's shards came to flow again."""
 
 
 class _Flow:
@@ -145,6 +150,23 @@ async def _followed(services: Iterable[ServiceProcess]) -> dict[str, set[int]]:
     return found
 
 
+class _Processor:
+    """Seconds of a processor of some processes, by who they are, since it was made."""
+
+    def __init__(self, emulator: EmulatorProcess, readers: Iterable[ServiceProcess]) -> None:
+        self._processes = {"emulator": [psutil.Process(emulator.pid)], "this process": [psutil.Process()]}
+        self._processes["readers"] = [psutil.Process(one.process.pid) for one in readers]
+        self._before = self._now()
+
+    def _now(self) -> dict[str, float]:
+        times = {who: [one.cpu_times() for one in processes] for who, processes in self._processes.items()}
+        return {who: sum(one.user + one.system for one in some) for who, some in times.items()}
+
+    def taken(self) -> dict[str, float]:
+        """By whom, since then."""
+        return {who: seconds - self._before[who] for who, seconds in self._now().items()}
+
+
 def _gained(before: dict[str, set[int]], after: dict[str, set[int]]) -> int:
     return sum(len(shards - before.get(address, set())) for address, shards in after.items())
 
@@ -166,18 +188,20 @@ async def _measure(emulator: EmulatorProcess, request: OpenRequest, shards: int,
     services = [next(starting) for _ in range(_READERS)]
     endpoints = [service.address for service in services]
     producer, everything = _Producer(emulator, shards), range(shards)
-    began = time.perf_counter()
+    began, beginning = time.perf_counter(), _Processor(emulator, services)
     async with _followed_by(FleetShardReader(lambda: list(endpoints), _SECURITY), request) as flow:
         put = await producer.put_to(everything)
         begun = await flow.until(put.values())
+        begin_processor = beginning.taken()
         victim, *others = services
         owned = (await _followed([victim]))[victim.address]
         victim.process.kill()
-        killed = time.perf_counter()
+        killed, moving = time.perf_counter(), _Processor(emulator, others)
         put = await producer.put_to([*owned, *(set(everything) - owned)])
         flowing = asyncio.create_task(flow.until(put[shard] for shard in owned), name="killed reader's shards")
         others_flow = await flow.until(put[shard] for shard in everything if shard not in owned)
         moved = await flowing
+        killed_processor = moving.taken()
         before = await _followed(others)
         fourth = await asyncio.to_thread(next, starting)
         joined = time.perf_counter()
@@ -199,6 +223,8 @@ async def _measure(emulator: EmulatorProcess, request: OpenRequest, shards: int,
         killed_share=len(owned) / shards,
         joined_seconds=settled - joined,
         joined_share=gained / shards,
+        begin_processor=begin_processor,
+        killed_processor=killed_processor,
     )
 
 
@@ -258,4 +284,12 @@ def _print_table(shards: int, found: list[_Found]) -> None:
             f"{one.joined_seconds:.1f} s",
             f"{one.joined_share:.1%}",
         )
+    Console().print(table)
+    table = Table(title="seconds of a processor meanwhile")
+    table.add_column("until")
+    for who in found[0].begin_processor:
+        table.add_column(who, justify="right")
+    for one in found:
+        for until, taken in (("begun", one.begin_processor), ("flow again", one.killed_processor)):
+            table.add_row(until, *(f"{seconds:.1f}" for seconds in taken.values()))
     Console().print(table)

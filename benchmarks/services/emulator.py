@@ -1,27 +1,24 @@
-"""The embedded Kinesis against moto's server: puts, gets, growth, and the output of SubscribeToShard."""
+"""The embedded Kinesis against moto's server: puts, gets, growth, subscriptions, and a full rate."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import http.client
 import json
-import random
 import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 from benchmarks._harness import Case, interleave
+from benchmarks.services import _full_rate
+from benchmarks.services._bare_client import RECORD_BYTES, SHARD, Client, put_body, subscribe_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RECORD_BYTES = 1000
 _PUTS = 20
 _RECORDS_PER_PUT = 500
 _READ_RECORDS = 10_000
@@ -29,7 +26,6 @@ _GROWN_RECORDS = 1_000_000
 _FEW_RECORDS = 1_000
 _SUBSCRIBED_RECORDS = 100_000
 _MARK = b'"PartitionKey"'
-_SHARD = "shardId-000000000000"
 
 # moto has no command that takes any free port and says which.
 _MOTO = """
@@ -41,71 +37,6 @@ server.start()
 print("http://%s:%s" % server.get_host_and_port(), flush=True)
 sys.stdin.read()
 """
-
-
-class Client:
-    """The same bare client for both: bodies are made before the clock starts, and answers are not parsed."""
-
-    def __init__(self, endpoint: str) -> None:
-        address = urlsplit(endpoint)
-        self.address = (address.hostname or "", address.port or 0)
-        self._connection = http.client.HTTPConnection(*self.address)
-        self._streams = 0
-
-    def send(self, operation: str, body: bytes) -> bytes:
-        """The body of an answer."""
-        self._connection.request("POST", "/", body, headers(operation))
-        response = self._connection.getresponse()
-        answer = response.read()
-        if response.status != 200:
-            raise RuntimeError(f"{operation}: {response.status} {answer[:300]!r}")
-        return answer
-
-    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """An answer."""
-        answer: dict[str, Any] = json.loads(self.send(operation, json.dumps(parameters).encode()) or b"{}")
-        return answer
-
-    def create_stream(self) -> str:
-        """The name of a new stream with one shard."""
-        self._streams += 1
-        name = f"stream-{self._streams}"
-        self.call("CreateStream", StreamName=name, ShardCount=1)
-        deadline = time.monotonic() + 10
-        while self._status(name) != "ACTIVE":
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{name} does not become ACTIVE")
-            time.sleep(0.01)
-        return name
-
-    def _status(self, name: str) -> str:
-        return str(self.call("DescribeStreamSummary", StreamName=name)["StreamDescriptionSummary"]["StreamStatus"])
-
-    def fill(self, name: str, records: int, record_bytes: int = RECORD_BYTES) -> None:
-        """Put records into a stream."""
-        body = put_body(name, min(records, _RECORDS_PER_PUT), record_bytes)
-        for _ in range(records // min(records, _RECORDS_PER_PUT)):
-            self.send("PutRecords", body)
-
-
-def headers(operation: str) -> dict[str, str]:
-    """The headers of a request; the signature is for moto, which takes the region from it."""
-    scope = "AKIAIOSFODNN7EXAMPLE/20260101/us-east-1/kinesis/aws4_request"
-    return {
-        "x-amz-target": f"Kinesis_20131202.{operation}",
-        "content-type": "application/x-amz-json-1.1",
-        "authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=00",
-    }
-
-
-def put_body(name: str, records: int, record_bytes: int) -> bytes:
-    """A PutRecords request with records of random bytes."""
-    source = random.Random(record_bytes)
-    entries = [
-        {"Data": base64.b64encode(source.randbytes(record_bytes)).decode(), "PartitionKey": f"key-{index}"}
-        for index in range(records)
-    ]
-    return json.dumps({"StreamName": name, "Records": entries}).encode()
 
 
 def put_rate(client: Client) -> float:
@@ -121,7 +52,7 @@ def put_rate(client: Client) -> float:
 
 def get_rate(client: Client, name: str) -> float:
     """Records per second out of a stream, from its beginning to its end."""
-    iterator = client.call("GetShardIterator", StreamName=name, ShardId=_SHARD, ShardIteratorType="TRIM_HORIZON")[
+    iterator = client.call("GetShardIterator", StreamName=name, ShardId=SHARD, ShardIteratorType="TRIM_HORIZON")[
         "ShardIterator"
     ]
     records = 0
@@ -148,13 +79,8 @@ def put_millis(client: Client, name: str) -> float:
 
 def subscribe_rate(client: Client, consumer_arn: str) -> float:
     """Megabytes of data per second out of one SubscribeToShard call over HTTP/1.1."""
-    body = json.dumps(
-        {"ConsumerARN": consumer_arn, "ShardId": _SHARD, "StartingPosition": {"Type": "TRIM_HORIZON"}}
-    ).encode()
-    lines = ["POST / HTTP/1.1", "host: localhost", f"content-length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in headers("SubscribeToShard").items()]
     with socket.create_connection(client.address) as connection:
-        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        connection.sendall(subscribe_request(consumer_arn, SHARD))
         buffer = bytearray(1024 * 1024)
         view = memoryview(buffer)
         records = kept = 0
@@ -178,7 +104,8 @@ def emulator() -> Iterator[Client]:
     arguments = ["--no-enforce-limits", "--no-tls", "--consumer-creation-delay", "0", "--resubscribe-interval", "0"]
     command = [sys.executable, "-m", "penstock.emulator", "--exit-with-parent", *arguments]
     with _process(command) as line:
-        yield Client(json.loads(line)["endpoint_url"])
+        ready = json.loads(line)
+        yield Client(ready["endpoint_url"], ready["pid"])
 
 
 @contextlib.contextmanager
@@ -241,6 +168,9 @@ def run(rounds: int) -> Iterator[Case]:
         subscribe_rate(ours, consumer)
         rates = [subscribe_rate(ours, consumer) for _ in range(rounds)]
         yield Case(name="subscribe-mb-per-s", peer_name="nobody", unit="MB/s", ours=rates, peers=[1.0] * rounds)
+    with emulator() as ours:
+        taken = [_full_rate.cores(ours) for _ in range(rounds)]
+        yield Case(name="full-rate-of-100-shards", peer_name="one-core", unit="cores", ours=taken, peers=[1.0] * rounds)
 
 
 def _into_few(client: Client) -> Callable[[], float]:

@@ -11,7 +11,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 
+from penstock.emulator.testing import EmulatorProcess
 from penstock.spark_plugin import configure, ensure_java
+from penstock.spark_plugin.testing import endpoint_options
 
 FILES = 8
 
@@ -90,3 +92,17 @@ def batch_millis(query: StreamingQuery, *, first: int = 1) -> list[float]:
         for one in query.recentProgress
         if one["batchId"] >= first and one["numInputRows"] > 0
     ]
+
+
+def fan_out_options(emulator: EmulatorProcess, stream: str, **more: str) -> dict[str, str]:
+    """Options of a read of all of an emulator's stream by a stream consumer and a registry of its own, over TLS."""
+    return endpoint_options(
+        emulator.tls_endpoint_url,
+        stream,
+        caBundle=str(emulator.ca_file),
+        initialPosition="TRIM_HORIZON",
+        recordPublisher="efo",
+        efoConsumerName="bench",
+        registryStore=str(fresh("registry")),
+        **more,
+    )

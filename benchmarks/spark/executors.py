@@ -15,7 +15,6 @@ from benchmarks.spark import _jobs as jobs
 from benchmarks.spark.source import Rate, fill, measure
 from penstock.emulator.testing import EmulatorProcess, start_emulator_process
 from penstock.spark_plugin import start_readers
-from penstock.spark_plugin.testing import endpoint_options
 
 _STREAM = "executors"
 _BATCH_RECORDS = 32_000
@@ -27,18 +26,7 @@ _OF_READERS = ("region", "endpointUrl", "caBundle", "awsAccessKeyId", "awsSecret
 
 
 def _query(emulator: EmulatorProcess, **options: str) -> dict[str, str]:
-    return endpoint_options(
-        emulator.tls_endpoint_url,
-        _STREAM,
-        caBundle=str(emulator.ca_file),
-        initialPosition="TRIM_HORIZON",
-        recordPublisher="efo",
-        efoConsumerName="bench",
-        registryStore=str(jobs.fresh("registry")),
-        maxRecordsPerBatch=str(_BATCH_RECORDS),
-        maxPartitions="1",
-        **options,
-    )
+    return jobs.fan_out_options(emulator, _STREAM, maxRecordsPerBatch=str(_BATCH_RECORDS), maxPartitions="1", **options)
 
 
 def _measure(options: dict[str, str]) -> Rate:

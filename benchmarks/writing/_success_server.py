@@ -14,7 +14,8 @@ _RECORD = (
     b'{"SequenceNumber":"49590338271490256608559692538361571095921575989136588898","ShardId":"shardId-000000000000"}'
 )
 _DESCRIPTION = (
-    b'{"StreamDescriptionSummary":{"StreamStatus":"ACTIVE","OpenShardCount":1,"StreamName":"s"},'
+    b'{"StreamDescriptionSummary":{"StreamStatus":"ACTIVE","OpenShardCount":1,"StreamName":"s",'
+    b'"StreamARN":"arn:aws:kinesis:us-east-1:123456789012:stream/s"},'
     b'"Shards":[{"ShardId":"shardId-000000000000"}],"StreamDescription":{"StreamStatus":"ACTIVE",'
     b'"Shards":[{"ShardId":"shardId-000000000000","HashKeyRange":{"StartingHashKey":"0","EndingHashKey":"1"},'
     b'"SequenceNumberRange":{"StartingSequenceNumber":"1"}}],"HasMoreShards":false}}'
