@@ -124,7 +124,9 @@ def main() -> None:
     spark = configure(SparkSession.builder).getOrCreate()
     for page in pages:
         found = run_page(page, spark)
-        (results / f"{name_of(page)}.json").write_text(json.dumps(found))
+        # Whoever waits for it finds all of it.
+        (results / "result").write_text(json.dumps(found))
+        (results / "result").rename(results / f"{name_of(page)}.json")
     spark.stop()
 
 

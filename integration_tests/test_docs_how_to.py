@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from integration_tests.docs_pages import POLICIES, WRITTEN, actions, blocks, name_of, runs
 from penstock.emulator.testing import running_emulator
 from penstock.rpc.testing import service_process
+from penstock.telemetry.testing import wait_until
 
 EXPECTED = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
 SUBMIT = (
@@ -23,14 +25,28 @@ SUBMIT = (
 )
 
 
-# The first test waits for all pages: a minute on a quiet machine, several on a busy one.
-pytestmark = pytest.mark.timeout(600)
 RUNNING = [page for page in WRITTEN if runs(page)]
 
 
+class Pages:
+    """What each page printed: one process runs them all, one after another, with one Spark session and one emulator."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
+        self._folder = folder
+        self._process = process
+
+    def result(self, page: Path) -> dict[str, Any]:
+        """Wait until the page was run."""
+        written = self._folder / f"{name_of(page)}.json"
+        wait_until(lambda: written.exists() or self._process.poll() is not None, f"{page} was not run", seconds=550)
+        assert written.exists(), (self._folder / "errors").read_text()[-4000:]
+        found: dict[str, Any] = json.loads(written.read_text())
+        return found
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What each page printed: one process, one Spark session and one emulator for all of them."""
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    """All that run."""
     folder = tmp_path_factory.mktemp("how-to")
     token = folder / "token"
     token.write_text("a-secret-of-sixteen-or-more")
@@ -66,18 +82,18 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
             service = service_process(f"penstock.services.{module}", command, environment)
             hosts[name] = stack.enter_context(service).address
         environment["PENSTOCK_HOW_TO_HOSTS"] = json.dumps(hosts)
-        driver = [sys.executable, "-m", "integration_tests.how_to_driver", str(folder)]
-        ended = subprocess.run(
-            [*driver, *map(str, RUNNING)], env=environment, capture_output=True, text=True, timeout=580, check=False
-        )
-    assert ended.returncode == 0, ended.stderr[-4000:]
-    return {name_of(page): json.loads((folder / f"{name_of(page)}.json").read_text()) for page in RUNNING}
+        driver = [sys.executable, "-m", "integration_tests.how_to_driver", str(folder), *map(str, RUNNING)]
+        with (folder / "errors").open("wb") as errors:
+            process = stack.enter_context(subprocess.Popen(driver, env=environment, stdout=errors, stderr=errors))
+        stack.callback(process.terminate)
+        yield Pages(folder, process)
+        stack.callback(process.wait)
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=name_of)
-def test_a_page_does_what_it_says(page: Path, results: dict[str, dict[str, Any]]) -> None:
+def test_a_page_does_what_it_says(page: Path, pages: Pages) -> None:
     """All blocks in order; each `print` prints what the comment behind it says."""
-    found = results[name_of(page)]
+    found = pages.result(page)
     if found["error"]:
         pytest.fail(found["error"][-4000:])
     printed = [line for line in found["printed"].splitlines() if line and not line.startswith(("|", "+"))]
@@ -98,7 +114,7 @@ BESIDES = {"CreateStream", "DescribeStream", "PutRecord", "SplitShard", "DeleteS
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=name_of)
-def test_a_page_calls_only_what_the_policies_allow(page: Path, results: dict[str, dict[str, Any]]) -> None:
+def test_a_page_calls_only_what_the_policies_allow(page: Path, pages: Pages) -> None:
     """Counted by the emulator: the page on IAM names each operation."""
-    called = {f"kinesis:{one}" for one in results[name_of(page)]["calls"]["calls"] if one not in BESIDES}
+    called = {f"kinesis:{one}" for one in pages.result(page)["calls"]["calls"] if one not in BESIDES}
     assert called - set().union(*map(actions, POLICIES)) == set()

@@ -104,7 +104,7 @@ def exchanges(console: str) -> Iterator[tuple[str, list[str]]]:
         yield command, shown
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_the_tutorial_works_as_written(terminal: Terminal) -> None:
     """Files are written, commands are typed, and each prints what its page shows, the mistakes too."""
     typed = 0
