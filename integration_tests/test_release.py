@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 import urllib.request
@@ -48,8 +49,11 @@ Alone = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Source archives of all members, and the wheels made of them."""
-    folder = tmp_path_factory.mktemp("built")
+    """Source archives of all members, and the wheels made of them.
+
+    In a folder of a name that was never there: uv takes from its cache what it once found in a folder of that name.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="built", dir=tmp_path_factory.getbasetemp()))
     for member in MEMBERS:
         build(member, folder, isolated=False)
     pack_installed("pyspark", folder)
