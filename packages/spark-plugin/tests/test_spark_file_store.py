@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyarrow import fs
@@ -14,6 +14,8 @@ from test_spark_object_store import FINGERPRINTS, Killed, Life, Mortal, committe
 from penstock.aws import AwsConnectionError
 from penstock.operator_attributes import (
     BlockingStageScheduler,
+    Claim,
+    ClaimDecision,
     OperatorAttributes,
     StageState,
     open_stage_scheduler,
@@ -23,6 +25,7 @@ from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._stages.store.formats import StageFormat
 from penstock.spark_plugin._stages.store.object_store import ObjectStore
 from penstock.spark_plugin._stages.store.opening import StorePlace
+from penstock.spark_plugin._stages.store.service_claim import ServiceClaim
 from penstock.spark_plugin._storage.files import FileObjects
 from penstock.spark_plugin._storage.objects import Objects
 from penstock.spark_plugin._storage.places import Place
@@ -49,12 +52,14 @@ class World:
     def objects(self, folder: str) -> Objects:
         return FileObjects(Place.parse(f"file://{self.folder}/{folder}"))
 
-    def store(self, name: str = "store", *, stages: str = "", life: Life | None = None) -> ObjectStore:
+    def store(
+        self, name: str = "store", *, stages: str = "", life: Life | None = None, seconds: float = SECONDS
+    ) -> ObjectStore:
         objects: list[Objects] = [self.objects(folder) for folder in (name, stages or f"{name}/stages")]
         if life is not None:
             objects = [Mortal(one, life) for one in objects]
         self.clients.append(open_stage_scheduler(self.address))
-        return ObjectStore(*objects, claim_seconds=SECONDS, service=self.clients[-1])
+        return ObjectStore(*objects, claim_seconds=seconds, service=self.clients[-1])
 
     def key_of(self, place: Place) -> str:
         return place.url.removeprefix(f"file://{self.folder}/")
@@ -96,14 +101,52 @@ def test_a_driver_may_be_killed_at_any_write(world: Any) -> None:
     assert "run/stages/photos/2024aaaa/beach.jpg" in world.all_keys()
 
 
-def test_two_drivers_at_once(world: Any) -> None:
-    """The second is refused as soon as the first one has renewed its claim; after the release it has it."""
-    with world.store() as first:
+@pytest.mark.parametrize("seconds", [1.0, 6.0])
+def test_two_drivers_at_once(world: Any, seconds: float, caplog: pytest.LogCaptureFixture) -> None:
+    """The second waits and says so, and is refused when the first one renews its claim; after the release it has it."""
+    with world.store(seconds=seconds) as first:
         with pytest.raises(StoreInUseError, match=r"in use by process \d+ on .*, by the stage scheduler"):
-            world.store().__enter__()
+            world.store(seconds=seconds).__enter__()
+        assert caplog.text.count("waiting until it is renewed or runs out") == 1
         token = first._claim.token
     with world.store() as second:
         assert second._claim.token > token
+
+
+class SlowScheduler:
+    """Has a claim on everything that is not renewed, and answers late, as told by a clock of the test's."""
+
+    def __init__(self, lease_seconds: float) -> None:
+        self.now = 0.0
+        self.runs_out_at = lease_seconds
+        self.delays: Iterator[tuple[float, float]] = iter(())
+
+    def claim(self, store: str, fingerprint: str, **given: Any) -> Claim:
+        before, after = next(self.delays)
+        self.now += before
+        left = self.runs_out_at - self.now
+        self.now += after
+        return Claim(
+            store=store,
+            fingerprint=fingerprint,
+            decision=ClaimDecision.WAIT,
+            owner="another",
+            token=0,
+            expires_seconds=left,
+        )
+
+
+def test_a_late_answer_is_no_sign_of_life() -> None:
+    """However late it comes, it tells when the claim runs out; a renewal is told from that, however small."""
+    scheduler = SlowScheduler(lease_seconds=30.0)
+    scheduler.delays = iter([(0.0, 0.0), (0.0, 4.0), (5.0, 0.0), (2.0, 2.0), (0.0, 0.0), (0.0, 0.0)])
+    claim = ServiceClaim(cast("Any", scheduler), "store", "claim", seconds=30.0, clock=lambda: scheduler.now)
+    for _ in range(5):
+        assert not claim.acquire()
+        assert not claim.holder_lives
+    scheduler.runs_out_at += 0.3
+    assert not claim.acquire()
+    assert claim.holder_lives
 
 
 def test_results_that_somebody_uses_are_kept(world: Any) -> None:

@@ -20,6 +20,7 @@ taken for dead could take the place of another one: the files of both stay until
 import contextlib
 import hashlib
 import json
+import logging
 import re
 import secrets
 import threading
@@ -44,6 +45,8 @@ from penstock.spark_plugin._stages.store.store import CommittedStage
 from penstock.spark_plugin._storage.objects import Found, Objects
 from penstock.spark_plugin._storage.places import Place
 from penstock.spark_plugin.errors import StoreInUseError, StoreLostError, StoreUnusableError
+
+_log = logging.getLogger(__name__)
 
 _MARKER = "_COMMITTED.json"
 _STARTED = "_STARTED.json"
@@ -314,9 +317,15 @@ class ObjectStore:
 
     def __enter__(self) -> Self:
         with self._typed():
+            waits = False
             while not self._claim.acquire():
                 if self._claim.holder_lives:
                     raise StoreInUseError(self.name, self._claim.holder)
+                if not waits:
+                    _log.warning(
+                        "%s is claimed by %s: waiting until it is renewed or runs out", self.name, self._claim.holder
+                    )
+                    waits = True
                 self._sleep(min(_SECONDS_BETWEEN_LOOKS, self._seconds / 10))
             if not self._objects.conditional:
                 self._outgrow()

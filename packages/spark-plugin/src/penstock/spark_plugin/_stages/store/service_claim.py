@@ -1,6 +1,7 @@
 """Claims that the stage scheduler decides, for stores whose file system writes nothing on a condition."""
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -12,8 +13,8 @@ from penstock.operator_attributes.errors import ClaimLostError, SchedulingError
 from penstock.spark_plugin.errors import StoreLostError, StoreUnusableError
 
 _log = logging.getLogger(__name__)
-_RENEWED_SECONDS = 0.5
-"""By which a claim that is renewed runs out later than before, at least."""
+_CLOCKS_SECONDS = 0.05
+"""By which two answers on a claim that nobody has renewed may differ: the clocks here and there do not run alike."""
 
 
 class ServiceClaim:
@@ -38,7 +39,7 @@ class ServiceClaim:
         self._clock = clock
         self._claim: Claim | None = None
         self._lost: StoreLostError | None = None
-        self._runs_out_at: float | None = None
+        self._runs_out_by = math.inf
         self.holder = "another driver"
         self.holder_lives = False
 
@@ -48,6 +49,7 @@ class ServiceClaim:
 
     def acquire(self) -> bool:
         self._lost = None
+        asked_at = self._clock()
         try:
             claim = self._service.claim(
                 self._store,
@@ -63,9 +65,9 @@ class ServiceClaim:
         if claim.decision is ClaimDecision.COMPUTE:
             self._claim = claim
             return True
-        now = self._clock()
-        before, self._runs_out_at = self._runs_out_at, now + claim.expires_seconds
-        self.holder_lives |= before is not None and self._runs_out_at > before + _RENEWED_SECONDS
+        # True at some moment between these two: without a renewal it runs out by the earliest of the ends.
+        self.holder_lives |= asked_at + claim.expires_seconds > self._runs_out_by + _CLOCKS_SECONDS
+        self._runs_out_by = min(self._runs_out_by, self._clock() + claim.expires_seconds)
         self.holder = f"{claim.owner}, by the stage scheduler"
         return False
 
