@@ -1,12 +1,11 @@
 import json
-import os
-import select
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from penstock.emulator.testing import running_emulator
@@ -159,23 +158,6 @@ def test_a_driver_that_is_killed_halfway_resumes_without_a_row_lost_or_read_twic
     assert all("Acquire" in spans[span["parent_id"]]["name"] for span in registered)
 
 
-def children_of(pid: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    children = children_of(pid)
-    return children + [below for child in children for below in descendants(child)]
-
-
 def test_ctrl_c_in_the_middle_leaves_nothing_running(tmp_path: Path) -> None:
     """Every process that the demo started is gone, its services and the JVM included, with rows read by polling."""
     process = start_demo(tmp_path / "results", "--services", "--polling", "--rate", "50")
@@ -183,13 +165,10 @@ def test_ctrl_c_in_the_middle_leaves_nothing_running(tmp_path: Path) -> None:
     for line in process.stdout:
         if line.startswith("put ") and not line.endswith("read 0\n"):
             break
-    below = descendants(process.pid)
+    below = psutil.Process(process.pid).children(recursive=True)
     assert len(below) >= 6
-    watched = [os.pidfd_open(pid) for pid in below]
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT
-    for handle in watched:
-        ended, _, _ = select.select([handle], [], [], 30)
-        os.close(handle)
-        assert ended
+    _, left = psutil.wait_procs(below, timeout=30)
+    assert left == []

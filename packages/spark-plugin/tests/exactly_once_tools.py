@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 from aws_kinesis_agg.aggregator import AggRecord
 from patience import PATIENCE_SECONDS
 
@@ -47,18 +48,12 @@ def wait_for(condition: Callable[[], bool], what: str | Callable[[], str], secon
 
 def processes(ancestor: int, text: str) -> list[int]:
     """Ids of a process's descendants with a text in their command lines, ancestors first."""
-    children: dict[int, list[int]] = defaultdict(list)
-    commands: dict[int, bytes] = {}
-    for folder in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            commands[int(folder.name)] = (folder / "cmdline").read_bytes()
-            children[parent].append(int(folder.name))
-    found, pending = [], [ancestor]
-    for process in pending:
-        pending += sorted(children[process])
-        if text.encode() in commands.get(process, b""):
-            found.append(process)
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(ancestor).children(recursive=True):
+            with suppress(psutil.Error):
+                if text in " ".join(process.cmdline()):
+                    found.append(process.pid)
     return found
 
 

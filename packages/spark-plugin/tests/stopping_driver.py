@@ -4,10 +4,10 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -32,23 +32,13 @@ def session() -> SparkSession:
     return builder.getOrCreate()
 
 
-def descendants(process: int) -> Iterator[int]:
-    """Processes below one, by /proc."""
-    for task in Path(f"/proc/{process}/task").glob("*"):
-        # A thread, and the process, may end between two looks.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for child in (task / "children").read_text().split():
-                yield int(child)
-                yield from descendants(int(child))
-
-
 def sources() -> list[int]:
     """The processes of sources."""
     found = []
-    for process in descendants(os.getpid()):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if RUNNER in Path(f"/proc/{process}/cmdline").read_text():
-                found.append(process)
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any(RUNNER in word for word in process.cmdline()):
+                found.append(process.pid)
     return found
 
 
@@ -82,11 +72,9 @@ def memory() -> list[str]:
     """Folders in memory of readers in the processes of sources."""
     found = set()
     for process in sources():
-        own = {os.readlink(file) for file in Path(f"/proc/{process}/fd").iterdir()}
-        for line in Path("/proc/net/unix").read_text().splitlines():
-            # The last but one of its columns is the socket's inode.
-            if "/dev/shm/penstock-reader-" in line and f"socket:[{line.split()[-2]}]" in own:
-                found.add(str(Path(line.split()[-1]).parent))
+        with contextlib.suppress(psutil.Error):
+            sockets = (one.laddr for one in psutil.Process(process).net_connections("unix"))
+            found |= {str(Path(one).parent) for one in sockets if one.startswith("/dev/shm/penstock-reader-")}
     return sorted(found)
 
 
