@@ -9,11 +9,13 @@ import os
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import grpc
 
 from benchmarks._harness import Case, interleave
 from penstock.registration import (
@@ -132,22 +134,49 @@ class _Registry:
             GrpcServer(ServerSettings(), register=[servicer.add_to], service_names=[SERVICE_NAME]) as server,
             RemoteConsumerRegistry(server.address) as remote,
         ):
-            await remote.heartbeat(self.leases[0])
-            start, busy = time.perf_counter(), time.process_time()
-            async with asyncio.TaskGroup() as beats:
-                for number in range(int(_LEASES * _HELD_SECONDS / _HEARTBEAT_SECONDS)):
-                    ahead = start + number * _HEARTBEAT_SECONDS / _LEASES - time.perf_counter()
-                    if ahead > 0.005:
-                        await asyncio.sleep(ahead)
-                    beats.create_task(_beat(remote, self.leases[number]))
-            share = (time.process_time() - busy) / (time.perf_counter() - start)
+
+            async def beat(number: int) -> None:
+                if not (await remote.heartbeat(self.leases[number])).held:
+                    raise RuntimeError("a lease was lost")
+
+            share = await _share_of_core(beat)
             servicer.drain()
         return share
 
 
-async def _beat(registry: RemoteConsumerRegistry, lease: Lease) -> None:
-    if not (await registry.heartbeat(lease)).held:
-        raise RuntimeError("a lease was lost")
+async def _share_of_calls() -> float:
+    """Of one core, for as many calls of gRPC, client and server together, that do nothing."""
+
+    async def answer(request: bytes, _context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        return request
+
+    server = grpc.aio.server()
+    method = grpc.unary_unary_rpc_method_handler(answer)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", {"Call": method}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.unary_unary("/bare/Call", None, None)
+
+        async def beat(_number: int) -> None:
+            await call(b"x" * 100)
+
+        share = await _share_of_core(beat)
+    await server.stop(None)
+    return share
+
+
+async def _share_of_core(beat: Callable[[int], Coroutine[Any, Any, None]]) -> float:
+    """Of one core, while there is a beat for each lease every ten seconds."""
+    await beat(0)
+    start, busy = time.perf_counter(), time.process_time()
+    async with asyncio.TaskGroup() as beats:
+        for number in range(int(_LEASES * _HELD_SECONDS / _HEARTBEAT_SECONDS)):
+            ahead = start + number * _HEARTBEAT_SECONDS / _LEASES - time.perf_counter()
+            if ahead > 0.005:
+                await asyncio.sleep(ahead)
+            beats.create_task(beat(number))
+    return (time.process_time() - busy) / (time.perf_counter() - start)
 
 
 def _request(number: int, *, given: bool) -> AcquireRequest:
@@ -201,10 +230,23 @@ def run(rounds: int) -> Iterator[Case]:
 
         yield interleave("renew-over-transaction", renew, bare.rate, peer_name=peer, unit="/s", rounds=rounds)
         yield interleave("acquire-over-transaction", acquire, bare.rate, peer_name=peer, unit="/s", rounds=rounds)
-        shares = [runner.run(ours.share_of_core()) for _ in range(rounds)]
+
+        def share() -> float:
+            return runner.run(ours.share_of_core())
+
+        def share_of_calls() -> float:
+            return runner.run(_share_of_calls())
+
+        name = "core-share-over-bare-calls"
+        shares = interleave(name, share, share_of_calls, peer_name="bare-calls", unit="cores", rounds=rounds)
         yield Case(
-            name="core-share-of-10000-leases", peer_name="one-core", unit="cores", ours=shares, peers=[1.0] * rounds
+            name="core-share-of-10000-leases",
+            peer_name="one-core",
+            unit="cores",
+            ours=shares.ours,
+            peers=[1.0] * rounds,
         )
+        yield shares
         yield Case(
             name="bytes-of-memory-per-lease", peer_name="one-byte", unit="B", ours=[bytes_per_lease], peers=[1.0]
         )
