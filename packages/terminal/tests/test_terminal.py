@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -313,3 +314,26 @@ def test_what_loops_of_others_left_is_not_written_by_a_command() -> None:
     written = run_main(main, []).stderr
     assert "Event loop is closed" not in written
     assert written.startswith("Exception in callback\nRuntimeError: broken")
+
+
+DROPS = """
+import sys, threading
+from penstock.terminal import run_command
+
+class Gone:
+    def __del__(self):
+        raise KeyboardInterrupt
+
+def command():
+    Gone()
+    threading.Event().wait(60)
+    return 0
+
+sys.exit(run_command(command))
+"""
+
+
+def test_an_interrupt_that_python_drops_comes_again() -> None:
+    """Raised where an object goes away, as in an import, it would only be printed: the command would go on."""
+    ended = subprocess.run([sys.executable, "-c", DROPS], capture_output=True, text=True, timeout=50, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

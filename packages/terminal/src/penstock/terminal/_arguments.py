@@ -9,14 +9,16 @@ import gc
 import itertools
 import os
 import re
+import signal
 import sys
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.terminal._exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
 
 
 def _heading(name: str) -> str:
@@ -171,7 +173,8 @@ def run_command(command: Callable[[], int]) -> int:
     # Python ends with a look for garbage in all that was imported: a sixth of the work of a short command.
     atexit.register(gc.freeze)
     try:
-        code = command()
+        with _interrupts_that_arrive():
+            code = command()
         sys.stdout.flush()
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -181,6 +184,31 @@ def run_command(command: Callable[[], int]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
     return code
+
+
+@contextlib.contextmanager
+def _interrupts_that_arrive() -> Iterator[None]:
+    """Interrupt once more where Python drops it: in what runs as an object goes away, as it often does in an import."""
+    before = sys.unraisablehook
+    repeated: list[threading.Timer] = []
+
+    def look(dropped: Any) -> None:
+        if dropped.exc_type is not KeyboardInterrupt:
+            before(dropped)
+            return
+        # A signal, which wakes the main thread, and not from here, where it would be dropped too.
+        again = threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        again.daemon = True
+        again.start()
+        repeated.append(again)
+
+    sys.unraisablehook = look
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        for again in repeated:
+            again.cancel()
 
 
 def positive_seconds(text: str) -> float:
