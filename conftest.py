@@ -133,12 +133,6 @@ class BusyAndWaiting(LoadFileScheduling):
             self._reschedule(other)
         return ended_in
 
-    def mark_test_pending(self, item: str) -> None:
-        """Let another process try a test that one ended in, if failures are tried again."""
-        self.workqueue.setdefault(self._split_scope(item), {})[item] = False
-        for node in self.nodes:
-            self._reschedule(node)
-
     def _assign_work_unit(self, node: WorkerController) -> None:
         scope = next((scope for scope in self.workqueue if self._is_for(scope, node)), None)
         if scope is not None:
@@ -180,11 +174,10 @@ def _refuse_skipping(report: pytest.CollectReport | pytest.TestReport) -> None:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Add up what each file takes, and show at once how a test failed in CI, where a run may be cut off."""
-    outcome: str = report.outcome
-    if outcome in ("rerun", "failed") and os.environ.get("CI") and "PYTEST_XDIST_WORKER" not in os.environ:
+    if report.failed and os.environ.get("CI") and "PYTEST_XDIST_WORKER" not in os.environ:
         # What it printed, too: Java says there why a session did not start.
         parts = [report.longreprtext, *(f"-- {name} --\n{content}" for name, content in report.sections)]
-        print(f"\n== {outcome.upper()}: {report.nodeid} ==", *parts, sep="\n", file=sys.stderr, flush=True)
+        print(f"\n== FAILED: {report.nodeid} ==", *parts, sep="\n", file=sys.stderr, flush=True)
     taken = _taken[Path(report.nodeid.partition("::")[0]).name]
     taken[0] += report.duration
     if report.when == "teardown":
