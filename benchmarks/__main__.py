@@ -20,7 +20,7 @@ from benchmarks._harness import ROUNDS, Benchmark, Case
 
 # By name: the module, and what it shows.
 BENCHMARKS: Mapping[str, tuple[str, str]] = {
-    "cogroup": ("spark.cogroup", "two bounded inputs grouped together at their end, against as streams"),
+    "cogroup": ("stages.cogroup", "two bounded inputs grouped together at their end, against as streams"),
     "consume": ("reading.consume", "a whole client over HTTP/2 and HTTP/1.1, against boto3 and aiobotocore"),
     "compile": ("services.compile", "job graphs of 10 to 100,000 operators to stages, against a tenth of the size"),
     "decode": ("reading.decode_cases", "event-stream bytes to rows, against botocore, and as a share of the floor"),
@@ -31,15 +31,15 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "gateway": ("services.gateway", "records through a sink gateway, against a writer of one's own"),
     "registry": ("services.registry", "leases and heartbeats on SQLite, against one transaction each"),
     "restart": ("spark.restart", "a driver killed at full load to the next one's first new row, against rows by rate"),
-    "resume": ("spark.resume", "from a restart to the first live row, with and without committed stages"),
+    "resume": ("stages.resume", "from a restart to the first live row, with and without committed stages"),
     "scale": ("reading.scale", "a micro-batch of 8 to 8,000 shards in the driver's source, and its offset"),
     "shards": ("reading.shards", "one reader process over 1 to 1,000 shards"),
-    "slots": ("spark.slots", "slot-seconds and state of a job, all deployed at once against staged"),
+    "slots": ("stages.slots", "slot-seconds and state of a job, all deployed at once against staged"),
     "spark-sink": ("spark.sink", "a DataFrame written from Spark, against boto3 in foreachPartition"),
     "spark-source": ("spark.source", "MB/s into a sink that does nothing, against ready Arrow batches from memory"),
-    "sorted": ("spark.sorted", "rows sorted for an operator by their key, against sorting in its function"),
+    "sorted": ("stages.sorted", "rows sorted for an operator by their key, against sorting in its function"),
     "start": ("spark.start", "start() to the first row in a fresh session, against ready rows, and runs of seconds"),
-    "stage": ("spark.stage", "a stream joined with an aggregate of 20 M rows, as it is against staged"),
+    "stage": ("stages.stage", "a stream joined with an aggregate of 20 M rows, as it is against staged"),
     "hot-shard": ("writing.hot_shard", "the rate of the other shards when one gets half of the records"),
     "put": ("writing.put", "PutRecords of 500 records, against boto3 and async-kinesis"),
     "recover": ("writing.recover", "seconds until a writer is back after a stream's outage"),

@@ -1,1 +1,1 @@
-"""Benchmarks of Spark jobs that read, write, or run in stages."""
+"""Benchmarks of Spark jobs that read, write, start and wait."""

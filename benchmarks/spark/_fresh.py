@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from benchmarks.spark import _jobs as jobs
+from benchmarks import _jobs as jobs
 from benchmarks.spark._floor import FloorSource
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import _jobs as jobs
 from benchmarks._harness import Case
-from benchmarks.spark import _jobs as jobs
 from benchmarks.spark.source import Rate, fill, measure
 from penstock.emulator.testing import EmulatorProcess, start_emulator_process
 from penstock.spark_plugin import start_readers

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import _jobs as jobs
 from benchmarks._harness import Case
-from benchmarks.spark import _jobs as jobs
+from benchmarks._processes import processor_seconds, seconds_between
 from benchmarks.spark._ceiling import CeilingSource
-from benchmarks.spark._processes import processor_seconds, seconds_between
 from penstock.emulator.testing import start_emulator_process
 from penstock.spark_plugin.testing import endpoint_options
 

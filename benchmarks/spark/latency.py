@@ -20,11 +20,11 @@ from pyspark.sql import DataFrame
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import _jobs as jobs
 from benchmarks._harness import Case
-from benchmarks.spark import _jobs as jobs
+from benchmarks._processes import Spent, processor_seconds, seconds_between
 from benchmarks.spark._ceiling import CeilingSource, pauses
 from benchmarks.spark._floor import RECORD_BYTES, STAMP
-from benchmarks.spark._processes import Spent, processor_seconds, seconds_between
 from penstock.emulator.testing import EmulatorProcess, kinesis_client, start_emulator_process
 from penstock.spark_plugin.testing import endpoint_options
 

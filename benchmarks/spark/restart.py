@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # as everybody writes it
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import _jobs as jobs
 from benchmarks._harness import Case
-from benchmarks.spark import _jobs as jobs
 from benchmarks.spark._floor import RECORD_BYTES, STAMP, FloorSource
 from benchmarks.spark._fresh import Source, driver
 from penstock.emulator.testing import EmulatorProcess, kinesis_client, start_emulator_process

@@ -24,9 +24,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import _jobs as jobs
 from benchmarks._harness import Case
-from benchmarks.spark import _jobs as jobs
-from benchmarks.spark._processes import processor_seconds
+from benchmarks._processes import processor_seconds
 from penstock.emulator.testing import EmulatorProcess, start_emulator_process
 
 if TYPE_CHECKING:

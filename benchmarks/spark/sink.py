@@ -26,9 +26,9 @@ from botocore.config import Config
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # as everybody writes it
 
+from benchmarks import _jobs as jobs
 from benchmarks._harness import Case, interleave
-from benchmarks.spark import _jobs as jobs
-from benchmarks.spark._processes import processor_seconds, seconds_between
+from benchmarks._processes import processor_seconds, seconds_between
 from benchmarks.writing.put import success_server
 from penstock.spark_plugin.testing import endpoint_options
 

@@ -19,11 +19,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import _jobs as jobs
 from benchmarks._harness import Case
-from benchmarks.spark import _jobs as jobs
+from benchmarks._processes import Spent, own_seconds, processor_seconds, seconds_between
 from benchmarks.spark._ceiling import CeilingSource
 from benchmarks.spark._floor import RECORD_BYTES
-from benchmarks.spark._processes import Spent, own_seconds, processor_seconds, seconds_between
 from benchmarks.spark._reader import EVENT_RECORDS, SHARDS, STREAM, prefilled_reader
 from penstock.emulator.testing import EmulatorProcess, start_emulator_process
 from penstock.spark_plugin.testing import endpoint_options

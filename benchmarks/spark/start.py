@@ -20,8 +20,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import _jobs as jobs
 from benchmarks._harness import Case
-from benchmarks.spark import _jobs as jobs
 from benchmarks.spark._floor import FloorSource
 from benchmarks.spark._fresh import Source, in_fresh_session
 from penstock.emulator.testing import EmulatorProcess, kinesis_client, start_emulator_process

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # as everybody writes it
 
+from benchmarks import _jobs as jobs
 from benchmarks._harness import Case, interleave
-from benchmarks.spark import _jobs as jobs
-from benchmarks.spark import _s3 as s3
-from benchmarks.spark import _statistics as aggregates
-from benchmarks.spark._processes import processor_seconds, seconds_between
+from benchmarks._processes import processor_seconds, seconds_between
+from benchmarks.stages import _s3 as s3
+from benchmarks.stages import _statistics as aggregates
 from penstock.operator_attributes import OperatorAttributes
 from penstock.spark_plugin import Pipeline, run_staged
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # as everybody writes it
 
-from benchmarks.spark import _jobs as jobs
+from benchmarks import _jobs as jobs
 
 ROWS, KEYS = 20_000_000, 10_000
 

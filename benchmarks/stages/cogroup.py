@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # as everybody writes it
 
+from benchmarks import _jobs as jobs
 from benchmarks._harness import Case
-from benchmarks.spark import _jobs as jobs
 from penstock.operator_attributes import GlobalWindows
 from penstock.spark_plugin import Pipeline
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from pyspark.sql import DataFrame
 
+from benchmarks import _jobs as jobs
 from benchmarks._harness import Case, interleave
-from benchmarks.spark import _jobs as jobs
 from penstock.spark_plugin import PipelineRun, run_staged
 
 _ROWS = 1_000_000

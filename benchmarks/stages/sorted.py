@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute
 from pyspark.sql import DataFrame
 
+from benchmarks import _jobs as jobs
 from benchmarks._harness import Case, interleave
-from benchmarks.spark import _jobs as jobs
 from penstock.operator_attributes import OperatorAttributes
 from penstock.spark_plugin import Pipeline
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # as everybody writes it
 
+from benchmarks import _jobs as jobs
 from benchmarks._harness import Case, interleave
-from benchmarks.spark import _jobs as jobs
-from benchmarks.spark import _statistics as aggregates
+from benchmarks.stages import _statistics as aggregates
 from penstock.spark_plugin import run_staged
 
 
