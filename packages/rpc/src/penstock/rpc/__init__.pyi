@@ -5,7 +5,7 @@ from ._client.channel import (
     open_channel,
 )
 from ._client.settings import ClientSettings
-from ._garbage import collect_seldom
+from ._gc_thresholds import collect_seldom
 from ._loop_thread import LoopThread
 from ._security.files import FileChanges, OwnFiles, stamp_of
 from ._security.principals import Principal

@@ -10,7 +10,7 @@ from typing import NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from penstock.spark_plugin._garbage import limit_collections
+from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.foreign.migration import GivenOption
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.names import spelled

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.spark_plugin._firehose import refuse_overwrite
-from penstock.spark_plugin._garbage import limit_collections
+from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.spec import Use
 from penstock.spark_plugin._options.use import check_use

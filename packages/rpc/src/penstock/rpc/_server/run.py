@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Protocol
 
-from penstock.rpc._garbage import collect_seldom
+from penstock.rpc._gc_thresholds import collect_seldom
 from penstock.rpc.errors import PenstockRpcError
 
 

@@ -17,7 +17,7 @@ from penstock.async_sink.errors import SinkOptionError
 from penstock.efo_consumer import SchemaVersion
 from penstock.rpc import LoopThread
 from penstock.spark_plugin._connections import aws_options, caller_location, shared_session
-from penstock.spark_plugin._garbage import limit_collections
+from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import sink_columns
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter

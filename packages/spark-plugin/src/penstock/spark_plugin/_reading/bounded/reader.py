@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.aws import AwsSession, JsonClient
 from penstock.efo_consumer import ShardFilter, StreamIdentity, list_shards, stream_client
 from penstock.spark_plugin._connections import aws_options
-from penstock.spark_plugin._garbage import limit_collections
+from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.bounded.bounds import BoundedShard, Bounds
 from penstock.spark_plugin._reading.bounded.push_down import PushDown

@@ -13,7 +13,7 @@ from opentelemetry.context import Context
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from penstock.efo_consumer import PositionsSnapshot, ShardRange, ShardState, StreamPositions, ranges_between
-from penstock.spark_plugin._garbage import limit_collections
+from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.columns import in_layout
 from penstock.spark_plugin._reading.planning import (
