@@ -1,8 +1,10 @@
 import ast
 import importlib.metadata
 import re
+import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,14 @@ def test_a_package_is_complete(member: Path) -> None:
     assert "0.1.0" in (member / "CHANGELOG.md").read_text()
     assert project(member)["license"] == "Apache-2.0"
     assert list((member / "src").rglob("py.typed")) or not modules_below(member)
+
+
+def test_no_folder_has_more_modules_than_one_look_takes_in() -> None:
+    """Twenty, of sources, tests and tools alike; what is generated is nobody's to read."""
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    folders = Counter(str(Path(file).parent) for file in listed.splitlines())
+    assert len(folders) > 80
+    assert {folder: modules for folder, modules in folders.items() if modules > 20 and "proto" not in folder} == {}
 
 
 def test_penstock_is_a_namespace_package() -> None:

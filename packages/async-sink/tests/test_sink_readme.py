@@ -64,7 +64,7 @@ def test_every_line_of_the_drafts_names_tests_that_exist() -> None:
     text = README.read_text()
     section = text[text.index("### FLIP-242, line by line") :].split("\n### ")[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ") and not line.startswith("| **")]
-    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
     named = {row[0]: re.findall(r"`(test_\w+)`", row[-1]) for row in rows[2:]}
     assert len(named) > 25
     assert [line for line, names in named.items() if not names] == []

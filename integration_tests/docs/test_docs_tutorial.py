@@ -1,0 +1,140 @@
+"""The tutorial of the documentation works as it is written: all of its files and commands, in order."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.spark_plugin import KinesisDataSource
+from penstock.spark_plugin.errors import MissingOptionError
+
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "pages" / "tutorial"
+ORDER = ("first-job.md", "break-it.md", "stages.md", "stage-your-job.md")
+_FENCE = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_PORT = "4567"  # the emulator's on the pages; a free one here
+_SPARK = (
+    "--master local[2] --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 "
+    "--conf spark.ui.showConsoleProgress=false pyspark-shell"
+)
+# Installing is not done again: the packages of the working tree are there.
+_SKIPPED = ("python -m venv", ". .venv/", "pip install")
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+class Terminal:
+    """A folder and an environment in which the commands of the pages run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PENSTOCK_"))}
+        self.environment = kept | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYSPARK_SUBMIT_ARGS": _SPARK,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "XDG_STATE_HOME": str(folder / "state"),
+        }
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text.replace(_PORT, self.port))
+
+    def type(self, command: str) -> str:
+        """Run a command; what it prints, with its errors if it fails."""
+        command = command.replace(_PORT, self.port)
+        if command.startswith("export "):
+            self.environment |= dict(setting.split("=", 1) for setting in command.split()[1:])
+            return ""
+        if command.startswith(_SKIPPED):
+            return ""
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return done.stdout if done.returncode == 0 else done.stdout + done.stderr
+
+    def close(self) -> None:
+        """End what the pages started, if it still runs."""
+        for file in self.folder.glob("*.pid"):
+            try:
+                os.kill(int(file.read_text()), signal.SIGTERM)
+            except ProcessLookupError:
+                continue
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    opened = Terminal(tmp_path)
+    yield opened
+    opened.close()
+
+
+def as_pattern(lines: list[str]) -> re.Pattern[str]:
+    """What a page shows, where `…` stands for anything."""
+    return re.compile(".*?".join(map(re.escape, "\n".join(lines).split("…"))), re.DOTALL)
+
+
+def exchanges(console: str) -> Iterator[tuple[str, list[str]]]:
+    """Commands, each with the lines that it is shown to print."""
+    command: str | None = None
+    shown: list[str] = []
+    for line in console.splitlines():
+        if line.startswith("$ "):
+            if command is not None:
+                yield command, shown
+            command, shown = line[2:], []
+        else:
+            shown.append(line)
+    if command is not None:
+        yield command, shown
+
+
+@pytest.mark.timeout(1200)
+def test_the_tutorial_works_as_written(terminal: Terminal) -> None:
+    """Files are written, commands are typed, and each prints what its page shows, the mistakes too."""
+    typed = 0
+    for page in ORDER:
+        for language, title, text in _FENCE.findall((PAGES / page).read_text()):
+            if language == "console":
+                for command, shown in exchanges(text):
+                    printed = terminal.type(command).strip("\n")
+                    logs = "".join(log.read_text()[-3000:] for log in terminal.folder.glob("*.log"))
+                    assert as_pattern(shown).fullmatch(printed), f"{page}: $ {command}\n{printed}\n--- logs\n{logs}"
+                    typed += 1
+            elif title:
+                terminal.write(title, text)
+    assert typed >= 15
+
+
+def test_a_missing_option_is_told_as_the_tutorial_quotes_it() -> None:
+    """The quoted line is what the option's check says."""
+    quoted = re.search(r"errors\.MissingOptionError: (.*)", (PAGES / "break-it.md").read_text())
+    with pytest.raises(MissingOptionError) as caught:
+        KinesisDataSource({"region": "eu-west-1"}).schema()
+    assert quoted
+    assert quoted.group(1) == str(caught.value)
+
+
+def test_what_the_tutorial_installs_exists() -> None:
+    """Each distribution of `pip install` is one of this repository."""
+    names = re.findall(r"pip install (.*)", (PAGES / "first-job.md").read_text())
+    root = PAGES.parents[2]
+    own = {path.read_text().split('name = "', 1)[1].split('"', 1)[0] for path in root.glob("packages/*/pyproject.toml")}
+    assert names
+    # With an extra, in quotes for the shell.
+    assert {name.strip("'").partition("[")[0] for line in names for name in line.split()} <= own

@@ -1,0 +1,77 @@
+"""What others' code the project runs: one version each, by hash, and looked up among known vulnerabilities."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from tools.dependencies import lock_problems, main, read_lock, requirements_of
+
+ROOT = Path(__file__).resolve().parents[2]
+HASH = "--hash=sha256:" + "0" * 64
+
+
+def test_the_lock_is_that_of_all_packages() -> None:
+    """Each requirement is locked, at a version that it allows, with hashes; it names no place to download from."""
+    assert lock_problems((ROOT / "requirements.lock").read_text(), requirements_of(ROOT)) == []
+
+
+@pytest.mark.parametrize(
+    ("lock", "words"),
+    [
+        ("", "grpcio is not locked"),
+        (f"grpcio==1.0 \\\n    {HASH}", "grpcio is locked as 1.0, but grpcio>=1.85 is asked for"),
+        ("grpcio==1.85.1", "grpcio 1.85.1 has no hash"),
+        (f"--index-url https://example.org\ngrpcio==1.85.1 {HASH}", "says where a file lies"),
+        (f"grpcio @ file:///wheels/grpcio.whl {HASH}", "says where a file lies"),
+        (f"grpcio>=1.85.1 {HASH}", "not by =="),
+    ],
+)
+def test_a_lock_that_is_not_is_told(lock: str, words: str) -> None:
+    """Each of the ways in which it can be wrong."""
+    assert words in "\n".join(lock_problems(lock, ["grpcio>=1.85"]))
+
+
+class Advisories(BaseHTTPRequestHandler):
+    """Knows of a vulnerability of aiohttp, whatever its version."""
+
+    def do_POST(self) -> None:
+        queries = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["queries"]
+        known = [{"vulns": [{"id": "TEST-1"}]} if one["package"]["name"] == "aiohttp" else {} for one in queries]
+        body = json.dumps({"results": known if self.path == "/v1/querybatch" else known[1:]}).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Advisories) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_known_vulnerability_fails_the_audit(service: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names what has it."""
+    version = next(one.version for one in read_lock((ROOT / "requirements.lock").read_text()) if one.name == "aiohttp")
+    assert main(["audit", "--service", service]) == 1
+    assert f"aiohttp {version}: TEST-1" in capsys.readouterr().out
+
+
+def test_an_audit_that_cannot_be_made_says_so(service: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody may take it for one that found nothing; whether it fails is the caller's to say."""
+    for url in ("http://127.0.0.1:9", f"{service}/elsewhere"):
+        assert main(["audit", "--service", url]) == 0
+        assert main(["audit", "--service", url, "--required"]) == 3
+        printed = capsys.readouterr()
+        assert printed.err.count("NOT AUDITED") == 2
+        assert printed.out == ""

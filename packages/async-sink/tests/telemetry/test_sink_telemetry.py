@@ -1,0 +1,281 @@
+import asyncio
+import gc
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext
+from sink_fixtures import numbers
+
+from penstock.async_sink import DropHandler, EntryFailure
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
+
+MakeWriter = Callable[..., FakeWriter]
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def provider(exporter: InMemorySpanExporter) -> Iterator[TracerProvider]:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    yield provider
+    provider.shutdown()
+
+
+def parent_of(span: ReadableSpan) -> SpanContext:
+    assert span.parent is not None
+    return span.parent
+
+
+async def test_the_counters_count_records_once_and_submissions_each_time(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """A retry raises what was submitted, not what is out."""
+    fake.script = [fake.fail(0, 1), fake.fail(0, throttled=False)]
+    async with make_writer() as writer:
+        await writer.write_many(["xx"] * 10)
+        await clock.advance(0.05)
+        await clock.advance(0.1)
+    metrics = writer.metrics
+    assert (metrics.records_out, metrics.bytes_out) == (10, 20)
+    assert (metrics.requests, metrics.submitted, metrics.bytes_submitted) == (3, 13, 26)
+    assert (metrics.failed, metrics.retried, metrics.throttled, metrics.rejected) == (3, 3, 2, 0)
+
+
+async def test_the_send_time_is_that_of_the_latest_request(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """The gauge is in milliseconds, and counts failed requests as well."""
+    fake.script = [fake.hold(), fake.hold(fake.fail())]
+    async with make_writer() as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(0.25)
+        fake.requests[0].answer.set()
+        await settle()
+        assert writer.metrics.current_send_time_ms == pytest.approx(250.0)
+        await writer.write_many("0123456789")
+        await clock.advance(0.75)
+        fake.requests[1].answer.set()
+        await settle()
+        assert writer.metrics.current_send_time_ms == pytest.approx(750.0)
+        await clock.advance(0.05)
+
+
+async def test_the_instruments_have_the_fields_names(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """numRecordsOut, numBytesOut, numRecordsOutErrors and currentSendTime are there, by stream.
+
+    The SDK writes the names of instruments in small letters.
+    """
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    fake.script = [fake.fail(0)]
+    async with make_writer(meter_provider=provider, destination="flights", random=lambda: 0.0) as writer:
+        await writer.write_many(["xyz"] * 10)
+    data = reader.get_metrics_data()
+    assert data is not None
+    points = {one.name: numbers(one)[0] for one in data.resource_metrics[0].scope_metrics[0].metrics if numbers(one)}
+    assert points["numrecordsout"].value == 10
+    assert points["numbytesout"].value == 30
+    assert points["numrecordsouterrors"].value == 1
+    assert "currentsendtime" in points
+    assert points["numrecordsout"].attributes == {"stream": "flights"}
+    provider.shutdown()
+
+
+async def test_gauges_are_those_of_all_writers(make_writer: MakeWriter) -> None:
+    """Of each stream, whichever writer was made first; writers of one stream hold what they hold together."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+
+    def buffered() -> dict[str, float]:
+        data = reader.get_metrics_data()
+        assert data is not None
+        metrics = data.resource_metrics[0].scope_metrics[0].metrics
+        (found,) = (metric for metric in metrics if metric.name == "bufferedrecords")
+        return {str((point.attributes or {})["stream"]): point.value for point in numbers(found)}
+
+    async with (
+        make_writer(meter_provider=provider, destination="flights") as first,
+        make_writer(meter_provider=provider, destination="flights") as second,
+        make_writer(meter_provider=provider, destination="delays") as third,
+    ):
+        for number, writer in enumerate((first, second, third), 1):
+            await writer.write_many(["x"] * number)
+        assert buffered() == {"flights": 3, "delays": 3}
+    provider.shutdown()
+
+
+async def test_writers_that_are_gone_leave_no_instruments_behind(make_writer: MakeWriter) -> None:
+    """Without an SDK, too: the API would keep those of each task of a query that runs for years."""
+
+    def instruments() -> int:
+        gc.collect()
+        return sum(type(one).__name__.startswith("_Proxy") for one in gc.get_objects())
+
+    make_writer()
+    before = instruments()
+    for _ in range(3):
+        async with make_writer() as writer:
+            await writer.write_many("0123456789")
+        assert writer.metrics.records_out == 10
+    assert instruments() == before
+
+
+async def test_a_span_per_request_says_what_it_carried(
+    make_writer: MakeWriter,
+    fake: FakeDestination,
+    clock: FakeClock,
+    provider: TracerProvider,
+    exporter: InMemorySpanExporter,
+) -> None:
+    """Stream, entries, bytes and attempt, and what failed."""
+    fake.script = [fake.fail(2)]
+    async with make_writer(tracer_provider=provider, destination="flights") as writer:
+        await writer.write_many(["xy"] * 10)
+        await clock.advance(0.05)
+    first, second = exporter.get_finished_spans()
+    assert first.name == second.name == "async_sink.submit"
+    assert dict(first.attributes or {}) == {
+        "stream": "flights", "requests": 1, "entries": 10, "bytes": 20, "attempt": 1, "failed": 1, "throttled": 1,
+    }  # fmt: skip
+    assert dict(second.attributes or {}) == {
+        "stream": "flights", "requests": 1, "entries": 1, "bytes": 2, "attempt": 2, "failed": 0, "throttled": 0,
+    }  # fmt: skip
+
+
+async def test_the_caller_is_the_parent_also_of_retries_and_timer_flushes(
+    make_writer: MakeWriter,
+    fake: FakeDestination,
+    clock: FakeClock,
+    provider: TracerProvider,
+    exporter: InMemorySpanExporter,
+) -> None:
+    """The trace context at the time of the write counts, not that of the time of sending."""
+    fake.script = [fake.fail()]
+    tracer = provider.get_tracer("test")
+    async with make_writer(tracer_provider=provider) as writer:
+        with tracer.start_as_current_span("caller") as caller:
+            await writer.write("a")
+        with tracer.start_as_current_span("somebody else"):
+            await clock.advance(0.1)
+            await clock.advance(0.05)
+    submits = [span for span in exporter.get_finished_spans() if span.name == "async_sink.submit"]
+    assert len(submits) == 2
+    for span in submits:
+        assert parent_of(span).span_id == caller.get_span_context().span_id
+        assert parent_of(span).trace_id == caller.get_span_context().trace_id
+
+
+async def test_other_callers_of_a_batch_are_linked(
+    make_writer: MakeWriter, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """One parent, and a link to each further caller."""
+    tracer = provider.get_tracer("test")
+    callers = []
+    async with make_writer(tracer_provider=provider) as writer:
+        for letter in "abc":
+            with tracer.start_as_current_span(letter) as caller:
+                callers.append(caller.get_span_context().span_id)
+                await writer.write_many([letter] * 2)
+    (submit,) = [span for span in exporter.get_finished_spans() if span.name == "async_sink.submit"]
+    assert parent_of(submit).span_id == callers[0]
+    assert [link.context.span_id for link in submit.links] == callers[1:]
+
+
+async def test_the_request_runs_inside_of_its_span(
+    make_writer: MakeWriter, fake: FakeDestination, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """Spans of the destination's client are children of the submission."""
+    inside = []
+
+    def look(request: object) -> None:
+        inside.append(trace.get_current_span().get_span_context().span_id)
+        fake.accept(fake.requests[-1])
+
+    fake.script = [look]
+    async with make_writer(tracer_provider=provider) as writer:
+        await writer.write("a")
+    (submit,) = exporter.get_finished_spans()
+    assert submit.context is not None
+    assert inside == [submit.context.span_id]
+
+
+async def test_a_fatal_answer_is_on_the_span(
+    make_writer: MakeWriter, fake: FakeDestination, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """The span has the error as status and event."""
+    fake.script = [fake.explode(PermissionError("not yours"))]
+    with pytest.raises(PermissionError):
+        async with make_writer(tracer_provider=provider) as writer:
+            await writer.write("a")
+    (submit,) = exporter.get_finished_spans()
+    assert submit.status.status_code is trace.StatusCode.ERROR
+    assert submit.events[0].name == "exception"
+
+
+async def test_every_metric_of_the_readme_is_there(make_writer: MakeWriter, clock: FakeClock) -> None:
+    """A throttle, an expiry, a dead letter and a wait: each has its counter, with its reason or its shard."""
+    reader, fake = InMemoryMetricReader(), FakeDestination()
+    provider = MeterProvider([reader])
+
+    def throttle(request: FakeRequest) -> None:
+        request.handler.retry_failures([EntryFailure(0, "Slow")], lanes=["shard-7", *[None] * 9])
+
+    fake.script = [throttle, fake.fail(throttled=False), fake.hold(), fake.hold()]
+    options = {"max_in_flight_requests": 1, "max_buffered_requests": 12, "time_to_live": timedelta(seconds=1)}
+    writer = make_writer(
+        fake=fake, meter_provider=provider, destination="flights", terminal=DropHandler(), random=lambda: 0.0, **options
+    )
+    await writer.__aenter__()
+    await writer.write_many(["xy"] * 10)
+    await settle()
+    assert fake.batches[1] == ["xy"]
+    await writer.write_many(["xy"] * 12)
+    waiting = asyncio.create_task(writer.write("z"))
+    await clock.advance(0.5)
+    fake.requests[2].answer.set()
+    await clock.advance(1.5)
+    for request in fake.requests[3:]:
+        request.answer.set()
+    await settle()
+    await waiting
+    data = reader.get_metrics_data()
+    assert data is not None
+    found = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    paragraph = text[text.index("OpenTelemetry gets") :].split("\n\n")[0]
+    named = set(re.findall(r"`([a-z][a-zA-Z]+)`", paragraph)) - {"stream", "shard", "reason"}
+    assert len(named) == 19
+    assert {name.lower() for name in named} == set(found)
+
+    def total(name: str, **attributes: str) -> float:
+        wanted = {"stream": "flights", **attributes}.items()
+        points = [point for point in found[name].data.data_points if wanted <= dict(point.attributes or {}).items()]
+        return sum(point.value if hasattr(point, "value") else point.count for point in points)
+
+    metrics = writer.metrics
+    assert total("numrecordsthrottled", shard="shard-7") == metrics.throttled_by_lane["shard-7"] == 1
+    assert total("numrecordsretried") == metrics.retried > 1
+    assert total("numrecordsexpired") == metrics.expired >= 1
+    assert total("numrecordsdeadlettered") == metrics.dead_lettered == metrics.expired
+    assert total("numrequests", reason="size") >= 1
+    assert total("numrequests", reason="retry") >= 1
+    assert total("requestroundtrip") == total("batchfillratio") == metrics.requests - writer.in_flight_requests
+    assert total("recordattempts") >= 2
+    assert total("blockedtime", reason="buffer_records") == pytest.approx(metrics.blocked_seconds["buffer_records"])
+    assert metrics.blocked_seconds["buffer_records"] >= 0.5
+    assert metrics.blocked_seconds["requests_in_flight"] >= 0.5
+    await writer.close()
+    provider.shutdown()

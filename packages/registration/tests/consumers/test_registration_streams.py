@@ -1,0 +1,282 @@
+"""A lease belongs to the ARN of its stream, however the stream is named; stores of the first release are taken over."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from registry_homes import Home, known
+
+from penstock.registration import (
+    AcquireRequest,
+    ConsumerRecord,
+    DynamoDbLeaseStore,
+    Holding,
+    LeaseStore,
+    LocalConsumerRegistry,
+    RegistrationPhase,
+    SqliteLeaseStore,
+    StreamConsumerRegistrar,
+)
+from penstock.registration.errors import ConsumerHeldError, InvalidRequestError
+from penstock.registration.testing import DynamoDbClients, FakeKinesis, InMemoryLeaseStore, ManualClock
+
+STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
+WEATHER = "arn:aws:kinesis:eu-west-1:123456789012:stream/weather"
+ENDPOINT = "https://kinesis.eu-west-1.amazonaws.com"
+FIRST_RELEASE = Path(__file__).parents[1] / "data" / "leases_schema_1.sql"
+
+
+def open_registry(
+    store: LeaseStore, kinesis: FakeKinesis, clock: ManualClock | None = None, **options: Any
+) -> LocalConsumerRegistry:
+    clock = clock or ManualClock()
+    registrar = StreamConsumerRegistrar(kinesis, sleep=clock.sleep, clock=clock)
+    return LocalConsumerRegistry(registrar, store, clock=clock, wall_clock=clock, sleep=clock.sleep, **options)
+
+
+def request_for(
+    stream_name: str = "flights", job_id: str = "job", consumer_name: str = "delays", **options: Any
+) -> AcquireRequest:
+    return AcquireRequest(stream_name=stream_name, consumer_name=consumer_name, job_id=job_id, **options)
+
+
+async def test_a_stream_by_name_and_by_arn_is_one_stream(home: Home) -> None:
+    """One lease, one holder at a time; the first to leave by either does not take the other's consumer along."""
+    await home.acquire("by-name")
+    await home.watch(1)
+    for options in ({"stream_name": STREAM}, {"stream_arn": STREAM}):
+        with pytest.raises(ConsumerHeldError, match="'by-name'"):
+            await home.acquire("by-arn", **options)
+    by_name = await home.acquire("by-name")
+    by_arn = await home.acquire("by-name", stream_name=STREAM)
+    assert (by_name.stream_name, by_arn.stream_name) == ("flights", STREAM)
+    assert by_name.stream_arn == by_arn.stream_arn == STREAM
+    assert by_arn.fencing_token == by_name.fencing_token + 1
+    assert await home.registry.release(by_name) is False
+    assert (await home.registry.heartbeat(by_arn)).held
+    assert home.kinesis.names() == {"delays"}
+
+
+@pytest.mark.parametrize("other", [{"account_id": "999999999999"}, {"region": "us-east-1"}])
+async def test_streams_of_one_name_elsewhere_are_others(other: dict[str, Any]) -> None:
+    """Another account, or region: nobody is refused, and each consumer is deregistered where it is."""
+    store, here, there = InMemoryLeaseStore(), FakeKinesis(), FakeKinesis(**other)
+    one, two = open_registry(store, here), open_registry(store, there)
+    first = await one.acquire(request_for(job_id="first"))
+    second = await two.acquire(request_for(job_id="second"))
+    assert first.stream_arn != second.stream_arn
+    assert {each.stream_arn for each in await one.list_consumers("flights")} == {first.stream_arn, second.stream_arn}
+    with pytest.raises(InvalidRequestError, match=f"{second.stream_arn}.*give its ARN"):
+        await one.force_release("flights", "delays")
+    assert known(await two.force_release(second.stream_arn, "delays")).job_id == "second"
+    assert (here.names(), there.names()) == ({"delays"}, set())
+    assert await one.release(first) is True
+    assert here.names() == set()
+
+
+async def test_many_requests_by_name_ask_for_the_arn_once(home: Home) -> None:
+    """DescribeStreamSummary is limited per account."""
+    await asyncio.gather(*(home.acquire() for _ in range(100)))
+    assert home.kinesis.calls.count("describe_stream_summary") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"stream_arn": "arn:aws:kinesis:eu-west-1:1:stream/flights"}, "stream_arn"),
+        ({"stream_arn": WEATHER}, "stream_arn"),
+        ({"stream_name": STREAM, "stream_arn": STREAM.replace("1234", "4321")}, "stream_arn"),
+        ({"stream_name": "arn:flights"}, "stream_name"),
+        ({"strategy": "none", "consumer_arn": f"{WEATHER}/consumer/delays:1"}, "consumer_arn"),
+    ],
+)
+def test_names_and_arns_that_contradict_each_other_are_refused(options: Any, field: str) -> None:
+    """Before anything is leased on a stream that is not meant."""
+    with pytest.raises(InvalidRequestError) as raised:
+        request_for(**{"stream_name": "flights", **options})
+    assert raised.value.field == field
+
+
+async def test_a_lease_without_its_arn_is_that_of_the_name(home: Home) -> None:
+    """As callers of the first release send it."""
+    lease = await home.acquire()
+    message = {name: getattr(lease, name) for name in type(lease).__dataclass_fields__ if name != "stream_arn"}
+    old = type(lease)(**message)
+    assert old.stream_arn == ""
+    assert (await home.registry.heartbeat(old)).held
+    assert await home.registry.release(old) is True
+
+
+@pytest.fixture
+def first_release(tmp_path: Path) -> Path:
+    """A file as the first release wrote it."""
+    path = tmp_path / "registry.db"
+    with sqlite3.connect(path) as connection:
+        connection.executescript(FIRST_RELEASE.read_text())
+    connection.close()
+    return path
+
+
+@pytest.fixture(params=["sqlite", "dynamodb"])
+async def old_store(
+    request: pytest.FixtureRequest, first_release: Path, dynamodb_table: str
+) -> AsyncIterator[LeaseStore]:
+    """The records of the first release, in either store."""
+    old = SqliteLeaseStore(first_release, namespace=ENDPOINT, read_only=True)
+    records = await old.list()
+    await old.close()
+    if request.param == "sqlite":
+        store: LeaseStore = SqliteLeaseStore(first_release, namespace=ENDPOINT)
+    else:
+        clients = DynamoDbClients(request.getfixturevalue("dynamodb"))
+        store = DynamoDbLeaseStore(clients, dynamodb_table, namespace=ENDPOINT)
+        await store.write([ConsumerRecord(stream_arn="any", consumer_name="any", created_at=0.0)])
+        for record in records:
+            await put_as_of_the_first_release(clients, dynamodb_table, record)
+    yield store
+    await store.close()
+
+
+async def put_as_of_the_first_release(clients: DynamoDbClients, table: str, record: ConsumerRecord) -> None:
+    """Item by item, as its code wrote them: with names for streams, and without what came later."""
+    item = {
+        "stream": {"S": f"{record.stream_arn} {ENDPOINT}"},
+        "consumer_name": {"S": record.consumer_name},
+        "namespace": {"S": ENDPOINT},
+        "stream_name": {"S": record.stream_arn},
+        "version": {"N": str(record.version)},
+        "write_id": {"S": "any"},
+        "fencing_token": {"N": str(record.fencing_token)},
+        "created_at": {"N": repr(record.created_at)},
+        "phase": {"S": record.phase.value},
+        "consumer_arn": {"S": record.consumer_arn},
+        "registration_is_ours": {"BOOL": record.registration_is_ours},
+        "registering_token": {"N": str(record.registering_token)},
+    }
+    if record.holding is not None:
+        item |= {
+            "job_id": {"S": record.holding.job_id},
+            "holding_token": {"N": str(record.holding.fencing_token)},
+            "acquired_at": {"N": repr(record.holding.acquired_at)},
+            "renewed_at": {"N": repr(record.holding.renewed_at)},
+            "time_to_live_seconds": {"N": repr(record.holding.time_to_live_seconds)},
+        }
+    if record.idle_since is not None:
+        item["idle_since"] = {"N": repr(record.idle_since)}
+    async with clients.aio_client("dynamodb") as client:
+        await client.call("put_item", TableName=table, Item=item)
+
+
+def kinesis_of_then() -> FakeKinesis:
+    """What Kinesis had when the first release wrote its store: the stream `gone` is gone since."""
+    kinesis = FakeKinesis(streams=("flights", "weather"))
+    for stream, name in (("flights", "delays"), ("flights", "idle"), ("weather", "by-hand"), ("weather", "by-arn")):
+        kinesis.register_outside(stream, name)
+    kinesis.register_outside("flights", "begun")
+    return kinesis
+
+
+async def test_a_store_of_the_first_release_is_taken_over(old_store: LeaseStore) -> None:
+    """Holders keep their leases, by name and by ARN; what was ours is ours; tokens go on."""
+    kinesis, clock = kinesis_of_then(), ManualClock()
+    registry = open_registry(old_store, kinesis, clock)
+    held = Holding(job_id="delays-prod", fencing_token=3, acquired_at=0.0, renewed_at=0.0, time_to_live_seconds=30.0)
+    await registry.reconcile()
+    records = {record.key: record for record in await old_store.list() if not record.is_by_name}
+    delays = records[STREAM, "delays"]
+    assert delays.holding is not None
+    assert (delays.holding.job_id, delays.holding.fencing_token) == (held.job_id, held.fencing_token)
+    assert (delays.consumer_arn, delays.registration_is_ours) == (f"{STREAM}/consumer/delays:1700000001", True)
+    assert records[STREAM, "idle"].registration_is_ours
+    assert not records[WEATHER, "by-hand"].registration_is_ours
+    assert known(records[WEATHER, "by-arn"].holding).job_id == "arn-job"
+    # Begun by a registry that was killed: Kinesis has it under the stream of this name.
+    assert (records[STREAM, "begun"].phase, records[STREAM, "begun"].registration_is_ours) == ("registered", True)
+    again = await registry.acquire(request_for(job_id="delays-prod"))
+    assert (again.fencing_token, again.consumer_arn) == (4, delays.consumer_arn)
+    assert (await registry.acquire(request_for("weather", "new", "ended"))).fencing_token == 3
+
+
+async def test_what_is_left_under_a_name_is_neither_listed_nor_ended(
+    old_store: LeaseStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stream is gone: a warning, once; made again, it begins above the token of before."""
+    kinesis, clock = kinesis_of_then(), ManualClock()
+    registry = open_registry(old_store, kinesis, clock)
+    for _ in range(35):
+        clock.advance(5)
+        await registry.sweep()
+    assert caplog.text.count("consumer begun of stream gone is left alone: there is no such stream") == 1
+    assert "gone" not in {one.stream_name for one in await registry.list_consumers()}
+    (left,) = [one for one in await old_store.list() if one.is_by_name and one.holding is not None]
+    assert (left.stream_arn, left.fencing_token) == ("gone", 1)
+    kinesis.streams = (*kinesis.streams, "gone")
+    assert (await registry.acquire(request_for("gone", "new", "begun"))).fencing_token == 2
+
+
+async def test_a_name_of_the_first_release_gives_each_account_its_floor(old_store: LeaseStore) -> None:
+    """Which account a token without an ARN was of is not known: it is given again in none."""
+    for account in ("123456789012", "999999999999"):
+        kinesis = FakeKinesis(streams=("weather",), account_id=account)
+        lease = await open_registry(old_store, kinesis).acquire(request_for("weather", "new", "ended"))
+        assert lease.fencing_token == 3
+
+
+@pytest.mark.parametrize("kills_after", [1, 2, 3, 4, 5])
+async def test_taking_over_may_be_killed_at_any_moment_and_repeated(
+    old_store: LeaseStore, kills_after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost, nothing is doubled."""
+    kinesis, write, written = kinesis_of_then(), old_store.write, []
+
+    class Killed(BaseException):
+        pass
+
+    async def write_and_die(records: Sequence[ConsumerRecord]) -> list[bool]:
+        answer = await write(records)
+        written.append(records)
+        if len(written) == kills_after:
+            raise Killed
+        return answer
+
+    monkeypatch.setattr(old_store, "write", write_and_die)
+    with pytest.raises(Killed):
+        await open_registry(old_store, kinesis).reconcile()
+    monkeypatch.setattr(old_store, "write", write)
+    registry = open_registry(old_store, kinesis)
+    await registry.reconcile()
+    found = [record for record in await old_store.list() if record.phase is not RegistrationPhase.ABSENT]
+    assert sorted(one.key for one in found if not one.is_by_name) == [
+        (STREAM, "begun"),
+        (STREAM, "delays"),
+        (STREAM, "idle"),
+        (WEATHER, "by-arn"),
+        (WEATHER, "by-hand"),
+    ]
+    assert [one.stream_arn for one in found if one.is_by_name] == ["gone"]
+
+
+async def test_a_file_of_the_first_release_may_be_looked_at_without_being_changed(first_release: Path) -> None:
+    """As by `penstock-registry ls --registry-store`."""
+    before = await asyncio.to_thread(first_release.read_bytes)
+    store = SqliteLeaseStore(first_release, namespace=ENDPOINT, read_only=True)
+    registry = open_registry(store, FakeKinesis(), ManualClock(1_750_000_010.0))
+    found = {(one.stream_arn, one.consumer_name): one for one in await registry.list_consumers()}
+    assert known(found[STREAM, "delays"].lease).job_id == "delays-prod"
+    assert found[STREAM, "idle"].lease is None
+    await registry.close()
+    assert await asyncio.to_thread(first_release.read_bytes) == before
+
+
+async def test_the_first_release_does_not_open_a_file_that_was_taken_over(first_release: Path) -> None:
+    """It would lease by name what is leased by ARN now."""
+    store = SqliteLeaseStore(first_release, namespace=ENDPOINT)
+    await store.list()
+    await store.close()
+    with sqlite3.connect(first_release) as connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.close()
+    assert version > 1

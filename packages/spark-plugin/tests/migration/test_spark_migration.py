@@ -1,0 +1,375 @@
+"""Options of other connectors, as those document them."""
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._options.foreign.migration import FOREIGN_OPTIONS, _warned
+from penstock.spark_plugin._options.foreign.spec import Connector, Effect
+from penstock.spark_plugin._options.names import find_option
+from penstock.spark_plugin._options.spec import Use
+from penstock.spark_plugin._options.time_formats import parse_time
+from penstock.spark_plugin._options.use import check_use
+from penstock.spark_plugin.errors import (
+    ContradictoryOptionsError,
+    DangerousOptionError,
+    ForeignOptionError,
+    InvalidOptionError,
+    MisplacedOptionError,
+    MissingOptionError,
+    OptionError,
+    UnknownOptionError,
+)
+
+DOCUMENTED = Path(__file__).parents[1] / "documented_options"
+"""The names of all options that each connector documents or reads, one a line."""
+POSITION = datetime(2020, 6, 25, 17, 23, 45, tzinfo=UTC)
+
+
+def parse(options: dict[str, str]) -> KinesisOptions:
+    return KinesisOptions.parse({"streamName": "flights", **options}, environ={})
+
+
+@pytest.mark.parametrize("connector", Connector)
+def test_every_documented_option_is_decided_about(connector: Connector) -> None:
+    """Each name in the connector's own documents means an option, is not needed, or is an error with a remedy."""
+    names = (DOCUMENTED / f"{connector.name.lower()}.txt").read_text().split()
+    assert len(names) > 20
+    for name in names:
+        try:
+            parse({"streamName": "flights", name.replace("<stream>", "flights"): "an impossible value"})
+        except UnknownOptionError:
+            pytest.fail(f"{name} is not known")
+        except ValueError:
+            pass
+
+
+def test_every_declaration_can_be_followed() -> None:
+    """What an option means exists; what is not needed, or refused, says why in words."""
+    for one in FOREIGN_OPTIONS:
+        if one.effect is Effect.MEANS:
+            assert one.option is not None
+            assert find_option(one.option) or find_option(f"{one.option}.s"), one.name
+        else:
+            assert len(one.text.split()) > 3, one.name
+
+
+def test_what_is_not_needed_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The warning says why; harmless values are not worth one."""
+    _warned.clear()
+    options = {"kinesis.checkNewRecordThreads": "8", "shardsPerTask": "5", "connector": "kinesis"}
+    with caplog.at_level(logging.WARNING, "penstock.spark_plugin"):
+        parse(options)
+        parse(options)
+    assert len(caplog.messages) == 2
+    assert "'shardsPerTask' of the Databricks connector is not needed here: shards are grouped" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("serviceCredential", "prod", "roleArn"),
+        ("databricks.connection", "prod", "credentialsProvider"),
+        ("kinesis.credentialProviderClass", "com.example.P", "credentialsProvider"),
+        ("aws.credentials.provider.custom.class", "com.example.P", "credentialsProvider"),
+        ("awsUseInstanceProfile", "false", "credentialsProvider"),
+        ("format", "json", "from_json"),
+        ("flink.watermark.sync.interval", "30000", "withWatermark"),
+        ("scan.shard.idle.interval", "10000", "withWatermark"),
+        ("flink.list.shards.backoff.base", "1000", "back-off of their own"),
+        ("flink.stream.describe.maxretries", "50", "back-off of their own"),
+        ("sink.producer.rate-limit", "80", "maxRecordsPerSecond"),
+        ("sink.producer.fail-if-throttled", "true", "maxAttempts"),
+        ("kinesis.sink.proxyAddress", "10.0.0.1", "proxyUrl"),
+        ("aws.trust.all.certificates", "true", "caBundle"),
+        ("sink.producer.verify-certificate", "false", "caBundle"),
+        ("sink.partitioner-field-delimiter", ";", "concat_ws"),
+        ("aws.credentials.provider.profile.path", "/x", "AWS_SHARED_CREDENTIALS_FILE"),
+    ],
+)
+def test_what_must_not_be_ignored_is_an_error_that_says_what_to_do(name: str, value: str, remedy: str) -> None:
+    """And it names the option as it is documented, though Spark hands it over in lower case."""
+    with pytest.raises(ForeignOptionError, match=remedy) as caught:
+        parse({name.lower(): value})
+    assert caught.value.option == name
+
+
+def test_harmless_values_are_accepted() -> None:
+    """A value that says what is so anyway is no error."""
+    parse({"aws.trust.all.certificates": "false", "sink.producer.verify-certificate": "true", "format": "raw"})
+
+
+def test_values_are_translated() -> None:
+    """Modes, units and several names for one thing."""
+    options = parse(
+        {
+            "source.reader.type": "EFO",
+            "source.efo.lifecycle": "SELF_MANAGED",
+            "source.efo.consumer.name": "me",
+            "scan.shard.discovery.intervalmillis": "5000",
+            "minFetchPeriod": "400ms",
+            "kinesis.getRecords.numberOfRecordsPerFetch": "500",
+            "scan.shard.adaptivereads": "false",
+        }
+    )
+    assert (options.record_publisher, options.efo_registration, options.efo_consumer_name) == ("efo", "lazy", "me")
+    assert (options.shard_discovery_interval, options.get_records_interval) == (5.0, 400.0)
+    assert (options.get_records_max_records, options.adaptive_reads) == (500, False)
+    assert parse({"kinesis.getRecords.fetchIntervalMs": "50"}).get_records_interval == 200
+    sink = parse(
+        {"sink.partitioner": "random", "kinesis.sink.recordTtl": "30000", "sink.producer.collection-max-size": "9"}
+    )
+    assert (sink.random_partition_key, sink.time_to_live, sink.max_batch_size) == (True, 30.0, 9)
+    with pytest.raises(InvalidOptionError, match="one of random"):
+        parse({"sink.partitioner": "fixed"})
+    producer = {"sink.producer.kinesis-endpoint": "kinesis.local", "sink.producer.kinesis-port": "4567"}
+    assert parse(producer).endpoint_url == "https://kinesis.local:4567"
+
+
+@pytest.mark.parametrize(
+    ("options", "retries", "base", "longest"),
+    [
+        ({"retry-strategy.attempts.max": "5"}, 4, 300, 1000),
+        ({"retry-strategy.delay.min": "500 ms", "retry-strategy.delay.max": "4s"}, None, 500, 4000),
+        ({"kinesis.client.numRetries": "5", "kinesis.client.retryIntervalMs": "2000"}, 5, 2000, 10_000),
+        ({"kinesis.client.retryIntervalMs": "10000", "kinesis.client.maxRetryIntervalMs": "20000"}, None, 1e4, 2e4),
+        ({"kinesis.clientNumRetries": "0", "kinesis.clientRetryIntervalsMs": "400"}, 0, 400, 10_000),
+    ],
+)
+def test_retries_of_a_whole_client_are_those_of_the_calls_that_read(
+    options: dict[str, str], retries: int | None, base: float, longest: float
+) -> None:
+    """Flink counts the first attempt too; the AWS connector waits up to 10 s by default."""
+    found = parse({name.lower(): text for name, text in options.items()})
+    for call in ("get_records", "get_shard_iterator"):
+        told = [getattr(found, f"{call}_{what}") for what in ("max_retries", "backoff_base", "backoff_max")]
+        assert told == [retries, base, longest]
+
+
+def test_a_clients_retries_are_told_by_their_names() -> None:
+    """Where they contradict others, or are no numbers."""
+    with pytest.raises(ContradictoryOptionsError, match=r"'retry-strategy\.delay\.max' and 'getRecordsBackoffBase'"):
+        parse({"retry-strategy.delay.max": "100ms"})
+    with pytest.raises(InvalidOptionError, match=r"'retry-strategy\.attempts\.max' is 'many'"):
+        parse({"retry-strategy.attempts.max": "many"})
+    with pytest.raises(MisplacedOptionError, match=r"'kinesis\.client\.numRetries' belongs to reads"):
+        check_use({"kinesis.client.numretries": "3"}, Use.WRITE)
+
+
+def test_registered_consumers_of_databricks_are_used_and_left() -> None:
+    """By their ARNs, which name their streams, or by name."""
+    arn = "arn:aws:kinesis:us-east-1:123456789012:stream/flights/consumer/c:1700000000"
+    efo = {"consumerMode": "efo", "registeredConsumerId": arn, "registeredConsumerIdType": "ARN"}
+    options = parse(efo)
+    assert (options.efo_registration, options.efo_consumer_arn) == ("none", {"flights": arn})
+    named = parse({"consumerMode": "efo", "registeredConsumerId": "c"})
+    assert (named.efo_registration, named.efo_consumer_name) == ("lazy", "c")
+    prefixed = parse({"consumerMode": "efo", "consumerName": "c", "consumerNamePrefix": "databricks_"})
+    assert prefixed.efo_consumer_name == "databricks_c"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"initialPosition": '{"at_timestamp": "06/25/2020 10:23:45 PDT", "format": "MM/dd/yyyy HH:mm:ss ZZZ"}'},
+        {"initialPosition": '{"AT_TIMESTAMP": "2020-06-25T10:23:45-07:00"}'},
+        {"kinesis.startingPosition": "AT_TIMESTAMP 2020-06-25T17:23:45Z"},
+        {"kinesis.startingPosition": "at_timestamp 2020-06-25T10:23:45-07:00"},
+        {"flink.stream.initpos": "AT_TIMESTAMP", "flink.stream.initpos.timestamp": "2020-06-25T10:23:45.000-07:00"},
+        {"scan.stream.initpos": "AT_TIMESTAMP", "scan.stream.initpos-timestamp": "1593105825"},
+        {
+            "source.init.position": "AT_TIMESTAMP",
+            "source.init.timestamp": "2020-06-25T17:23:45",
+            "source.init.timestamp.format": "yyyy-MM-dd'T'HH:mm:ss",
+        },
+    ],
+)
+def test_times_of_each_dialect_are_the_same_time(options: dict[str, str]) -> None:
+    """Databricks' JSON, the AWS connector's words, Flink's two or three options."""
+    position = parse(options).initial_position
+    assert position is not None
+    assert position.timestamp == POSITION
+
+
+@pytest.mark.parametrize("name", ["initialPosition", "kinesis.startingPosition", "scan.stream.initpos"])
+def test_earliest_is_the_trim_horizon(name: str) -> None:
+    """In any letter case."""
+    for word in ("earliest", "EARLIEST", "trim_horizon"):
+        position = parse({name: word}).initial_position
+        assert position is not None
+        assert position.type == "TRIM_HORIZON"
+
+
+def test_date_patterns_are_javas() -> None:
+    """Quotes, names of months, halves of days, zones."""
+    expected = datetime(2024, 2, 3, 16, 5, 6, 789000, tzinfo=UTC)
+    assert parse_time("2024-02-03T16:05:06.789Z", "yyyy-MM-dd'T'HH:mm:ss.SSSXXX") == expected
+    assert parse_time("Sat, 3 Feb 2024 04:05:06.789 PM +0000", "EEE, d MMM yyyy hh:mm:ss.SSS a Z") == expected
+    assert parse_time("2024/02/03 17:05:06.789 Europe/Paris", "yyyy/MM/dd HH:mm:ss.SSS VV") == expected
+    assert parse_time("20240203T160506.789+0000", "yyyyMMdd'T'HHmmss.SSSZ") == expected
+    assert parse_time("20240203160506789", "yyyyMMddHHmmssSSS") == expected
+    assert parse_time("2403Feb1605", "yyddMMMHHmm") == datetime(2024, 2, 3, 16, 5, tzinfo=UTC)
+    dated = parse({"initialTimestamp": "20240203", "initialTimestampFormat": "yyyyMMdd"}).initial_position
+    assert dated is not None
+    assert dated.timestamp == datetime(2024, 2, 3, tzinfo=UTC)
+    counted = parse({"initialTimestamp": "1459799926.480", "initialTimestampFormat": "yyyy-MM-dd"}).initial_position
+    assert counted is not None
+    assert counted.timestamp == datetime.fromtimestamp(1459799926.48, UTC)
+    for text, pattern in (("2024", "QQ"), ("3 Foo", "d MMM"), ("12 Nowhere/Else", "d z"), ("x", "yyyy")):
+        with pytest.raises(ValueError, match=r".+"):
+            parse_time(text, pattern)
+    with pytest.raises(InvalidOptionError, match="initialTimestamp"):
+        parse({"initialTimestamp": "noon", "initialTimestampFormat": "yyyy"})
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("kinesis.consumerTyp", "kinesis.consumerType"),
+        ("flink.stream.initpoz", "flink.stream.initpos"),
+        ("kinesis.sink.recordTTLs", "kinesis.sink.recordTtl"),
+        ("shardPerTask", "shardsPerTask"),
+    ],
+)
+def test_a_typing_error_in_another_connectors_name_is_answered_with_that_name(written: str, meant: str) -> None:
+    """And with the name that it has here, where it has one."""
+    with pytest.raises(UnknownOptionError, match=meant) as caught:
+        parse({written: "x"})
+    assert caught.value.alias == meant
+
+
+def test_one_option_by_two_names_is_one_option() -> None:
+    """The same value twice is fine; two values are named with both names, as they were written."""
+    assert parse({"initialPosition": "earliest", "STARTINGPOSITION": "TRIM_HORIZON"}).initial_position is not None
+    with pytest.raises(ContradictoryOptionsError, match=r"'consumerMode' and 'flink\.stream\.recordpublisher'"):
+        parse({"consumerMode": "efo", "flink.stream.recordpublisher": "polling", "consumerName": "c"})
+
+
+@pytest.mark.parametrize(
+    ("options", "use", "belongs_to"),
+    [
+        ({"initialPosition": "LATEST"}, Use.WRITE, "reads"),
+        ({"kinesis.consumerType": "GetRecords"}, Use.WRITE, "reads"),
+        ({"maxBatchSize": "5"}, Use.ANY_READ, "writes"),
+        ({"sink.batch.max-size": "5"}, Use.READ_STREAM, "writes"),
+        ({"endingPosition": "LATEST"}, Use.READ_STREAM, "bounded reads"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(options: dict[str, str], use: Use, belongs_to: str) -> None:
+    """An option of reading on a write, the reverse, and an end on a stream."""
+    lower = {name.lower(): value for name, value in options.items()}
+    with pytest.raises(MisplacedOptionError) as caught:
+        check_use({"streamname": "s", **lower}, use)
+    assert (caught.value.option, caught.value.belongs_to) == (next(iter(options)), belongs_to)
+    check_use({"streamName": "s", "region": "eu-west-1", "checkpointLocation": "/c"}, use)
+
+
+REAL_KEY = {"awsAccessKeyId": "AKIAIOSFODNN7EXAMPLE", "awsSecretAccessKey": "secret"}
+
+
+def test_real_credentials_are_not_used_where_they_can_be_read() -> None:
+    """Without TLS on another host they are refused, unless that is allowed; an emulator's are not, nor is loopback."""
+    for name, more in (("endpointUrl", {}), ("stsEndpointUrl", {"roleArn": "arn:aws:iam::123456789012:role/r"})):
+        with pytest.raises(DangerousOptionError, match="allowInsecureEndpoint") as caught:
+            parse({name: "http://kinesis.example.com", **more, **REAL_KEY})
+        assert caught.value.option == name
+    parse({"endpointUrl": "http://kinesis.example.com", "allowInsecureEndpoint": "true", **REAL_KEY})
+    for url in ("http://127.0.0.1:4567", "http://localhost:4567", "https://kinesis.example.com"):
+        parse({"endpointUrl": url, **REAL_KEY})
+    parse({"endpointUrl": "http://localstack:4566", "awsAccessKeyId": "test", "awsSecretAccessKey": "test"})
+    environ = {"AWS_ACCESS_KEY_ID": REAL_KEY["awsAccessKeyId"]}
+    for variables in (environ, {}):
+        with pytest.raises(DangerousOptionError):
+            KinesisOptions.parse({"streamName": "s", "endpointUrl": "http://kinesis.example.com"}, environ=variables)
+    for name in ("AWS_ENDPOINT_URL_KINESIS", "AWS_ENDPOINT_URL"):
+        variables = environ | {name: "http://kinesis.example.com"}
+        with pytest.raises(DangerousOptionError, match=r"kinesis\.example\.com"):
+            KinesisOptions.parse({"streamName": "s"}, environ=variables)
+        KinesisOptions.parse({"streamName": "s", "endpointUrl": "https://kinesis.example.com"}, environ=variables)
+
+
+def test_the_region_is_in_the_url_of_an_endpoint_of_aws() -> None:
+    """As the AWS connector infers it; its option for the stream's own region goes first."""
+    assert parse({"kinesis.endpointUrl": "https://kinesis.us-east-2.amazonaws.com"}).region == "us-east-2"
+    assert parse({"endpointUrl": "https://vpce-1.kinesis.eu-west-1.vpce.amazonaws.com"}).region == "eu-west-1"
+    assert parse({"endpointUrl": "https://kinesis.eu-west-1.api.aws"}).region == "eu-west-1"
+    assert parse({"endpointUrl": "https://123456789012.data-kinesis.eu-west-1.amazonaws.com"}).region == "eu-west-1"
+    assert parse({"endpointUrl": "http://127.0.0.1:1"}).region is None
+    assert parse({"kinesis.region": "a-b-1", "kinesis.kinesisRegion": "c-d-2"}).region == "c-d-2"
+
+
+@pytest.mark.parametrize(
+    ("provider", "missing"), [("BASIC", "awsAccessKeyId"), ("PROFILE", "awsProfile"), ("ASSUME_ROLE", "roleArn")]
+)
+def test_a_credentials_provider_needs_its_credentials(provider: str, missing: str) -> None:
+    """Otherwise others would be used than those that were meant."""
+    with pytest.raises(MissingOptionError) as caught:
+        parse({"aws.credentials.provider": provider})
+    assert caught.value.option == missing
+    assert parse({"aws.credentials.provider": "AUTO"}).aws_mapping() == {}
+    for other, variable in (("ENV_VAR", "AWS_ACCESS_KEY_ID"), ("WEB_IDENTITY_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE")):
+        with pytest.raises(InvalidOptionError, match=rf"'aws\.credentials\.provider'.*{variable} be set"):
+            parse({"aws.credentials.provider": other})
+        KinesisOptions.parse({"streamName": "s", "aws.credentials.provider": other}, environ={variable: "there"})
+    with pytest.raises(ContradictoryOptionsError):
+        parse({"awsCredentialsProvider": "env_var", **REAL_KEY})
+    for name in ("aws.credentials.provider", "aws.credentials.role.provider"):
+        with pytest.raises(InvalidOptionError, match=r"no system properties of Java.*awsAccessKeyId"):
+            parse({name: "SYS_PROP", "roleArn": ROLE})
+    with pytest.raises(MissingOptionError, match="credentialsProvider"):
+        parse({"aws.credentials.provider": "CUSTOM"})
+    assert parse({"aws.credentials.provider": "CUSTOM", "credentialsProvider": "a.b:c"}).credentials_provider == "a.b:c"
+
+
+ROLE = "arn:aws:iam::123456789012:role/second"
+FIRST = "arn:aws:iam::123456789012:role/first"
+
+
+@pytest.mark.parametrize("family", ["aws.credentials.provider.role", "aws.credentials.role"])
+def test_what_signs_the_call_for_a_role_is_what_was_asked_for(family: str) -> None:
+    """Or an error that says how to ask for it; nothing else signs it in silence."""
+    role = {f"{family}.arn": ROLE, f"{family}.sessionName": "me"}
+    with pytest.raises(MissingOptionError, match="awsAccessKeyId"):
+        parse({**role, f"{family}.provider": "BASIC"})
+    with pytest.raises(MissingOptionError, match="credentialsProvider"):
+        parse({**role, f"{family}.provider": "CUSTOM"})
+    with pytest.raises(InvalidOptionError, match="AWS_ACCESS_KEY_ID"):
+        parse({**role, f"{family}.provider": "ENV_VAR"})
+    with pytest.raises(ContradictoryOptionsError, match="env_var takes"):
+        parse({**role, f"{family}.provider": "ENV_VAR", "awsProfile": "p"})
+    for name in ("ASSUME_ROLE", "WEB_IDENTITY_TOKEN"):
+        with pytest.raises(InvalidOptionError, match="name both roles in roleArn") as caught:
+            parse({**role, f"{family}.provider": name})
+        assert caught.value.option == f"{family}.provider"
+    for name in ("AUTO", "PROFILE"):
+        assert parse({**role, f"{family}.provider": name, "awsProfile": "p"}).role_arn == ROLE
+    chain = parse({**role, f"{family}.provider": "ASSUME_ROLE", f"{family}.provider.role.arn": FIRST})
+    assert (chain.role_arn, chain.aws_mapping()["roleArn"]) == (f"{FIRST},{ROLE}", f"{FIRST},{ROLE}")
+    with_token = {f"{family}.provider.role.arn": FIRST, f"{family}.provider.webIdentityToken.file": "/token"}
+    token = parse({**role, f"{family}.provider": "WEB_IDENTITY_TOKEN", **with_token})
+    assert (token.role_arn, token.web_identity_token_file) == (f"{FIRST},{ROLE}", "/token")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"roleSessionDuration": "15m"},
+        {"roleArn": ROLE, "roleSessionDuration": "10m"},
+        {"roleArn": f"{FIRST},{ROLE}", "roleSessionDuration": "2h"},
+        {"roleSessionTags": "team=data"},
+        {"roleArn": ROLE, "roleSessionTags": "team"},
+        {"roleArn": ROLE, "roleSessionTags": "team=a,team=b"},
+        {"roleArn": ROLE, "webIdentityTokenFile": "/t", "roleExternalId": "x"},
+        {"credentialsProvider": "no-colon"},
+        {"credentialsProvider": "a.b:c", "awsProfile": "p"},
+        {"endpointUrl": "nonsense"},
+    ],
+)
+def test_what_a_session_would_refuse_is_refused_at_once(options: dict[str, str]) -> None:
+    """As the options are parsed, by the option's name, and not as the first call is made."""
+    with pytest.raises(OptionError) as caught:
+        parse(options)
+    assert caught.value.option in (*options, "roleArn")

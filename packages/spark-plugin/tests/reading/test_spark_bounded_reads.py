@@ -1,0 +1,198 @@
+import json
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.efo_consumer import ShardPosition, StreamPositions
+from penstock.emulator.testing import running_emulator
+from penstock.spark_plugin import KinesisOptions, Pipeline
+from penstock.spark_plugin._reading.start.seam import seam_millis
+from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, OffsetError
+from penstock.spark_plugin.testing import endpoint_options
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def keys(spark: SparkSession, *reads: dict[str, str]) -> list[list[tuple[str, str]]]:
+    """Shard and sequence number of the rows of reads with these options.
+
+    They run at the same time: each waits for seconds until it sees its shards as they were when it was planned.
+    """
+
+    def collect(options: dict[str, str]) -> list[tuple[str, str]]:
+        rows = spark.read.format("kinesis").options(**options).load().select("shardId", "sequenceNumber").collect()
+        return sorted((row["shardId"], row["sequenceNumber"]) for row in rows)
+
+    with ThreadPoolExecutor(len(reads)) as pool:
+        return list(pool.map(collect, reads))
+
+
+def test_one_reads_end_is_the_next_ones_start(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
+    """Sequence numbers bound a read at both ends, over a split: nothing is read twice or left out."""
+    source = make_stream(1)
+    source.put(40)
+    first = list(source.put_keys)[14]
+    bound = json.dumps({first[0]: first[1]})
+    source.split(first[0])
+    source.put(20)
+    before, after = keys(spark, source.options(endingPosition=bound), source.options(startingPosition=bound))
+    assert len(before) == 15
+    assert sorted(before + after) == sorted(source.put_keys)
+
+
+def test_the_section_on_reading_works_as_written(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its blocks in order; each `print` prints what its comment says."""
+    with running_emulator() as emulator:
+        client = emulator.client()
+        for name in ("flights", "returns-1"):
+            client.create_stream(StreamName=name, ShardCount=2)
+            records = [{"Data": b"x", "PartitionKey": key} for key in "abcdef"]
+            client.put_records(StreamName=name, Records=records)
+        aws = endpoint_options(emulator.endpoint_url, "")
+        del aws["streamName"]
+        blocks = re.findall(r"<!-- reading -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
+        assert len(blocks) == 4
+        exec("\n".join(blocks), {"spark": spark, "aws": aws, "checkpoint": str(tmp_path / "checkpoint")})
+    expected = re.findall(r"^print\(.*\)  # (.*)$", "\n".join(blocks), re.MULTILINE)
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if line and line[0] not in "+|"] == expected
+    assert "|   flights|    6|" in printed
+    assert "| returns-1|    6|" in printed
+
+
+def test_aggregates_are_taken_apart_as_a_stream_has_them(
+    spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, tmp_path: Path
+) -> None:
+    """A back-fill gives the rows that the live query gives, user record by user record."""
+    source = make_stream(1)
+    packed = RecordAggregator()
+    for number in range(3):
+        packed.add_user_record(f"key {number}", f"user record {number}".encode())
+    key, _, data = packed.clear_and_get().get_contents()
+    source.client.put_record(StreamName=source.name, PartitionKey=key, Data=bytes(data))
+    source.put(2)
+    columns = ["sequenceNumber", "subSequenceNumber", "partitionKey", "data"]
+    bounded = spark.read.format("kinesis").options(**source.options()).load().select(columns).collect()
+    live = spark.readStream.format("kinesis").options(**source.options(initialPosition="TRIM_HORIZON")).load()
+    writer = live.select(columns).writeStream.foreachBatch(collected).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    assert sorted(bounded) == sorted(row for rows in collected.batches.values() for row in rows)
+    assert [bytes(row["data"]) for row in sorted(bounded)[:3]] == [b"user record %d" % number for number in range(3)]
+    assert [row["subSequenceNumber"] for row in sorted(bounded)] == [0, 1, 2, 0, 0]
+
+
+def test_a_read_ends_before_a_time(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
+    """Up to a record's arrival it is left out, and from its arrival on it is read."""
+    source = make_stream(1)
+    source.put(3)
+    frame = spark.read.format("kinesis").options(**source.options()).load()
+    times = [row["t"] for row in frame.selectExpr("unix_micros(approximateArrivalTimestamp) t").sort("t").collect()]
+    last = f"{times[-1] / 1e6:.6f}"
+    before, since, nothing = keys(
+        spark,
+        source.options(endingPosition=last),
+        source.options(startingPosition=last, endingPosition="now"),
+        source.options(startingPosition="LATEST"),
+    )
+    assert len(before) == sum(time < times[-1] for time in times)
+    assert len(since) == sum(time // 1000 >= times[-1] // 1000 for time in times)
+    assert nothing == []
+
+
+def test_no_row_is_lost_or_doubled_at_the_seam(
+    spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, until: Callable[..., None], tmp_path: Path
+) -> None:
+    """Back-fill to now, then live from exactly there, with records and a split on both sides of the seam."""
+    source = make_stream(2)
+    pipeline = Pipeline("backfill", store=tmp_path / "store")
+    seam = pipeline.seam("flights")
+    past = source.options(boundedUntil=seam)
+    live = source.options(continueFrom=seam)
+    target = str(tmp_path / "history")
+
+    @pipeline.source(bounded=True)
+    def history(spark: SparkSession) -> DataFrame:
+        return spark.read.format("kinesis").options(**past).load()
+
+    @pipeline.source(bounded=False)
+    def flights(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("kinesis").options(**live).load()
+
+    @pipeline.sink()
+    def old(history: DataFrame) -> Any:
+        return history.write.format("parquet").option("path", target)
+
+    @pipeline.sink()
+    def new(flights: DataFrame) -> Any:
+        return flights.writeStream.foreachBatch(collected)
+
+    source.put(100)
+    source.split("shardId-000000000000")
+    source.put(100)
+    # The seam is here, and records go on arriving.
+    now = ShardPosition.at_timestamp(time.time_ns() // 10**6 + 1)
+    seam_millis(Path(seam), lambda: StreamPositions({source.name: {"shardId-000000000001": now}}))
+    source.put(100)
+    source.split("shardId-000000000001")
+    source.put(100)
+    run = pipeline.run(spark)
+    source.put(50)
+    rows = spark.read.parquet(target).select("shardId", "sequenceNumber").collect()
+    before = [(row["shardId"], row["sequenceNumber"]) for row in rows]
+    assert 200 <= len(before) < 300
+    until(lambda: len(before) + len(collected.keys) >= 450, "rows are missing", query=run.queries["new"])
+    run.stop()
+    assert sorted(before + collected.keys) == sorted(source.put_keys)
+
+
+def test_a_seam_is_made_once(tmp_path: Path) -> None:
+    """Who asks first makes it."""
+    path = tmp_path / "seams" / "a.json"
+
+    def at(*millis: int) -> Callable[[], StreamPositions]:
+        shards = {f"shardId-{number}": {"type": "AT_TIMESTAMP", "value": one} for number, one in enumerate(millis)}
+        return lambda: StreamPositions.from_json({"version": 1, "streams": {"s": shards}})
+
+    assert seam_millis(path, at(5000)) == 5000
+    assert seam_millis(path, at(9000)) == 5000
+    assert seam_millis(path, lambda: pytest.fail("Kinesis is asked again")) == 5000
+    assert seam_millis(tmp_path / "seams" / "b.json", at(6000, 4000, 5000)) == 4000
+
+    def while_another_makes_it() -> StreamPositions:
+        seam_millis(tmp_path / "race.json", at(7000))
+        return at(9000)()
+
+    assert seam_millis(tmp_path / "race.json", while_another_makes_it) == 7000
+    assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["race.json"]
+    path.write_text("{}")
+    with pytest.raises(OffsetError):
+        seam_millis(path, at(1))
+
+
+def test_contradictions_are_named() -> None:
+    """A read has one beginning and one end, of its own streams."""
+
+    def parse(**options: str) -> KinesisOptions:
+        return KinesisOptions.parse({"streamName": "s", "region": "eu-west-1", **options})
+
+    with pytest.raises(ContradictoryOptionsError):
+        parse(continueFrom="/seam", initialPosition="LATEST")
+    with pytest.raises(ContradictoryOptionsError, match="'continueFrom' and 'initialTimestamp'"):
+        parse(continueFrom="/seam", initialTimestamp="12")
+    with pytest.raises(ContradictoryOptionsError):
+        parse(endingPosition="now", endingTimestamp="12")
+    with pytest.raises(InvalidOptionError):
+        parse(endingPosition='{"version": 1, "streams": {"other": {"shardId-0": {"type": "SHARD_END"}}}}')
+    with pytest.raises(InvalidOptionError):
+        parse(endingPosition="AT_TIMESTAMP")
+    with pytest.raises(InvalidOptionError):
+        parse(endingPosition='{"shardId-0": "x"}')

@@ -1,0 +1,344 @@
+"""A store on a file system that writes nothing on a condition: the stage scheduler decides who may write."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyarrow import fs
+from pyspark.sql import DataFrame, SparkSession
+from store_lives import FINGERPRINTS, Killed, Life, Mortal, committed, compute, one_run, pins
+
+from penstock.aws import AwsConnectionError
+from penstock.operator_attributes import (
+    BlockingStageScheduler,
+    Claim,
+    ClaimDecision,
+    OperatorAttributes,
+    StageState,
+    open_stage_scheduler,
+)
+from penstock.rpc.testing import ServiceProcess, service_process
+from penstock.spark_plugin import Pipeline
+from penstock.spark_plugin._stages.store.formats import StageFormat
+from penstock.spark_plugin._stages.store.object_store import ObjectStore
+from penstock.spark_plugin._stages.store.opening import StorePlace
+from penstock.spark_plugin._stages.store.service_claim import ServiceClaim
+from penstock.spark_plugin._storage.files import FileObjects
+from penstock.spark_plugin._storage.objects import Objects
+from penstock.spark_plugin._storage.places import Place
+from penstock.spark_plugin.errors import PipelineDefinitionError, StoreInUseError, StoreLostError, StoreUnusableError
+
+pytest.importorskip("penstock.services.stage_scheduler")
+MODULE = "penstock.services.stage_scheduler"
+SECONDS = 1.0
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[ServiceProcess]:
+    with service_process(MODULE, ["serve"]) as service:
+        yield service
+
+
+class World:
+    """A folder, and stores in it as drivers open them: each with a client of its own."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.folder, self.address = folder, address
+        self.clients: list[BlockingStageScheduler] = []
+
+    def objects(self, folder: str) -> Objects:
+        return FileObjects(Place.parse(f"file://{self.folder}/{folder}"))
+
+    def store(
+        self, name: str = "store", *, stages: str = "", life: Life | None = None, seconds: float = SECONDS
+    ) -> ObjectStore:
+        objects: list[Objects] = [self.objects(folder) for folder in (name, stages or f"{name}/stages")]
+        if life is not None:
+            objects = [Mortal(one, life) for one in objects]
+        self.clients.append(open_stage_scheduler(self.address))
+        return ObjectStore(*objects, claim_seconds=seconds, service=self.clients[-1])
+
+    def key_of(self, place: Place) -> str:
+        return place.url.removeprefix(f"file://{self.folder}/")
+
+    def all_keys(self) -> set[str]:
+        return {str(one.relative_to(self.folder)) for one in self.folder.rglob("*") if one.is_file()}
+
+    def put(self, key: str, data: bytes = b"precious") -> None:
+        (self.folder / key).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / key).write_bytes(data)
+
+
+@pytest.fixture
+def world(tmp_path: Path, scheduler: ServiceProcess) -> Iterator[World]:
+    one = World(tmp_path, scheduler.address)
+    yield one
+    for client in one.clients:
+        client.close()
+
+
+def test_a_driver_may_be_killed_at_any_write(world: Any) -> None:
+    """The next one has the store when the claims have run out, and finds the result whole or computes it."""
+    world.put("run/stages/photos/2024aaaa/beach.jpg")
+    dies_at, ends = 1.0, False
+    while not ends:
+        name, life = f"run{dies_at}", Life(dies_at)
+        store = world.store(name, life=life)
+        try:
+            one_run(store, world)
+            ends = True
+        except Killed:
+            world.clients[-1].close()
+        assert one_run(world.store(name), world) == committed(FINGERPRINTS[0])
+        left = {key for key in world.all_keys() if key.startswith(f"{name}/stages/daily/")}
+        markers = {key.rpartition("/")[2] for key in left if "/part-" not in key}
+        assert markers == {"_STARTED.json", "_COMMITTED.json"}, left
+        dies_at += 0.5
+    assert dies_at > 3, life.writes  # the pins, what was begun, and the result
+    assert "run/stages/photos/2024aaaa/beach.jpg" in world.all_keys()
+
+
+@pytest.mark.parametrize("seconds", [1.0, 6.0])
+def test_two_drivers_at_once(world: Any, seconds: float, caplog: pytest.LogCaptureFixture) -> None:
+    """The second waits and says so, and is refused when the first one renews its claim; after the release it has it."""
+    with world.store(seconds=seconds) as first:
+        with pytest.raises(StoreInUseError, match=r"in use by process \d+ on .*, by the stage scheduler"):
+            world.store(seconds=seconds).__enter__()
+        assert caplog.text.count("waiting until it is renewed or runs out") == 1
+        token = first._claim.token
+    with world.store() as second:
+        assert second._claim.token > token
+
+
+class SlowScheduler:
+    """Has a claim on everything that is not renewed, and answers late, as told by a clock of the test's."""
+
+    def __init__(self, lease_seconds: float) -> None:
+        self.now = 0.0
+        self.runs_out_at = lease_seconds
+        self.delays: Iterator[tuple[float, float]] = iter(())
+
+    def claim(self, store: str, fingerprint: str, **given: Any) -> Claim:
+        before, after = next(self.delays)
+        self.now += before
+        left = self.runs_out_at - self.now
+        self.now += after
+        return Claim(
+            store=store,
+            fingerprint=fingerprint,
+            decision=ClaimDecision.WAIT,
+            owner="another",
+            token=0,
+            expires_seconds=left,
+        )
+
+
+def test_a_late_answer_is_no_sign_of_life() -> None:
+    """However late it comes, it tells when the claim runs out; a renewal is told from that, however small."""
+    scheduler = SlowScheduler(lease_seconds=30.0)
+    scheduler.delays = iter([(0.0, 0.0), (0.0, 4.0), (5.0, 0.0), (2.0, 2.0), (0.0, 0.0), (0.0, 0.0)])
+    claim = ServiceClaim(cast("Any", scheduler), "store", "claim", seconds=30.0, clock=lambda: scheduler.now)
+    for _ in range(5):
+        assert not claim.acquire()
+        assert not claim.holder_lives
+    scheduler.runs_out_at += 0.3
+    assert not claim.acquire()
+    assert claim.holder_lives
+
+
+def test_results_that_somebody_uses_are_kept(world: Any) -> None:
+    """As on S3; what is computed just now is claimed at the scheduler."""
+    with world.store("mine", stages="shared") as mine, world.store("other", stages="shared") as other:
+        for one in FINGERPRINTS:
+            compute(mine, world, one)
+        mine.pin(pins(mine, FINGERPRINTS[0]))
+        other.pin(pins(other, FINGERPRINTS[1]))
+
+        def kept() -> list[bool]:
+            return [mine.stage("daily", one).committed() is not None for one in FINGERPRINTS]
+
+        with other.computing("daily", FINGERPRINTS[2]):
+            assert mine.clean_up() == 100
+            assert kept() == [True, True, True, False]
+        assert mine.clean_up() == 100
+        assert kept() == [True, True, False, False]
+
+
+def test_a_scheduler_that_is_gone_or_has_forgotten_ends_the_run(world: Any, until: Callable[..., None]) -> None:
+    """Another driver may have the store by then; the next scheduler's first number need not be the greater one."""
+    with service_process(MODULE, ["serve"]) as service:
+        world.address = service.address
+        store, told = world.store(), threading.Event()
+        store.when_lost(lambda _: told.set())
+        store.__enter__()
+        store.pin(pins(store, FINGERPRINTS[0]))
+        token = store._claim.token
+        service.process.kill()
+        service.process.wait()
+        until(told.is_set, "the run is not told")
+        with pytest.raises(StoreLostError, match="it could not be renewed until it ran out"):
+            store.pin(pins(store, FINGERPRINTS[1]))
+        store.release()
+    with service_process(MODULE, ["serve"]) as service:
+        world.address = service.address
+        with world.store() as again:
+            assert again._claim.token > token
+            assert again.pins() == pins(again, FINGERPRINTS[0])
+            again.pin(pins(again, FINGERPRINTS[1]))
+    with pytest.raises(StoreUnusableError, match="the stage scheduler, which decides who may write there, does not"):
+        world.store().__enter__()
+
+
+def test_a_marker_that_takes_the_place_of_another_leaves_its_files(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without conditions two may be written at once: those who read the first one still find its rows."""
+    with world.store() as store:
+        late = store.stage("daily", FINGERPRINTS[0])
+        late.begin("daily")
+        late.wrote("daily", [("late.parquet", 1, 1)], "{}")
+        first = compute(store, world, FINGERPRINTS[0])
+        before = world.all_keys()
+        assert late.commit(committed(FINGERPRINTS[0], size=1)) == first  # it looks before it writes
+        with monkeypatch.context() as patch:
+            patch.setattr(FileObjects, "get", lambda *_: None)  # what it has seen just before
+            assert late.commit(committed(FINGERPRINTS[0], size=1)).size_bytes == 1
+        assert world.all_keys() == before
+
+
+def job(folder: Path, store: StorePlace) -> Pipeline:
+    pipeline = Pipeline("job", store=folder / "unused")
+    pipeline.place = store
+    pipeline.source(bounded=True, name="rows", fingerprint="1")(lambda spark: spark.range(100))
+
+    @pipeline.op(attributes=OperatorAttributes(output_only_after_end_of_stream=True))
+    def counts(rows: DataFrame) -> DataFrame:
+        return rows.groupBy((rows["id"] % 3).alias("k")).count()
+
+    @pipeline.sink()
+    def out(counts: DataFrame) -> Any:
+        return counts.write.format("json").mode("overwrite").option("path", str(folder / "out"))
+
+    return pipeline
+
+
+@pytest.mark.parametrize("wanted", ["arrow", "spark", "auto"])
+def test_results_are_written_by_spark_where_it_reaches_the_store(
+    spark: SparkSession, tmp_path: Path, scheduler: ServiceProcess, wanted: str
+) -> None:
+    """And read by it, though a file of a late task lies beside them; a run of another format uses them again."""
+    place = Place.parse(f"file://{tmp_path}/store")
+
+    def run(stage_format: str) -> StageState:
+        store = StorePlace(store=place, stages=None, claim_seconds=10.0, stage_format=StageFormat(stage_format))
+        run = job(tmp_path, store).run(spark, scheduler_endpoint=scheduler.address)
+        rows = spark.read.json(str(tmp_path / "out")).collect()
+        assert sorted((row["k"], row["count"]) for row in rows) == [(0, 34), (1, 33), (2, 33)]
+        return run.states["counts"]
+
+    assert run(wanted) is StageState.FINISHED
+    (marker,) = (tmp_path / "store/stages/counts").glob("*/_COMMITTED.json")
+    assert json.loads(marker.read_text())["format"] == ("arrow" if wanted == "arrow" else "spark")
+    (folder,) = marker.parent.glob("*/counts")
+    assert (folder / "_SUCCESS").exists() is (wanted != "arrow")
+    late = next(folder.glob("part-*.parquet"))
+    (folder / "part-late.parquet").write_bytes(late.read_bytes())
+    (tmp_path / "out" / "part-0.json").unlink(missing_ok=True)
+    for other in ("arrow", "spark"):
+        assert run(other) is StageState.REUSED
+    assert not list((tmp_path / "store/stages/.probes").rglob("*.parquet"))
+
+
+def test_a_format_that_there_is_not_is_refused() -> None:
+    """With the place, and those that there are; and of a folder, where Spark writes in any case."""
+    with pytest.raises(PipelineDefinitionError) as caught:
+        Pipeline("p", store="s3://bucket/x", store_options={"stageFormat": "parquet"})
+    assert str(caught.value).endswith("store_options: stageFormat='parquet' must be arrow, spark or auto")
+    with pytest.raises(PipelineDefinitionError) as caught:
+        Pipeline("p", store="/x", store_options={"stageFormat": "spark"})
+    assert str(caught.value).endswith(
+        "store_options 'stageFormat' act on a store on s3://, and store='/x' is a folder: leave them out"
+    )
+
+
+class Refusing:
+    """A file system whose renames take no file's place, as those of HDFS."""
+
+    def __init__(self, system: fs.FileSystem, dies_at: str = "") -> None:
+        self._system, self._dies_at = system, dies_at
+
+    def move(self, source: str, target: str) -> None:
+        if self._system.get_file_info(target).type is fs.FileType.File:
+            raise FileExistsError(target)
+        if target.endswith(self._dies_at) and self._dies_at:
+            raise Killed
+        self._system.move(source, target)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._system, name)
+
+
+def test_objects_are_whole_where_renames_take_no_place(tmp_path: Path) -> None:
+    """Also where a driver is killed between the removal of the old one and the rename of the new one."""
+    objects = FileObjects(Place.parse(f"file://{tmp_path}/x"))
+    plain = objects._system
+    objects._system = Refusing(plain)
+    first = objects.create("a/b.json", b"1")
+    assert first is not None
+    assert objects.create("a/b.json", b"2") is None
+    assert objects.create("a/b.json", b"1") == first  # an answer that was lost
+    second = objects.replace("a/b.json", b"2", first)
+    assert second is not None
+    assert objects.replace("a/b.json", b"3", first) is None
+    objects._system = Refusing(plain, dies_at="b.json")
+    with pytest.raises(Killed):
+        objects.replace("a/b.json", b"3", second)
+    objects._system = Refusing(plain)
+    found = objects.get("a/b.json")
+    assert found is not None
+    assert found.data == b"3"
+    assert objects.replace("a/b.json", b"4", found.version) is not None
+    assert [(one.key, one.size) for one in objects.list("a/b")] == [("a/b.json", 1)]
+    assert list(objects.list("other/")) == []
+    objects.delete(["a/b.json", "a/not there"])
+    assert objects.get("a/b.json") is None
+
+
+def test_errors_of_a_file_system_are_those_of_an_outage(tmp_path: Path) -> None:
+    objects = FileObjects(Place.parse(f"file://{tmp_path}/x"))
+    (tmp_path / "x").write_text("a file")
+    with pytest.raises(AwsConnectionError, match="x"):
+        objects.create("a/b.json", b"1")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["gs://bucket/store", "abfss://container@account.dfs.core.windows.net/store"],
+)
+def test_a_store_without_conditions_needs_a_scheduler(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named with what to give, before anything is written."""
+    monkeypatch.delenv("PENSTOCK_STAGES_ENDPOINT", raising=False)
+    with pytest.raises(StoreUnusableError) as caught:
+        Pipeline("p", store=url).clean_up()
+    assert str(caught.value) == (
+        f"the store's folder {url} cannot be used (its file system writes nothing on the condition that nobody else "
+        "has, so that drivers need a stage scheduler that decides who may write: give run(spark, "
+        "scheduler_endpoint=…), or set PENSTOCK_STAGES_ENDPOINT): `store=` takes a folder that exists or can be made, "
+        "or s3://BUCKET/FOLDER, which this driver and all executors may write"
+    )
+
+
+def test_a_password_in_a_url_is_not_shown() -> None:
+    """Not by the pipeline's place, nor by the options of what Spark reads."""
+    place = Place.parse("abfs://account:the%20key@127.0.0.1:10000/c/store?enable_tls=false&sas=secret")
+    below = place.below("stages/x")
+    assert below.shown == "abfs://account@127.0.0.1:10000/c/store/stages/x"
+    assert below.url == "abfs://account:the%20key@127.0.0.1:10000/c/store/stages/x?enable_tls=false&sas=secret"
+    assert "key" not in repr(below)
+    with pytest.raises(PipelineDefinitionError) as caught:
+        Pipeline("p", store="gs://user:key@bucket/x", store_options={"region": "eu-west-1"})
+    assert (
+        "store_options 'region' act on a store on s3://, and store='gs://user@bucket/x' is none: leave them out"
+        in str(caught.value)
+    )

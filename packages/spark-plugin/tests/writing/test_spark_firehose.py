@@ -1,0 +1,153 @@
+import csv
+import io
+import json
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import PATIENCE_SECONDS
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # as everybody writes it
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from penstock.emulator.testing import RunningEmulator
+from penstock.spark_plugin import FirehoseDataSource
+from penstock.spark_plugin._firehose import firehose_options
+from penstock.spark_plugin.errors import (
+    ContradictoryOptionsError,
+    FirehoseReadError,
+    IrrelevantOptionError,
+    OptionError,
+    SchemaError,
+    UnknownOptionError,
+)
+from penstock.spark_plugin.testing import endpoint_options
+
+README = Path(__file__).parents[2] / "README.md"
+DATA = StructType([StructField("data", StringType())])
+
+
+def make_delivery_stream(emulator: RunningEmulator) -> str:
+    name = f"delivery-{uuid.uuid4().hex[:8]}"
+    emulator.client("firehose").create_delivery_stream(DeliveryStreamName=name)
+    return name
+
+
+def delivered(emulator: RunningEmulator, name: str) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((emulator.firehose_folder / name).iterdir()))
+
+
+def options(emulator: RunningEmulator, name: str | None, **given: str) -> dict[str, str]:
+    common = endpoint_options(emulator.endpoints["firehose"], "", **given)
+    del common["streamName"]
+    return common if name is None else common | {"deliveryStreamName": name}
+
+
+def test_frames_and_streams_are_delivered(
+    spark: SparkSession,
+    kinesis: RunningEmulator,
+    make_stream: Callable[[int], Any],
+    until: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    """`write` and `writeStream` deliver every row as a line of its own, to the delivery stream that a row names."""
+    first, second = make_delivery_stream(kinesis), make_delivery_stream(kinesis)
+    frame = spark.range(40, numPartitions=2).select(
+        "id", F.lit('a,"b"').alias("text"), F.when(F.col("id") < 10, first).otherwise(second).alias("streamName")
+    )
+    given = options(kinesis, None, valueFormat="csv", recordDelimiter="\n")
+    frame.write.format("firehose").options(**given).mode("append").save()
+    for name, ids in ((first, range(10)), (second, range(10, 40))):
+        rows = list(csv.reader(io.StringIO(delivered(kinesis, name).decode(), newline="")))
+        assert sorted(rows) == sorted([str(number), 'a,"b"'] for number in ids)
+
+    source, target = make_stream(1), make_delivery_stream(kinesis)
+    source.put(20)
+    stream = spark.readStream.format("kinesis").options(**source.options(initialPosition="TRIM_HORIZON")).load()
+    numbers = stream.select(F.col("data").cast("string").alias("number"))
+    writer = numbers.writeStream.format("firehose").trigger(availableNow=True)
+    given = options(kinesis, target, valueFormat="json", recordDelimiter="\\n", recordIds="true")
+    query = writer.options(**given).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    assert query.awaitTermination(PATIENCE_SECONDS)
+    before = [json.loads(line) for line in delivered(kinesis, target).splitlines()]
+    assert {one["number"] for one in before} == {data.decode() for data in source.put_keys.values()}
+    assert len({one["recordId"] for one in before}) == 20
+
+    # A driver that dies after the sink's commit, before Spark's own: the micro-batch runs again, with the same ids.
+    commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    for path in (commits[0], commits[0].with_name(f".{commits[0].name}.crc")):
+        path.unlink(missing_ok=True)
+    query = writer.options(**given).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    assert query.awaitTermination(PATIENCE_SECONDS)
+    after = [json.loads(line) for line in delivered(kinesis, target).splitlines()]
+    assert len(after) == 40
+    assert {(one["recordId"], one["number"]) for one in after} == {(one["recordId"], one["number"]) for one in before}
+
+
+def test_the_section_on_writing_works_as_written(
+    spark: SparkSession,
+    kinesis: RunningEmulator,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its blocks in order; each `print` prints what its comment says, and the records are where it says."""
+    client = kinesis.client()
+    client.create_stream(StreamName="flights", ShardCount=1)
+    client.get_waiter("stream_exists").wait(StreamName="flights", WaiterConfig={"Delay": 1})
+    kinesis.client("firehose").create_delivery_stream(DeliveryStreamName="archive")
+    blocks = re.findall(r"<!-- writing -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(blocks) == 4
+    names = {"spark": spark, "aws": options(kinesis, None), "dead_letters": str(tmp_path / "dead")}
+    exec("\n".join(blocks), names)
+    expected = re.findall(r"^print\(.*\)  # (.*)$", "\n".join(blocks), re.MULTILINE)
+    assert capsys.readouterr().out.splitlines() == expected
+    held = kinesis.call(lambda: [one.data for one in kinesis.kinesis.streams["flights"].shards[0].records])
+    assert sorted(held) == [b"good", b'{"origin":"FRA","minutes":12}', b'{"origin":"LHR","minutes":45}']
+    assert len(delivered(kinesis, "archive").splitlines()) == 2
+
+
+def test_firehose_cannot_be_read(spark: SparkSession) -> None:
+    """The error says what to read instead, for frames and for streams."""
+    for reader in (spark.read, spark.readStream):
+        with pytest.raises(AnalysisException, match="format 'kinesis'"):
+            reader.format("firehose").option("deliveryStreamName", "d").load()
+    with pytest.raises(FirehoseReadError):
+        FirehoseDataSource({}).reader(DATA)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"deliveryStreamNam": "d"}, UnknownOptionError, "did you mean 'deliveryStreamName'"),
+        ({"deliveryStreamName": "d", "initialPosition": "LATEST"}, IrrelevantOptionError, "initialPosition"),
+        ({"deliveryStreamName": "d", "partitionKeyColumn": "k"}, IrrelevantOptionError, "partitionKeyColumn"),
+        ({"deliveryStreamName": "d", "streamName": "d"}, ContradictoryOptionsError, "deliveryStreamName"),
+        ({"deliveryStreamName": "d", "aggregation": "true"}, IrrelevantOptionError, "aggregation"),
+    ],
+)
+def test_options_of_no_use_are_refused(given: dict[str, str], error: type[OptionError], words: str) -> None:
+    """An option of reading, or of streams with keys, would change nothing: it is an error, as is an unknown one."""
+    with pytest.raises(error, match=words):
+        FirehoseDataSource(given).writer(DATA, overwrite=False)
+
+
+def test_names_and_columns_of_a_delivery_stream() -> None:
+    """`streamName` is understood, another connector's names too; a key column is refused, as nothing would use it."""
+    assert firehose_options({"streamName": "d", "aws.region": "eu-west-1"}).stream_name == ("d",)
+    assert firehose_options({"DeliveryStreamName": "d"}).stream_name == ("d",)
+    keyed = StructType([*DATA.fields, StructField("partitionKey", StringType())])
+    with pytest.raises(SchemaError, match="partitionKey"):
+        FirehoseDataSource({"streamName": "d", "region": "us-east-1"}).writer(keyed, overwrite=False)
+    both = StructType(
+        [
+            StructField("id", LongType()),
+            StructField("streamName", StringType()),
+            StructField("deliveryStreamName", StringType()),
+        ]
+    )
+    with pytest.raises(SchemaError, match="deliveryStreamName"):
+        FirehoseDataSource({"valueFormat": "json"}).writer(both, overwrite=False)
