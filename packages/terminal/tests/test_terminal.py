@@ -23,12 +23,12 @@ from penstock.terminal import (
     add_json_argument,
     age,
     bar,
+    describe_by_flag,
     plain,
     positive_count,
     positive_seconds,
     run_command,
     size,
-    told_by_flag,
     watch,
     with_default,
 )
@@ -293,14 +293,14 @@ def test_an_option_is_told_by_its_flag() -> None:
     arguments = argparse.Namespace(endpoint_url=None, profile=None, token_file=None)
 
     def told(option: str) -> str:
-        return told_by_flag(OptionError(option), arguments, "PENSTOCK_X", initialPosition="--from")
+        return describe_by_flag(OptionError(option), arguments, "PENSTOCK_X", initialPosition="--from")
 
     assert told("endpointUrl") == "--endpoint-url (PENSTOCK_X_ENDPOINT_URL): is missing"
     assert told("awsProfile") == "--profile (PENSTOCK_X_PROFILE): is missing"
     assert told("initialPosition") == "--from: is missing"
     assert told("token") == "--token-file (PENSTOCK_X_TOKEN): is missing"
     assert told("somethingElse") == "is missing"
-    assert told_by_flag(ValueError("so"), arguments, "PENSTOCK_X") == "so"
+    assert describe_by_flag(ValueError("so"), arguments, "PENSTOCK_X") == "so"
 
 
 def test_what_loops_of_others_left_is_not_written_by_a_command() -> None:

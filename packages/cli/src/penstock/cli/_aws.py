@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.terminal import ExitCode, told_by_flag
+from penstock.terminal import ExitCode, describe_by_flag
 
 if TYPE_CHECKING:
     from penstock.aws import AwsOptions
@@ -55,7 +55,7 @@ def run_calls(prog: str, arguments: argparse.Namespace, calls: Callable[[], Coro
         code = _code_of(error)
         if code is None:
             raise
-        sys.stderr.write(f"{prog}: {told_by_flag(error, arguments, 'AWS')}\n")
+        sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, 'AWS')}\n")
         return code
 
 

@@ -23,8 +23,8 @@ from penstock.terminal import (
     Table,
     add_json_argument,
     age,
+    describe_by_flag,
     size,
-    told_by_flag,
 )
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ async def _consumers(arguments: argparse.Namespace) -> tuple[list[Finding], int]
         if arguments.endpoint is not None:
             settings = ClientSettings.from_arguments(arguments, _PREFIX)
     except RpcOptionError as error:
-        reason = told_by_flag(error, arguments, _PREFIX, endpoint="--registry")
+        reason = describe_by_flag(error, arguments, _PREFIX, endpoint="--registry")
         sys.stderr.write(f"penstock gc: {reason}\n")
         return [], ExitCode.USAGE
     try:

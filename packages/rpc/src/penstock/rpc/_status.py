@@ -92,10 +92,10 @@ def typed_error(error: grpc.RpcError, types: Iterable[type[Exception]]) -> Excep
     for kind in types:
         if kind.__name__ == name and isinstance(fields, str):
             try:
-                told = json.loads(fields)
+                values = json.loads(fields)
                 known = inspect.signature(kind).parameters
                 # A newer service may send fields that this release does not know.
-                return kind(**{field: told[field] for field in told if field in known})
+                return kind(**{field: values[field] for field in values if field in known})
             except (TypeError, ValueError):
                 return None
     return None
@@ -140,7 +140,7 @@ def explain_failure(
         return f"{endpoint} is another service than {command} starts: correct the port", True
     if code not in _AWAY:
         return None
-    for words, text in _told(prefix, command, uses_tls=security.uses_tls):
+    for words, text in _meanings(prefix, command, uses_tls=security.uses_tls):
         if any(word in details for word in words):
             return f"{endpoint}: {text}", True
     if code is grpc.StatusCode.DEADLINE_EXCEEDED or "timed out" in details.lower():
@@ -148,9 +148,9 @@ def explain_failure(
     return None
 
 
-def _told(prefix: str, command: str, *, uses_tls: bool) -> list[tuple[tuple[str, ...], str]]:
+def _meanings(prefix: str, command: str, *, uses_tls: bool) -> list[tuple[tuple[str, ...], str]]:
     """Words of gRPC's details, and what they mean; the first that are found count."""
-    told = [
+    meanings = [
         (
             ("too many wrong tokens",),
             "too many wrong tokens came from this address: wait for some seconds, and correct the jobs that send them",
@@ -186,4 +186,4 @@ def _told(prefix: str, command: str, *, uses_tls: bool) -> list[tuple[tuple[str,
     else:
         closed = f"it ends the connection: if it speaks TLS, give --ca-file ({prefix}_CA_FILE) or --tls; else look "
         closed += "into its log"
-    return [*told, (("Socket closed", "reset", "Broken pipe", "CERTIFICATE_REQUIRED", "alert"), closed)]
+    return [*meanings, (("Socket closed", "reset", "Broken pipe", "CERTIFICATE_REQUIRED", "alert"), closed)]

@@ -119,5 +119,5 @@ def spark_files_folder() -> Path | None:
     if not SparkFiles._is_running_on_worker or SparkFiles._root_directory is None:
         return None
     # It names a folder of the job's in it, which may never be made.
-    told = Path(SparkFiles._root_directory)
-    return next((folder for folder in (told, *told.parents) if folder.name.startswith("userFiles-")), None)
+    files = Path(SparkFiles._root_directory)
+    return next((folder for folder in (files, *files.parents) if folder.name.startswith("userFiles-")), None)

@@ -3,11 +3,11 @@ from ._arguments import (
     Parser,
     add_json_argument,
     add_setting,
+    describe_by_flag,
     positive_count,
     positive_seconds,
     run_command,
     seconds_ago,
-    told_by_flag,
     with_default,
 )
 from ._exit_codes import ExitCode
@@ -29,13 +29,13 @@ __all__ = [
     "add_setting",
     "age",
     "bar",
+    "describe_by_flag",
     "plain",
     "positive_count",
     "positive_seconds",
     "run_command",
     "seconds_ago",
     "size",
-    "told_by_flag",
     "watch",
     "with_default",
 ]

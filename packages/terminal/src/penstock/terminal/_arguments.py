@@ -26,7 +26,7 @@ def _heading(name: str) -> str:
     return name
 
 
-def told_by_flag(error: Exception, arguments: argparse.Namespace, prefix: str, **flags: str) -> str:
+def describe_by_flag(error: Exception, arguments: argparse.Namespace, prefix: str, **flags: str) -> str:
     """An error about an option, in the words of the command line: by its flag and the variable behind it.
 
     Args:

@@ -148,19 +148,19 @@ class KinesisBackend:
         """See `ContinuitySource.stream_facts`."""
         asked_at = time.monotonic()
         async with self._asking.setdefault(stream_name, asyncio.Lock()):
-            told_at, told = self._facts.get(stream_name, (float("-inf"), None))
+            asked_last, facts = self._facts.get(stream_name, (float("-inf"), None))
             # What was asked while this waited is fresh too.
-            if told is None or told_at < (asked_at if is_fresh else asked_at - _FACTS_SECONDS):
-                await asyncio.sleep(max(0.0, told_at + _ASKING_SECONDS - asked_at))
-                told_at = time.monotonic()
+            if facts is None or asked_last < (asked_at if is_fresh else asked_at - _FACTS_SECONDS):
+                await asyncio.sleep(max(0.0, asked_last + _ASKING_SECONDS - asked_at))
+                asked_last = time.monotonic()
                 try:
-                    told = await self._ask_facts(stream_name)
+                    facts = await self._ask_facts(stream_name)
                 except AwsError as error:
-                    told = error
-                self._facts[stream_name] = (told_at, told)
-            if isinstance(told, AwsError):
-                raise told
-            return told
+                    facts = error
+                self._facts[stream_name] = (asked_last, facts)
+            if isinstance(facts, AwsError):
+                raise facts
+            return facts
 
     async def stream_arn(self, stream_name: str) -> str | None:
         """Give the ARN of the stream that a name means here.

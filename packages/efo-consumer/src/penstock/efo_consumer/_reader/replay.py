@@ -155,7 +155,7 @@ class CheckedRead:
                             if at.rank[0] and not is_reported:
                                 loss = await self._bear(partial(self._guard.check, at, now))
                                 if loss is not None:
-                                    self._tell(loss, at)
+                                    self._report(loss, at)
                             at = position_at(records, records.num_rows - 1)
                             refusals, is_reported = 0, False
                         yield replace(event, records=records)
@@ -185,7 +185,7 @@ class CheckedRead:
                     begin = found.position
                     await asyncio.sleep(found.delay_seconds)
                     continue
-                self._tell(found, at)
+                self._report(found, at)
                 if found.listed is not None:
                     return
                 begin, is_reported = ShardPosition.trim_horizon(), True
@@ -196,9 +196,9 @@ class CheckedRead:
         Raises:
             DataLossError: as `events`.
         """
-        await self._bear(partial(self._guard.prove, self._tell))
+        await self._bear(partial(self._guard.prove, self._report))
 
-    def _tell(self, loss: Loss, after: ShardPosition) -> None:
+    def _report(self, loss: Loss, after: ShardPosition) -> None:
         report(loss, stream=self._stream, shard_id=self._shard_id, after=after, upto=LEFT, fail=self._fail)
 
     async def _bear(self, call: Callable[[], Awaitable[_T]]) -> _T:
@@ -270,11 +270,11 @@ class _Replay:
             )
             async with aclosing(events):
                 while (event := await self._next(events)) is not None:
-                    told = event.millis_behind_latest
-                    leads_further = event.continuation != continuation or (told is not None and told < behind)
+                    millis = event.millis_behind_latest
+                    leads_further = event.continuation != continuation or (millis is not None and millis < behind)
                     if event.records.num_rows or leads_further:
                         self._comes_on()
-                        continuation, behind = event.continuation, behind if told is None else told
+                        continuation, behind = event.continuation, behind if millis is None else millis
                     records, ends = self._select(event)
                     if records.num_rows:
                         await self._check_stream()

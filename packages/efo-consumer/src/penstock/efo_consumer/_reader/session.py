@@ -149,11 +149,11 @@ class ReaderSession:
             idle_at = self._told_idle_at + interval
             moved = found.positions != start
             if found.rows or found.jumped or (moved and (now >= idle_at or self._shows_an_end(start, found))):
-                return await self._tell(epoch, start, found, now)
+                return await self._answer(epoch, start, found, now)
             # A run of minutes once a day logs them as well, though its idle positions may wait.
             if now >= self._told_facts_at + interval and self._are_facts_old(start):
                 self._told_facts_at = now
-                return await self._tell(epoch, start, found, now)
+                return await self._answer(epoch, start, found, now)
             self._raise_failure()
             if now >= deadline or self._draining:
                 return self._snapshot(Reach(start, 0, 0))
@@ -265,7 +265,7 @@ class ReaderSession:
         self._news.ring()
         await self._followed.aclose()
 
-    async def _tell(self, epoch: int, start: StreamPositions, found: Reach, now: float) -> PositionsSnapshot:
+    async def _answer(self, epoch: int, start: StreamPositions, found: Reach, now: float) -> PositionsSnapshot:
         self._told_idle_at = now
         self._turn += 1
         for (stream, shard_id), shard in self._followed.shards.items():
@@ -319,16 +319,16 @@ class ReaderSession:
         behind = [shard.millis_behind_latest for shard in self._followed.shards.values() if not shard.has_ended]
         return -1 if None in behind else max((millis for millis in behind if millis is not None), default=0)
 
-    def _raise_failure(self, told: StreamPositions | None = None) -> None:
-        """Raise why a shard is not followed any more; with `told` only where all that it brought was told before.
+    def _raise_failure(self, given: StreamPositions | None = None) -> None:
+        """Raise why a shard is not followed any more; with `given` only where all that it brought is among these.
 
         What the other shards bring may never end: it must not hide that this one stands still.
         """
         for key, shard in self._followed.shards.items():
             if shard.failure is None:
                 continue
-            position = None if told is None else told.get(*key)
-            if told is None or (position is not None and position.rank >= shard.buffer.end.rank):
+            position = None if given is None else given.get(*key)
+            if given is None or (position is not None and position.rank >= shard.buffer.end.rank):
                 raise shard.failure
-        if told is None and self._followed.failure is not None:
+        if given is None and self._followed.failure is not None:
             raise self._followed.failure

@@ -70,11 +70,11 @@ def status_table(error: Exception) -> StatusTable:
 
 def reader_error(error: grpc.RpcError, endpoint: str) -> EfoConsumerError:
     """What the servicer raised; when it raised nothing, why the reader could not be reached."""
-    told = typed_error(error, _TYPES)
-    if isinstance(told, errors.LocationMismatchError):
-        return errors.LocationMismatchError(**{**vars(told), "address": endpoint})
-    if isinstance(told, EfoConsumerError):
-        return told
+    found = typed_error(error, _TYPES)
+    if isinstance(found, errors.LocationMismatchError):
+        return errors.LocationMismatchError(**{**vars(found), "address": endpoint})
+    if isinstance(found, EfoConsumerError):
+        return found
     code = getattr(error, "code", lambda: None)()
     details = str(getattr(error, "details", lambda: None)() or "")
     if code is grpc.StatusCode.INVALID_ARGUMENT:

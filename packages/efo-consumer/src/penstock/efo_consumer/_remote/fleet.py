@@ -267,10 +267,10 @@ class FleetShardReader:
         While no reader is there, all shards wait for one that was there last.
         """
         served = [member.endpoint for member in self._members.served()]
-        told = await asyncio.gather(*(self._stats_at(endpoint) for endpoint in served))
-        known = {(one.stream_name, one.shard_id): one for part in told for one in part}
-        self._known.told(known.values())
-        found = dict(zip(served, told, strict=True))
+        stats = await asyncio.gather(*(self._stats_at(endpoint) for endpoint in served))
+        known = {(one.stream_name, one.shard_id): one for part in stats for one in part}
+        self._known.update(known.values())
+        found = dict(zip(served, stats, strict=True))
         for endpoint, waiting in self._waiting().items():
             left = [one for one in waiting if (one.stream_name, one.shard_id) not in known]
             found[endpoint] = found.get(endpoint, []) + left

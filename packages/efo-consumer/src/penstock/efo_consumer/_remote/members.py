@@ -154,7 +154,7 @@ class KnownStats:
         self._wall_clock = wall_clock
         self._known: dict[tuple[str, str], tuple[float, ShardStats]] = {}
 
-    def told(self, stats: Iterable[ShardStats]) -> None:
+    def update(self, stats: Iterable[ShardStats]) -> None:
         """Take what readers report."""
         now = self._clock()
         self._known |= {(one.stream_name, one.shard_id): (now, one) for one in stats}

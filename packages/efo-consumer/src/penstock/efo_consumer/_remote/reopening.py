@@ -154,14 +154,14 @@ class ReopeningShardReader:
 
     async def stats(self, session_id: str) -> list[ShardStats]:
         """See `ShardReader.stats`; what was reported last while the service does not answer, with the cause."""
-        told: list[ShardStats] = []
+        stats: list[ShardStats] = []
         member = self._members[self.endpoint]
         if member.failed_at is None:
             with suppress(ReaderUnavailableError, SessionNotFoundError):
-                told = await self._call(session_id, self._reader.stats(session_id))
-                self._known.told(told)
+                stats = await self._call(session_id, self._reader.stats(session_id))
+                self._known.update(stats)
         if member.failed_at is None:
-            return told
+            return stats
         return self._known.waiting(self._start, member.failed_at, f"waits for its reader: {member.failure}")
 
     async def close_session(self, session_id: str, epoch: int) -> None:

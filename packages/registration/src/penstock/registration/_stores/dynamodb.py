@@ -140,9 +140,9 @@ class DynamoDbLeaseStore:
         except LeaseStoreError as error:
             refusal = error.__cause__
             if isinstance(refusal, AwsServiceError) and refusal.code == _CONFLICT:
-                told = refusal.__cause__
-                assert isinstance(told, ClientError)
-                found: Item = dict(told.response).get("Item", {})  # type: ignore[assignment]  # not in the stubs
+                below = refusal.__cause__
+                assert isinstance(below, ClientError)
+                found: Item = dict(below.response).get("Item", {})  # type: ignore[assignment]  # not in the stubs
                 return found
             raise
         if into is not None:

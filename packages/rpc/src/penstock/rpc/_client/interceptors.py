@@ -85,8 +85,8 @@ def _now(question: Coroutine[Any, Any, Any]) -> Any:
     """The answer of a call that is done, which knows it without waiting."""
     try:
         question.send(None)
-    except StopIteration as told:
-        return told.value
+    except StopIteration as done:
+        return done.value
     question.close()
     raise RuntimeError("a call that is done has no status")
 

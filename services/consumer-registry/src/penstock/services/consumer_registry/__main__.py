@@ -21,7 +21,7 @@ from penstock.services.consumer_registry._commands import add_commands, answer
 from penstock.services.consumer_registry._look import code_of, look_into_store
 from penstock.services.consumer_registry._serve import registry_server
 from penstock.services.consumer_registry._settings import FLAGS, PREFIX, RegistrySettings
-from penstock.terminal import ExitCode, Parser, run_command, told_by_flag, with_default
+from penstock.terminal import ExitCode, Parser, describe_by_flag, run_command, with_default
 
 NAME: Final = "penstock-registry"
 
@@ -58,11 +58,11 @@ def _serve(arguments: argparse.Namespace, prog: str) -> int:
         settings = RegistrySettings.from_arguments(arguments)
         tracing = set_up_tracing(NAME)
     except (PenstockRpcError, AwsError, RegistrationError) as error:
-        return _refuse(told_by_flag(error, arguments, PREFIX, **FLAGS), ExitCode.USAGE, prog)
+        return _refuse(describe_by_flag(error, arguments, PREFIX, **FLAGS), ExitCode.USAGE, prog)
     try:
         return run_service(lambda: registry_server(settings), name=NAME)
     except (AwsError, RegistrationError) as error:
-        return _refuse(told_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
+        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
     finally:
         if tracing is not None:
             tracing.shutdown()
@@ -76,8 +76,8 @@ def _ask(arguments: argparse.Namespace, prog: str) -> int:
         settings = ClientSettings.from_arguments(arguments, PREFIX)
         return asyncio.run(answer(arguments, settings, sys.stdout))
     except (PenstockRpcError, AwsError, RegistrationOptionError) as error:
-        told = told_by_flag(error, arguments, PREFIX, force="--force", store="--registry-store")
-        return _refuse(told, ExitCode.USAGE, prog)
+        text = describe_by_flag(error, arguments, PREFIX, force="--force", store="--registry-store")
+        return _refuse(text, ExitCode.USAGE, prog)
     except LeaseStoreError as error:
         return _refuse(error, code_of(error), prog)
     except RegistrationError as error:

@@ -19,7 +19,7 @@ from penstock.registration.errors import RegistrationError
 from penstock.services.shard_reader._lag import add_lag_arguments, lag
 from penstock.services.shard_reader._settings import PREFIX, ReaderSettings
 from penstock.services.shard_reader._tail import add_tail_arguments, tail
-from penstock.terminal import ExitCode, Parser, told_by_flag
+from penstock.terminal import ExitCode, Parser, describe_by_flag
 
 NAME: Final = "penstock-reader"
 _OWN: Final = ("--from", "--shard", "--grep", "--schema", "--format", "--json")
@@ -69,7 +69,7 @@ def _look(arguments: argparse.Namespace, prog: str) -> int:
     try:
         asyncio.run(_until_told(look(arguments, AwsOptions.from_arguments(arguments), sys.stdout)))
     except (AwsError, EfoConsumerError, RegistrationError) as error:
-        return _refuse(told_by_flag(error, arguments, PREFIX, **_FLAGS), _code_of(error), prog)
+        return _refuse(describe_by_flag(error, arguments, PREFIX, **_FLAGS), _code_of(error), prog)
     except (KeyboardInterrupt, BrokenPipeError):
         # Who looks stops looking when it is enough. What is left in the buffer has nowhere to go at exit.
         with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         settings = ReaderSettings.from_arguments(arguments)
         tracing = set_up_tracing(NAME)
     except (PenstockRpcError, AwsError, EfoConsumerError) as error:
-        return _refuse(told_by_flag(error, arguments, PREFIX))
+        return _refuse(describe_by_flag(error, arguments, PREFIX))
     try:
         return run_service(lambda: reader_server(settings), name=NAME)
     except (AwsError, EfoConsumerError) as error:

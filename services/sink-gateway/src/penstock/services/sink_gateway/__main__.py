@@ -18,7 +18,7 @@ from penstock.services.sink_gateway._check import check_settings
 from penstock.services.sink_gateway._serve import gateway_server
 from penstock.services.sink_gateway._settings import PREFIX, GatewaySettings
 from penstock.services.sink_gateway._stats import add_stats_arguments, stats
-from penstock.terminal import ExitCode, Parser, run_command, told_by_flag, with_default
+from penstock.terminal import ExitCode, Parser, describe_by_flag, run_command, with_default
 
 NAME: Final = "penstock-sink"
 
@@ -52,10 +52,10 @@ def _look(arguments: argparse.Namespace, prog: str) -> int:
         sys.stderr.write(f"{prog}: {error}\n")
         return ExitCode.USAGE
     except grpc.aio.AioRpcError as error:
-        told = explain_failure(error, settings, prefix=PREFIX, command=f"{NAME} serve")
-        if told is not None:
-            sys.stderr.write(f"{prog}: {told[0]}\n")
-            return ExitCode.UNREACHABLE if told[1] else ExitCode.FAILED
+        cause = explain_failure(error, settings, prefix=PREFIX, command=f"{NAME} serve")
+        if cause is not None:
+            sys.stderr.write(f"{prog}: {cause[0]}\n")
+            return ExitCode.UNREACHABLE if cause[1] else ExitCode.FAILED
         sys.stderr.write(f"{prog}: the gateway answered {error.code().name}: {error.details()}\n")
         gone = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
         return ExitCode.UNREACHABLE if gone else ExitCode.FAILED
@@ -69,13 +69,13 @@ def _serve(arguments: argparse.Namespace, prog: str) -> int:
         check_settings(settings)
         tracing = set_up_tracing(NAME)
     except (PenstockRpcError, AwsError, SinkError) as error:
-        sys.stderr.write(f"{prog}: {told_by_flag(error, arguments, PREFIX)}\n")
+        sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, PREFIX)}\n")
         return ExitCode.USAGE
     try:
         return run_service(lambda: gateway_server(settings), name=NAME)
     except (SinkError, OSError) as error:
         # The journal's folder: damaged, in use, or not writable.
-        sys.stderr.write(f"{prog}: {told_by_flag(error, arguments, PREFIX)}\n")
+        sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, PREFIX)}\n")
         return ExitCode.USAGE
     finally:
         if tracing is not None:

@@ -29,7 +29,7 @@ from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.stage_scheduler._ask import PREFIX, add_commands, ask
 from penstock.services.stage_scheduler._explain import FORMATS, explain_file
 from penstock.services.stage_scheduler._serve import stage_scheduler_server
-from penstock.terminal import ExitCode, Parser, run_command, told_by_flag, with_default
+from penstock.terminal import ExitCode, Parser, describe_by_flag, run_command, with_default
 
 NAME = "penstock-stages"
 _GONE = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
@@ -86,7 +86,7 @@ def _serve(arguments: argparse.Namespace, prog: str) -> int:
         settings = ServerSettings.from_arguments(arguments, PREFIX)
         tracing = set_up_tracing(NAME)
     except RpcOptionError as error:
-        return _refuse(told_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
+        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
     try:
         store = Path(arguments.store) if arguments.store else None
         make = partial(stage_scheduler_server, settings, max_jobs=arguments.max_jobs, store=store)
@@ -123,12 +123,12 @@ def _ask(arguments: argparse.Namespace, prog: str) -> int:
         settings = ClientSettings.from_arguments(arguments, PREFIX)
         return asyncio.run(ask(arguments, settings, sys.stdout))
     except RpcOptionError as error:
-        return _refuse(told_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
+        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
     except SchedulingError as error:
         call = failed_call(error)
-        told = explain_failure(call, settings, prefix=PREFIX, command=f"{NAME} serve") if call is not None else None
-        if told is not None:
-            text, gone = told
+        cause = explain_failure(call, settings, prefix=PREFIX, command=f"{NAME} serve") if call is not None else None
+        if cause is not None:
+            text, gone = cause
             return _refuse(text, ExitCode.UNREACHABLE if gone else ExitCode.FAILED, prog)
         gone = isinstance(error, SchedulerClosedError) or getattr(error, "code", "") in _GONE
         return _refuse(error, ExitCode.UNREACHABLE if gone else ExitCode.FAILED, prog)

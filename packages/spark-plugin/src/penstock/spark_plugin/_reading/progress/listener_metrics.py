@@ -55,9 +55,9 @@ class ProgressMetrics:
             before = self._counted.get(key, {})
             self._counted[key] = {name: values[name] for name in self._counters}
         for name, counter in self._counters.items():
-            told = before.get(name, 0)
+            counted = before.get(name, 0)
             # A reader that was opened anew within the run counts from zero again.
-            counter.add(values[name] - told if values[name] >= told else values[name], attributes)
+            counter.add(values[name] - counted if values[name] >= counted else values[name], attributes)
 
     def ended(self, run_id: str) -> None:
         """Forget a run that has ended."""

@@ -145,16 +145,16 @@ def read_partition(partition: KinesisPartition, options: KinesisOptions | None =
             rows += batch.num_rows
             yield batch
     except Exception as error:
-        told = error
+        shown = error
         if isinstance(error, ReaderUnavailableError):
             for path in partition.sockets.values():
                 forget(f"unix:{path}")
-            told = unreachable(error, partition.address, is_service=bool(partition.patience_seconds))
-        span.record_exception(told)
-        span.set_status(Status(StatusCode.ERROR, str(told)))
-        if told is error:
+            shown = unreachable(error, partition.address, is_service=bool(partition.patience_seconds))
+        span.record_exception(shown)
+        span.set_status(Status(StatusCode.ERROR, str(shown)))
+        if shown is error:
             raise
-        raise told from error
+        raise shown from error
     finally:
         span.set_attribute("penstock.records", rows)
         span.end()

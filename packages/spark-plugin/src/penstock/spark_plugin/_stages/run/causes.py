@@ -16,15 +16,15 @@ _LONGEST = 500
 def words(error: BaseException) -> str:
     """The cause of an error, where in the user's code that was raised, and what was noted: whose function it is."""
     chain = list(_chain(error))
-    told = next((found for one in chain if (found := _of_python(str(one)))), "")
-    if not told:
-        told = _first_line(error)
+    cause = next((found for one in chain if (found := _of_python(str(one)))), "")
+    if not cause:
+        cause = _first_line(error)
         below = _first_line(chain[-1])
-        if below not in told:
-            told += f"; caused by: {below}"
-    told = "; ".join([told, *getattr(error, "__notes__", ())])
+        if below not in cause:
+            cause += f"; caused by: {below}"
+    cause = "; ".join([cause, *getattr(error, "__notes__", ())])
     # Names of files that are no UTF-8 are in errors as halves of pairs, which nobody takes that this is told to.
-    return told.encode(errors="replace").decode()
+    return cause.encode(errors="replace").decode()
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -48,8 +48,8 @@ def _of_python(text: str) -> str:
         frame = _FRAME.match(lines.pop(0))
         if frame is not None and not _OF_LIBRARIES.search(frame[1]):
             place = f" ({frame[1]}:{frame[2]}, in {frame[3]})"
-    told = "; ".join(line.strip() for line in _STATE.sub("", "\n".join(lines)).splitlines() if line.strip())
-    return told[:_LONGEST] + place if told else ""
+    cause = "; ".join(line.strip() for line in _STATE.sub("", "\n".join(lines)).splitlines() if line.strip())
+    return cause[:_LONGEST] + place if cause else ""
 
 
 def _first_line(error: BaseException) -> str:

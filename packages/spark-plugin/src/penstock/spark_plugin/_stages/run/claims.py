@@ -75,7 +75,7 @@ class StageClaims:
             if result is not None and not folder.damage(result):
                 return Outcome(result=result, reused=True)
             # What was committed was cleaned up since then, or lost.
-            self._tell("forgotten", partial(BlockingStageScheduler.forget_claim, claim=claim))
+            self._report("forgotten", partial(BlockingStageScheduler.forget_claim, claim=claim))
 
     def _claim(self, stage: Stage) -> Claim | None:
         """An answer that is not WAIT; None when nobody can be asked."""
@@ -104,22 +104,22 @@ class StageClaims:
         try:
             result = self._runner.run_bounded(stage, self._stopped)
         except BaseException:
-            self._tell("released", lambda service: service.release_claim(claim))
+            self._report("released", lambda service: service.release_claim(claim))
             raise
         location = self._builder.folder(stage).location
-        told = self._tell(
+        is_known = self._report(
             "committed",
             lambda service: service.commit_claim(
                 claim, location=location, rows=result.rows, size_bytes=result.size_bytes
             ),
         )
-        if not told:
+        if not is_known:
             # It is renewed until then: others would wait for as long as this driver lives. Who has it next finds the
             # marker, too.
-            self._tell("released", lambda service: service.release_claim(claim))
+            self._report("released", lambda service: service.release_claim(claim))
         return result
 
-    def _tell(self, what: str, call: Callable[[BlockingStageScheduler], None]) -> bool:
+    def _report(self, what: str, call: Callable[[BlockingStageScheduler], None]) -> bool:
         """Whether the service knows."""
         assert self._service is not None
         try:

@@ -144,7 +144,7 @@ def _driver_reader(reader: AnnouncedReader, task: asyncio.Task[tuple[SessionInfo
         found = f"only {_MOST_ASKED:,} readers are asked"
     else:
         found = "no answer in time" if task.cancelled() else task.result()
-    is_told = not isinstance(found, str)
+    has_answered = not isinstance(found, str)
     return DriverReader(
         job_id=reader.job_id,
         address=reader.address,
@@ -158,6 +158,6 @@ def _driver_reader(reader: AnnouncedReader, task: asyncio.Task[tuple[SessionInfo
         age_seconds=reader.age_seconds,
         silent_seconds=reader.silent_seconds,
         on_executor=not reader.is_asked,
-        sessions=found if is_told else (),  # type: ignore[arg-type]  # told apart above
-        reason="" if is_told else str(found),
+        sessions=found if has_answered else (),  # type: ignore[arg-type]  # told apart above
+        reason="" if has_answered else str(found),
     )
