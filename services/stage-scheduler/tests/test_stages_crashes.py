@@ -113,6 +113,7 @@ async def test_claims_survive_kill_9_and_tokens_are_not_given_twice(tmp_path: Pa
             done = await driver.claim("s3://results", "done", owner="one")
             await driver.commit_claim(done, location="s3://results/done", rows=7)
             held = await driver.claim("s3://results", "held", owner="one", lease_seconds=300)
+            await driver.renew_claim(held)
             given_up = await driver.claim("s3://results", "given up", owner="one")
             await driver.release_claim(given_up)
         kill(service)
@@ -121,7 +122,7 @@ async def test_claims_survive_kill_9_and_tokens_are_not_given_twice(tmp_path: Pa
             reused = await driver.claim("s3://results", "done", owner="two")
             assert (reused.decision, reused.location, reused.rows) == (ClaimDecision.REUSE, "s3://results/done", 7)
             waiting = await driver.claim("s3://results", "held", owner="two")
-            assert (waiting.decision, waiting.owner) == (ClaimDecision.WAIT, "one")
+            assert (waiting.decision, waiting.owner, waiting.renewals) == (ClaimDecision.WAIT, "one", 1)
             assert 0 < waiting.expires_seconds <= 300
             fresh = await driver.claim("s3://results", "given up", owner="two")
             assert fresh.token > given_up.token

@@ -387,9 +387,11 @@ async def test_claims_are_decided_alike_in_both_homes(api: StageSchedulerApi, cl
     mine = await api.claim("store", "abc", owner="one", lease_seconds=10)
     assert (mine.decision, mine.expires_seconds) == (ClaimDecision.COMPUTE, 10)
     clock.advance(9)
-    assert (await api.renew_claim(mine)).expires_seconds == 10
+    renewed = await api.renew_claim(mine)
+    assert (mine.renewals, renewed.renewals, renewed.expires_seconds) == (0, 1, 10)
     waiting = await api.claim("store", "abc", owner="two")
     assert (waiting.decision, waiting.owner, waiting.token) == (ClaimDecision.WAIT, "one", 0)
+    assert waiting.renewals == 1
     clock.advance(10)
     theirs = await api.claim("store", "abc", owner="two", lease_seconds=10)
     assert theirs.decision is ClaimDecision.COMPUTE

@@ -2,9 +2,11 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from pyarrow import fs
@@ -14,8 +16,6 @@ from store_lives import FINGERPRINTS, Killed, Life, Mortal, committed, compute, 
 from penstock.aws import AwsConnectionError
 from penstock.operator_attributes import (
     BlockingStageScheduler,
-    Claim,
-    ClaimDecision,
     OperatorAttributes,
     StageState,
     open_stage_scheduler,
@@ -25,7 +25,6 @@ from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._stages.store.formats import StageFormat
 from penstock.spark_plugin._stages.store.object_store import ObjectStore
 from penstock.spark_plugin._stages.store.opening import StorePlace
-from penstock.spark_plugin._stages.store.service_claim import ServiceClaim
 from penstock.spark_plugin._storage.files import FileObjects
 from penstock.spark_plugin._storage.objects import Objects
 from penstock.spark_plugin._storage.places import Place
@@ -53,13 +52,13 @@ class World:
         return FileObjects(Place.parse(f"file://{self.folder}/{folder}"))
 
     def store(
-        self, name: str = "store", *, stages: str = "", life: Life | None = None, seconds: float = SECONDS
+        self, name: str = "store", *, stages: str = "", life: Life | None = None, seconds: float = SECONDS, **given: Any
     ) -> ObjectStore:
         objects: list[Objects] = [self.objects(folder) for folder in (name, stages or f"{name}/stages")]
         if life is not None:
             objects = [Mortal(one, life) for one in objects]
         self.clients.append(open_stage_scheduler(self.address))
-        return ObjectStore(*objects, claim_seconds=seconds, service=self.clients[-1])
+        return ObjectStore(*objects, claim_seconds=seconds, service=self.clients[-1], **given)
 
     def key_of(self, place: Place) -> str:
         return place.url.removeprefix(f"file://{self.folder}/")
@@ -113,40 +112,29 @@ def test_two_drivers_at_once(world: Any, seconds: float, caplog: pytest.LogCaptu
         assert second._claim.token > token
 
 
-class SlowScheduler:
-    """Has a claim on everything that is not renewed, and answers late, as told by a clock of the test's."""
+def test_a_scheduler_that_begins_anew_is_no_sign_of_life(tmp_path: Path) -> None:
+    """It gives each claim its whole time again: who waits for a dead driver waits longer, and is not refused."""
+    serve = ["serve", "--store", str(tmp_path / "stages.db")]
+    with ExitStack() as stack:
+        service = stack.enter_context(service_process(MODULE, serve))
+        world = World(tmp_path, service.address)
+        world.store(seconds=3.0).__enter__()
+        world.clients.pop().close()
+        waits = 0
 
-    def __init__(self, lease_seconds: float) -> None:
-        self.now = 0.0
-        self.runs_out_at = lease_seconds
-        self.delays: Iterator[tuple[float, float]] = iter(())
+        def begin_anew(seconds: float) -> None:
+            nonlocal waits
+            waits += 1
+            time.sleep(seconds)
+            if waits == 1:
+                service.process.kill()
+                service.process.wait()
+                port = service.address.rpartition(":")[2]
+                stack.enter_context(service_process(MODULE, [*serve, "--port", port]))
 
-    def claim(self, store: str, fingerprint: str, **given: Any) -> Claim:
-        before, after = next(self.delays)
-        self.now += before
-        left = self.runs_out_at - self.now
-        self.now += after
-        return Claim(
-            store=store,
-            fingerprint=fingerprint,
-            decision=ClaimDecision.WAIT,
-            owner="another",
-            token=0,
-            expires_seconds=left,
-        )
-
-
-def test_a_late_answer_is_no_sign_of_life() -> None:
-    """However late it comes, it tells when the claim runs out; a renewal is told from that, however small."""
-    scheduler = SlowScheduler(lease_seconds=30.0)
-    scheduler.delays = iter([(0.0, 0.0), (0.0, 4.0), (5.0, 0.0), (2.0, 2.0), (0.0, 0.0), (0.0, 0.0)])
-    claim = ServiceClaim(cast("Any", scheduler), "store", "claim", seconds=30.0, clock=lambda: scheduler.now)
-    for _ in range(5):
-        assert not claim.acquire()
-        assert not claim.holder_lives
-    scheduler.runs_out_at += 0.3
-    assert not claim.acquire()
-    assert claim.holder_lives
+        with world.store(seconds=3.0, sleep=begin_anew):
+            assert waits > 1
+        world.clients.pop().close()
 
 
 def test_results_that_somebody_uses_are_kept(world: Any) -> None:

@@ -43,6 +43,8 @@ class Claim:
     """Grows with each claim that is granted: an older one cannot commit any more. 0 with WAIT: it is another's."""
     expires_seconds: float = 0.0
     """Seconds until the claim runs out; 0 of a committed result."""
+    renewals: int = 0
+    """How often its holder has renewed it: a number that grows shows that it lives."""
     location: str = ""
     """Of a committed result: where it is, as the driver that computed it said."""
     rows: int | None = None
@@ -61,6 +63,7 @@ class ClaimRecord:
     lease_seconds: float
     expires_at: float
     """Seconds of the clock of the scheduler that runs; one that starts later begins to count anew."""
+    renewals: int = 0
     committed: bool = False
     location: str = ""
     rows: int | None = None
@@ -127,7 +130,7 @@ class ClaimBook:
         present = self._held(claim)
         if present.committed:
             raise _lost(claim)
-        record = replace(present, expires_at=now + present.lease_seconds)
+        record = replace(present, expires_at=now + present.lease_seconds, renewals=present.renewals + 1)
         return _answer(record, ClaimDecision.COMPUTE, now), record
 
     def commit(self, claim: Claim, *, location: str, rows: int | None, size_bytes: int | None) -> ClaimRecord:
@@ -185,6 +188,7 @@ def _answer(record: ClaimRecord, decision: ClaimDecision, now: float) -> Claim:
         token=0 if decision is ClaimDecision.WAIT else record.token,
         # A clock that was put back must not make a lease longer than it is.
         expires_seconds=0.0 if record.committed else min(record.lease_seconds, max(0.0, record.expires_at - now)),
+        renewals=record.renewals,
         location=record.location,
         rows=record.rows,
         size_bytes=record.size_bytes,

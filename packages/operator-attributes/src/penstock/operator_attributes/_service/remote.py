@@ -158,7 +158,7 @@ class RemoteStageScheduler:
         """See `StageSchedulerApi.renew_claim`."""
         request = pb.RenewClaimRequest(store=claim.store, fingerprint=claim.fingerprint, token=claim.token)
         response = await self._call(self._stub.RenewClaim, request)
-        return dataclasses.replace(claim, expires_seconds=response.expires_seconds)
+        return dataclasses.replace(claim, expires_seconds=response.expires_seconds, renewals=response.renewals)
 
     async def commit_claim(
         self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None

@@ -120,7 +120,7 @@ class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
         """See the contract."""
         async with errors_as_status(context, STATUS_TABLE):
             claim = await self._scheduler.renew_claim(reference_from_wire(request))
-            return pb.RenewClaimResponse(expires_seconds=claim.expires_seconds)
+            return pb.RenewClaimResponse(expires_seconds=claim.expires_seconds, renewals=claim.renewals)
 
     async def CommitClaim(self, request: pb.CommitClaimRequest, context: _Context) -> pb.CommitClaimResponse:
         """See the contract."""

@@ -847,6 +847,7 @@ class ClaimResponse(_message.Message):
     LOCATION_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    RENEWALS_FIELD_NUMBER: _builtins.int
     decision: Global___ClaimDecision.ValueType
     """What the caller is to do."""
     token: _builtins.int
@@ -863,6 +864,8 @@ class ClaimResponse(_message.Message):
     """Of a committed result: its rows, where known."""
     size_bytes: _builtins.int
     """Of a committed result: its bytes, where known."""
+    renewals: _builtins.int
+    """How often its holder has renewed the claim: a number that grows shows that it lives."""
     def __init__(
         self,
         *,
@@ -873,10 +876,11 @@ class ClaimResponse(_message.Message):
         location: _builtins.str = ...,
         rows: _builtins.int | None = ...,
         size_bytes: _builtins.int | None = ...,
+        renewals: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "rows", b"rows", "size_bytes", b"size_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "decision", b"decision", "expires_seconds", b"expires_seconds", "location", b"location", "owner", b"owner", "rows", b"rows", "size_bytes", b"size_bytes", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "decision", b"decision", "expires_seconds", b"expires_seconds", "location", b"location", "owner", b"owner", "renewals", b"renewals", "rows", b"rows", "size_bytes", b"size_bytes", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rows: _TypeAlias = _typing.Literal["rows"]  # noqa: Y015
     _WhichOneofArgType__rows: _TypeAlias = _typing.Literal["_rows", b"_rows"]  # noqa: Y015
@@ -926,16 +930,20 @@ class RenewClaimResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EXPIRES_SECONDS_FIELD_NUMBER: _builtins.int
+    RENEWALS_FIELD_NUMBER: _builtins.int
     expires_seconds: _builtins.float
     """Seconds until it runs out."""
+    renewals: _builtins.int
+    """As in ClaimResponse."""
     def __init__(
         self,
         *,
         expires_seconds: _builtins.float = ...,
+        renewals: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_seconds", b"expires_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_seconds", b"expires_seconds", "renewals", b"renewals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

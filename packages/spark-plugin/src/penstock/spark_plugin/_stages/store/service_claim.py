@@ -1,11 +1,9 @@
 """Claims that the stage scheduler decides, for stores whose file system writes nothing on a condition."""
 
 import logging
-import math
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 
 from penstock.operator_attributes import BlockingStageScheduler, Claim, ClaimDecision
@@ -13,8 +11,6 @@ from penstock.operator_attributes.errors import ClaimLostError, SchedulingError
 from penstock.spark_plugin.errors import StoreLostError, StoreUnusableError
 
 _log = logging.getLogger(__name__)
-_CLOCKS_SECONDS = 0.05
-"""By which two answers on a claim that nobody has renewed may differ: the clocks here and there do not run alike."""
 
 
 class ServiceClaim:
@@ -28,7 +24,6 @@ class ServiceClaim:
         *,
         seconds: float,
         lost: Callable[[StoreLostError], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Hold nothing yet; `lost` is called, on a thread of its own, when a claim is another's before its release."""
         self._service = service
@@ -36,10 +31,9 @@ class ServiceClaim:
         self._key = key
         self._seconds = seconds
         self._when_lost = lost
-        self._clock = clock
         self._claim: Claim | None = None
         self._lost: StoreLostError | None = None
-        self._runs_out_by = math.inf
+        self._seen: tuple[str, int] | None = None
         self.holder = "another driver"
         self.holder_lives = False
 
@@ -49,7 +43,6 @@ class ServiceClaim:
 
     def acquire(self) -> bool:
         self._lost = None
-        asked_at = self._clock()
         try:
             claim = self._service.claim(
                 self._store,
@@ -65,9 +58,9 @@ class ServiceClaim:
         if claim.decision is ClaimDecision.COMPUTE:
             self._claim = claim
             return True
-        # True at some moment between these two: without a renewal it runs out by the earliest of the ends.
-        self.holder_lives |= asked_at + claim.expires_seconds > self._runs_out_by + _CLOCKS_SECONDS
-        self._runs_out_by = min(self._runs_out_by, self._clock() + claim.expires_seconds)
+        # Not by its end: that moves also when the scheduler begins anew.
+        seen, self._seen = self._seen, (claim.owner, claim.renewals)
+        self.holder_lives = seen is not None and seen != self._seen
         self.holder = f"{claim.owner}, by the stage scheduler"
         return False
 
