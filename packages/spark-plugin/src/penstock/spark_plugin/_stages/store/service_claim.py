@@ -56,7 +56,7 @@ class ServiceClaim:
                 self._store, f"the stage scheduler, which decides who may write there, does not answer: {error}"
             ) from error
         if claim.decision is ClaimDecision.COMPUTE:
-            self._claim = claim
+            self._claim, self._seen = claim, None
             return True
         # Not by its end: that moves also when the scheduler begins anew.
         seen, self._seen = self._seen, (claim.owner, claim.renewals)
