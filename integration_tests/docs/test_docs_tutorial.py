@@ -2,13 +2,14 @@
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from penstock.spark_plugin import KinesisDataSource
@@ -71,10 +72,11 @@ class Terminal:
     def close(self) -> None:
         """End what the pages started, if it still runs."""
         for file in self.folder.glob("*.pid"):
-            try:
-                os.kill(int(file.read_text()), signal.SIGTERM)
-            except ProcessLookupError:
-                continue
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(int(file.read_text()))
+                # What the pages have ended themselves may have left its number to another, or to a thread of another.
+                if Path(process.cwd()) == self.folder:
+                    process.terminate()
 
 
 @pytest.fixture

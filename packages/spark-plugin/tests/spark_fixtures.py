@@ -249,7 +249,8 @@ class Collected:
         self.batches: dict[int, list[Row]] = {}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        self.batches[batch_id] = frame.collect()
+        # A new one, as this is a thread of Spark's, and tests go through the old one meanwhile.
+        self.batches = {**self.batches, batch_id: frame.collect()}
 
     @property
     def keys(self) -> list[tuple[str, str]]:

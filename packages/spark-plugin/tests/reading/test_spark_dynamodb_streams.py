@@ -86,7 +86,7 @@ class Changes:
         self.batches: dict[int, list[Row]] = {}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        self.batches[batch_id] = frame.collect()
+        self.batches = {**self.batches, batch_id: frame.collect()}
 
     @property
     def rows(self) -> list[Row]:

@@ -25,7 +25,7 @@ class Table:
         self.batches: dict[int, list[str]] = {}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        self.batches[batch_id] = [str(row) for row in frame.collect()]
+        self.batches = {**self.batches, batch_id: [str(row) for row in frame.collect()]}
 
     @property
     def rows(self) -> list[str]:

@@ -27,7 +27,7 @@ class Table:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         if self.errors:
             raise self.errors.pop(0)
-        self.batches[batch_id] = [row["n"] for row in frame.collect()]
+        self.batches = {**self.batches, batch_id: [row["n"] for row in frame.collect()]}
 
 
 def numbers(spark: SparkSession, folder: Path) -> DataFrame:

@@ -36,11 +36,11 @@ class Table:
             self.before()
         if self.errors:
             raise self.errors.pop(0)
-        self.batches[batch_id] = [(row["n"], row["total"]) for row in frame.collect()]
+        self.batches = {**self.batches, batch_id: [(row["n"], row["total"]) for row in frame.collect()]}
 
     @property
     def rows(self) -> list[tuple[int, int]]:
-        return sorted(row for rows in list(self.batches.values()) for row in rows)
+        return sorted(row for rows in self.batches.values() for row in rows)
 
 
 class World:
