@@ -4,9 +4,11 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -124,6 +126,23 @@ def test_refused_credentials_are_taken_away_under_their_callers(sts: Sts) -> Non
     assert set(found) <= {"ASIA1", AwsCredentialsError}
 
 
+async def test_what_is_signed_asks_a_thread_only_where_credentials_are_fetched(sts: Sts) -> None:
+    """A thread for each signature would cost more than the signature, and fill the pool of the loop."""
+    asked: list[Any] = []
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *call: Any, **given: Any) -> Future[Any]:
+            asked.append(call)
+            return super().submit(*call, **given)
+
+    with Pool() as pool:
+        asyncio.get_running_loop().set_default_executor(pool)
+        session = AwsSession(sts.options("https://kinesis/"))
+        for _ in range(3):
+            assert "Authorization" in await session.signed("POST", "https://kinesis/", {}, b"")
+            assert len(asked) == 1
+
+
 async def test_expired_credentials_are_an_error_that_passes(sts: Sts) -> None:
     """Many who ask at once ask STS once; the error names its answer, and later calls succeed."""
     sts.lifetime = timedelta(seconds=0.5)
@@ -139,7 +158,7 @@ async def test_expired_credentials_are_an_error_that_passes(sts: Sts) -> None:
             asked = sts.asked
             failures = await asyncio.gather(
                 *(client.call("ListStreams", {}) for _ in range(5)),
-                *(asyncio.to_thread(session.sign, "POST", url, {}, b"") for _ in range(5)),
+                *(session.signed("POST", url, {}, b"") for _ in range(5)),
                 asyncio.to_thread(session.client("kinesis").list_streams),
                 aio.call("list_streams"),
                 return_exceptions=True,

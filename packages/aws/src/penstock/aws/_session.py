@@ -359,5 +359,13 @@ class AwsSession:
         SigV4Auth(self.frozen_credentials(), service, self.region).add_auth(request)
         return dict(request.headers.items())
 
+    async def signed(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, service: str = "kinesis"
+    ) -> dict[str, str]:
+        """`sign`, in a thread where it has to fetch credentials first."""
+        if self.must_fetch_credentials:
+            return await asyncio.to_thread(self.sign, method, url, headers, body, service)
+        return self.sign(method, url, headers, body, service)
+
     def __repr__(self) -> str:
         return f"AwsSession(region={self.region!r}, endpoint_url={self._options.endpoint_url!r})"

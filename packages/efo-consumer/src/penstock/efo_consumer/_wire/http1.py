@@ -140,8 +140,7 @@ class Http1Transport:
     async def subscribe(self, request: SubscribeRequest) -> Http1Subscription:
         """See `SubscribeTransport.subscribe`."""
         body = request.body()
-        # In a thread: expired credentials are refreshed over the network.
-        headers = await asyncio.to_thread(self._session.sign, "POST", self._url, REQUEST_HEADERS, body, "kinesis")
+        headers = await self._session.signed("POST", self._url, REQUEST_HEADERS, body)
         http = await self._client()
         proxy, to_proxy = self._proxy, {}
         if proxy is not None and proxy.authorization is not None:

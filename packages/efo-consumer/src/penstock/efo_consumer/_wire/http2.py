@@ -281,8 +281,7 @@ class Http2Transport:
         await self._pool.close()
 
     async def _message(self, body: bytes) -> http.HttpRequest:
-        # In a thread: expired credentials are refreshed over the network.
-        signed = await asyncio.to_thread(self._session.sign, "POST", self._url, REQUEST_HEADERS, body, "kinesis")
+        signed = await self._session.signed("POST", self._url, REQUEST_HEADERS, body)
         headers = http.HttpHeaders([("host", self._host), ("content-length", str(len(body)))])
         for name, value in signed.items():
             if name.lower() not in ("host", "content-length"):
