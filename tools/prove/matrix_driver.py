@@ -113,9 +113,13 @@ class Table:
 def until(holds: Callable[[], bool], words: str, query: Any = None) -> None:
     """Wait for something."""
     end = time.monotonic() + _PATIENCE_SECONDS
-    while not holds():
+    while True:
+        held = holds()
+        # Asked behind it: one that fails in between has not just ended.
         if query is not None and query.exception() is not None:
             raise query.exception()
+        if held:
+            return
         assert time.monotonic() < end, words
         time.sleep(0.05)
 

@@ -1,5 +1,6 @@
 """Live queries that fail are started again by a policy, from their checkpoints."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from patience import PATIENCE_SECONDS
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.operator_attributes import StageState
 from penstock.spark_plugin import Pipeline, run_staged
@@ -48,7 +50,7 @@ def test_a_query_that_fails_goes_on(spark: SparkSession, tmp_path: Path, until: 
     """From its checkpoint, with no row lost; explain says how often, and why the last time."""
     table = Table(ConnectionError("no table"), ConnectionError("no table"), ValueError("half a row"))
     run = job(tmp_path, table).run(spark, restart="on-failure")
-    until(lambda: len(table.batches) == 3, "not all rows")
+    until(lambda: len(table.batches) == 3, run.explain)
     assert sorted(n for rows in table.batches.values() for n in rows) == [0, 1, 2]
     assert run.states == {"out": StageState.RUNNING}
     assert not run.await_termination(0)
@@ -109,13 +111,44 @@ def test_without_a_policy_a_failure_ends_the_stage(spark: SparkSession, tmp_path
     assert str(caught.value) == "restart is 'always'; it must be 'never' or 'on-failure'"
 
 
+@pytest.mark.parametrize("policy", ["never", "on-failure"])
+def test_a_query_that_fails_while_it_is_looked_at_has_failed(
+    spark: SparkSession, tmp_path: Path, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch, policy: Any
+) -> None:
+    """Behind the answer that it has no exception, and before the one that it is not active any more."""
+    fails = threading.Event()
+    table = Table(ConnectionError("no table"))
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        fails.wait(PATIENCE_SECONDS)
+        table(frame, batch_id)
+
+    real = StreamingQuery.exception
+
+    def exception(query: StreamingQuery) -> StreamingQueryException | None:
+        found = real(query)
+        if not fails.is_set():
+            fails.set()
+            until(lambda: not query.isActive, "the query goes on")
+        return found
+
+    run = job(tmp_path, write).run(spark, restart=policy)
+    monkeypatch.setattr(StreamingQuery, "exception", exception)
+    if policy == "on-failure":
+        until(lambda: len(table.batches) == 3, run.explain)
+    else:
+        until(lambda: run.states["out"] is not StageState.RUNNING, run.explain)
+        assert run.states == {"out": StageState.FAILED}
+    run.stop()
+
+
 def test_a_query_of_the_automatic_mode_goes_on(spark: SparkSession, tmp_path: Path, until: Callable[..., None]) -> None:
     """On its committed results; and the writer can be staged again."""
     totals = spark.createDataFrame([(0, 1), (1, 2), (2, 3)], "n int, v int").groupBy("n").sum("v")
     table = Table(ConnectionError("no table"))
     writer = numbers(spark, tmp_path / "in").join(totals, "n").writeStream.foreachBatch(table)
     run = run_staged(writer, store=tmp_path / "store", restart="on-failure")
-    until(lambda: len(table.batches) == 3, "not all rows")
+    until(lambda: len(table.batches) == 3, run.explain)
     assert len(run.plan.stages) == 2
     run.stop()
     again = run_staged(writer, store=tmp_path / "store")

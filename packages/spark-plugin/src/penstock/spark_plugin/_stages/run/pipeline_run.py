@@ -368,18 +368,20 @@ class PipelineRun:
         for stage_id, sinks in list(self._live.items()):
             if self._scheduler.state(stage_id) is not StageState.RUNNING or stage_id in self._swapping:
                 continue
-            waits = False
+            waits = is_active = False
             for sink in sinks:
                 if self._restarts is not None and not self._stopping.is_set() and self._restarts.is_due(sink):
                     self._start_again(stage_id, sink, self._restarts)
                 waits |= self._restarts is not None and self._restarts.waits(sink)
+                # In this order: a query that fails between the two was active, and is looked at again.
+                is_active |= self.queries[sink].isActive
                 failed = self.queries[sink].exception()
                 if failed is not None and not (self._restarts is not None and self._restarts.waits(sink)):
                     waits |= self._take_failure(stage_id, sink, failed)
                 if self._scheduler.state(stage_id) is not StageState.RUNNING:
                     break
             else:
-                if not waits and not any(self.queries[sink].isActive for sink in sinks):
+                if not waits and not is_active:
                     self._scheduler.apply(StageFinished(stage_id=stage_id, at=self._clock()))
 
     def _take_failure(self, stage_id: str, sink: str, error: BaseException) -> bool:
