@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -38,6 +38,15 @@ class SkippingLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Seconds that were slept."""
         return float(self._skipping.skipped)
+
+
+def in_skipped_time(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run it on a loop on which nobody waits for a time."""
+    loop = SkippingLoop()
+    try:
+        loop.run_until_complete(scenario())
+    finally:
+        loop.close()
 
 
 class Member:

@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 from collections import Counter
 
+import pytest
 from aws_kinesis_agg.aggregator import AggRecord
+from fleet_in_memory import in_skipped_time
 from kpl_aggregates import aggregate
 
 from penstock.efo_consumer import (
@@ -14,6 +16,8 @@ from penstock.efo_consumer import (
     OpenRequest,
     ReaderConfig,
     RecordPublisherConfig,
+    Shard,
+    ShardFailedError,
     ShardPosition,
     ShardRange,
     ranges_between,
@@ -179,3 +183,99 @@ async def test_a_stream_that_was_made_anew_has_shards_of_its_own() -> None:
             await reader.close_session("q", epoch)
     assert 0 < len(given[0]) < len(keys)
     assert given[1] == [key.encode() for key in keys]
+
+
+class LateList(FakeKinesis):
+    """A stream that was split, and whose children ListShards shows only when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists = 0
+        (parent,) = self.create_stream("s")
+        self.children = self.reshard("s", [parent], 2)
+        self.keys = [f"key-{number}" for number in range(40)]
+        data = aggregate(self.keys)
+        self.ranges = [
+            ShardRange("s", child, ShardPosition.trim_horizon(), ShardPosition.after(str(put(self, child, data))))
+            for child in self.children
+        ]
+        self.show(is_listed=False)
+
+    def show(self, *, is_listed: bool) -> None:
+        for child in self.children:
+            self.shards["s", child].unlisted = not is_listed
+
+    async def list_shards(self, stream_name: str) -> list[Shard]:
+        self.lists += 1
+        return await super().list_shards(stream_name)
+
+
+async def data_of(reader: LocalShardReader, shard_range: ShardRange) -> list[bytes]:
+    return [data for *_, data in await rows(reader, [shard_range])]
+
+
+def test_user_records_come_once_where_the_list_shows_children_late() -> None:
+    """Nobody here saw the parent's end: the list is asked again, by one for all, and holds up no other stream."""
+
+    async def scenario() -> None:
+        kinesis = LateList()
+        (other,) = kinesis.create_stream("t")
+        (upto,) = kinesis.put("t", other)
+        kinesis.shards["t", other].data[-1] = aggregate(["a"])
+        whole = ShardRange("t", other, ShardPosition.trim_horizon(), ShardPosition.after(str(upto)))
+        async with LocalShardReader(kinesis) as reader:
+            waiting = [asyncio.create_task(data_of(reader, one)) for one in kinesis.ranges]
+            await asyncio.sleep(5)
+            began = asyncio.get_running_loop().time()
+            assert await data_of(reader, whole) == [b"a"]
+            assert asyncio.get_running_loop().time() == began
+            assert not any(one.done() for one in waiting)
+            kinesis.show(is_listed=True)
+            found = await asyncio.gather(*waiting)
+            assert Counter(data for part in found for data in part) == Counter(key.encode() for key in kinesis.keys)
+            assert [await data_of(reader, one) for one in kinesis.ranges] == found
+            # At 0, 2, 4 and 6 s, and of the other stream.
+            assert kinesis.lists == 5
+
+    in_skipped_time(scenario)
+
+
+def test_a_shard_that_is_there_and_not_listed_is_an_error_and_no_doubled_rows() -> None:
+    """Its records are young, so it cannot have expired; once it is listed, the range gives what is its own."""
+
+    async def scenario() -> None:
+        kinesis = LateList()
+        async with LocalShardReader(kinesis) as reader:
+            for child, one in zip(kinesis.children, kinesis.ranges, strict=True):
+                with pytest.raises(ShardFailedError, match="ListShards has not shown the shard, whose records") as told:
+                    await data_of(reader, one)
+                assert (told.value.shard_id, told.value.code) == (child, "ShardNotListed")
+            assert asyncio.get_running_loop().time() == 2 * 60
+            kinesis.show(is_listed=True)
+            found = [data for one in kinesis.ranges for data in await data_of(reader, one)]
+            assert Counter(found) == Counter(key.encode() for key in kinesis.keys)
+
+    in_skipped_time(scenario)
+
+
+def test_a_shard_that_expired_gives_user_records_of_others_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody can tell its keys any more, so nothing is left out, and nobody waits for a list that shows it."""
+
+    async def scenario() -> None:
+        kinesis = LateList()
+        kinesis.pass_day()
+        async with LocalShardReader(kinesis) as reader:
+            for one in kinesis.ranges * 2:
+                assert await data_of(reader, one) == [key.encode() for key in kinesis.keys]
+            # What came later is of a shard that has not expired.
+            child = kinesis.children[0]
+            upto = ShardPosition.after(str(put(kinesis, child, aggregate(kinesis.keys))))
+            kinesis.show(is_listed=True)
+            later = await data_of(reader, ShardRange("s", child, kinesis.ranges[0].upto, upto))
+            assert 0 < len(later) < len(kinesis.keys)
+
+    in_skipped_time(scenario)
+    words = "its aggregates are taken apart with user records of other shards left in"
+    assert [record.message for record in caplog.records if words in record.message] == [
+        f"s/shardId-00000000000{number} is not listed any more: {words}" for number in (1, 2)
+    ]

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+from fleet_in_memory import in_skipped_time
+from reader_homes import END, read
+
 from penstock.efo_consumer import (
     LocalShardReader,
     OpenRequest,
@@ -91,3 +95,115 @@ async def test_after_a_restart_the_children_of_a_shard_that_is_not_listed_yet_ar
                 position = found.positions
                 await reader.commit("q", epoch, position)
     assert {child, other} <= position.streams["s"].keys()
+
+
+def test_what_follows_an_empty_shard_that_is_not_listed_yet_is_read() -> None:
+    """Where it has no record it is not gone: its end names its children, and what came before it is behind it."""
+
+    async def scenario() -> None:
+        kinesis = FakeKinesis()
+        (root,) = kinesis.create_stream("s")
+        kinesis.put("s", root, 3)
+        busy, empty = kinesis.reshard("s", [root], 2)
+        children = kinesis.reshard("s", [empty], 2)
+        written = [number for shard in (busy, *children) for number in kinesis.put("s", shard, 3)]
+        for shard in (busy, empty, *children):
+            kinesis.shards["s", shard].unlisted = True
+        position = StreamPositions({"s": {busy: ShardPosition.trim_horizon(), empty: END}})
+        async with LocalShardReader(kinesis, clock=asyncio.get_running_loop().time) as reader:
+            epoch = await reader.open(OpenRequest(session_id="q", positions=position))
+            rows: list[int] = []
+            for _ in range(6):
+                found = await reader.positions("q", epoch, position, wait_seconds=5)
+                rows += await read(reader, position, found.positions)
+                position = found.positions
+                await reader.commit("q", epoch, position)
+            assert sorted(rows) == written
+            assert {busy, *children} <= position.streams["s"].keys()
+
+    in_skipped_time(scenario)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_children_enter_once_the_list_shows_all_of_them(late: int) -> None:
+    """With one child the parent would leave the positions, and nobody would look for the other one."""
+
+    async def scenario() -> None:
+        kinesis = FakeKinesis()
+        (parent,) = kinesis.create_stream("s")
+        children = kinesis.reshard("s", [parent], 2)
+        written = [number for child in children for number in kinesis.put("s", child, 3)]
+        kinesis.shards["s", children[late]].unlisted = True
+        position = StreamPositions({"s": {parent: END}})
+        loop = asyncio.get_running_loop()
+        async with LocalShardReader(kinesis, clock=loop.time) as reader:
+            epoch = await reader.open(OpenRequest(session_id="q", positions=position))
+            found = await reader.positions("q", epoch, position, wait_seconds=30)
+            assert (found.positions, found.millis_behind_latest) == (position, -1)
+            kinesis.shards["s", children[late]].unlisted = False
+            rows: list[int] = []
+            for _ in range(4):
+                found = await reader.positions("q", epoch, position, wait_seconds=5)
+                rows += await read(reader, position, found.positions)
+                position = found.positions
+                await reader.commit("q", epoch, position)
+                written += kinesis.put("s", children[late])
+            assert sorted(rows) == written[:-1]
+            assert position.streams["s"].keys() == {*children}
+            assert found.millis_behind_latest == 0
+
+    in_skipped_time(scenario)
+
+
+def test_the_child_of_a_merge_and_children_that_were_split_further_enter_at_once() -> None:
+    """One child may take more keys than its parent had; and it is listed when it has ended itself."""
+
+    async def scenario() -> None:
+        kinesis = FakeKinesis()
+        parents = kinesis.create_stream("s", 2)
+        (merged,) = kinesis.reshard("s", parents, 1)
+        lower, upper = kinesis.reshard("s", [merged], 2)
+        last = [lower, *kinesis.reshard("s", [upper], 2)]
+        written = [number for shard in last for number in kinesis.put("s", shard, 3)]
+        loop = asyncio.get_running_loop()
+        for ended in ([*parents], [merged], parents[:1]):
+            position = StreamPositions({"s": dict.fromkeys(ended, END)})
+            async with LocalShardReader(kinesis, clock=loop.time) as reader:
+                epoch = await reader.open(OpenRequest(session_id="q", positions=position))
+                began, rows = loop.time(), list[int]()
+                while len(rows) < len(written):
+                    found = await reader.positions("q", epoch, position, wait_seconds=5)
+                    rows += await read(reader, position, found.positions)
+                    position = found.positions
+                assert sorted(rows) == written
+                assert loop.time() - began < 10
+
+    in_skipped_time(scenario)
+
+
+def test_children_that_never_take_all_keys_enter_after_a_minute_with_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A list that stays as it is is believed: nothing waits for ever."""
+
+    async def scenario() -> None:
+        kinesis = FakeKinesis()
+        (parent,) = kinesis.create_stream("s")
+        kept, lost = kinesis.reshard("s", [parent], 2)
+        written = kinesis.put("s", kept, 3)
+        kinesis.expire("s", lost)
+        position = StreamPositions({"s": {parent: END}})
+        loop = asyncio.get_running_loop()
+        async with LocalShardReader(kinesis, clock=loop.time) as reader:
+            epoch = await reader.open(OpenRequest(session_id="q", positions=position))
+            found = await reader.positions("q", epoch, position, wait_seconds=300)
+            assert 60 <= loop.time() < 70
+            assert await read(reader, position, found.positions) == written
+            assert (await reader.positions("q", epoch, found.positions)).millis_behind_latest == 0
+            # Nor is it looked for any more, and told again.
+            await reader.positions("q", epoch, found.positions, wait_seconds=300)
+
+    in_skipped_time(scenario)
+    told = [record.message for record in caplog.records if "has shown" in record.message]
+    assert len(told) == 1
+    assert "s/shardId-000000000000: for 60 s ListShards has shown shardId-000000000001 as its children" in told[0]

@@ -7,15 +7,18 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 
 import pytest
+from fleet_in_memory import in_skipped_time
 from reader_homes import HOMES, read, reader_at, request, until
 
 from penstock.efo_consumer import (
     LocalShardReader,
     OpenRequest,
     ReaderConfig,
+    Shard,
     ShardEvent,
     ShardFailedError,
     ShardPosition,
+    ShardState,
     StreamPositions,
 )
 from penstock.efo_consumer.errors import RecordPublisherFatalError
@@ -165,3 +168,86 @@ async def test_two_shards_that_are_gone_and_led_to_the_same_one_both_leave() -> 
                 written += len(kinesis.put("s", left))
         assert set(position.streams["s"]) == {left}
         assert [subscribed for _, subscribed, _ in kinesis.subscriptions].count(left) == 1
+
+
+class WithoutList(FakeKinesis):
+    """A shard that was split and one that is busy, of a stream that is not listed for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_broken = True
+        self.ended, self.busy = self.create_stream("s", 2)
+        self.children = self.reshard("s", [self.ended], 2)
+        self.written = [number for child in self.children for number in self.put("s", child, 3)]
+        self.start = StreamPositions(
+            {"s": {self.ended: ShardPosition.shard_end(), self.busy: ShardPosition.trim_horizon()}}
+        )
+
+    @property
+    def retry_patience(self) -> timedelta:
+        return timedelta(minutes=1)
+
+    async def list_shards(self, stream_name: str) -> list[Shard]:
+        if self.is_broken:
+            raise OSError("no answer")
+        return await super().list_shards(stream_name)
+
+
+def test_a_list_that_fails_is_told_while_other_shards_are_busy() -> None:
+    """Their records do not hide that nobody knows what follows a shard; until then its lag is unknown, not zero."""
+
+    async def scenario() -> None:
+        kinesis = WithoutList()
+        loop = asyncio.get_running_loop()
+        position = kinesis.start
+        async with LocalShardReader(kinesis, clock=loop.time) as reader:
+            for _ in range(2):
+                # Whoever opens the session again has patience anew.
+                epoch = await reader.open(OpenRequest(session_id="q", positions=position))
+                told: ShardFailedError | None = None
+                steps = 0
+                while told is None:
+                    kinesis.put("s", kinesis.busy)
+                    try:
+                        found = await reader.positions("q", epoch, position, wait_seconds=5)
+                    except ShardFailedError as error:
+                        told = error
+                        continue
+                    assert found.positions != position
+                    assert found.millis_behind_latest == -1
+                    ended = next(one for one in await reader.stats("q") if one.shard_id == kinesis.ended)
+                    assert ended.millis_behind_latest == -1
+                    assert ended.condition.state is ShardState.STUCK
+                    position = found.positions
+                    steps += 1
+                    await asyncio.sleep(1)
+                assert (told.shard_id, told.code) == (kinesis.ended, "OSError")
+                assert 55 < steps < 75
+            kinesis.is_broken = False
+            await asyncio.sleep(20)
+            rows: list[int] = []
+            while len(rows) < len(kinesis.written) + 1:
+                found = await reader.positions("q", epoch, position, wait_seconds=5)
+                assert found.millis_behind_latest >= 0
+                rows += await read(reader, position, found.positions)
+                position = found.positions
+            assert {*kinesis.written} < {*rows}
+
+    in_skipped_time(scenario)
+
+
+def test_a_list_that_works_again_fails_no_query_that_did_not_ask_meanwhile() -> None:
+    """A micro-batch may take longer than the outage and the patience together."""
+
+    async def scenario() -> None:
+        kinesis = WithoutList()
+        loop = asyncio.get_running_loop()
+        async with LocalShardReader(kinesis, clock=loop.time) as reader:
+            epoch = await reader.open(OpenRequest(session_id="q", positions=kinesis.start))
+            await asyncio.sleep(300)
+            kinesis.is_broken = False
+            await asyncio.sleep(20)
+            end = (await reader.positions("q", epoch, kinesis.start, wait_seconds=5)).positions
+            assert sorted(await read(reader, kinesis.start, end)) == kinesis.written
+
+    in_skipped_time(scenario)

@@ -19,13 +19,17 @@ from penstock.efo_consumer import (
     LocalShardReader,
     OpenRequest,
     RecordPublisherType,
+    Shard,
     ShardPosition,
     StreamConsumer,
     StreamPositions,
+    list_shards,
     ranges_between,
     resolve_initial_positions,
     resolve_sequence_numbers,
 )
+from penstock.efo_consumer._start import initial
+from penstock.emulator import Behaviour
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
 ROOT = "shardId-000000000000"
@@ -167,6 +171,30 @@ async def test_at_and_after_a_sequence_number_begin_with_it_and_behind_it(
     assert [data for _, _, data in rows] == names[8:]
     with pytest.raises(InitialPositionError):
         await asyncio.to_thread(resolve_sequence_numbers, session, {"s": {ROOT: "17"}}, inclusive=True)
+
+
+@pytest.mark.parametrize("start", ["LATEST", "AT_TIMESTAMP"])
+def test_a_start_right_after_a_reshard_begins_in_its_children(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where ListShards shows none of them yet, or one alone: the other would never be found."""
+    with running_emulator(behaviour=Behaviour(late_children=timedelta(hours=1))) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="s", ShardCount=1)
+        client.split_shard(StreamName="s", ShardToSplit=ROOT, NewStartingHashKey=str(2**127))
+        assert [shard["ShardId"] for shard in client.list_shards(StreamName="s")["Shards"]] == [ROOT]
+        position: InitialPosition | str = start
+        if start == "AT_TIMESTAMP":
+            position = InitialPosition.parse(start, str(int(time.time() * 1000)))
+        found = resolve_initial_positions(session_of(emulator), ["s"], position)
+        children = {"shardId-000000000001", "shardId-000000000002"}
+        assert found.streams["s"].keys() == children
+        emulator.behaviour = Behaviour()
+
+        async def hide_one(*arguments: Any, **options: Any) -> list[Shard]:
+            return [one for one in await list_shards(*arguments, **options) if one.shard_id != "shardId-000000000002"]
+
+        monkeypatch.setattr(initial, "list_shards", hide_one)
+        found = resolve_initial_positions(session_of(emulator), ["s"], position)
+        assert found.streams["s"].keys() == children
 
 
 @pytest.mark.kind_kinesis  # where a record shows only after a wait, there are more of them

@@ -112,6 +112,24 @@ def test_a_time_begins_also_at_shards_whose_parents_expired() -> None:
     assert open_at(["o", "a", "b"], shards) == ["o", "a", "b"]
 
 
+def test_a_time_between_two_generations_begins_with_the_elder() -> None:
+    """A shard that had ended by then, and whose children are younger, leads to them, though its sibling goes on."""
+    shards = listed(p="", a="p", b="p", c="b", d="b")
+    assert open_at(["a"], shards) == ["a", "b"]
+    assert open_at(["a", "c"], shards) == ["a", "c", "d"]
+
+
+def test_a_time_begins_at_a_shard_of_which_one_child_is_listed_alone() -> None:
+    """The other child is found at the end of their parent, and nowhere else; what is listed whole stays."""
+    parent = Shard("p", (), "0", "99")
+    low, high = Shard("a", ("p",), "0", "49"), Shard("b", ("p",), "50", "99")
+    assert open_at(["b"], [parent, high]) == ["p"]
+    assert open_at(["a", "b"], [parent, low, high]) == ["a", "b"]
+    other, merged = Shard("q", (), "100", "199"), Shard("m", ("b", "q"), "50", "199")
+    assert open_at(["m"], [parent, other, high, merged]) == ["p", "q"]
+    assert open_at(["a", "m"], [parent, other, low, high, merged]) == ["a", "m"]
+
+
 def test_ancestors_are_named_though_they_are_not_listed() -> None:
     """A shard that has expired is known by its children alone."""
     assert with_ancestors(["d"], listed(a="", c="ag", d="c")) == {"a", "c", "d", "g"}

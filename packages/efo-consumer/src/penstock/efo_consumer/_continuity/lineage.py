@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
+from penstock.efo_consumer._model.shards import cover
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -227,15 +228,40 @@ def roots(listed: Collection[Shard]) -> list[Shard]:
 def open_at(listed_as_open: Iterable[str], listed: Collection[Shard]) -> list[str]:
     """Give the shards at which reading from a time begins: every record since is in these or their descendants.
 
-    Those are the shards that were open then, and those whose ancestors expired before anybody could list them as open.
+    Those are the shards that were open then; those that lead to no such shard and come of none, as when their ancestors
+    expired before anybody could list them as open; and instead of some children of a shard the shard itself, where the
+    list does not show all of them yet.
 
     Args:
         listed_as_open: what ListShards shows for the time.
         listed: all shards that are still listed.
     """
-    chosen = dict.fromkeys(listed_as_open)
+    shards = {shard.shard_id: shard for shard in listed}
+    children: dict[str, list[Shard]] = {}
+    for shard in listed:
+        for parent in shard.parent_shard_ids:
+            children.setdefault(parent, []).append(shard)
+    chosen = set(listed_as_open)
     past = with_ancestors(chosen, listed)
-    return [*chosen, *(root.shard_id for root in roots(listed) if root.shard_id not in past)]
+    halved = {
+        parent
+        for parent, found in children.items()
+        if parent in shards and parent in past - chosen and not cover(found, shards[parent])
+    }
+    chosen = (chosen | halved) - _descendants(halved, children)
+    known = with_ancestors(chosen, listed) | _descendants(chosen, children)
+    rest = roots([shard for shard in listed if shard.shard_id not in known])
+    ordered = dict.fromkeys([*listed_as_open, *sorted(halved)])
+    return [*(one for one in ordered if one in chosen), *(shard.shard_id for shard in rest)]
+
+
+def _descendants(shard_ids: Iterable[str], children: Mapping[str, Iterable[Shard]]) -> set[str]:
+    found, pending = set[str](), list(shard_ids)
+    while pending:
+        more = {child.shard_id for child in children.get(pending.pop(), ())} - found
+        found |= more
+        pending += more
+    return found
 
 
 def next_shards(positions: Mapping[str, ShardPosition], listed: Collection[Shard]) -> list[str]:

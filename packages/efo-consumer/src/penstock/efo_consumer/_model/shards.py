@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 @dataclass(frozen=True)
@@ -47,3 +51,18 @@ class Shard:
     def is_open(self) -> bool:
         """Whether records can still be written to it."""
         return self.ending_sequence_number is None
+
+
+def cover(children: Collection[Shard], parent: Shard) -> bool:
+    """Whether these are all children of a shard, as far as their hash keys are known.
+
+    Every hash key of a shard is one of a child's; ListShards may show one child before the other.
+    """
+    if not all(one.ending_hash_key for one in (parent, *children)):
+        return True
+    key, last = int(parent.starting_hash_key), int(parent.ending_hash_key)
+    for child in sorted(children, key=lambda one: int(one.starting_hash_key)):
+        if int(child.starting_hash_key) > key:
+            return False
+        key = max(key, int(child.ending_hash_key) + 1)
+    return key > last

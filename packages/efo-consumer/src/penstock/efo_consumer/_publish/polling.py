@@ -13,7 +13,7 @@ import msgspec
 from penstock.aws import BackoffPolicy, ErrorKind, ServiceClock, error_code
 from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
-from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._model.shards import StreamIdentity, cover
 from penstock.efo_consumer._publish.condition import ShardSign, unnoted
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, KinesisDiagnosis, code_of, resource_missing, with_advice
@@ -205,7 +205,7 @@ class ShardPoll:
         shards = await list_shards(self._client, self._stream, backoff=once)
         shard = next((one for one in shards if one.shard_id == self._shard_id), None)
         children = tuple(one for one in shards if self._shard_id in one.parent_shard_ids)
-        return children if shard is not None and not shard.is_open and _cover(children, shard) else ()
+        return children if shard is not None and not shard.is_open and cover(children, shard) else ()
 
     def _until_children(self) -> float:
         """Seconds to wait before the end of the shard is asked for again."""
@@ -277,16 +277,6 @@ class ShardPoll:
     async def _sleep(self, seconds: float) -> None:
         if seconds > 0:
             await self._tools.sleep(seconds)
-
-
-def _cover(children: tuple[Shard, ...], shard: Shard) -> bool:
-    """Whether every hash key of the shard is one of a child's: ListShards may show one child before the other."""
-    key, last = int(shard.starting_hash_key), int(shard.ending_hash_key)
-    for child in sorted(children, key=lambda one: int(one.starting_hash_key)):
-        if int(child.starting_hash_key) > key:
-            return False
-        key = max(key, int(child.ending_hash_key) + 1)
-    return key > last
 
 
 def _iterator_type(position: ShardPosition) -> dict[str, object]:

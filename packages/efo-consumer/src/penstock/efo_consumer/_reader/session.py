@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from penstock.efo_consumer._buffer.segment import NotAtHandError
 from penstock.efo_consumer._continuity.rule import SHORTEST_RETENTION_MILLIS
 from penstock.efo_consumer._model.positions import StreamPositions
-from penstock.efo_consumer._publish.condition import WatchedShard
-from penstock.efo_consumer._reader.api import PositionsSnapshot, SessionInfo
+from penstock.efo_consumer._publish.condition import ShardState, WatchedShard
+from penstock.efo_consumer._reader.api import PositionsSnapshot, SessionInfo, ShardStats
 from penstock.efo_consumer._reader.reach import Reach, reach
 from penstock.efo_consumer._reader.shards import SessionShards
 from penstock.efo_consumer._reader.signal import Bell
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._buffer.pool import BufferPool
     from penstock.efo_consumer._buffer.segment import Spilled
     from penstock.efo_consumer._model.positions import ShardRange
-    from penstock.efo_consumer._reader.api import OpenRequest, ShardStats
+    from penstock.efo_consumer._reader.api import OpenRequest
     from penstock.efo_consumer._reader.backend import ReaderBackend
     from penstock.efo_consumer._reader.config import ReaderConfig
     from penstock.efo_consumer._reader.deaggregator import Deaggregator
@@ -212,7 +212,12 @@ class ReaderSession:
 
     def stats(self) -> list[ShardStats]:
         """See `ShardReader.stats`."""
-        return [shard.stats() for _, shard in sorted(self._followed.shards.items())]
+        found = {key: shard.stats() for key, shard in self._followed.shards.items()}
+        for key, cause in self._followed.stuck().items():
+            known = found.get(key) or ShardStats(*key, -1, 0, 0, 0, 0, 0, 0)
+            condition = replace(known.condition, state=ShardState.STUCK, cause=cause)
+            found[key] = replace(known, millis_behind_latest=-1, condition=condition)
+        return [found[key] for key in sorted(found)]
 
     def watched(self) -> list[WatchedShard]:
         """What is to be known of the shards for warnings."""
@@ -316,11 +321,13 @@ class ReaderSession:
         return PositionsSnapshot(found.positions, found.rows, found.nbytes, self._millis_behind_latest(), lineage)
 
     def _millis_behind_latest(self) -> int:
+        if not self._followed.is_lineage_known:
+            return -1
         behind = [shard.millis_behind_latest for shard in self._followed.shards.values() if not shard.has_ended]
         return -1 if None in behind else max((millis for millis in behind if millis is not None), default=0)
 
     def _raise_failure(self, given: StreamPositions | None = None) -> None:
-        """Raise why a shard is not followed any more; with `given` only where all that it brought is among these.
+        """Raise why a shard, or what comes of it, is not followed; with `given` where that has all that it brought.
 
         What the other shards bring may never end: it must not hide that this one stands still.
         """
@@ -330,5 +337,6 @@ class ReaderSession:
             position = None if given is None else given.get(*key)
             if given is None or (position is not None and position.rank >= shard.buffer.end.rank):
                 raise shard.failure
-        if given is None and self._followed.failure is not None:
-            raise self._followed.failure
+        failure = self._followed.discovery_failure(given)
+        if failure is not None:
+            raise failure

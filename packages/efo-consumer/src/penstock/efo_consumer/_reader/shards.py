@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.efo_consumer._continuity.guard import Loss, check_streams, judge_refusal
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
 from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._model.shards import StreamIdentity, cover
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._publish.retries import ReadRetries
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # GetRecords may be a second behind what was written.
 _EMPTY_SECONDS = 2.0
+# After a reshard ListShards may show one child before the other.
+_SIBLINGS_PATIENCE_SECONDS = 60.0
 
 
 class SessionShards:
@@ -87,8 +91,8 @@ class SessionShards:
         self._closed = False
         self._named_only = False
         self.fail_on_data_loss = config.fail_on_data_loss
-        self.failure: ShardFailedError | None = None
-        """Why it cannot be told which shards follow those that ended."""
+        # By stream: why it cannot be told which shards follow those that ended.
+        self._failures: dict[str, ShardFailedError] = {}
 
     async def adopt(self, request: OpenRequest, created: Mapping[str, int], config: ReaderConfig) -> None:
         """Serve new positions: shards whose buffers hold all that may be asked for go on, the others begin anew.
@@ -114,7 +118,11 @@ class SessionShards:
         patience = request.retry_patience_seconds
         if patience is not None:
             self.backend = self.backend.with_patience(timedelta(seconds=patience))
-        self.failure = None
+        # Patience begins anew, with as much as is asked for now.
+        failed, self._failures = [self._discoveries.pop(stream) for stream in self._failures], {}
+        for task in failed:
+            task.cancel()
+        await asyncio.gather(*failed, return_exceptions=True)
         await self._use_publisher(request)
         # First their tasks end, then everything changes at once: other tasks must not judge children by half of it.
         await asyncio.gather(*(self.shards[key].stop() for key in self._outdated(wanted)))
@@ -311,9 +319,35 @@ class SessionShards:
         # Its own family alone: thousands end in a moment at a reshard, and each look at all would go over thousands.
         self._begin_children(shard.stream.name, {shard.shard_id}.union(*(one.parent_shard_ids for one in children)))
 
-    def _discovery_needed(self, stream: str) -> bool:
-        graph = self.graphs[stream]
-        return bool(graph.unknown(self._standing(stream)) or self._childless(stream))
+    def _discovery_needed(self, stream: str, ended: Collection[str] | None = None) -> bool:
+        """Whether nobody knows yet what comes after these shards that ended, or after any of them."""
+        childless = self._childless(stream)
+        if childless if ended is None else not childless.isdisjoint(ended):
+            return True
+        return bool(self.graphs[stream].unknown(self._standing(stream), ended))
+
+    def discovery_failure(self, given: StreamPositions | None = None) -> ShardFailedError | None:
+        """Why it cannot be told which shards follow those that ended; with `given` those that it has at their end."""
+        for stream, failure in self._failures.items():
+            shards = None if given is None else given.streams.get(stream, {})
+            ended = None if shards is None else {one for one, position in shards.items() if position.is_shard_end}
+            if self._discovery_needed(stream, ended):
+                return failure
+        return None
+
+    @property
+    def is_lineage_known(self) -> bool:
+        """Whether it is known which shards follow those that ended: what others hold may be far behind."""
+        looking = (stream for stream, task in self._discoveries.items() if not task.done())
+        return not any(self._discovery_needed(stream) for stream in looking)
+
+    def stuck(self) -> dict[ShardKey, str]:
+        """Give the shards at their end after which nobody knows yet what comes, with the reason."""
+        return {
+            (stream, shard_id): str(self._failures.get(stream, "looking for the shards that follow it"))
+            for stream in self.graphs
+            for shard_id in self._childless(stream)
+        }
 
     def _childless(self, stream: str) -> set[str]:
         """The shards at their end after which nobody knows yet what comes."""
@@ -343,6 +377,8 @@ class SessionShards:
         )
         gone: set[str] = set()
         empty_since: dict[str, float] = {}
+        halved_since: dict[str, float] = {}
+        self._failures.pop(stream, None)
         while self._discovery_needed(stream):
             try:
                 listed = await self.backend.list_shards(stream)
@@ -350,35 +386,73 @@ class SessionShards:
                 # Before any child of theirs is known: others may be gone, and have left children.
                 unlisted = self._unlisted.get(stream, set()) | self._childless(stream)
                 self._unlisted[stream] = unlisted - {shard.shard_id for shard in listed}
-                for shard in listed:
+                for shard in self._with_siblings(stream, listed, halved_since):
                     graph.add(shard.shard_id, shard.parent_shard_ids)
-                await self._learn_gone(stream, listed, gone, empty_since)
+                await self._learn_gone(stream, listed, gone, empty_since, is_whole=not halved_since)
                 self._find_successors(stream, listed, gone)
             except Exception as error:
-                # Children wait for it; what is read meanwhile is not held up.
+                # Children wait for it; what is read meanwhile is not held up. Of siblings that says nothing.
+                halved_since.clear()
                 try:
                     retries.failed(error, now=self._clock(), operation="ListShards")
                 except RecordPublisherRetriesError as last:
                     shard_id = self._waiting(stream)
-                    self.failure = ShardFailedError(
+                    failure = ShardFailedError(
                         stream=identity.name,
                         shard_id=shard_id,
                         code=last.code,
                         reason=f"cannot find the shards that follow {shard_id}: {last}",
                     )
-                    self.failure.__cause__ = last
+                    failure.__cause__ = last
+                    # Tried on: whoever asks when that is over is not told of it.
+                    self._failures[stream] = failure
                     self._news.ring()
-                    return
-                _log.warning("cannot list the shards of %s, trying again: %s", stream, error)
+                else:
+                    _log.warning("cannot list the shards of %s, trying again: %s", stream, error)
             else:
+                self._failures.pop(stream, None)
                 self._begin_children(stream)
                 self._news.ring()
             if self._discovery_needed(stream):
                 seconds = self._config.discovery_interval.total_seconds()
-                await asyncio.sleep(min(seconds, _EMPTY_SECONDS) if empty_since else seconds)
+                await asyncio.sleep(min(seconds, _EMPTY_SECONDS) if empty_since or halved_since else seconds)
+
+    def _with_siblings(self, stream: str, listed: Sequence[Shard], halved_since: dict[str, float]) -> list[Shard]:
+        """Leave out children as long as the list does not show all children of their parent, but for a minute at most.
+
+        With a child the parent leaves the positions, and then nobody would look for the other one.
+
+        Args:
+            stream: name or ARN.
+            listed: all shards that are listed.
+            halved_since: when each parent was first seen to lack children, by this process' clock.
+        """
+        children: dict[str, list[Shard]] = defaultdict(list)
+        for shard in listed:
+            for parent in shard.parent_shard_ids:
+                children[parent].append(shard)
+        graph, now = self.graphs[stream], self._clock()
+        # Children that are in the graph came with their parent's end, or were believed before.
+        parents = (one for one in listed if one.shard_id in children and not graph.children(one.shard_id))
+        halved = {one.shard_id for one in parents if not cover(children[one.shard_id], one)}
+        for shard_id in halved_since.keys() - halved:
+            del halved_since[shard_id]
+        for shard_id in sorted(halved):
+            if now - halved_since.setdefault(shard_id, now) >= _SIBLINGS_PATIENCE_SECONDS:
+                halved.remove(shard_id)
+                del halved_since[shard_id]
+                _log.warning(
+                    "%s/%s: for %g s ListShards has shown %s as its children, which do not take all of its hash keys; "
+                    "going on with these, and what another child holds would be left out",
+                    stream,
+                    shard_id,
+                    _SIBLINGS_PATIENCE_SECONDS,
+                    ", ".join(one.shard_id for one in children[shard_id]),
+                )
+        return [shard for shard in listed if halved.isdisjoint(shard.parent_shard_ids)]
 
     async def _learn_gone(
-        self, stream: str, listed: Sequence[Shard], gone: set[str], empty_since: dict[str, float]
+        self, stream: str, listed: Sequence[Shard], gone: set[str], empty_since: dict[str, float], *, is_whole: bool
     ) -> None:
         """Learn shards that lead to others, and that are not listed: gone, if Kinesis does not know them, or empty.
 
@@ -389,6 +463,7 @@ class SessionShards:
             listed: all shards that are listed.
             gone: takes those of which nothing is left, and has those that were found earlier.
             empty_since: when each of them was first seen to hold no record, by this process' clock.
+            is_whole: whether the list lacks no child.
 
         Raises:
             EfoConsumerError: Kinesis could not be asked.
@@ -397,7 +472,8 @@ class SessionShards:
         graph = self.graphs[stream]
         parents = {shard.shard_id: shard.parent_shard_ids for shard in listed}
         unlisted = frozenset(self._unlisted[stream])
-        asked = graph.unknown(self._standing(stream)) | unlisted
+        # One that is listed may wait for its siblings.
+        asked = (graph.unknown(self._standing(stream)) | unlisted) - parents.keys()
         if self._named_only:
             # Whatever the caller reads elsewhere.
             asked |= {
@@ -419,15 +495,31 @@ class SessionShards:
                 empty_since.pop(shard_id, None)
                 _log.warning("%s/%s, whose children wait for it, is not listed yet, asking again", stream, shard_id)
             elif self._clock() - empty_since.setdefault(shard_id, self._clock()) >= _EMPTY_SECONDS:
-                # It is closed: nothing will come, and what it held has expired.
-                gone.add(shard_id)
+                children = await self._younger_children(stream, shard_id, listed) if shard_id in unlisted else ()
+                for child in children:
+                    graph.add(child.shard_id, child.parent_shard_ids)
+                if children:
+                    self._unlisted[stream].discard(shard_id)
+                else:
+                    # It is closed: nothing will come, and what it held has expired.
+                    gone.add(shard_id)
         for shard_id in asked & gone:
             graph.add(shard_id, ())
-        if self._named_only and asked <= gone:
+        if self._named_only and asked <= gone and is_whole:
             every = [ShardLineage(stream, shard.shard_id, shard.parent_shard_ids) for shard in listed]
             every += [ShardLineage(stream, shard_id, (), is_gone=True) for shard_id in asked]
             self._gone_lineage |= {(stream, shard_id): tuple(every) for shard_id in unlisted}
             self._unlisted[stream] -= unlisted
+
+    async def _younger_children(self, stream: str, shard_id: str, listed: Sequence[Shard]) -> tuple[Shard, ...]:
+        """Give the children that an empty shard's end names, if the list is of before they were made."""
+        youngest = max((shard.shard_id for shard in listed), default="")
+        async with aclosing(self.backend.read_once(stream, shard_id, ShardPosition.trim_horizon())) as events:
+            async for event in events:
+                # Kinesis numbers shards as they are made. Of what is older the list says whether it is left.
+                if event.child_shards and all(child.shard_id > youngest for child in event.child_shards):
+                    return event.child_shards
+        return ()
 
     def _find_successors(self, stream: str, listed: Sequence[Shard], gone: set[str]) -> None:
         """Learn what follows shards that were read to their end, and expired with their children."""

@@ -27,7 +27,7 @@ from penstock.efo_consumer._continuity.lineage import open_at, roots
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE, permission
-from penstock.efo_consumer._publish.dynamodb_streams import stream_client
+from penstock.efo_consumer._publish.dynamodb_streams import DYNAMODB_STREAMS, stream_client
 from penstock.efo_consumer._publish.list_shards import ShardFilter, list_shards
 from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer._start.position import InitialPosition, InitialPositionType
@@ -37,7 +37,7 @@ from penstock.rpc import LoopThread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 
-    from penstock.aws import AwsSession
+    from penstock.aws import AwsSession, ServiceClock
     from penstock.efo_consumer._model.shards import Shard
 
 _log = logging.getLogger(__name__)
@@ -127,10 +127,10 @@ def resolve_initial_positions(
     Blocks on ListShards and DescribeStreamSummary, through throttles and failures, for as long as `retry_patience` (0:
     for ever); it warns when that takes more than some seconds. An endpoint that cannot be reached is an error at once.
 
-    * LATEST: AT_TIMESTAMP of this moment, in the shards that are open. Kept in the offset, it skips nothing over
-      restarts, which LATEST resolved again would. The moment is by the service's clock, which is known to a second, and
-      arrival times are approximate: records of the last two seconds may be included, and none that comes later is
-      skipped.
+    * LATEST: AT_TIMESTAMP of this moment, in the shards that are open: GetRecords says of each whether it has ended, as
+      ListShards may show a reshard late. Kept in the offset, it skips nothing over restarts, which LATEST resolved
+      again would. The moment is by the service's clock, which is known to a second, and arrival times are approximate:
+      records of the last two seconds may be included, and none that comes later is skipped.
     * TRIM_HORIZON: in the shards whose parents are not listed any more; their children follow.
     * AT_TIMESTAMP: in the shards that were open then. A time before the stream's retention is TRIM_HORIZON.
 
@@ -144,6 +144,11 @@ def resolve_initial_positions(
     """
     start = InitialPosition.parse(initial_position) if isinstance(initial_position, str) else initial_position
     return _blocking(resolve_starts(aws_session, dict.fromkeys(streams, start), retry_patience, sleep))
+
+
+def latest_arrival_millis(clock: ServiceClock) -> int:
+    """The time of LATEST by the service's clock, in milliseconds since 1970, once an answer has shown it that."""
+    return math.floor((clock.earliest() - _ARRIVAL_SECONDS) * 1000)
 
 
 async def resolve_starts(
@@ -187,23 +192,26 @@ class _Resolver:
         self._client = client
         self._clock = client.session.service_clock()
         self._identity = StreamIdentity.of(stream)
+        # DynamoDB Streams reads its way to a time from the beginning of a shard.
+        self._finds_times = client.session.options.stream_service != DYNAMODB_STREAMS
 
     def horizon_millis(self, summary: _Summary) -> float:
         """What arrived before has certainly expired."""
         return (self._clock.earliest() - summary.retention_seconds) * 1000
 
     async def resolve(self, start: InitialPosition) -> Mapping[str, ShardPosition]:
-        if start.type is InitialPositionType.LATEST:
-            ids = _ids(await self._list(ShardFilter("AT_LATEST")))
-            now_millis = math.floor((self._clock.earliest() - _ARRIVAL_SECONDS) * 1000)
-            return self._positions(ids, ShardPosition.at_timestamp(now_millis))
         listed = await self._list(None)
-        millis = start.timestamp_millis
-        if millis is None:
+        if start.type is InitialPositionType.TRIM_HORIZON:
             return self._positions(_ids(roots(listed)), ShardPosition.trim_horizon())
-        await self._wait_until(millis)
-        ids = open_at(_ids(await self._list(ShardFilter("AT_TIMESTAMP", timestamp_millis=millis))), listed)
-        if millis > (self._clock.earliest() - _LATE_LIST_SECONDS) * 1000:
+        if start.timestamp_millis is None:
+            at = ShardFilter("AT_LATEST")
+            millis = latest_arrival_millis(self._clock)
+        else:
+            at = ShardFilter("AT_TIMESTAMP", timestamp_millis=start.timestamp_millis)
+            millis = start.timestamp_millis
+            await self._wait_until(millis)
+        ids = open_at(_ids(await self._list(at)), listed)
+        if self._finds_times and millis > (self._clock.earliest() - _LATE_LIST_SECONDS) * 1000:
             ids = await self._without_ended(ids, millis)
         return self._positions(ids, ShardPosition.at_timestamp(millis))
 
