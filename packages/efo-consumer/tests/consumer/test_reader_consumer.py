@@ -94,7 +94,7 @@ async def test_a_restart_goes_on_behind_the_last_checkpoint(
             checkpoints=tmp_path / "checkpoints.db",
             aws=aws(emulator),
             max_records=7,
-            registry=tmp_path / "registry.db",
+            registry=None if efo is None else tmp_path / "registry.db",
         )
 
     async with consumer() as first:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from penstock.efo_consumer import (
     ConsumerBatch,
     EfoConsumerConfigError,
     LocalShardReader,
+    ReaderConfig,
+    RecordPublisherConfig,
+    RecordPublisherType,
     ShardPosition,
     SqliteCheckpointStore,
     StreamConsumer,
@@ -28,6 +32,7 @@ from penstock.efo_consumer._consumer.leases import ConsumerLeases
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.registration import AcquireRequest, Lease
 from penstock.registration.errors import LeaseLostError, RegistrationError
+from penstock.rpc import ClientSecurity
 
 NOWHERE = emulator_options("http://127.0.0.1:1")
 
@@ -178,3 +183,51 @@ async def test_a_stream_that_is_named_twice_is_read_once(monkeypatch: pytest.Mon
         async with Consumer(["s", "s"], efo="c", start=start, checkpoints=None, aws=NOWHERE, reader=reader) as consumer:
             assert consumer.streams == ["s"]
     assert registry.released == ["s"]
+
+
+def by_efo() -> ReaderConfig:
+    return ReaderConfig(publisher=RecordPublisherConfig(record_publisher=RecordPublisherType.EFO))
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "cure"),
+    [
+        ("registry", {"registry": Path("registry.db")}, "give efo"),
+        ("registry_security", {"registry_security": ClientSecurity()}, "give efo"),
+        ("lease_timeout", {"lease_timeout": timedelta(seconds=2)}, "give efo"),
+        ("lease_timeout", {"lease_timeout": None}, "give efo"),
+        ("config", {"config": by_efo()}, "give efo"),
+        ("config", {"config": ReaderConfig(), "reader": object()}, "give it to that reader"),
+        ("start", {"start": {"s": "LATEST", "t": "LATEST"}}, "t is not among the streams"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(option: str, given: dict[str, Any], cure: str) -> None:
+    """With the cure, before anything is opened: who gives it expects something of it."""
+    with pytest.raises(EfoConsumerConfigError, match=cure) as refused:
+        Consumer("s", aws=NOWHERE, **given)
+    assert refused.value.option == option
+
+
+def test_options_of_a_stream_consumer_are_taken_with_one() -> None:
+    """Those that polling refuses, and a stand-by that waits without end."""
+    several: tuple[dict[str, Any], ...] = (
+        {"registry": "r:7070", "registry_security": ClientSecurity()},
+        {"lease_timeout": None},
+    )
+    for options in several:
+        Consumer("s", efo="billing", aws=NOWHERE, config=by_efo(), **options)
+    Consumer("s", aws=NOWHERE, lease_timeout=timedelta(minutes=5))
+
+
+async def test_columns_that_records_do_not_have_are_refused() -> None:
+    """A record has no encryption type: only batches have these columns."""
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s")
+    options: dict[str, Any] = {"start": kinesis.trim_horizon("s"), "checkpoints": None, "aws": NOWHERE}
+    async with (
+        asyncio.timeout(20),
+        LocalShardReader(kinesis) as reader,
+        Consumer("s", reader=reader, with_encryption_type=True, **options) as consumer,
+    ):
+        with pytest.raises(EfoConsumerConfigError, match="with_encryption_type"):
+            await anext(consumer.records())

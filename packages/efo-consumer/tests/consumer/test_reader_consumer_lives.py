@@ -184,7 +184,6 @@ async def test_a_stream_of_another_account_is_read_by_its_arn(emulator: RunningE
     arn = summary["StreamDescriptionSummary"]["StreamARN"]
     put(emulator, "orders", b"a")
     for efo in (None, "billing"):
-        async with Consumer(
-            arn, efo=efo, start="TRIM_HORIZON", aws=aws(emulator), registry=tmp_path / "registry.db"
-        ) as consumer:
+        registry = None if efo is None else tmp_path / "registry.db"
+        async with Consumer(arn, efo=efo, start="TRIM_HORIZON", aws=aws(emulator), registry=registry) as consumer:
             assert await take(consumer, 1) == [b"a"]

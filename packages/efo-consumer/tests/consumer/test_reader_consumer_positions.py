@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -16,7 +17,9 @@ import pytest
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
+    CheckpointClaim,
     Consumer,
+    EfoConsumerConfigError,
     FollowedBatch,
     LocalShardReader,
     OpenRequest,
@@ -51,6 +54,8 @@ class Scripted:
     def __init__(self, steps: Sequence[tuple[pa.RecordBatch | None, StreamPositions]]) -> None:
         self.steps = steps
         self.at_end: Callable[[], object] = lambda: None
+        self.last_may_come = asyncio.Event()
+        self.last_may_come.set()
         self.opened: list[StreamPositions] = []
 
     async def open(self, request: OpenRequest) -> int:
@@ -58,7 +63,9 @@ class Scripted:
         return 1
 
     async def follow(self, *_: Any, **__: Any) -> AsyncGenerator[FollowedBatch, None]:
-        for records, positions in self.steps:
+        for number, (records, positions) in enumerate(self.steps, 1):
+            if number == len(self.steps):
+                await self.last_may_come.wait()
             rows = 0 if records is None else records.num_rows
             yield FollowedBatch(records, PositionsSnapshot(positions, rows, 0, 0))
         self.at_end()
@@ -173,3 +180,59 @@ async def test_records_in_hand_are_not_passed_over_while_their_shards_are_idle(t
     async with consumer:
         assert [batch.records.num_rows async for batch in consumer] == [1]
     assert StreamPositions.from_json(stored(path)) == at(1, 0)
+
+
+class WatchedStore(SqliteCheckpointStore):
+    """A file, and a queue of what was saved to it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.saved: asyncio.Queue[StreamPositions] = asyncio.Queue()
+
+    async def save(self, claim: CheckpointClaim, positions: StreamPositions) -> None:
+        """See `SqliteCheckpointStore.save`."""
+        await super().save(claim, positions)
+        self.saved.put_nowait(positions)
+
+
+async def test_a_checkpoint_is_written_when_its_interval_is_over_though_the_stream_is_quiet(tmp_path: Path) -> None:
+    """Nothing further has to come for it, and what comes then comes once."""
+    batches = {number: to_read_batch(wire_records([number]), "s", "shard") for number in (5, 6)}
+    reader = Scripted([(batches[5], at(5, 10)), (batches[6], at(6, 20))])
+    reader.last_may_come.clear()
+    store = WatchedStore(tmp_path / "billing.db")
+    consumer = Consumer("s", name="billing", start=at(1, 0), checkpoints=store, aws=NOWHERE, reader=reader)  # type: ignore[arg-type]  # by its methods
+    async with asyncio.timeout(20), consumer:
+        assert await store.saved.get() == at(1, 0)
+        records = consumer.records(checkpoint_interval=timedelta(milliseconds=50))
+        assert (await anext(records)).sequence_number == "5"
+        following = asyncio.ensure_future(anext(records))
+        assert await store.saved.get() == at(5, 10)
+        assert not following.done()
+        reader.last_may_come.set()
+        assert (await following).sequence_number == "6"
+
+
+async def test_a_checkpoint_does_not_wait_until_the_batch_in_hand_is_done(tmp_path: Path) -> None:
+    """It lies behind the batch before it: a caller may take long for each of the records."""
+    now = 0.0
+    batches = [to_read_batch(wire_records(numbers), "s", "shard") for numbers in ([5], [6, 7])]
+    reader = Scripted([(batches[0], at(5, 10)), (batches[1], at(7, 20))])
+    store = WatchedStore(tmp_path / "billing.db")
+    options: dict[str, Any] = {"reader": reader, "aws": NOWHERE, "clock": lambda: now}
+    async with Consumer("s", name="billing", start=at(1, 0), checkpoints=store, **options) as consumer:
+        records = consumer.records(checkpoint_interval=timedelta(seconds=10))
+        assert [(await anext(records)).sequence_number for _ in range(2)] == ["5", "6"]
+        assert await store.load("billing") == at(1, 0)
+        now += 10
+        assert (await anext(records)).sequence_number == "7"
+        assert await store.load("billing") == at(5, 10)
+
+
+async def test_an_interval_below_nothing_is_refused(tmp_path: Path) -> None:
+    """Before the first record."""
+    reader: Any = Scripted([])
+    path = tmp_path / "billing.db"
+    async with Consumer("s", name="billing", start=at(1, 0), checkpoints=path, aws=NOWHERE, reader=reader) as consumer:
+        with pytest.raises(EfoConsumerConfigError, match="checkpoint_interval: must not be negative"):
+            await anext(consumer.records(checkpoint_interval=timedelta(seconds=-1)))

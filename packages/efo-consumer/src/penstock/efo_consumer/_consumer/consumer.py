@@ -126,18 +126,21 @@ class Consumer:
             S3 or `AWS_ENDPOINT_URL_S3`), or a store, in which the start is written down at once; True for a file in
             the user's state directory, which tells endpoints apart and needs a `name` or `efo`; None keeps none.
         aws: credentials, region and endpoint.
-        config: bounds and times of the reader.
+        config: bounds and times of the reader that is made here; not with `reader`, which has its own.
         max_records: of a batch; 0 for no bound.
         max_bytes: of a batch, about; 0 for 4 MiB.
         with_encryption_type: add the columns `encryptionType` and `explicitHashKey`.
         reader: instead of one in this process, such as a `RemoteShardReader`; not closed.
-        registry: what keeps the stream consumers' leases, for consumers on several machines the same: the path of a
-            SQLite file, the URL of a store (`dynamodb://TABLE`, `sqlite:///PATH`), or `host:port` of a registry
-            service. Default: a file in the user's state directory.
+        registry: with `efo`, what keeps the stream consumers' leases, for consumers on several machines the same: the
+            path of a SQLite file, the URL of a store (`dynamodb://TABLE`, `sqlite:///PATH`), or `host:port` of a
+            registry service. Default: a file in the user's state directory.
         registry_security: how a registry service is reached; in plain text by default.
-        lease_timeout: how long to wait for another consumer of the name that holds the lease, before an
+        lease_timeout: with `efo`, how long to wait for another consumer of the name that holds the lease, before an
             `AcquireTimeoutError` says which; None waits without end, as a stand-by does. Default: 5 minutes.
         clock: seconds that only grow.
+
+    Raises:
+        EfoConsumerConfigError: an option cannot work, or would do nothing beside the others; the error names it.
     """
 
     def __init__(
@@ -165,6 +168,24 @@ class Consumer:
         for option, bound in (("max_records", max_records), ("max_bytes", max_bytes)):
             if bound < 0:
                 raise EfoConsumerConfigError(option=option, reason="must not be negative: 0 is for no bound")
+        if efo is None:
+            for option, is_given in (
+                ("registry", registry is not None),
+                ("registry_security", registry_security is not None),
+                ("lease_timeout", lease_timeout != LEASE_TIMEOUT),
+            ):
+                if is_given:
+                    reason = "is for leases on stream consumers: give efo, the name of one, or leave it out"
+                    raise EfoConsumerConfigError(option=option, reason=reason)
+            if config is not None and config.publisher.record_publisher is RecordPublisherType.EFO:
+                reason = "its publisher is EFO: give efo, the name of a stream consumer, or let it be POLLING"
+                raise EfoConsumerConfigError(option="config", reason=reason)
+        if reader is not None and config is not None:
+            reason = "does not reach the reader that is given: give it to that reader, or leave one of them out"
+            raise EfoConsumerConfigError(option="config", reason=reason)
+        if isinstance(start, Mapping) and (unknown := sorted(start.keys() - {*self.streams})):
+            reason = f"{', '.join(unknown)} is not among the streams: name it there too, or leave it out"
+            raise EfoConsumerConfigError(option="start", reason=reason)
         self.name = name or efo or "default"
         self._efo = efo
         self._start = start
@@ -188,9 +209,11 @@ class Consumer:
         self._epoch = 0
         self._positions = StreamPositions({})
         self._saved: StreamPositions | None = None
-        self._done: ConsumerBatch | None = None
-        self._stopped = asyncio.Event()
+        self._done: StreamPositions | None = None
+        self._interval_seconds: float | None = None
         self._clock = clock
+        self._saved_at = clock()
+        self._stopped = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as exits:
@@ -242,9 +265,8 @@ class Consumer:
     ) -> None:
         try:
             # A successor that took the lease has checkpoints of its own, which must not go back.
-            done = self._done_positions()
-            if done is not None and self._store is not None and not self._leases.are_lost:
-                await self._save(done)
+            if self._done is not None and self._store is not None and not self._leases.are_lost:
+                await self._save(self._done)
         finally:
             self._reader = None
             await self._exits.aclose()
@@ -267,11 +289,7 @@ class Consumer:
             LeaseLostError: a successor has taken the stream consumer, and writes checkpoints of its own.
         """
         self._needed_store()
-        if self._leases.are_lost:
-            raise await self._leases.lost()
-        await self._save(batch.positions)
-        self._saved = batch.positions
-        self._done = None
+        await self._checkpoint(batch.positions)
         await self.commit(batch)
 
     async def commit(self, batch: ConsumerBatch) -> None:
@@ -282,29 +300,34 @@ class Consumer:
         """Give the records one by one.
 
         Args:
-            checkpoint_interval: writes a checkpoint that often, and at the end of the context, behind the last batch
-                of which the caller has asked for the record after its last: nothing unfinished is passed over. None
-                writes none.
+            checkpoint_interval: writes a checkpoint that often, also while nothing comes, and at the end of the
+                context, behind the last batch of which the caller has asked for the record after its last: nothing
+                unfinished is passed over. None writes none.
 
         Raises:
-            EfoConsumerConfigError: the consumer has no place for checkpoints.
+            EfoConsumerConfigError: the consumer has no place for checkpoints, the interval is negative, or columns are
+                asked for that records do not have.
+            CheckpointTakenOverError: a newer consumer of the name saves checkpoints of its own.
             CheckpointError: it cannot be written.
+            LeaseLostError: a successor has taken the stream consumer.
         """
+        if self._limits[2]:
+            reason = "adds columns to batches, which records do not have: iterate over the consumer, or leave it out"
+            raise EfoConsumerConfigError(option="with_encryption_type", reason=reason)
         if checkpoint_interval is not None:
             self._needed_store()
-        written = self._clock()
+            if checkpoint_interval < timedelta(0):
+                raise EfoConsumerConfigError(option="checkpoint_interval", reason="must not be negative")
+        self._interval_seconds = None if checkpoint_interval is None else checkpoint_interval.total_seconds()
+        self._saved_at = self._clock()
         async with aclosing(self._iterate()) as batches:
             async for batch in batches:
                 for record in records_of(batch.records):
                     yield record
-                if checkpoint_interval is None:
-                    await self.commit(batch)
-                elif (now := self._clock()) - written >= checkpoint_interval.total_seconds():
-                    await self.checkpoint(batch)
-                    written = now
-                else:
-                    self._done = batch
-                    await self.commit(batch)
+                    await self._checkpoint_if_due()
+                if checkpoint_interval is not None:
+                    self._done = batch.positions
+                await self.commit(batch)
 
     def stop(self) -> None:
         """End the iteration, behind the batch that the caller has: for a signal handler of the event loop."""
@@ -382,18 +405,24 @@ class Consumer:
                     records = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
                     parts = []
                     yield ConsumerBatch(records, self._positions, step.reached.millis_behind_latest)
-                elif self._store is not None and before in (self._saved, self._done_positions()):
+                elif self._store is not None and before in (self._saved, self._done):
                     # Nothing is in the caller's hands: idle shards' positions, and what is known of these, must not
                     # grow older than the retention.
-                    await self._save(self._positions)
-                    self._saved, self._done = self._positions, None
+                    await self._checkpoint(self._positions)
 
     async def _next(self, steps: AsyncGenerator[FollowedBatch, None]) -> FollowedBatch | None:
         step = asyncio.ensure_future(anext(steps, None))
         lost = asyncio.ensure_future(self._leases.lost())
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
-            await asyncio.wait((step, lost, stopped), return_when=asyncio.FIRST_COMPLETED)
+            is_over = False
+            while not is_over:
+                await self._checkpoint_if_due()
+                # No longer than until the next checkpoint: a quiet stream brings no step after which to write it.
+                done, _ = await asyncio.wait(
+                    (step, lost, stopped), timeout=self._seconds_to_checkpoint(), return_when=asyncio.FIRST_COMPLETED
+                )
+                is_over = bool(done)
             if lost.done():
                 raise lost.result()
             return None if stopped.done() else await step
@@ -414,13 +443,27 @@ class Consumer:
             new = set()
         self._saved = None if new else self._positions
 
+    def _seconds_to_checkpoint(self) -> float | None:
+        """Until what is done is to be saved: 0 if it is now, None if there is nothing to save."""
+        if self._done is None or self._interval_seconds is None:
+            return None
+        return max(0.0, self._saved_at + self._interval_seconds - self._clock())
+
+    async def _checkpoint_if_due(self) -> None:
+        if self._done is not None and self._seconds_to_checkpoint() == 0:
+            await self._checkpoint(self._done)
+
+    async def _checkpoint(self, positions: StreamPositions) -> None:
+        """Save for good what the caller is done with."""
+        if self._leases.are_lost:
+            raise await self._leases.lost()
+        await self._save(positions)
+        self._saved, self._done, self._saved_at = positions, None, self._clock()
+
     async def _save(self, positions: StreamPositions) -> None:
         assert self._store is not None
         assert self._claim is not None
         await self._store.save(self._claim, positions)
-
-    def _done_positions(self) -> StreamPositions | None:
-        return None if self._done is None else self._done.positions
 
     def _needed_store(self) -> CheckpointStore:
         if self._store is not None:
