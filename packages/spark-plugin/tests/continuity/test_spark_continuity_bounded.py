@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import pairwise, product
 from typing import Any
 
@@ -12,17 +13,21 @@ from patience import overlapping
 from reading_driver import Runs
 
 from penstock.aws import ServiceClock
-from penstock.efo_consumer import StreamRecreatedError
+from penstock.efo_consumer import Shard, ShardPosition, StreamPositions, StreamRecreatedError, list_shards
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, OtherClock, running_emulator
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
-from penstock.spark_plugin._reading.start import service_time
+from penstock.spark_plugin._reading.bounded.reader import FilteringBatchReader, KinesisBatchReader
+from penstock.spark_plugin._reading.start import initial_positions, service_time
+from penstock.spark_plugin._spark import EqualTo, Not
 from penstock.spark_plugin.testing import endpoint_options
 
 Keys = list[tuple[str, str]]
 TRIM = {"initialPosition": "TRIM_HORIZON"}
-ROOT = "shardId-000000000000"
+ROOT, OTHER, FIRST, SECOND, THIRD = (f"shardId-{number:012}" for number in range(5))
+END = "SHARD_END"
+LATE = Behaviour(late_children=timedelta(minutes=2), seed=1)
+"""For the minute after a reshard that a test takes, lists show the shards of before."""
 PROFILES = pytest.mark.parametrize("profile", ["kind", "hostile"])
 
 
@@ -46,6 +51,10 @@ class Source:
 
     def merge(self, *shard_ids: str) -> None:
         self.client.merge_shards(StreamName="flights", ShardToMerge=shard_ids[0], AdjacentShardToMerge=shard_ids[1])
+
+    def of(self, *shard_ids: str) -> Keys:
+        """The records of these shards."""
+        return sorted(key for key in self.keys if key[0] in shard_ids)
 
     def options(self, **options: str) -> dict[str, str]:
         return endpoint_options(self.endpoint_url, "flights", **options)
@@ -125,6 +134,97 @@ def test_a_read_up_to_now_has_the_children_of_a_reshard_that_was_just_made() -> 
             assert sorted(read(source.options(minPartitions="4"))) == sorted(source.keys)
 
     overlapping(check, [("kind",), ("hostile",)])
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Shards that no list shows to whoever plans a bounded read, while it shows others of the same reshard."""
+    found: set[str] = set()
+
+    async def list_some(*arguments: Any, **options: Any) -> list[Shard]:
+        return [one for one in await list_shards(*arguments, **options) if one.shard_id not in found]
+
+    monkeypatch.setattr(initial_positions, "list_shards", list_some)
+    return found
+
+
+@pytest.mark.parametrize("late", [FIRST, SECOND])
+def test_a_child_that_is_listed_after_the_other_one_is_read(hidden: set[str], late: str) -> None:
+    """However the shards are divided, the one is read by its own, and the other behind the shard that both come of."""
+    with source_of(OtherClock(0.0)) as source:
+        source.put(10)
+        source.split()
+        source.put(20)
+        hidden.add(late)
+        for least in ("1", "6"):
+            assert sorted(read(source.options(minPartitions=least))) == sorted(source.keys)
+        after_root = json.dumps({ROOT: END, OTHER: END})
+        assert sorted(read(source.options(initialPosition=after_root))) == source.of(FIRST, SECOND)
+
+
+@pytest.mark.parametrize("late", [(), (THIRD,), (FIRST, THIRD), (SECOND, THIRD), (FIRST, SECOND, THIRD)])
+@pytest.mark.parametrize("merged", [(FIRST, SECOND), (SECOND, OTHER)], ids=["siblings", "cousins"])
+def test_a_merged_shard_is_read_once_however_much_of_its_past_is_listed(
+    hidden: set[str], merged: tuple[str, str], late: tuple[str, ...]
+) -> None:
+    """Both of its parents lead to it, whether they were planned or are found as they are read."""
+    with source_of(OtherClock(0.0)) as source:
+        source.put(10)
+        source.split()
+        source.put(10)
+        source.merge(*merged)
+        source.put(10)
+        hidden.update(late)
+        assert sorted(read(source.options())) == sorted(source.keys)
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour(), LATE], ids=["listed", "late"])
+@pytest.mark.parametrize("ended", [(ROOT,), (OTHER,), (ROOT, OTHER)], ids=["first", "second", "both"])
+def test_a_read_from_the_middle_of_a_merge_has_the_merged_shard(behaviour: Behaviour, ended: tuple[str, ...]) -> None:
+    """Whichever parent was read to its end, and before a list shows what came of it."""
+    with source_of(OtherClock(0.0), behaviour) as source:
+        source.put(10)
+        begin = dict(source.keys) | dict.fromkeys(ended, END)
+        source.merge(ROOT, OTHER)
+        source.put(20)
+        assert sorted(read(source.options(initialPosition=json.dumps(begin)))) == source.of(FIRST)
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour(), LATE], ids=["listed", "late"])
+@pytest.mark.parametrize("position", [END, "LATEST"])
+def test_a_read_from_a_shards_end_has_its_children(behaviour: Behaviour, position: str) -> None:
+    """Nothing else of the shard itself, however many partitions there should be."""
+    with source_of(OtherClock(0.0), behaviour) as source:
+        source.put(10)
+        begin = json.dumps(dict(source.keys) | {ROOT: position})
+        source.split()
+        source.put(20)
+        wanted = sorted(source.keys[10:])
+        for least in ("1", "6"):
+            assert sorted(read(source.options(initialPosition=begin, minPartitions=least))) == wanted
+        assert read(source.options(initialPosition=begin, shardIds=ROOT)) == []
+
+
+def test_a_merged_shard_comes_with_the_parent_that_a_filter_leaves() -> None:
+    """The other one, which is not read, leads nowhere."""
+    with source_of(OtherClock(0.0), LATE) as source:
+        source.put(10)
+        source.merge(ROOT, OTHER)
+        source.put(10)
+        reader = FilteringBatchReader(KinesisOptions.parse(source.options()))
+        assert list(reader.pushFilters([Not(EqualTo(("shardId",), ROOT))])) == []
+        assert sorted(rows(reader, reader.partitions())) == source.of(OTHER, FIRST)
+
+
+def test_a_read_from_named_shards_waits_until_they_are_listed() -> None:
+    """They can be read: nothing of them is lost, and what came before them is not part of the read."""
+    with source_of(OtherClock(0.0), Behaviour(late_children=timedelta(seconds=4), seed=1)) as source:
+        source.put(10)
+        source.split()
+        source.put(10)
+        begin = dict(source.keys[10:])
+        source.put(10)
+        assert sorted(read(source.options(initialPosition=json.dumps(begin)))) == sorted(source.keys[20:])
 
 
 def test_children_that_are_not_asked_for_are_not_read() -> None:
@@ -253,6 +353,20 @@ def test_available_now_has_the_children_of_a_reshard_that_was_just_made() -> Non
             assert sorted(runs.keys) == sorted(source.keys)
 
     overlapping(check, [("kind",), ("hostile",)])
+
+
+def test_available_now_ends_where_the_query_stands_in_shards_that_are_not_listed_yet() -> None:
+    """They can be read, so they end like others, with what they held as the run began, however much comes meanwhile."""
+    with source_of(OtherClock(0.0), LATE) as source:
+        source.split()
+        source.put(10)
+        begin = {shard: ShardPosition.after(number) for shard, number in source.keys}
+        source.put(10)
+        there = sorted(source.keys[10:])
+        offset = StreamPositions({"flights": begin}).to_json()
+        runs = Runs([offset], before_batch=lambda _: source.put(10))
+        runs.available_now(source.options(), most=20)
+        assert sorted(runs.keys) == there
 
 
 def test_a_stream_that_is_made_again_after_the_plan_is_another_one() -> None:

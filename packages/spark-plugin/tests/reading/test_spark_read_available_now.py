@@ -216,6 +216,8 @@ def find(
             asked.append(begin)
         if begin.sequence_number in refused:
             raise RecordPublisherFatalError("too old", stream=stream, shard_id=shard, code="InvalidArgumentException")
+        if shard not in shards:
+            raise RecordPublisherFatalError("gone", stream=stream, shard_id=shard, code="ResourceNotFoundException")
         for one in shards[shard]:
             arrivals = one.records.column("approximateArrivalTimestamp").to_pylist()
             if not arrivals or arrivals[-1].timestamp() * 1000 >= (begin.timestamp_millis or 0):
@@ -285,6 +287,21 @@ def test_generations_that_are_gone_leave_what_is_there() -> None:
     gone = find({"s": ShardPosition.after("1")}, [], {})
     assert not gone.is_reached(StreamPositions({"f": {"s": ShardPosition.after("9" * 56)}}))
     assert gone.is_reached(StreamPositions({"f": {"s": ShardPosition.shard_end()}}))
+
+
+def test_shards_that_are_not_listed_yet_are_bounded_like_others() -> None:
+    """One that can be read has not expired: its own children follow it, and not the oldest shards of the stream."""
+    shards = {
+        "s": [event(arrived=0, is_end=True)],
+        "child": [event(7, arrived=300)],
+        "t": [event(5, arrived=200), event(8, arrived=1001)],
+        "root": [event(2, arrived=100)],
+    }
+    start = {"s": ShardPosition.shard_end(), "t": ShardPosition.after("1")}
+    found = find(start, [Shard("root")], shards)
+    ends = {"s": ShardPosition.shard_end(), "t": ShardPosition.after("5"), "child": ShardPosition.after("7")}
+    assert found.bounds == {"f": ends}
+    assert found.needed == {("f", "t"): 5, ("f", "child"): 7}
 
 
 def waiting_reader(

@@ -12,6 +12,7 @@ from reading_driver import Runs
 
 from penstock.efo_consumer import InitialPositionError
 from penstock.efo_consumer.errors import RecordPublisherRetriesError
+from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
@@ -21,6 +22,7 @@ from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.testing import endpoint_options
 
 Make = Callable[[int], Any]
+ROOT = "shardId-000000000000"
 TRIM = {"initialPosition": "TRIM_HORIZON"}
 
 
@@ -76,6 +78,31 @@ def test_a_start_gives_up_after_its_patience(
             QueryStreams(KinesisOptions.parse(given)).initial()
     finally:
         emulator.faults.clear()
+
+
+def test_a_start_in_named_shards_waits_until_they_are_listed() -> None:
+    """Right after a reshard the list is of before it, and their parent would seem unread: it would come again."""
+    with running_emulator(behaviour=Behaviour(late_children=timedelta(seconds=3))) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="flights", ShardCount=1)
+        client.split_shard(StreamName="flights", ShardToSplit=ROOT, NewStartingHashKey=str(2**127))
+        children = ["shardId-000000000001", "shardId-000000000002"]
+        given = {"initialPosition": json.dumps(dict.fromkeys(children, "1"))}
+        reader = KinesisStreamReader(KinesisOptions.parse(endpoint_options(emulator.endpoint_url, "flights") | given))
+        try:
+            assert [*reader.initialOffset()["streams"]["flights"]] == children
+        finally:
+            reader.stop()
+
+
+def test_a_start_in_a_shard_that_is_gone_does_not_wait_for_it(emulator: RunningEmulator) -> None:
+    """Nothing will list it; whether records of it are lost, the reader says."""
+    given = {"initialPosition": '{"shardId-000000000009": "1"}'}
+    reader = KinesisStreamReader(KinesisOptions.parse(endpoint_options(emulator.endpoint_url, "flights") | given))
+    try:
+        assert [*reader.initialOffset()["streams"]["flights"]] == [ROOT, "shardId-000000000009"]
+    finally:
+        reader.stop()
 
 
 def test_what_is_not_allowed_says_what_to_allow(emulator: RunningEmulator) -> None:

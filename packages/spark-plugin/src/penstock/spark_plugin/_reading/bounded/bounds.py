@@ -22,6 +22,7 @@ class BoundedShard:
     stream_name: str
     shard_id: str
     after: ShardPosition
+    """At its end, nothing of the shard itself is read, but the shards that continue it."""
     before_micros: int | None = None
     """The first record that arrived at this time (microseconds since 1970) or later ends it, and is left out."""
     upto: str | None = None
@@ -32,6 +33,8 @@ class BoundedShard:
     """When the read was planned, by the service's clock: what arrived before is there."""
     with_children: bool = False
     """Whether shards that continue this one, and that no list showed when the read was planned, belong to it."""
+    listed_children: tuple[str, ...] = ()
+    """Shards that continue this one, and that a list did show: what is read of them is in the plan."""
     created_millis: int | None = None
     """When the stream was created, if that may be asked: another one of its name is not what was planned."""
 
@@ -89,6 +92,10 @@ class Bounds:
         """Whether shards have ends of their own, which their relatives must be known for."""
         return bool(self.after_shards or self.upto_shards)
 
+    def named_in(self, stream: str) -> set[str]:
+        """The shards of a stream that the user has named."""
+        return {*self.after_shards.get(stream, ()), *self.upto_shards.get(stream, ())}
+
     def check(self) -> None:
         """Refuse a read that ends before it begins.
 
@@ -123,14 +130,21 @@ class Bounds:
         whole: set[str] = set()
         if upto_shards is not None:
             whole = with_ancestors(upto_shards, shards) - upto_shards.keys()
-        parents = {parent for one in shards for parent in one.parent_shard_ids}
+        children: dict[str, list[Shard]] = {}
+        for one in shards:
+            for parent in one.parent_shard_ids:
+                children.setdefault(parent, []).append(one)
         for shard in shards:
             after = (after_shards or {}).get(shard.shard_id, self.after[stream])
             upto = (upto_shards or {}).get(shard.shard_id)
-            if is_empty(after, self.before_micros):
-                continue  # LATEST, up to now
-            skipped = upto_shards is not None and upto is None and shard.shard_id not in whole
-            if skipped or shard.shard_id in past or after.is_shard_end:
+            listed_children = children.get(shard.shard_id, [])
+            # LATEST, up to now, is empty.
+            if shard.shard_id in past or after.is_shard_end or is_empty(after, self.before_micros):
+                if after_shards is None or upto_shards is not None or _are_whole(listed_children, shard):
+                    continue
+                # A list may show children late, and nothing else leads to them.
+                after = ShardPosition.shard_end()
+            if upto_shards is not None and upto is None and shard.shard_id not in whole:
                 continue
             if upto is not None and not upto.is_shard_end and upto.sequence_number is None:
                 continue  # up to TRIM_HORIZON: nothing
@@ -144,7 +158,8 @@ class Bounds:
                 upto.sequence_number if upto is not None else None,
                 HashKeyRange.of(shard.starting_hash_key, shard.ending_hash_key),
                 self.planned_micros // 1000,
-                with_children=upto_shards is None and shard.shard_id not in parents,
+                with_children=upto_shards is None,
+                listed_children=tuple(one.shard_id for one in listed_children),
             )
 
 
@@ -152,6 +167,13 @@ def is_empty(after: ShardPosition, before_micros: int | None) -> bool:
     """Whether a shard's time ends before it begins: Kinesis refuses a beginning that its clock has not reached yet."""
     begin = after.timestamp_millis
     return begin is not None and before_micros is not None and before_micros <= begin * 1000
+
+
+def _are_whole(children: Sequence[Shard], parent: Shard) -> bool:
+    """Whether no child is missing: a list may show one of two before the other."""
+    ranges = [HashKeyRange.of(one.starting_hash_key, one.ending_hash_key) for one in (parent, *children)]
+    keys, *found = (one.ending - one.starting + 1 for one in ranges)
+    return sum(found) >= keys
 
 
 def _is_nothing(stream: str, shard_id: str, after: ShardPosition, upto: ShardPosition | None) -> bool:

@@ -76,6 +76,11 @@ class PushDown:
             _passes(one, stream) for one in self.by_name if _attribute(one) == "streamName"
         )
 
+    def of_shard(self, stream: str, shard_id: str) -> bool:
+        """Whether the filters on names leave a shard."""
+        names = {"streamName": stream, "shardId": shard_id}
+        return all(_passes(one, names[_attribute(one)]) for one in self.by_name)
+
     def since_millis(self, begin: int | None) -> int | None:
         """The time before which nothing is read, given that of the read itself; None without either."""
         times = [one for one in (begin, self._since_millis()) if one is not None]
@@ -86,8 +91,7 @@ class PushDown:
         if self.is_nothing or self._is_empty():
             return
         for shard in shards:
-            names = {"streamName": shard.stream_name, "shardId": shard.shard_id}
-            if all(_passes(one, names[_attribute(one)]) for one in self.by_name):
+            if self.of_shard(shard.stream_name, shard.shard_id):
                 left = replace(shard, after=self._after(shard.after), before_micros=self._before(shard.before_micros))
                 if not is_empty(left.after, left.before_micros):
                     yield left

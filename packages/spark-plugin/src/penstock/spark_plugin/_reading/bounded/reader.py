@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
 
 import pyarrow as pa
 from opentelemetry.trace import use_span
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.aws import AwsSession, JsonClient
-from penstock.efo_consumer import ShardFilter, StreamIdentity, list_shards, stream_client
+from penstock.efo_consumer import ShardFilter, StreamIdentity, stream_client
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
@@ -20,6 +19,7 @@ from penstock.spark_plugin._reading.bounded.shards import read_shards
 from penstock.spark_plugin._reading.bounded.time_division import divide_by_time, spread
 from penstock.spark_plugin._reading.columns import in_layout
 from penstock.spark_plugin._reading.planning import partition_bounds
+from penstock.spark_plugin._reading.start.initial_positions import list_with
 from penstock.spark_plugin._reading.start.service_time import ask_time, now_millis
 from penstock.spark_plugin._reading.start.stream_names import with_streams
 from penstock.spark_plugin._reading.start.stream_summary import describe_stream
@@ -140,15 +140,15 @@ async def _plan(
         for stream in streams:
             identity = StreamIdentity(stream, options.arn_of(stream))
             since = None if options.shard_ids else _filter(bounds, push_down, stream, now_micros // 1000)
-            patience = timedelta(seconds=options.retry_patience)
-            listed = await list_shards(client, identity, filter=since, retry_patience=patience)
+            listed = await list_with(client, identity, bounds.named_in(stream), options.retry_patience, since)
             found = bounds.of_stream(stream, listed, fail_on_data_loss=options.fail_on_data_loss)
             purpose = f"cannot tell whether {stream} is deleted and created again while it is read"
             summary = await describe_stream(client, options.arn_of(stream) or stream, purpose, options.retry_patience)
             if summary is not None:
                 found = (replace(one, created_millis=summary.created_millis) for one in found)
             if options.shard_ids:
-                found = (replace(one, with_children=False) for one in found if one.shard_id in options.shard_ids)
+                asked = (one for one in found if one.shard_id in options.shard_ids and not one.after.is_shard_end)
+                found = (replace(one, with_children=False) for one in asked)
             unseen.difference_update(one.shard_id for one in listed)
             shards += push_down.narrow(found)
         if unseen and streams == list(options.stream_name):

@@ -61,7 +61,7 @@ async def read_shards(
                         with_type = options.include_encryption_type
                         yield to_read_batch(rows, stream, shard.shard_id, with_encryption_type=with_type)
             await one.prove()
-            pending.extend(push_down.narrow(_entrants(shard, one.children)))
+            pending.extend(push_down.narrow(_entrants(shard, one.children, push_down)))
         # Once for all of them: few calls are allowed.
         created = {options.arn_of(one.stream_name) or one.stream_name: one.created_millis for one in shards}
         known = {stream: millis for stream, millis in created.items() if millis is not None}
@@ -71,15 +71,18 @@ async def read_shards(
         await backend.aclose()
 
 
-def _entrants(parent: BoundedShard, children: Sequence[Shard]) -> Iterator[BoundedShard]:
+def _entrants(parent: BoundedShard, children: Sequence[Shard], push_down: PushDown) -> Iterator[BoundedShard]:
     for child in children if parent.with_children else ():
-        # A merged shard comes with both of its parents, which two tasks may read.
-        if parent.shard_id == min(child.parent_shard_ids, default=parent.shard_id):
+        # A merged shard comes with both of its parents, which two tasks may read; one that is filtered out is not read.
+        read = [one for one in child.parent_shard_ids if push_down.of_shard(parent.stream_name, one)]
+        if child.shard_id not in parent.listed_children and parent.shard_id == min(read, default=parent.shard_id):
             yield replace(
                 parent,
                 shard_id=child.shard_id,
                 after=ShardPosition.trim_horizon(),
                 hash_keys=HashKeyRange.of(child.starting_hash_key, child.ending_hash_key),
+                # What comes of a shard that is not listed is not listed either.
+                listed_children=(),
             )
 
 
@@ -118,14 +121,18 @@ class _ShardRead:
 
     async def records(self) -> AsyncGenerator[pa.RecordBatch, None]:
         shard, begin, is_complete = self._shard, self._shard.after, False
+        has_ended = begin.is_shard_end
+        if has_ended:
+            # Behind its last record it names its children.
+            begin = ShardPosition.at_timestamp(shard.planned_millis)
         if begin.timestamp_millis is not None:
             await wait_until(self._clock, begin.timestamp_millis)
         while not is_complete:
             is_complete = is_seen(self._clock, shard.complete_millis)
             async with aclosing(self._read.events(begin)) as events:
                 async for event in events:
-                    kept = await self._within(event.records)
-                    if kept.num_rows:
+                    kept = event.records if has_ended else await self._within(event.records)
+                    if kept.num_rows and not has_ended:
                         yield kept
                     if kept.num_rows < event.records.num_rows:
                         return

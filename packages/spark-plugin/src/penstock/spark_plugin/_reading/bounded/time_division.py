@@ -11,7 +11,7 @@ from penstock.spark_plugin._reading.bounded.bounds import BoundedShard
 def divide_by_time(
     shards: Sequence[BoundedShard], least: int, now_micros: int, retention_micros: Mapping[str, int]
 ) -> list[BoundedShard]:
-    """The shards in at least so many parts, each a time of its shard; one after sequence numbers stays whole.
+    """The shards in at least so many parts, each a time of its shard; one after a sequence number, or ended, is whole.
 
     A part ends before the first record that arrived at a time or later, and the next begins with that one: together
     they are the shard, once, whether or not its arrival times ever go back.
@@ -30,7 +30,8 @@ def _parts(shard: BoundedShard, count: int, now_micros: int, retention_micros: i
     begin = max((shard.after.timestamp_millis or 0) * 1000, now_micros - retention_micros)
     end = min(now_micros, now_micros if shard.before_micros is None else shard.before_micros)
     step = (end - begin) // count // 1000
-    if shard.after.sequence_number is not None or step < 1:
+    is_timeless = shard.after.sequence_number is not None or shard.after.is_shard_end
+    if is_timeless or step < 1:
         yield shard
         return
     cuts = [begin // 1000 + step * number for number in range(1, count)]

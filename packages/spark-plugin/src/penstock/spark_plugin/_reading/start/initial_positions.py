@@ -1,17 +1,21 @@
 """Where a new query begins."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 
-from penstock.aws import AwsSession
+from penstock.aws import AwsServiceError, AwsSession, JsonClient
 from penstock.efo_consumer import (
     InitialPosition,
+    InitialPositionError,
     InitialPositionType,
     Shard,
+    ShardFilter,
     ShardPosition,
     StreamIdentity,
     StreamPositions,
+    latest_arrival_millis,
     list_shards,
     resolve_initial_positions,
     stream_client,
@@ -23,9 +27,14 @@ from penstock.spark_plugin._options.values import PositionOption, PositionOption
 from penstock.spark_plugin._reading.start.seam import seam_millis
 from penstock.spark_plugin._reading.start.service_time import ask_time, wait_until_seen
 from penstock.spark_plugin._reading.start.stream_names import StreamKeys
-from penstock.spark_plugin._reading.start.stream_summary import describe_stream
+from penstock.spark_plugin._reading.start.stream_summary import call_about, describe_stream
 
 LATEST = InitialPosition(InitialPositionType.LATEST)
+
+_log = logging.getLogger(__name__)
+_LATE_LIST_SECONDS = 60.0
+"""How long after a reshard ListShards may show the shards of before; reports speak of seconds."""
+_LIST_AGAIN_SECONDS = 2.0
 
 
 def initial_positions(options: KinesisOptions) -> StreamPositions:
@@ -90,8 +99,9 @@ async def _created(session: AwsSession, keys: Mapping[str, str], retry_patience:
 
 def latest_millis(session: AwsSession, options: KinesisOptions) -> int:
     """The time of LATEST by the service's clock, in milliseconds since 1970."""
-    positions = _resolved(session, options, LATEST)
-    return max(one.timestamp_millis or 0 for shards in positions.streams.values() for one in shards.values())
+    # Whether there are streams; the answers have the service's time.
+    _resolved(session, options, InitialPosition(InitialPositionType.TRIM_HORIZON))
+    return latest_arrival_millis(session.service_clock())
 
 
 def seam_of(session: AwsSession, options: KinesisOptions, position: PositionOption) -> int:
@@ -138,7 +148,12 @@ def after_sequence_numbers(
 
     `stream` is a name or an ARN.
     """
-    listed = asyncio.run(_listed(session, stream, retry_patience))
+
+    async def list_all() -> list[Shard]:
+        async with stream_client(session) as client:
+            return await list_with(client, StreamIdentity.of(stream), shards, retry_patience)
+
+    listed = asyncio.run(list_all())
     past = with_ancestors(shards, listed)
     unread = {one.shard_id for one in listed} - past
     # Others follow their parents; but what lies behind a named shard is not read, and nobody follows it.
@@ -150,9 +165,43 @@ def after_sequence_numbers(
     return {**dict.fromkeys(sorted(others), ShardPosition.trim_horizon()), **shards}
 
 
-async def _listed(session: AwsSession, stream: str, retry_patience: float) -> list[Shard]:
-    async with stream_client(session) as client:
-        return await list_shards(client, StreamIdentity.of(stream), retry_patience=timedelta(seconds=retry_patience))
+async def list_with(
+    client: JsonClient,
+    stream: StreamIdentity,
+    named: Collection[str],
+    retry_patience: float,
+    shard_filter: ShardFilter | None = None,
+) -> list[Shard]:
+    """All shards of the stream, once the named ones are among them that are there: a list may show them late.
+
+    Raises:
+        penstock.efo_consumer.InitialPositionError: One does not appear.
+    """
+    patience, waited = timedelta(seconds=retry_patience), 0.0
+    while True:
+        listed = await list_shards(client, stream, filter=shard_filter, retry_patience=patience)
+        # One that left the list is before its children; without them nobody can tell what a shard comes of.
+        known = {name for one in listed for name in (one.shard_id, *one.parent_shard_ids)}
+        late = [one for one in named if one not in known and await _is_there(client, stream, one, retry_patience)]
+        if not late:
+            return listed
+        if waited >= _LATE_LIST_SECONDS:
+            reason = f"{late[0]} can be read, but ListShards has not shown it for {waited:g} s: start again later"
+            raise InitialPositionError(stream=stream.name, code="", reason=reason)
+        _log.warning("%s: %s is not listed yet: asking again", stream.name, ", ".join(late))
+        waited += _LIST_AGAIN_SECONDS
+        await asyncio.sleep(_LIST_AGAIN_SECONDS)
+
+
+async def _is_there(client: JsonClient, stream: StreamIdentity, shard_id: str, retry_patience: float) -> bool:
+    request = {**stream.request, "ShardId": shard_id, "ShardIteratorType": "TRIM_HORIZON"}
+    try:
+        await call_about(client, "GetShardIterator", request, stream, retry_patience)
+    except AwsServiceError as error:
+        if error.code != "ResourceNotFoundException":
+            raise
+        return False
+    return True
 
 
 def _starting_position(

@@ -33,6 +33,7 @@ _WINDOWS_MILLIS = (3_000, 30_000, 600_000, 3_600_000, 6 * 3_600_000, 24 * 3_600_
 DynamoDB Streams, where reading from a time costs more than that."""
 _AT_ONCE = 16
 _FACTS_MILLIS = 3_600_000
+_NOT_FOUND = "ResourceNotFoundException"
 _BEYOND = 1 << 256
 """More than any sequence number."""
 
@@ -158,6 +159,11 @@ class _Tips:
     ) -> Mapping[str, ShardPosition]:
         """The bound of each shard, generation by generation: what follows an open shard is not read."""
         shards = self._shards = {one.shard_id: one for one in listed}
+        unlisted = [shard for shard in positions if shard not in shards]
+        there = await asyncio.gather(*(self._is_there(shard) for shard in unlisted))
+        for shard, is_there in zip(unlisted, there, strict=True):
+            if is_there:
+                shards.setdefault(shard, Shard(shard))
         # A shard that has expired is for the reader to judge; its children are read after it.
         bounds = {shard: ShardPosition.shard_end() for shard in positions if shard not in shards}
         # Only its end will do, which the reader shows, or a loss in its stead.
@@ -169,6 +175,17 @@ class _Tips:
             bounds.update(zip(pending, found, strict=True))
             pending = self._next(bounds)
         return bounds
+
+    async def _is_there(self, shard_id: str) -> bool:
+        """Whether a shard that is not listed can be read: lists may be late. Learns its children if it has ended."""
+        async with self._slots:
+            try:
+                await self._scan(shard_id, ShardPosition.at_timestamp(self._before_millis))
+            except RecordPublisherFatalError as error:
+                if error.code != _NOT_FOUND:
+                    raise
+                return False
+        return True
 
     def _next(self, bounds: Mapping[str, ShardPosition]) -> dict[str, ShardPosition]:
         return dict.fromkeys(next_shards(bounds, self._shards.values()), ShardPosition.trim_horizon())
