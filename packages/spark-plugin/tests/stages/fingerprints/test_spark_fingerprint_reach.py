@@ -1,7 +1,11 @@
 """How far a function's fingerprint reaches: into what it imports as it runs, and into what its objects hold."""
 
 import importlib
+import logging
+import os
+import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -158,3 +162,161 @@ def test_an_import_that_fails_is_one_that_is_missing(helpers: Callable[..., type
     del sys.modules["user_rates"]
     text = "def build(x):\n    try:\n        import user_rates\n    except OSError:\n        return x\n"
     assert function_fingerprint(function(text)) == function_fingerprint(function(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def build(x): return x + rates.STEP\n",
+        "def build(x): return map(lambda y: y + rates.STEP, x)\n",
+        "def build(x): return rates.of(x)\n",
+        "def build(x): return rates.Rate().of(x)\n",
+        "def build(x): return x + package.user_rates.STEP\n",
+        "def build(x):\n    import user_rates as r\n    return x + r.STEP\n",
+        "def build(x):\n    from user_rates import STEP\n    return x + STEP\n",
+        "def make(r):\n    return lambda x: x + r.STEP\nbuild = make(rates)\n",
+    ],
+)
+def test_values_of_a_module_count_where_they_are_named(helpers: Callable[..., types.ModuleType], text: str) -> None:
+    """As after `from module import STEP`: it may come from the environment, and the file is the same."""
+    package = helpers("", "user_package/__init__.py")
+    rates = helpers("STEP = OTHER = 0\ndef of(x): return x + STEP\nclass Rate:\n    def of(self, x): return x + STEP\n")
+    vars(package)["user_rates"] = rates
+
+    def fingerprint() -> str:
+        return function_fingerprint(function(text, rates=rates, package=package))
+
+    before = fingerprint()
+    vars(rates)["OTHER"] = 1
+    assert fingerprint() == before
+    vars(rates)["STEP"] = 1
+    assert fingerprint() != before
+
+
+def test_what_a_module_holds_beside_what_is_named_need_not_be_comparable(
+    helpers: Callable[..., types.ModuleType], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A logger is known by its name; a lock, or a client that has one, is like no other where it is named."""
+    module = helpers("import logging, threading\nlog = logging.getLogger('rates')\nlock = threading.Lock()\n")
+
+    def fingerprint(text: str, **names: Any) -> str:
+        return function_fingerprint(function(text, **names))
+
+    by_module = "def build(x): helpers.log.info(x)\n"
+    assert fingerprint(by_module, helpers=module) == fingerprint(by_module, helpers=module)
+    caplog.set_level(logging.INFO)
+    for text in ("def build(x):\n    with helpers.lock: return x\n", "def build(x):\n    with lock: return x\n"):
+        names = {"helpers": module, "lock": threading.Lock()}
+        assert fingerprint(text, **names) != fingerprint(text, **names)
+        assert "the stage of build is computed in each run: it depends on an object of _thread.lock" in caplog.text
+        caplog.clear()
+
+
+HIDDEN = {
+    "cached": "import functools\n@functools.cache\ndef f(n): return f(n - 1) * {0} if n else 1\n",
+    "cached method": "import functools\nclass f:\n    @functools.lru_cache(8)\n    def g(self): return {0}\n",
+    "cached property": "import functools\nclass f:\n    @functools.cached_property\n    def g(self): return {0}\n",
+    "dispatched by type": (
+        "import functools\n@functools.singledispatch\ndef f(x): return 0\n@f.register\ndef _(x: int): return {0}\n"
+    ),
+    "metaclass": "class M(type):\n    def rate(cls): return {0}\nclass f(metaclass=M): pass\n",
+    "types of fields": "import dataclasses\n@dataclasses.dataclass\nclass f:\n    x: {0} < 2 and int or float\n",
+    "metadata of fields": (
+        "import dataclasses\n@dataclasses.dataclass\nclass f:\n"
+        "    x: int = dataclasses.field(metadata={{'column': {0}}})\n"
+    ),
+    "types of a named tuple": "import typing\nclass f(typing.NamedTuple):\n    x: typing.Literal[{0}]\n",
+    "positional patterns": "class f:\n    __match_args__ = ('a', 'b')[: {0}]\n",
+    "deleter": "class f:\n    x = property(None, None, lambda self: {0})\n",
+    "method of a text": "class T(str):\n    def g(self): return {0}\nf = T('x')\n",
+    "method of a named tuple": (
+        "import typing\nclass T(typing.NamedTuple):\n    x: int\n    def g(self): return {0}\nf = T(0)\n"
+    ),
+    "method of an enum": "import enum\nclass T(enum.Enum):\n    A = []\n    def g(self): return {0}\nf = T.A\n",
+    "value of an enum": "import enum\nclass T(enum.Enum):\n    A = [{0}]\nf = T.A\n",
+    "default of a dictionary": "import collections\nf = collections.defaultdict(lambda: {0})\n",
+    "function of an object": "import types, functools\nf = types.SimpleNamespace(g=functools.cache(lambda: {0}))\n",
+    "new type": "import typing\nclass T:\n    x = {0}\nf = typing.NewType('f', T)\n",
+}
+
+
+@pytest.mark.parametrize("text", HIDDEN.values(), ids=HIDDEN)
+def test_code_behind_what_is_pickled_by_its_name_counts(helpers: Callable[..., types.ModuleType], text: str) -> None:
+    """And what says how a class works: its class, the types of its fields, its patterns."""
+
+    def fingerprint(value: int) -> str:
+        return function_fingerprint(function("def build(x): return f\n", f=helpers(text.format(value)).f))
+
+    assert fingerprint(1) == fingerprint(1)
+    assert fingerprint(1) != fingerprint(2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("*x", "x"), ("x, /", "x"), ("x, *, y=1", "x, y=1"), ("**x", "x")],
+)
+def test_how_arguments_are_taken_counts(before: str, after: str) -> None:
+    """Their names and the instructions may be the same."""
+    text = "def helper({}): return x\ndef build(x): return helper(x)\n"
+    assert function_fingerprint(function(text.format(before))) != function_fingerprint(function(text.format(after)))
+
+
+def test_an_object_that_is_pickled_by_a_name_is_unlike_anything(helpers: Callable[..., types.ModuleType]) -> None:
+    """What it does cannot be seen from there."""
+    module = helpers("class Memo:\n    def __reduce__(self): return 'f'\nf = Memo()\n")
+    build = function("def build(x): return f\n", f=module.f)
+    assert function_fingerprint(build) != function_fingerprint(build)
+
+
+PROGRAM = """
+import dataclasses, enum, functools, typing
+from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
+T = typing.TypeVar("T")
+class Color(enum.Enum):
+    RED = {"a", "b", "c"}
+@dataclasses.dataclass
+class Row(typing.Generic[T]):
+    x: typing.Annotated[int, {"d", "e", "f"}]
+    y: "typing.Optional[Row]" = dataclasses.field(default=None, metadata={"names": {"g", "h", "i"}})
+    def get(self) -> T: ...
+class Held:
+    def __init__(self):
+        self.names, self.rows, self.apply = {"j", "k", "l"}, [Row(1)], lambda x: x + 1
+@functools.cache
+def cached(n): return cached(n - 1) if n else Color.RED
+held = Held()
+def build(x): return held.apply(x), cached(1)
+print(function_fingerprint(build))
+"""
+
+
+def test_another_process_finds_the_same_fingerprint(tmp_path: Path) -> None:
+    """Whatever order its sets have, and where its objects lie; also of what the script itself declares."""
+    program = tmp_path / "job.py"
+    program.write_text(PROGRAM)
+    found = {
+        subprocess.run(
+            [sys.executable, str(program)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "12"
+    }
+    assert len(found) == 1
+    assert "unknown" not in found.pop()
+
+
+def test_pyspark_counts_by_its_version_wherever_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a cluster it may lie with the rest of Spark, and not where distributions are installed."""
+    module = types.ModuleType("pyspark.of_a_cluster")
+    file = tmp_path / "of_a_cluster.py"
+    module.__file__ = str(file)
+    vars(module)["lock"] = threading.Lock()
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    file.write_text("")
+    build = function("def build(x): return F.lock\n", F=module)
+    before = function_fingerprint(build)
+    file.write_text("# a comment")
+    assert function_fingerprint(build) == before

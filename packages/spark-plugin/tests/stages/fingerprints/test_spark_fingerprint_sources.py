@@ -1,6 +1,6 @@
 """What a plan's text does not say of its rows, and a fingerprint has to: a stage would be used again for other rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,11 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
 from penstock.spark_plugin._stages.fingerprints.kinesis import kinesis_fingerprint
-from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint, source_fingerprint
+from penstock.spark_plugin._stages.fingerprints.sources import (
+    plan_fingerprint,
+    session_fingerprint,
+    source_fingerprint,
+)
 
 
 def rows(spark: SparkSession, file: Path, **options: str) -> DataFrame:
@@ -109,6 +113,93 @@ def test_what_is_broadcast_counts_by_its_value(spark: SparkSession, hold: Any) -
 
     assert function_fingerprint(stage({"FRA": 1})) == function_fingerprint(stage({"FRA": 1}))
     assert function_fingerprint(stage({"FRA": 1})) != function_fingerprint(stage({"FRA": 2}))
+
+
+def test_a_frame_that_a_function_names_is_unlike_anything(spark: SparkSession) -> None:
+    """Nor is an object that holds one: what its source holds is not seen from there. A session is none of the rows."""
+
+    def stage(named: object) -> Callable[[DataFrame], object]:
+        return lambda frame: (frame, named)
+
+    for named in (spark.range(1), SimpleNamespace(frame=spark.range(1)), spark.range(1)["id"]):
+        assert function_fingerprint(stage(named)) != function_fingerprint(stage(named))
+    session = SimpleNamespace(session=spark)
+    assert function_fingerprint(stage(session)) == function_fingerprint(stage(session))
+
+
+@pytest.fixture
+def setting(spark: SparkSession) -> Iterator[Callable[[str, str], None]]:
+    """Sets a setting of the session, until the end of the test."""
+    before = spark.conf.getAll
+    changed: list[str] = []
+
+    def set_(name: str, value: str) -> None:
+        changed.append(name)
+        spark.conf.set(name, value)
+
+    yield set_
+    for name in changed:
+        if name in before:
+            spark.conf.set(name, before[name])
+        else:
+            spark.conf.unset(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.sql.session.timeZone", "Asia/Tokyo"),
+        ("spark.sql.ansi.enabled", "false"),
+        ("spark.sql.ansi.doubleQuotedIdentifiers", "true"),
+        ("spark.sql.caseSensitive", "true"),
+        ("spark.sql.files.ignoreCorruptFiles", "true"),
+        ("spark.sql.files.ignoreMissingFiles", "true"),
+        ("spark.sql.decimalOperations.allowPrecisionLoss", "false"),
+        ("spark.sql.mapKeyDedupPolicy", "LAST_WIN"),
+        ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
+        ("spark.sql.parquet.int96RebaseModeInWrite", "LEGACY"),
+        ("spark.sql.avro.datetimeRebaseModeInRead", "LEGACY"),
+        ("spark.sql.legacy.timeParserPolicy", "LEGACY"),
+        ("spark.sql.legacy.sizeOfNull", "true"),
+    ],
+)
+def test_settings_that_change_rows_count(
+    spark: SparkSession, setting: Callable[[str, str], None], name: str, value: str
+) -> None:
+    """Not those that change how fast they come."""
+    before = session_fingerprint(spark)
+    setting("spark.sql.files.maxPartitionBytes", "64MB")
+    assert session_fingerprint(spark) == before
+    setting(name, value)
+    assert session_fingerprint(spark) != before
+
+
+def test_the_time_zone_of_the_machine_counts(spark: SparkSession, setting: Callable[[str, str], None]) -> None:
+    """Where the session names none, times are shown in it."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    assert zone is not None
+    before = session_fingerprint(spark)
+    setting("spark.sql.session.timeZone", zone)
+    assert session_fingerprint(spark) == before
+
+
+def test_a_setting_takes_few_questions_to_the_server() -> None:
+    """Each is a round trip of Spark Connect."""
+    asked: list[str] = []
+
+    class Settings:
+        @property
+        def getAll(self) -> dict[str, str]:  # as PySpark names it
+            asked.append("all")
+            return {}
+
+        def get(self, name: str) -> str:
+            asked.append(name)
+            return ""
+
+    session: Any = SimpleNamespace(version="4.0.0", conf=Settings())
+    session_fingerprint(session)
+    assert len(asked) <= 3
 
 
 def test_options_that_choose_rows_of_a_stream_count(make_stream: Callable[[int], Any]) -> None:

@@ -15,7 +15,7 @@ from penstock.operator_attributes import OperatorAttributes, StageProgress, Stag
 from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._stages.run.bars import bar_line
 from penstock.spark_plugin._stages.run.start import RunSettings, run_pipeline
-from penstock.spark_plugin.errors import StoreInUseError
+from penstock.spark_plugin.errors import StageFailedError, StoreInUseError
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 
@@ -231,6 +231,51 @@ def test_a_resumed_stream_keeps_its_snapshot_until_refreshed(
     assert fresh != kept
     assert states(live(tmp_path), refresh=True) is StageState.REUSED
     assert states(live(tmp_path, more=1)) is StageState.FINISHED
+
+
+def test_a_run_that_goes_on_after_a_failure_says_which_sources_have_changed(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its results are of what they held when the failed run began; the next run has what they hold now."""
+    text = str(tmp_path)
+
+    def run() -> tuple[StageState, list[str]]:
+        pipeline = Pipeline("nightly", store=tmp_path / "store")
+
+        @pipeline.source(bounded=True)
+        def sales(spark: SparkSession) -> DataFrame:
+            return spark.read.csv(f"{text}/sales.csv", schema="n int")
+
+        @pipeline.op(attributes=FULL_DAM)
+        def total(sales: DataFrame) -> DataFrame:
+            return sales.agg(F.sum("n").alias("total"))
+
+        @pipeline.sink()
+        def report(total: DataFrame) -> Any:
+            if (Path(text) / "full").exists():
+                raise OSError("no space left")
+            return total.write.format("noop").mode("overwrite")
+
+        found = pipeline.run(spark, max_attempts=1)
+        return found.states["total"], [*found.warnings]
+
+    (tmp_path / "sales.csv").write_text("1\n")
+    (tmp_path / "full").touch()
+    for _ in range(2):  # nothing has changed before the second one
+        with pytest.raises(StageFailedError) as failed:
+            run()
+        assert failed.value.run.warnings == []
+    (tmp_path / "full").unlink()
+    (tmp_path / "sales.csv").write_text("20\n")
+    state, warnings = run()
+    assert state is StageState.REUSED
+    assert [one.partition(") ")[2] for one in warnings] == [
+        "has changed since the run that this one goes on with: the rows of 'total' are of what it held then; "
+        "run(spark, refresh=True) computes them anew"
+    ]
+    assert warnings[0].startswith("source 'sales' (")
+    assert warnings[0] in caplog.text
+    assert run() == (StageState.FINISHED, [])
 
 
 def test_stores_share_the_results_of_equal_stages(spark: SparkSession, tmp_path: Path) -> None:

@@ -382,9 +382,10 @@ class Pipeline:
             spark: The session.
             resume: Go on where the last run was left: with its committed results, as long as their functions are the
                 same, and from the live queries' checkpoints. False: forget both, and begin anew.
-            refresh: Look at what the sources hold now: stages whose inputs have changed run again. Without it a run
-                that was killed or stopped keeps the snapshot that it began with. A run that has ended is always
-                followed by one that looks.
+            refresh: Look at what the sources hold now: stages whose inputs have changed run again. Without it the next
+                run after one that failed, was killed or was stopped keeps the snapshot that that one began with, and
+                without a live stage warns of sources that have changed since. A run in which all stages have ended is
+                always followed by one that looks.
             slots: Slots for stages that run at the same time, each of which takes its highest `parallelism`. Default:
                 no bound.
             max_attempts: Deployments of a stage before it counts as failed.

@@ -3,26 +3,37 @@
 They err on the safe side: what cannot be told apart reliably gets a fingerprint that nothing else has.
 """
 
+import contextlib
 import dis
+import enum
 import functools
 import hashlib
+import importlib.machinery
 import importlib.util
 import inspect
-import io
+import logging
 import sys
 import sysconfig
 import types
+import typing
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark import cloudpickle
 from pyspark.core.broadcast import Broadcast
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-_PLAIN = (str, int, float, bool, bytes, complex, type(None), type(Ellipsis))
+_log = logging.getLogger(__name__)
+
+_PLAIN = (str, int, float, bool, complex, type(None), type(Ellipsis), type(NotImplemented))
+_PICKLE_PROTOCOL = 4
+_UNIQUE = "unknown-"
+# Of what stands for rows that are not here.
+_OF_ROWS = ("py4j.", "pyspark.sql.connect.plan")
 _UDFS = ("UserDefinedFunction", "UserDefinedTableFunction")
 _OF_A_UDF = ("func", "_returnType", "evalType", "deterministic", "_name")
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
@@ -33,14 +44,19 @@ _NO_PART_OF_A_CLASS = frozenset(
         "__doc__",
         "__module__",
         "__firstlineno__",
-        # Of dataclasses: what they say is in the methods that are made of them.
+        # Looked at by themselves.
         "__dataclass_fields__",
-        "__dataclass_params__",
-        "__match_args__",
         "__annotations__",
+        "__annotate__",
+        "__annotate_func__",
+        "__annotations_cache__",
+        # What they say is in the methods.
+        "__dataclass_params__",
         "__slots__",
-        # Made when the first instance is pickled.
+        "__static_attributes__",
+        # Made as it is used: when the first instance is pickled, when flags are combined.
         "__slotnames__",
+        "_value2member_map_",
         "_abc_impl",
     }
 )
@@ -57,7 +73,12 @@ def digest(*parts: str) -> str:
 
 def unique() -> str:
     """A fingerprint that nothing else has."""
-    return f"unknown-{uuid.uuid4().hex}"
+    return f"{_UNIQUE}{uuid.uuid4().hex}"
+
+
+def is_unique(fingerprint: str) -> bool:
+    """Whether it is one of `unique`, and says nothing when it is compared with another."""
+    return fingerprint.startswith(_UNIQUE)
 
 
 def function_fingerprint(function: Callable[..., Any]) -> str:
@@ -67,8 +88,21 @@ def function_fingerprint(function: Callable[..., Any]) -> str:
     Comments and line numbers do not count, except in modules that are named as a whole.
     """
     seen = _Seen()
-    # A function of a pipeline is the user's, even when it was installed.
-    return _function(function, seen) if isinstance(function, types.FunctionType) else _value(function, seen)
+    try:
+        # A function of a pipeline is the user's, even when it was installed.
+        return _function(function, seen) if isinstance(function, types.FunctionType) else _value(function, seen)
+    except (_UnknownError, RecursionError) as error:
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        _log.info("the stage of %s is computed in each run: %s", name, error)
+        return unique()
+
+
+class _UnknownError(Exception):
+    """A value cannot be compared with what it will be in another process."""
+
+    def __init__(self, value: object) -> None:
+        kind = type(value)
+        super().__init__(f"it depends on an object of {kind.__module__}.{kind.__qualname__}, which cannot be compared")
 
 
 class _Seen:
@@ -86,12 +120,17 @@ class _Seen:
         return known[0]
 
 
-def _value(value: object, seen: _Seen) -> str:
+def _value(value: Any, seen: _Seen) -> str:
     """A text for a value that a function depends on."""
-    if isinstance(value, _PLAIN):
-        return f"{type(value).__name__}:{value!r}"
-    if isinstance(value, SparkSession) or type(value).__module__ == "pyspark.sql.connect.session":
+    kind = type(value)  # of a subclass the code counts, too
+    if kind in _PLAIN:
+        return f"{kind.__name__}:{value!r}"
+    if kind is bytes:
+        return f"bytes:{hashlib.sha256(value).hexdigest()}"
+    if isinstance(value, SparkSession) or kind.__module__ == "pyspark.sql.connect.session":
         return "session"
+    if isinstance(value, DataFrame) or kind.__module__.startswith(_OF_ROWS):
+        raise _UnknownError(value)
     number = seen.number(value)
     if number is not None:
         return f"again:{number}"
@@ -105,55 +144,70 @@ def _value(value: object, seen: _Seen) -> str:
         return _function(value, seen)
     if isinstance(value, type):
         return _class(value, seen)
-    if isinstance(value, tuple | list):
-        return f"{type(value).__name__}:" + digest(*(_value(one, seen) for one in value))
-    if isinstance(value, frozenset | set):
+    if kind in (tuple, list):
+        return f"{kind.__name__}:" + digest(*(_value(one, seen) for one in value))
+    if kind in (frozenset, set):
         return "set:" + digest(*sorted(_value(one, _Seen()) for one in value))
-    if isinstance(value, dict):
+    if kind in (dict, types.MappingProxyType):
         return "dict:" + digest(*(f"{_value(key, seen)}={_value(one, seen)}" for key, one in value.items()))
-    if isinstance(value, functools.partial):
+    if kind is functools.partial:
         return "partial:" + digest(*(_value(one, seen) for one in (value.func, value.args, value.keywords)))
     if isinstance(value, types.MethodType):
         return "method:" + digest(_value(value.__func__, seen), _value(value.__self__, seen))
     if isinstance(value, Broadcast):
         try:
             return "broadcast:" + _value(value.value, seen)
-        except Exception:  # it was destroyed
-            return unique()
-    if type(value).__name__ in _UDFS and type(value).__module__.startswith("pyspark.sql."):
+        except Exception as error:  # it was destroyed
+            raise _UnknownError(value) from error
+    if kind.__name__ in _UDFS and kind.__module__.startswith("pyspark.sql."):
         # One that was used holds what Spark has made of it, too.
         return "udf:" + digest(*(_value(getattr(value, name, None), seen) for name in _OF_A_UDF))
+    if isinstance(value, enum.Enum):
+        return "enum:" + digest(_value(kind, seen), _value(vars(value), seen))
+    if isinstance(value, typing.TypeVar | typing.ParamSpec | typing.TypeVarTuple):
+        return f"{kind.__name__}:{value.__name__}"
+    if isinstance(value, typing.ForwardRef):  # it keeps what it was found to be
+        return f"{kind.__name__}:{value.__forward_arg__}"
     return _instance(value, seen)
 
 
 def _function(function: types.FunctionType, seen: _Seen) -> str:
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    named = _named(_names(function.__code__), function.__globals__)
-    package = function.__globals__.get("__package__") or ""
+    code, scope = function.__code__, function.__globals__
+    package = scope.get("__package__") or ""
+    roots = {f"import {name}": _imported(name) for name in imports_of(code, package)}
+    roots |= {name: scope[name] for name in _names(code) if name in scope}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # not filled yet
+            roots[f"cell {name}"] = cell.cell_contents
     return digest(
         "function",
-        _code(function.__code__),
+        _code(code),
         _value(function.__defaults__ or (), seen),
         _value(function.__kwdefaults__ or {}, seen),
-        # A decorated function: what it wraps may hide in an object that is pickled by its name alone.
-        _value(getattr(function, "__wrapped__", None), seen),
-        *(f"{name}={_cell(cell, seen)}" for name, cell in sorted(cells.items())),
-        *(f"{name}={_value(one, seen)}" for name, one in sorted(named.items())),
-        *(f"{name}={_imported(name, seen)}" for name in imports_of(function.__code__, package)),
+        # What a decorator wraps, and what `singledispatch` chooses from, may hide in objects of a library.
+        *(_value(getattr(function, name, None), seen) for name in ("__wrapped__", "registry")),
+        *(f"{name}={_value(one, seen)}" for name, one in sorted(_named(_names(code), roots).items())),
     )
 
 
-def _named(names: set[str], scope: dict[str, Any]) -> dict[str, object]:
-    """What names stand for, and the modules of packages among that which are named, too: `package.module.function`."""
-    found = {name: scope[name] for name in names if name in scope}
-    pending = list(found.items())
-    while pending:
-        path, package = pending.pop()
-        for name in names if isinstance(package, types.ModuleType) and _library(package) is None else ():
-            module = vars(package).get(name)
-            if _is_part(module, package):
-                found[f"{path}.{name}"] = module
-                pending.append((f"{path}.{name}", module))
+def _named(names: set[str], roots: Mapping[str, object]) -> dict[str, object]:
+    """What names stand for, and each attribute among them of a user's module: as `from module import name` counts.
+
+    Whose attribute a name is meant to be is not looked at: a module may be reached by other names than its own.
+    """
+    found = dict(roots)
+    # In an order that is the same in each process: a module that is found twice is looked into once.
+    pending = sorted(roots.items())
+    looked_into: set[int] = set()
+    for path, module in pending:
+        if not isinstance(module, types.ModuleType) or id(module) in looked_into:
+            continue
+        looked_into.add(id(module))
+        if _library(module) is not None or _is_extension(module):
+            continue
+        attributes = {f"{path}.{name}": vars(module)[name] for name in sorted(names) if name in vars(module)}
+        found |= attributes
+        pending += attributes.items()
     return found
 
 
@@ -162,8 +216,11 @@ def _is_part(module: object, package: object) -> bool:
     return isinstance(module, types.ModuleType) and names[0].startswith(f"{names[1]}.")
 
 
-def _imported(name: str, seen: _Seen) -> str:
-    """A module by its name. The user's are imported for it, as the code does that names them; libraries are not."""
+def _imported(name: str) -> object:
+    """A module by its name, or what is said of it: the user's are imported, as the code does that names them.
+
+    Libraries are not.
+    """
     # To find a module, Python imports the package that it is in.
     for one in dict.fromkeys((name.partition(".")[0], name)) if name not in sys.modules else ():
         try:
@@ -176,17 +233,9 @@ def _imported(name: str, seen: _Seen) -> str:
         if library is not None:
             return f"library::{library}"
     try:
-        module = importlib.import_module(name)
+        return importlib.import_module(name)
     except Exception:  # as in the code that names it
         return "missing"
-    return _value(module, seen)
-
-
-def _cell(cell: types.CellType, seen: _Seen) -> str:
-    try:
-        return _value(cell.cell_contents, seen)
-    except ValueError:  # not filled yet
-        return "empty"
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -202,7 +251,10 @@ def _code(code: types.CodeType) -> str:
     constants = [_code(one) if isinstance(one, types.CodeType) else _value(one, _Seen()) for one in code.co_consts]
     # What an error is caught in is in a table of its own.
     instructions = code.co_code.hex(), code.co_exceptiontable.hex()
-    return digest("code", *instructions, *constants, "|", *code.co_names, "|", *code.co_varnames)
+    # Without them `*columns` is `columns`.
+    arguments = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    names = (*code.co_names, "|", *code.co_varnames, "|", *code.co_freevars, "|", *code.co_cellvars)
+    return digest("code", *instructions, *map(str, arguments), *constants, "|", *names)
 
 
 def _module(module: types.ModuleType, seen: _Seen) -> str:
@@ -211,8 +263,8 @@ def _module(module: types.ModuleType, seen: _Seen) -> str:
     if module.__file__ is not None or not hasattr(module, "__path__"):  # a folder may do without a file
         try:
             text = Path(module.__file__ or "").read_bytes()
-        except OSError:
-            return unique()
+        except OSError as error:
+            raise _UnknownError(module) from error
     try:
         imported = module_imports(compile(text, "", "exec", dont_inherit=True), module.__package__ or "")
     except (SyntaxError, ValueError):  # no text: an extension
@@ -224,7 +276,7 @@ def _module(module: types.ModuleType, seen: _Seen) -> str:
         # Which modules a package has depends on who has imported them by now.
         if isinstance(one, types.ModuleType | types.FunctionType | type) and not _is_part(one, module)
     )
-    imports = (f"{name}={_imported(name, seen)}" for name in imported)
+    imports = (f"{name}={_value(_imported(name), seen)}" for name in imported)
     return digest("module", module.__name__, text.hex(), *imports, *taken)
 
 
@@ -237,44 +289,71 @@ def _own_code(value: object) -> str:
 
 
 def _class(value: type, seen: _Seen) -> str:
-    parts = []
+    fields = vars(value).get("__dataclass_fields__", {}).values()
+    parts = [
+        _value(type(value), seen),
+        *(_value(base, seen) for base in value.__bases__),
+        _value(_annotations(value), seen),
+        *(_value((one.name, one.type, one.metadata), seen) for one in fields),
+    ]
     for name, one in sorted(vars(value).items()):
         if name in _NO_PART_OF_A_CLASS or isinstance(one, types.MemberDescriptorType | types.GetSetDescriptorType):
             continue
         if isinstance(one, staticmethod | classmethod):
             parts.append(f"{name}={_value(one.__func__, seen)}")
         elif isinstance(one, property):
-            parts += [f"{name}={_value(part, seen)}" for part in (one.fget, one.fset)]
+            parts += [f"{name}={_value(part, seen)}" for part in (one.fget, one.fset, one.fdel)]
+        elif isinstance(one, functools.cached_property):  # it has a lock
+            parts.append(f"{name}={_value(one.func, seen)}")
         else:
             parts.append(f"{name}={_value(one, seen)}")
-    return digest("class", value.__qualname__, *(_value(base, seen) for base in value.__bases__), *parts)
+    return digest("class", value.__qualname__, *parts)
 
 
-def _instance(value: object, seen: _Seen) -> str:
-    with io.BytesIO() as file:
-        pickler = _Pickler(file)
+def _annotations(value: type) -> Mapping[str, object]:
+    try:
+        return inspect.get_annotations(value)
+    except Exception as error:
+        if sys.version_info < (3, 14):
+            raise _UnknownError(value) from error
+        # They are evaluated here, and may name what is there for type checkers alone.
+        annotationlib: Any = importlib.import_module("annotationlib")
+        texts: Mapping[str, object] = annotationlib.get_annotations(value, format=annotationlib.Format.STRING)
+        return texts
+
+
+def _instance(value: Any, seen: _Seen) -> str:
+    """An object by what it would be pickled as: whatever refuses that cannot be compared either."""
+    try:
+        reduce = cloudpickle.CloudPickler.dispatch_table.get(type(value))
+        reduced = reduce(value) if reduce is not None else value.__reduce_ex__(_PICKLE_PROTOCOL)
+        parts = [list(one) if isinstance(one, Iterator) else one for one in reduced]
+    except Exception as error:
+        raise _UnknownError(value) from error
+    if isinstance(reduced, str):
+        return _by_name(value, reduced, seen)
+    return digest("instance", _value(type(value), seen), *(_value(one, seen) for one in parts))
+
+
+def _by_name(value: object, name: str, seen: _Seen) -> str:
+    """What is pickled by its name alone: a function with a cache, a new type or an alias of one, a library's object."""
+    for stands_for in ("__wrapped__", "__supertype__", "__value__"):
         try:
-            pickler.dump(value)  # type: ignore[no-untyped-call]  # has no types
-        except Exception:
-            # Whatever refuses to be pickled cannot be compared either.
-            return unique()
-        pickled = file.getvalue().hex()
-    return digest("instance", _value(type(value), seen), pickled, *(_value(one, seen) for one in pickler.met))
+            behind = getattr(value, stands_for)
+        except AttributeError:
+            continue
+        except Exception as error:  # an alias of what is there for type checkers alone
+            raise _UnknownError(value) from error
+        return f"{name}:{_value(behind, seen)}"
+    module = sys.modules.get(getattr(value, "__module__", None) or type(value).__module__)
+    if module is None or (_library(module) is None and not _is_extension(module)):
+        raise _UnknownError(value)
+    return f"{name}:{_value(module, seen)}"
 
 
-class _Pickler(cloudpickle.CloudPickler):
-    """Notes what it meets and pickles by a name or number: functions and classes that can be imported, broadcasts."""
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)  # type: ignore[no-untyped-call]  # has no types
-        self.met: list[object] = []
-
-    def reducer_override(self, obj: object) -> Any:
-        if isinstance(obj, types.FunctionType | type | Broadcast):
-            self.met.append(obj)
-        if isinstance(obj, Broadcast):
-            return str, ()
-        return super().reducer_override(obj)  # type: ignore[no-untyped-call]  # has no types
+def _is_extension(module: types.ModuleType) -> bool:
+    """Whether it is compiled: all of it counts by its file."""
+    return str(getattr(module, "__file__", "")).endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES))
 
 
 def _library(value: Any) -> str | None:
@@ -290,6 +369,8 @@ def _library_of(name: str, origin: str | None) -> str | None:
         return f"{name}@{sys.version}"
     if origin is None:
         return None
+    if name.partition(".")[0] == "pyspark":  # it may lie with the rest of Spark
+        return f"{name}@{pyspark.__version__}"
     if "site-packages" in origin or "dist-packages" in origin:
         return f"{name}@{_versions().get(name.partition('.')[0], '')}"
     return f"{name}@{sys.version}" if origin.startswith(_STANDARD_LIBRARY) else None

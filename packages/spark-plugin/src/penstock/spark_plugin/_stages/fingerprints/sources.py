@@ -9,16 +9,45 @@ from penstock.spark_plugin._stages.fingerprints.code import digest, unique
 from penstock.spark_plugin._stages.fingerprints.kinesis import kinesis_fingerprint
 from penstock.spark_plugin._stages.plans.plans import plans_of
 
-_SESSION_SETTINGS = (
-    "spark.sql.session.timeZone",
-    "spark.sql.ansi.enabled",
-    "spark.sql.caseSensitive",
+# Those that say which rows a plan gives; not those that say how fast.
+_SETTINGS = frozenset(
+    {
+        "spark.sql.avro.datetimeRebaseModeInRead",
+        "spark.sql.avro.datetimeRebaseModeInWrite",
+        "spark.sql.caseSensitive",
+        "spark.sql.csv.parser.columnPruning.enabled",
+        "spark.sql.decimalOperations.allowPrecisionLoss",
+        "spark.sql.files.ignoreCorruptFiles",
+        "spark.sql.files.ignoreMissingFiles",
+        "spark.sql.jsonGenerator.ignoreNullFields",
+        "spark.sql.mapKeyDedupPolicy",
+        "spark.sql.parquet.binaryAsString",
+        "spark.sql.parquet.datetimeRebaseModeInRead",
+        "spark.sql.parquet.datetimeRebaseModeInWrite",
+        "spark.sql.parquet.int96AsTimestamp",
+        "spark.sql.parquet.int96RebaseModeInRead",
+        "spark.sql.parquet.int96RebaseModeInWrite",
+        "spark.sql.parquet.int96TimestampConversion",
+        "spark.sql.parser.escapedStringLiterals",
+        "spark.sql.storeAssignmentPolicy",
+        "spark.sql.timestampType",
+    }
 )
+_KINDS_OF_SETTINGS = ("spark.sql.ansi.", "spark.sql.legacy.")
+# Their defaults are the machine's: its time zone, and a variable of the environment.
+_SETTINGS_OF_THE_MACHINE = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
 
 
 def session_fingerprint(spark: SparkSession) -> str:
     """Of Spark's version and the settings of a session that change results."""
-    return digest(spark.version, *(f"{name}={spark.conf.get(name, None)}" for name in _SESSION_SETTINGS))
+    # Each question is a round trip of Spark Connect.
+    given = {
+        name: value
+        for name, value in spark.conf.getAll.items()
+        if name in _SETTINGS or name.startswith(_KINDS_OF_SETTINGS)
+    }
+    given |= {name: spark.conf.get(name) or "" for name in _SETTINGS_OF_THE_MACHINE}
+    return digest(spark.version, *(f"{name}={value}" for name, value in sorted(given.items())))
 
 
 def source_fingerprint(frame: DataFrame) -> str:

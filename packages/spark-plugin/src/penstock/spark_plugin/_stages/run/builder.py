@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.operator_attributes import Stage, StagePlan, VertexKind
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
 from penstock.spark_plugin._stages.declare.declared import Declared, named
-from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint
+from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint, is_unique
 from penstock.spark_plugin._stages.fingerprints.sources import session_fingerprint, source_fingerprint
 from penstock.spark_plugin._stages.plans.cut import find_cuts
 from penstock.spark_plugin._stages.plans.plans import plans_of
@@ -131,24 +131,49 @@ class StageBuilder:
         for name in stage.vertices:
             one = self._declared[name]
             if one.kind is VertexKind.SOURCE:
-                parts.append(one.fingerprint or source_fingerprint(self._source(name)))
+                parts.append(self._look(name))
                 sources[name] = self._held.setdefault(name, parts[-1])
         return Pin(fingerprint=digest(*parts), code=code, inputs=inputs, sources=sources)
 
+    def _look(self, source: str) -> str:
+        """What a source holds now, as a fingerprint."""
+        return self._declared[source].fingerprint or source_fingerprint(self._source(source))
+
     def check_snapshots(self) -> None:
-        """Warn of a source that had changed between the stages that read it: one of them was used again."""
+        """Warn of a source that had changed between the stages that read it, or since: some of them were used again."""
         with self._lock:
             held: dict[str, dict[str, list[str]]] = {}
             for stage_id, pin in self._used.items():
                 for source, fingerprint in pin.sources.items():
                     held.setdefault(source, {}).setdefault(fingerprint, []).append(self._plan.stage(stage_id).name)
             for source, states in held.items():
-                if len(states) > 1 and source in self._declared:
-                    groups = " and of ".join(", ".join(map(repr, names)) for names in states.values())
+                if source not in self._declared:
+                    continue
+                groups = " and of ".join(", ".join(map(repr, names)) for names in states.values())
+                if len(states) > 1:
                     self._warn(
                         f"{named([self._declared[source]])} has changed between the stages that read it: the rows of "
                         f"{groups} are of different states; run(spark, refresh=True) computes them from one"
                     )
+                elif self._has_changed(source, *states):
+                    self._warn(
+                        f"{named([self._declared[source]])} has changed since the run that this one goes on with: the "
+                        f"rows of {groups} are of what it held then; run(spark, refresh=True) computes them anew"
+                    )
+
+    def _has_changed(self, source: str, before: str) -> bool:
+        """Whether a source that the run has not looked at holds something else than the results that it goes on with.
+
+        Not asked of a run with a live stage, which is to keep them until it is refreshed.
+        """
+        if source in self._held or is_unique(before) or not all(stage.bounded for stage in self._plan.stages):
+            return False
+        try:
+            now = self._look(source)
+        except Exception:  # the results do not need it any more
+            _log.debug("source %s cannot be looked at", source, exc_info=True)
+            return False
+        return now != before and not is_unique(now)
 
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
