@@ -205,7 +205,7 @@ def test_a_drain_takes_its_time_once(emulator: RunningEmulator, stream: str) -> 
 
 def test_rates_are_the_flags(emulator: RunningEmulator, stream: str) -> None:
     """The limit in flight starts where it is told to; entries leave no faster than they may."""
-    rates = ["--rate-strategy", "aimd", "--rate-threshold", "7", "--increase-rate", "1"]
+    rates = ["--rate-strategy", "aimd", "--rate-threshold", "7", "--increase-rate", "1", "--decrease-factor", "0.5"]
     arguments = ["serve", "--endpoint-url", emulator.endpoint_url, *rates, "--max-records-per-second", "100"]
     with service_process(MODULE, arguments, ENVIRONMENT) as process:
         began = time.monotonic()
@@ -332,6 +332,9 @@ def test_a_token_file_is_demanded_of_clients(emulator: RunningEmulator, stream: 
         assert caught.value.code == "UNAUTHENTICATED"
 
 
+AIMD = ["--rate-strategy", "aimd"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -341,7 +344,14 @@ def test_a_token_file_is_demanded_of_clients(emulator: RunningEmulator, stream: 
         (["--linger-milliseconds", "-1"], ["--linger-milliseconds", "at least 1"]),
         (["--rate-strategy", "fast"], ["--rate-strategy", "choose shards, aimd, none"]),
         (["--initial-rate", "5"], ["--initial-rate", "PENSTOCK_SINK_INITIAL_RATE", "needs --rate-strategy aimd"]),
-        (["--rate-strategy", "aimd", "--decrease-factor", "1"], ["--decrease-factor", "must be less than 1"]),
+        ([*AIMD, "--decrease-factor", "1"], ["--decrease-factor", "more than 0 and less than 1"]),
+        ([*AIMD, "--rate-target", "requests", "--decrease-factor", "0.99"], ["--decrease-factor", "lower nothing"]),
+        ([*AIMD, "--rate-threshold", "50"], ["--decrease-factor", "lower nothing"]),
+        ([*AIMD, "--initial-rate", "900", "--rate-threshold", "100"], ["--initial-rate", "--rate-threshold, 100"]),
+        ([*AIMD, "--increase-rate", "900", "--rate-threshold", "100"], ["--increase-rate", "--rate-threshold, 100"]),
+        ([*AIMD, "--rate-threshold", "25001"], ["--rate-threshold", "at most 25000", "--max-batch-size"]),
+        ([*AIMD, "--initial-rate", "201", "--max-batch-size", "4"], ["--initial-rate", "at most 200"]),
+        ([*AIMD, "--rate-target", "requests", "--rate-threshold", "51"], ["--rate-threshold", "at most 50"]),
         (["--max-bytes-per-second", "0"], ["--max-bytes-per-second", "must be more than 0"]),
         (["--max-destinations", "0"], ["--max-destinations", "must be more than 0"]),
         (["--destination-idle-seconds", "soon"], ["--destination-idle-seconds", "'soon' is not a number"]),
@@ -403,7 +413,8 @@ def test_help_names_the_variable_of_each_flag() -> None:
     flags = set(re.findall(r"^  --([a-z-]+)", ended.stdout, re.MULTILINE))
     assert {"durable", "port", "region", "credit-bytes"} <= flags
     text = re.sub(r"\s+", "", ended.stdout)
-    assert [flag for flag in sorted(flags) if f"[PENSTOCK_SINK_{flag.upper().replace('-', '_')}]" not in text] == []
+    variables = {flag: "PENSTOCK_SINK_" + flag.upper().replace("-", "_") for flag in flags}
+    assert {flag for flag, one in variables.items() if not re.search(rf"\[{one}(=true)?\]", text)} == set()
 
 
 def test_settings_come_from_the_environment_and_ctrl_c_is_a_drain(emulator: RunningEmulator, stream: str) -> None:

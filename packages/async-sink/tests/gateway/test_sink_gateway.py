@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, KinesisRequestEntry, RemoteSink
+from penstock.async_sink._gateway.session import ClientSession, Orphanage
 from penstock.async_sink.errors import DestinationError, GatewayError, RecordsRejectedError, SinkOptionError
 from penstock.async_sink.gateway import SERVICE_NAME, CreditWindow, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
@@ -49,7 +50,12 @@ class Gateway:
 
 @asynccontextmanager
 async def running_gateway(
-    fake: FakeDestination, *, window: CreditWindow | None = None, settings: ServerSettings | None = None, **config: Any
+    fake: FakeDestination,
+    *,
+    window: CreditWindow | None = None,
+    settings: ServerSettings | None = None,
+    progress_interval: timedelta = timedelta(seconds=1),
+    **config: Any,
 ) -> AsyncIterator[Gateway]:
     config = {"max_time_in_buffer": timedelta(milliseconds=5), "retry_backoff_base": timedelta(0), **config}
     sinks: dict[str, FakeSink] = {}
@@ -58,7 +64,7 @@ async def running_gateway(
         return sinks.setdefault(name, FakeSink(fake, AsyncSinkConfig(**config)))
 
     destinations = SharedDestinations(make)
-    servicer = SinkGatewayServicer(destinations, window)
+    servicer = SinkGatewayServicer(destinations, window, progress_interval=progress_interval)
     server = GrpcServer(
         settings or ServerSettings(drain_seconds=0.5), register=[servicer.add_to], service_names=[SERVICE_NAME]
     )
@@ -361,3 +367,53 @@ async def test_one_trace_holds_the_client_and_the_gateway(monkeypatch: pytest.Mo
         [trace.SpanKind.SERVER, trace.SpanKind.CLIENT, trace.SpanKind.INTERNAL],
     ]
     provider.shutdown()
+
+
+@pytest.mark.parametrize("answer", ["accept", "throttle"])
+async def test_a_client_learns_that_the_destination_goes_on_before_its_batch_has_an_answer(answer: str) -> None:
+    """Its batch is as large as ten requests of the gateway, and the destination takes or throttles them one by one."""
+    fake = FakeDestination()
+    take = fake.accept if answer == "accept" else fake.fail()
+    fake.script = [fake.hold(take) for _ in range(3)] + [fake.hold()] * 100
+    async with (
+        running_gateway(
+            fake, progress_interval=timedelta(milliseconds=5), max_batch_size=10, max_in_flight_requests=1
+        ) as gateway,
+        remote(gateway).create_writer() as writer,
+    ):
+        await writer.write_many(entry(number) for number in range(100))
+        flushing = asyncio.create_task(writer.flush(end_of_input=True))
+        for number in range(3):
+            before = writer.metrics.signs_of_life
+            await wait_until(lambda number=number: len(fake.requests) > number)  # type: ignore[misc]
+            fake.requests[number].answer.set()
+            await wait_until(lambda before=before: writer.metrics.signs_of_life > before)  # type: ignore[misc]
+        assert not flushing.done()
+        assert writer.metrics.records_out == 0
+        assert writer.metrics.signs_of_life >= 3
+        fake.script = []
+        for request in fake.requests:
+            request.answer.set()
+        await flushing
+        assert writer.metrics.records_out == 100
+
+
+async def test_a_client_that_reads_nothing_is_told_nothing_more() -> None:
+    """What waits for it stays bounded, however long the destination goes on; one without a batch has no use for it."""
+    session = ClientSession(CreditWindow())
+    session.open_credit(Orphanage())
+    opened = await session.next_answer()
+    assert opened is not None
+    assert opened.credit.entries == CreditWindow().entries
+    session.say_progress()
+    tracker = session.accept(1, 1, 1)
+    for _ in range(100):
+        session.say_progress()
+    assert await session.next_answer() == pb.WriteResponse(credit=pb.Credit())
+    tracker.acknowledged(0, 1)
+    session.say_progress()
+    kinds = []
+    session.end_reading()
+    while (said := await session.next_answer()) is not None:
+        kinds.append(said.WhichOneof("message"))
+    assert kinds == ["acknowledgement", "credit"]

@@ -163,7 +163,8 @@ class Held:
         self._looks += 1
         if self._looks > 40:
             self._done.set()
-        counts = dict.fromkeys(("records_out", "bytes_out", "requests", "retried", "dead_lettered"), 0)
+        names = "records_out", "bytes_out", "requests", "retried", "dead_lettered", "signs_of_life"
+        counts = dict.fromkeys(names, 0)
         throttled = self._looks if self._is_throttled else 0
         return SimpleNamespace(**counts, throttled=throttled, last_failure="")
 
@@ -227,6 +228,24 @@ def test_rows_are_routed_with_a_bounded_number_of_writers(emulator: RunningEmula
         assert sorted(held(emulator, name)) == sorted(expected)
 
 
+@pytest.mark.parametrize("default", [True, False])
+def test_a_row_of_an_empty_stream_is_a_bad_row(emulator: RunningEmulator, tmp_path: Path, *, default: bool) -> None:
+    """It is named, or a dead letter that names no stream; the others are written. Only a null means the default."""
+    name = f"empty-{default}".lower()
+    make_stream(emulator, name)
+    options = endpoint_options(emulator.endpoint_url, name)
+    if not default:
+        del options["streamName"]
+    rows = [("0", "k", name), ("1", "k", "")]
+    with pytest.raises(RowError, match=r"row 1 .* its stream is empty"):
+        write(options, rows, ROUTED)
+    summary = write(options | {"deadLetterPath": str(tmp_path)}, rows, ROUTED)
+    assert (summary.records, summary.dead_letters) == (1, 1)
+    (file,) = tmp_path.iterdir()
+    letter = json.loads(file.read_text())
+    assert (letter["row"], letter["errorMessage"], letter["streamName"]) == (1, "its stream is empty", None)
+
+
 def test_aggregates_and_rates_are_options(emulator: RunningEmulator) -> None:
     """With `aggregation` a stream gets fewer records than rows; a rate slows a task down."""
     make_stream(emulator, "packed")
@@ -263,6 +282,25 @@ def test_a_gateway_that_is_killed_fails_the_task(emulator: RunningEmulator, unti
         with pytest.raises((GatewayError, WriteStalledError)):
             writer.write(batches())
     assert len(held(emulator, "gateway")) == 400
+
+
+def test_a_gateway_that_is_slow_is_alive_and_one_that_hangs_is_named(emulator: RunningEmulator) -> None:
+    """At the rate that the gateway was given, a whole batch has its answer after `stallTimeout`: it is waited for. When
+    Kinesis gives the gateway no answer, the error says where to look: not at this job's endpoint."""
+    pytest.importorskip("penstock.services.sink_gateway")
+    make_stream(emulator, "steady")
+    environment = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "PATH": ""}
+    command = ["serve", "--region", "us-east-1", "--endpoint-url", emulator.endpoint_url, "--drain-seconds", "0"]
+    command += ["--max-records-per-second", "40"]
+    with service_process("penstock.services.sink_gateway", command, environment) as gateway:
+        options = endpoint_options(emulator.endpoint_url, "steady", sinkEndpoint=gateway.address, stallTimeout="5s")
+        assert write(options, numbered(280)).records == 280
+        emulator.faults.add(kind="silence", operation="PutRecords")
+        with pytest.raises(WriteStalledError, match="penstock sink") as caught:
+            write(options, numbered(3))
+        emulator.faults.clear()
+    assert gateway.address in str(caught.value)
+    assert "endpointUrl" not in str(caught.value)
 
 
 def test_a_gateways_disk_is_not_kinesis(emulator: RunningEmulator, tmp_path: Path) -> None:

@@ -49,12 +49,32 @@ def test_two_writes_keep_the_dead_letters_of_both(properties: dict[str, str], tm
     assert len({file.name for file in tmp_path.iterdir()}) == 2
 
 
-def test_writes_with_names_of_their_own_replace_their_dead_letters(properties: dict[str, str], tmp_path: Path) -> None:
+def test_writes_with_names_of_their_own_replace_their_dead_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By `jobId` two writes of one `foreachBatch` are told apart, and each from itself when it runs again."""
+    monkeypatch.setattr(_record_ids, "task_property", BATCH.get)
     for _ in range(2):
         put_aside(tmp_path, "a", "b", jobId="first")
         put_aside(tmp_path, "c", jobId="second")
     assert kept(tmp_path) == 3
+    # With a new checkpoint the query has another id, and its micro-batches are counted anew.
+    monkeypatch.setattr(_record_ids, "task_property", (BATCH | {"sql.streaming.queryId": "another"}).get)
+    put_aside(tmp_path, "d", jobId="first")
+    assert kept(tmp_path) == 4
+
+
+def test_a_job_that_runs_each_night_keeps_the_dead_letters_of_every_night(tmp_path: Path) -> None:
+    """Its `jobId` is the same, and nobody has redriven those of last night yet. A task that runs again replaces its own
+    file."""
+    for rows in (["monday", "monday"], ["tuesday"], []):
+        put_aside(tmp_path, *rows, jobId="nightly")
+    assert kept(tmp_path) == 3
+    given = endpoint_options("http://127.0.0.1:9", "s", deadLetterPath=str(tmp_path), jobId="nightly")
+    writer = KinesisDataSource(given).writer(ROWS, overwrite=False)
+    for _ in range(2):
+        writer.write(iter([pa.record_batch([pa.array(["wednesday"]), pa.nulls(1, pa.string())], names=ROWS.names)]))
+    assert kept(tmp_path) == 4
 
 
 def test_a_micro_batch_that_runs_again_and_loses_nothing_leaves_no_dead_letters(
@@ -77,10 +97,11 @@ def test_ids_are_those_of_the_query_or_of_the_job_that_is_named(monkeypatch: pyt
     """A stream's writer goes by its query; a write in `foreachBatch` too, unless it has a name of its own."""
 
     def prefix(*, is_stream: bool, is_named: bool) -> str:
-        return this_attempt("job", is_stream=is_stream, is_named=is_named).record_prefix
+        return this_attempt("job" if is_named else None, "write", is_stream=is_stream).record_prefix
 
     monkeypatch.setattr(_record_ids, "task_property", BATCH.get)
     assert prefix(is_stream=True, is_named=True) == prefix(is_stream=False, is_named=False) == "query-7-0-"
     assert prefix(is_stream=False, is_named=True) == "job-7-0-"
     monkeypatch.setattr(_record_ids, "task_property", {}.get)
-    assert prefix(is_stream=False, is_named=True) == prefix(is_stream=False, is_named=False) == "job-0-0-"
+    assert prefix(is_stream=False, is_named=True) == "job-0-0-"
+    assert prefix(is_stream=False, is_named=False) == "write-0-0-"

@@ -77,6 +77,7 @@ from ._rate.congestion import (
 from ._rate.defaults import (
     aggregation_strategy,
     aimd_strategy,
+    check_aimd,
     kinesis_strategy,
     rate_strategy,
     slow_start_strategy,
@@ -167,6 +168,7 @@ __all__ = [
     "WriteSummary",
     "aggregation_strategy",
     "aimd_strategy",
+    "check_aimd",
     "dynamodb_config",
     "firehose_config",
     "kinesis_aggregation_config",

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +33,10 @@ REDRIVEN: Final = "_redriven"
 """Folder beside the letters; Spark reads no folder of such a name."""
 _GATEWAY_FILE: Final = "rejected.jsonl"
 _AT_A_TIME: Final = 5_000
+_LARGEST: Final = 10 << 20
+"""Bytes of a record, and of a request of PutRecords."""
+_BYTES_AT_A_TIME: Final = 64 << 20
+"""Of lines: a letter may hold 10 MiB."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class DeadLetter:
         file: where it stands.
         line: as it stands there.
         kind: of its destination, such as `kinesis`.
-        stream: name of the destination; None where a row named none.
+        stream: name or ARN of the destination; None where a row named none.
         data: None for a row without data.
         key: partition key, None where it had none.
         explicit_hash_key: as the writer gave it.
@@ -121,7 +124,7 @@ def why_it_stays(letter: DeadLetter, to: str | None = None, key: str | None = No
         return "has no data"
     if not (letter.key or key):
         return "has no partition key: say --key"
-    return "names no stream: say --to" if (to or letter.stream) is None else None
+    return None if to or letter.stream else "names no stream: say --to"
 
 
 def redrive(
@@ -143,7 +146,7 @@ def redrive(
         path: a folder of letters, or a file of them.
         options: how to reach Kinesis.
         wanted: which of them.
-        to: the stream for all of them; default: the one that each is for.
+        to: name or ARN of the stream for all of them; default: the one that each is for.
         key: partition key of those that have none; without it they stay.
         max_attempts: how often a record is sent before it stays a letter.
         report: gets the stream of each letter that is refused again, and why.
@@ -157,7 +160,7 @@ def redrive(
     summary = RedriveSummary()
     with _alone(path if path.is_dir() else path.parent):
         letters = (one for one in read_dead_letters(path) if not one.is_redriven and wanted(one))
-        while chunk := list(islice(letters, _AT_A_TIME)):
+        for chunk in _chunks(letters):
             of_stream: dict[str, list[DeadLetter]] = {}
             for one in chunk:
                 why = why_it_stays(one, to, key)
@@ -171,6 +174,19 @@ def redrive(
                 summary.written[stream] += len(done)
                 summary.failed[stream] += len(some) - len(done)
     return summary
+
+
+def _chunks(letters: Iterator[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    chunk: list[DeadLetter] = []
+    size = 0
+    for one in letters:
+        chunk.append(one)
+        size += len(one.line)
+        if len(chunk) >= _AT_A_TIME or size >= _BYTES_AT_A_TIME:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 async def _write(
@@ -191,10 +207,15 @@ async def _write(
         failed.add(record.record_number)
         report(stream, f"{record.error_code}: {record.error_message}")
 
+    is_arn = stream.startswith("arn:")
     sink = KinesisStreamsSink(
         options,
-        stream,
-        config=AsyncSinkConfig(max_attempts=max_attempts),
+        stream_name=None if is_arn else stream,
+        stream_arn=stream if is_arn else None,
+        # The largest that any stream takes: one that takes less says so itself.
+        config=AsyncSinkConfig(
+            max_attempts=max_attempts, max_record_size_in_bytes=_LARGEST, max_batch_size_in_bytes=_LARGEST
+        ),
         terminal=lambda: CallbackHandler(give_up),
     )
     async with sink.create_writer() as writer:

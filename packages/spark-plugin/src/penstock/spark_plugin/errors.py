@@ -278,14 +278,21 @@ class RowError(SparkPluginError, ValueError):
 class WriteStalledError(SparkPluginError):
     """The destination took nothing, and throttled nothing, for longer than `stallTimeout`.
 
-    Cure: Check `endpointUrl`, region and network from the executors; `stallTimeout` says how long a task waits.
+    Cure: Check `endpointUrl`, region and network from the executors, or look at what the sink gateway and its log say;
+    `stallTimeout` says how long a task waits.
     """
 
-    def __init__(self, destination: str, seconds: float, records: int, last_failure: str) -> None:
+    def __init__(
+        self, destination: str, seconds: float, records: int, last_failure: str, gateway: str | None = None
+    ) -> None:
+        behind, cure = "", "check endpointUrl, region and the network between the executors and it"
+        if gateway is not None:
+            # It reaches the destination by an endpoint of its own.
+            behind = f" behind the sink gateway {gateway}"
+            cure = f"look at what `penstock sink --endpoint {gateway}` shows of it, and at the gateway's log"
         super().__init__(
-            f"{destination} has taken none of {records} record(s) for {seconds:g} s (last answer: "
-            f"{last_failure or 'none'}): check endpointUrl, region and the network between the executors and it; the "
-            "option 'stallTimeout' says how long a task waits"
+            f"{destination} has taken none of {records} record(s) for {seconds:g} s{behind} (last answer: "
+            f"{last_failure or 'none'}): {cure}; the option 'stallTimeout' says how long a task waits"
         )
         self.destination = destination
         self.seconds = seconds

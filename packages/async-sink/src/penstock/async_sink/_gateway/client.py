@@ -59,6 +59,7 @@ class GatewayDestination:
             reconnect_seconds=self._reconnect_seconds,
             opened=self._opened,
             granted=self._granted,
+            progressed=self._progressed,
             lost=self.credits.revoke,
             failed=writer.fail,
         )
@@ -78,6 +79,10 @@ class GatewayDestination:
     def _granted(self, entries: int, size_in_bytes: int) -> None:
         self.credits.grant(entries, size_in_bytes)
         self._wake()
+
+    def _progressed(self) -> None:
+        if self._writer is not None:
+            self._writer.metrics.signs_of_life += 1
 
     def _wake(self) -> None:
         if self._writer is not None:

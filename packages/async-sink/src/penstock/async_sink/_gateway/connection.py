@@ -40,9 +40,10 @@ class _Sent:
 
 
 class GatewayConnection:
-    """One stream of batches at a time. `opened`, `granted`, `lost` and `failed` inform the writer.
+    """One stream of batches at a time. `opened`, `granted`, `progressed`, `lost` and `failed` inform the writer.
 
-    `opened` gets the first grant of a stream, `granted` the others.
+    `opened` gets the first grant of a stream, `granted` the others; an empty one is no grant: it says that the
+    destination goes on, and `progressed` is called.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class GatewayConnection:
         reconnect_seconds: float,
         opened: Callable[[int, int], None],
         granted: Callable[[int, int], None],
+        progressed: Callable[[], None],
         lost: Callable[[], None],
         failed: Callable[[Exception], None],
         random: Callable[[], float] = default_random,
@@ -64,6 +66,7 @@ class GatewayConnection:
         self._reconnect_seconds = reconnect_seconds
         self._opened = opened
         self._granted = granted
+        self._progressed = progressed
         self._lost = lost
         self._failed = failed
         self._random = random
@@ -164,7 +167,11 @@ class GatewayConnection:
     def _take(self, response: pb.WriteResponse) -> None:
         kind = response.WhichOneof("message")
         if kind == "credit":
-            self._granted(response.credit.entries, response.credit.bytes)
+            credit = response.credit
+            if credit.entries or credit.bytes:
+                self._granted(credit.entries, credit.bytes)
+            else:
+                self._progressed()
         elif kind == "acknowledgement":
             self._answer(response.acknowledgement.batch_id, [], response.acknowledgement.retries)
         elif kind == "failure":

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import grpc
@@ -117,17 +118,20 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         max_weight: int = 16,
         location: Callable[[str], AwsLocation] | None = None,
         endpoint_aliases: Sequence[str] = (),
+        progress_interval: timedelta = timedelta(seconds=1),
     ) -> None:
         """`max_weight` is the most that a client's share of the turns may count.
 
         `location` gives the place of the destinations of a kind, to compare with what clients mean; it may block.
-        `endpoint_aliases` are further URLs by which clients know these endpoints.
+        `endpoint_aliases` are further URLs by which clients know these endpoints. A client with a batch that has no
+        answer yet is told each `progress_interval` whether the destination goes on.
         """
         self._location = location
         self._endpoint_aliases = endpoint_aliases
         self._destinations = destinations
         self._window = window or CreditWindow()
         self._max_weight = max_weight
+        self._progress_seconds = progress_interval.total_seconds()
         self._draining = asyncio.Event()
         self._sessions: set[ClientSession] = set()
 
@@ -195,14 +199,32 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
             raise GatewayDrainingError(name)
         session.open_credit(shared.orphanage)
         with shared.client(first.hello.client_id):
-            while (request := await requests.next()) is not None:
-                if request.WhichOneof("message") != "batch":
-                    raise GatewayProtocolError("only the first request may be hello")
-                await self._write(request.batch, first.hello, shared, session)
-            session.end_reading()
-            await session.wait_until_settled()
+            saying = asyncio.create_task(self._say_progress(shared, session), name="gateway progress")
+            try:
+                while (request := await requests.next()) is not None:
+                    if request.WhichOneof("message") != "batch":
+                        raise GatewayProtocolError("only the first request may be hello")
+                    await self._write(request.batch, first.hello, shared, session)
+                session.end_reading()
+                await session.wait_until_settled()
+            finally:
+                saying.cancel()
         if requests.stopped:
             raise GatewayDrainingError(name)
+
+    async def _say_progress(self, shared: SharedDestination, session: ClientSession) -> None:
+        """Without it a client could not tell a gateway that hangs from one that is slow, or throttled: it sees an
+        answer only when the last entry of a batch is settled."""
+        metrics = shared.writer.metrics
+
+        def signs_of_life() -> int:
+            return metrics.records_out + metrics.throttled + metrics.rejected
+
+        before = signs_of_life()
+        while True:
+            await asyncio.sleep(self._progress_seconds)
+            if before != (before := signs_of_life()):
+                session.say_progress()
 
     async def _check_location(self, hello: pb.Hello) -> None:
         """Refuse a client that means another place.

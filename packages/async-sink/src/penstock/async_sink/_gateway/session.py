@@ -172,6 +172,12 @@ class ClientSession:
         self._pending.add(tracker)
         return tracker
 
+    def say_progress(self) -> None:
+        """The destination goes on: tell a client that waits for it, by an empty grant, which adds nothing to its
+        credits. Not if something else waits to be read, which says as much."""
+        if self._pending and not self._answers:
+            self._say(pb.WriteResponse(credit=pb.Credit()))
+
     def acknowledge(self, tracker: BatchTracker) -> None:
         """The batch is on disk: the client need not wait until it is written, except for the credits."""
         tracker.answered = True

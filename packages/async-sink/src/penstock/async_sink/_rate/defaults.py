@@ -14,6 +14,7 @@ from penstock.async_sink._rate.congestion import (
 from penstock.async_sink._rate.per_shard import PerShardRateLimitingStrategy
 from penstock.async_sink._rate.strategy import All, RateLimitingStrategy
 from penstock.async_sink._rate.token_bucket import TokenBucketRateLimitingStrategy
+from penstock.async_sink.errors import SinkOptionError
 
 StrategyFactory = Callable[[AsyncSinkConfig], RateLimitingStrategy]
 
@@ -71,6 +72,74 @@ def kinesis_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
     )
 
 
+def _aimd(
+    max_in_flight_requests: int,
+    max_batch_size: int,
+    target: str | None,
+    increase_rate: int | None,
+    decrease_factor: float | None,
+    rate_threshold: int | None,
+    usual_decrease_factor: float,
+) -> tuple[ScalingTarget, int, AIMDScalingStrategy]:
+    """What it counts, how much of that may be in flight, and how its limit moves."""
+    counted = ScalingTarget(target or "messages")
+    # x0.99 of 50 requests is 50.
+    most, factor = max_in_flight_requests, 0.5
+    if counted is ScalingTarget.IN_FLIGHT_MESSAGES:
+        most, factor = most * max_batch_size, usual_decrease_factor
+    threshold = rate_threshold or most
+    scaling = AIMDScalingStrategy(
+        # What goes beyond the threshold would be cut off anyway.
+        increase_rate=min(increase_rate or 10, threshold),
+        decrease_factor=factor if decrease_factor is None else decrease_factor,
+        rate_threshold=threshold,
+    )
+    return counted, most, scaling
+
+
+def check_aimd(
+    *,
+    max_in_flight_requests: int,
+    max_batch_size: int,
+    target: str | None = None,
+    initial_rate: int | None = None,
+    increase_rate: int | None = None,
+    decrease_factor: float | None = None,
+    rate_threshold: int | None = None,
+    usual_decrease_factor: float = 0.5,
+) -> None:
+    """Refuse options of `rate_strategy`'s `aimd` that could not do what they say, in a writer with these two limits.
+
+    Raises:
+        SinkOptionError: a rate is more than the threshold or than all that may be in flight, or a throttle would lower
+            nothing, as the limit times the factor is rounded up to the limit. The reason begins with the value, and
+            has the other options by their names here.
+    """
+    for name, rate in (("initial_rate", initial_rate), ("increase_rate", increase_rate)):
+        if rate is not None and rate_threshold is not None and rate > rate_threshold:
+            raise SinkOptionError(name, f"{rate} must be at most rate_threshold, {rate_threshold}")
+    counted, most, scaling = _aimd(
+        max_in_flight_requests,
+        max_batch_size,
+        target,
+        increase_rate,
+        decrease_factor,
+        rate_threshold,
+        usual_decrease_factor,
+    )
+    by = "max_in_flight_requests allows"
+    if counted is ScalingTarget.IN_FLIGHT_MESSAGES:
+        by = "max_in_flight_requests and max_batch_size allow"
+    for name, rate in (("initial_rate", initial_rate), ("rate_threshold", rate_threshold)):
+        if rate is not None and rate > most:
+            raise SinkOptionError(name, f"{rate} must be at most {most}, which is all that {by}")
+    limit, factor = scaling.rate_threshold, f"{scaling.decrease_factor:g}"
+    # A limit of 1 is as low as any.
+    if 1 < limit <= scaling.scale_down(limit):
+        why = f"{limit} times {factor} is rounded up to {limit}, so that a throttle would lower nothing"
+        raise SinkOptionError("decrease_factor", f"{factor} must be less: {why}")
+
+
 def rate_strategy(
     usual: StrategyFactory,
     *,
@@ -90,29 +159,24 @@ def rate_strategy(
     FLIP-242's congestion control: its limit, in flight, counts `target` (`messages` or `requests`), starts at
     `initial_rate` or at `rate_threshold`, grows by `increase_rate` (10) with each success up to `rate_threshold` (all
     that may be in flight), and is multiplied by `decrease_factor` with each throttle. `usual_decrease_factor` is that
-    for messages; for requests it is 0.5. The two rates per second come on top of any of these.
+    for messages; for requests it is 0.5. What cannot act is cut to what can: `check_aimd` refuses it instead. The two
+    rates per second come on top of any of these.
 
     Raises:
         SinkOptionError: when a writer is made: a number is out of range.
     """
 
     def aimd(config: AsyncSinkConfig) -> RateLimitingStrategy:
-        counted = ScalingTarget(target or "messages")
-        most, factor = config.max_in_flight_requests, 0.5
-        if counted is ScalingTarget.IN_FLIGHT_MESSAGES:
-            # x0.99 of 50 requests is 50.
-            most, factor = most * config.max_batch_size, usual_decrease_factor
-        threshold = rate_threshold or most
-        return CongestionControlConfig(
-            scaling_strategy=AIMDScalingStrategy(
-                # What goes beyond the threshold would be cut off anyway.
-                increase_rate=min(increase_rate or 10, threshold),
-                decrease_factor=decrease_factor or factor,
-                rate_threshold=threshold,
-            ),
-            target=counted,
-            initial_limit=initial_rate,
-        )(config)
+        counted, _, scaling = _aimd(
+            config.max_in_flight_requests,
+            config.max_batch_size,
+            target,
+            increase_rate,
+            decrease_factor,
+            rate_threshold,
+            usual_decrease_factor,
+        )
+        return CongestionControlConfig(scaling_strategy=scaling, target=counted, initial_limit=initial_rate)(config)
 
     chosen = usual
     if strategy == "aimd":

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.aws import AwsOptionError, AwsOptions, exposed_endpoint, region_of_endpoint
 from penstock.rpc import RpcOptionError, check_address
@@ -536,40 +536,31 @@ def _check_rates(options: "KinesisOptions") -> None:
     if given and strategy != "aimd":
         raise ContradictoryOptionsError((next(iter(given)), "sinkRateStrategy"), "it belongs to sinkRateStrategy=aimd")
     if strategy == "aimd":
-        _check_limits(options, given)
+        _check_limits(options)
 
 
-def _check_limits(options: "KinesisOptions", given: Mapping[str, Any]) -> None:
-    threshold = given.get("sinkRateThreshold")
-    for name in ("sinkInitialRate", "sinkIncreaseRate"):
-        if threshold is not None and given.get(name, 0) > threshold:
-            raise ContradictoryOptionsError(
-                (name, "sinkRateThreshold"), f"{given[name]} is more than the limit ever is, {threshold}"
-            )
-    most = _most_in_flight(options)
-    for name in ("sinkInitialRate", "sinkRateThreshold"):
-        if given.get(name, 0) > most:
-            raise InvalidOptionError(
-                name, str(given[name]), f"at most {most}, which is all that maxInFlightRequests and maxBatchSize allow"
-            )
-    factor = given.get("sinkDecreaseFactor", 0.5 if options.sink_rate_target == "requests" else 0.99)
-    if not 0 < factor < 1:
-        raise InvalidOptionError("sinkDecreaseFactor", f"{factor:g}", "more than 0 and less than 1")
-    limit = threshold or most
-    if 1 < limit <= int(limit * factor + 0.5):
-        why = f"{limit} times {factor:g} is rounded up to {limit}, so that a throttle would lower nothing"
-        if "sinkDecreaseFactor" in given:
-            raise InvalidOptionError("sinkDecreaseFactor", f"{factor:g}", f"less: {why}")
-        raise MissingOptionError("sinkDecreaseFactor", why)
+def _check_limits(options: "KinesisOptions") -> None:
+    from penstock.async_sink import check_aimd, kinesis_aggregation_config
+    from penstock.async_sink.errors import SinkOptionError
 
-
-def _most_in_flight(options: "KinesisOptions") -> int:
-    if options.sink_rate_target == "requests":
-        return options.max_in_flight_requests
     batch = options.max_batch_size
     if options.aggregation and batch == _LARGEST_REQUEST:
         # As for the sink, one that was given as the default is was left out.
-        from penstock.async_sink import kinesis_aggregation_config
-
         batch = kinesis_aggregation_config().max_batch_size
-    return options.max_in_flight_requests * batch
+    names = {field_name(name).removeprefix("sink_"): name for name in _OF_AIMD}
+    names |= {field_name(name): name for name in ("maxInFlightRequests", "maxBatchSize")}
+    try:
+        check_aimd(
+            max_in_flight_requests=options.max_in_flight_requests,
+            max_batch_size=batch,
+            target=options.sink_rate_target,
+            initial_rate=options.sink_initial_rate,
+            increase_rate=options.sink_increase_rate,
+            decrease_factor=options.sink_decrease_factor,
+            rate_threshold=options.sink_rate_threshold,
+            usual_decrease_factor=0.99,
+        )
+    except SinkOptionError as error:
+        value, _, rule = error.reason.partition(" must be ")
+        rule = re.sub("|".join(names), lambda found: names[found[0]], rule)
+        raise InvalidOptionError(names[error.option], value, rule) from error

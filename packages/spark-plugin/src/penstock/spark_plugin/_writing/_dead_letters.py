@@ -47,11 +47,11 @@ def dead_letter_folder(path: str, options: Mapping[str, str] | None = None) -> P
 class DeadLetterFile:
     """The dead letters of one write task, a JSON object a line.
 
-    The file is named after query, micro-batch and partition (and the write, where one in a `foreachBatch` has no name),
-    and appears under its name when the task has ended well: a task that runs again replaces it, a task that fails
-    leaves none. Its fields: `data` (base64, which Spark reads as binary), `partitionKey`, `explicitHashKey`,
-    `streamName`, `reason`, `errorCode`, `errorMessage`, `attempts`, `row` (of the partition; null if it was sent),
-    `time`.
+    The file is named after query, micro-batch and partition, and a write that is no stream's after its `jobId` and
+    itself, so that a later write of that job leaves it alone. It appears under its name when the task has ended well: a
+    task that runs again replaces it, a task that fails leaves none. Its fields: `data` (base64, which Spark reads as
+    binary), `partitionKey`, `explicitHashKey`, `streamName`, `reason`, `errorCode`, `errorMessage`, `attempts`, `row`
+    (of the partition; null if it was sent), `time`.
     """
 
     def __init__(self, folder: Path | Place, attempt: WriteAttempt) -> None:

@@ -17,7 +17,7 @@ class WriteAttempt:
     attempt: int
     """Counts the task's attempts from zero: not part of its records' ids."""
     write: str = ""
-    """Tells writes in one `foreachBatch` apart that have no name; not part of ids: those are the same each time."""
+    """Tells dead letters of writes apart that go by the same name; not part of ids: those are the same each time."""
     comes_again: bool = False
     """Whether a later run of the same write goes by the same name: the micro-batch of a query."""
 
@@ -27,13 +27,13 @@ class WriteAttempt:
         return f"{self.job}-{self.batch}-{self.partition}-"
 
 
-def this_attempt(job: str, *, is_stream: bool, is_named: bool) -> WriteAttempt:
+def this_attempt(job: str | None, write_id: str, *, is_stream: bool) -> WriteAttempt:
     """The attempt of the Spark task that runs here.
 
     Args:
-        job: Names writes that are no query's.
+        job: The name that the user gave to writes that are no query's.
+        write_id: Of this write alone, and of all of its tasks.
         is_stream: Whether this is the query's own sink, not a write in its `foreachBatch`.
-        is_named: Whether the user has chosen `job`.
     """
     from pyspark import TaskContext
 
@@ -41,16 +41,23 @@ def this_attempt(job: str, *, is_stream: bool, is_named: bool) -> WriteAttempt:
     batch = task_property("streaming.sql.batchId")
     in_query = bool(query and batch)
     # Whatever writes in a `foreachBatch` has the properties of the query.
-    by_query = in_query and (is_stream or not is_named)
-    is_alone = is_stream or is_named or not in_query
+    by_query = in_query and (is_stream or job is None)
+    name = (query if by_query else None) or job or write_id
+    comes_again = in_query and (is_stream or job is not None)
+    write = ""
+    if comes_again and not by_query:
+        # With a new checkpoint micro-batches are counted anew, and are others.
+        write = query or ""
+    elif not is_stream and name != write_id:
+        write = write_id
     task = TaskContext.get()
     return WriteAttempt(
-        (query if by_query else None) or job,
+        name,
         int(batch or 0) if in_query else 0,
         task.partitionId() if task is not None else 0,
         task.attemptNumber() if task is not None else 0,
-        "" if is_alone else job,
-        comes_again=in_query and is_alone,
+        write,
+        comes_again=comes_again,
     )
 
 

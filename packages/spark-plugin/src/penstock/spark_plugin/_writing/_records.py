@@ -136,6 +136,8 @@ def bad_rows(
             readable = pa.array(decoded(streams), pa.string()).cast(pa.binary())
             for index in _places(compute.not_equal(streams.cast(pa.binary()), readable)):
                 found[index] = "its stream is not UTF-8"
+        for index in _places(compute.equal(streams, "")):
+            found[index] = "its stream is empty"
         if needs_stream:
             for index in _places(compute.is_null(streams)):
                 found[index] = "its stream is null, and the options name none"

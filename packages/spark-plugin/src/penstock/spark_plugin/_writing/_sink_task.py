@@ -31,14 +31,21 @@ class SinkTask:
     """Writers by stream, on the event loop of its caller. Raises what a writer raises; then nothing is acknowledged.
 
     A writer that gets neither an acknowledgement nor a throttle for `stall_seconds` although it has records ends with
-    a WriteStalledError: a wrong endpoint must not hold a task for ever. A throttle is a sign of life.
+    a WriteStalledError: a wrong endpoint must not hold a task for ever. A throttle is a sign of life, and so is what
+    the `gateway` that the records go through says of its destination before they have their acknowledgement.
     """
 
     def __init__(
-        self, make_sink: Callable[[str], Any], *, stall_seconds: float, max_open: int = MAX_OPEN_SINKS
+        self,
+        make_sink: Callable[[str], Any],
+        *,
+        stall_seconds: float,
+        gateway: str | None = None,
+        max_open: int = MAX_OPEN_SINKS,
     ) -> None:
         self._make_sink = make_sink
         self._stall_seconds = stall_seconds
+        self._gateway = gateway
         self._max_open = max_open
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self.written = WriteSummary()
@@ -105,7 +112,7 @@ class SinkTask:
         while True:
             metrics, gauges = writer.metrics, writer.gauges()
             held = gauges.buffer_records + gauges.in_flight_messages or int(one.is_asked)
-            alive = metrics.records_out + metrics.dead_lettered + metrics.throttled
+            alive = metrics.records_out + metrics.dead_lettered + metrics.throttled + metrics.signs_of_life
             word = stall.look(loop.time(), held=held, signs_of_life=alive)
             if word.warn:
                 _log.warning(
@@ -113,7 +120,7 @@ class SinkTask:
                     stream, held, word.seconds, self._stall_seconds, metrics.last_failure or "no answer",
                 )  # fmt: skip
             if word.over:
-                error = WriteStalledError(stream, self._stall_seconds, held, metrics.last_failure)
+                error = WriteStalledError(stream, self._stall_seconds, held, metrics.last_failure, self._gateway)
                 try:
                     writer.fail(error)
                 except Exception:

@@ -76,7 +76,7 @@ class _Writer:
         self._caller = None
         if options.sink_endpoint is not None:
             self._caller = caller_location(options, "firehose" if firehose else "kinesis")
-        self._job = options.job_id or f"write-{uuid.uuid4().hex}"
+        self._write_id = f"write-{uuid.uuid4().hex}"
 
     @property
     def _destination(self) -> str:
@@ -100,7 +100,7 @@ class _Writer:
             context=parent if parent is not None else context_api.get_current(),
             attributes={"penstock.streams": list(options.stream_name)},
         ) as span:
-            attempt = this_attempt(self._job, is_stream=self._is_stream, is_named=options.job_id is not None)
+            attempt = this_attempt(options.job_id, self._write_id, is_stream=self._is_stream)
             letters = None if self._folder is None else DeadLetterFile(self._folder, attempt)
             try:
                 summary = self._write(iterator, attempt, letters)
@@ -124,7 +124,7 @@ class _Writer:
         )
         default = options.stream_name[0] if options.stream_name else None
         with LoopThread("async-sink") as loop:
-            task = SinkTask(self._sinks(letters), stall_seconds=options.stall_timeout)
+            task = SinkTask(self._sinks(letters), stall_seconds=options.stall_timeout, gateway=options.sink_endpoint)
             try:
                 for batch in iterator:
                     for stream, records in by_stream(self._without_bad(maker.of(batch), default, letters), default):
@@ -173,7 +173,9 @@ class _Writer:
         columns = {name: records.batch.column(name).take(rows) for name in records.batch.schema.names}
         data = columns.pop("data").to_pylist()
         fields = {name: decoded(column) for name, column in columns.items()}
-        named = [None] * len(bad) if streams is None else decoded(streams.take(rows))
+        named = (
+            [default] * len(bad) if streams is None else decoded(compute.fill_null(streams.take(rows), default or ""))
+        )
         kept = []
         for place, one in enumerate(bad):
             values = {name: column[place] for name, column in fields.items()}
@@ -182,7 +184,7 @@ class _Writer:
                     data[place],
                     values.get("partitionKey"),
                     values.get("explicitHashKey"),
-                    named[place] or default,
+                    named[place] or None,
                     reason="bad row",
                     error_message=one.reason,
                     row=records.first_row + one.index,

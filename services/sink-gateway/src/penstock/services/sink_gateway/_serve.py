@@ -28,12 +28,12 @@ from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.gateway import SERVICE_NAME, Journal, SharedDestinations, SinkGatewayServicer
 from penstock.aws import AwsLocation, AwsOptionError, AwsOptions, AwsSession
 from penstock.rpc import GrpcServer
-from penstock.services.sink_gateway._settings import GatewaySettings
+from penstock.services.sink_gateway._settings import STREAMS_DECREASE_FACTOR, GatewaySettings
 
 
 def _sink(settings: GatewaySettings, stream: str) -> KinesisStreamsSink:
     """The sink of a stream's name or ARN."""
-    strategy = rate_strategy(kinesis_strategy, usual_decrease_factor=0.99, **settings.rates)
+    strategy = rate_strategy(kinesis_strategy, usual_decrease_factor=STREAMS_DECREASE_FACTOR, **settings.rates)
     if stream.startswith("arn:"):
         return KinesisStreamsSink(settings.aws, stream_arn=stream, config=settings.sink, strategy=strategy)
     return KinesisStreamsSink(settings.aws, stream, config=settings.sink, strategy=strategy)

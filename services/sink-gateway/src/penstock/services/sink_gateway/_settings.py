@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Self
 
-from penstock.async_sink import AsyncSinkConfig
+from penstock.async_sink import AsyncSinkConfig, check_aimd
 from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.gateway import CreditWindow
 from penstock.aws import AwsOptions, check_encrypted, endpoint_aliases
@@ -141,7 +142,7 @@ class GatewaySettings:
             },
             endpoint_aliases=endpoint_aliases(arguments.endpoint_aliases, "endpoint_aliases"),
             durable=Path(arguments.durable) if arguments.durable else None,
-            rates=_rates(arguments),
+            rates=_rates(arguments, sink),
             **{name: value for name, value in served.items() if value is not None},
             max_client_weight=max_client_weight,
         )
@@ -163,7 +164,13 @@ def _positive(arguments: argparse.Namespace, name: str, kind: type[int | float])
     return value
 
 
-def _rates(arguments: argparse.Namespace) -> dict[str, Any]:
+_OF_AIMD: Final = ("rate_target", "initial_rate", "increase_rate", "decrease_factor", "rate_threshold")
+_ARGUMENTS: Final = {"rate_strategy": "strategy", "rate_target": "target"}
+STREAMS_DECREASE_FACTOR: Final = 0.99
+"""That of aimd for messages to streams, if none is given."""
+
+
+def _rates(arguments: argparse.Namespace, sink: AsyncSinkConfig) -> dict[str, Any]:
     rates: dict[str, Any] = {}
     for name, (kind, _) in _RATES.items():
         given = getattr(arguments, name)
@@ -173,13 +180,24 @@ def _rates(arguments: argparse.Namespace) -> dict[str, Any]:
             raise SinkOptionError(name, f"{given!r} is unknown; choose {', '.join(_CHOICES[name])}")
         else:
             rates[name] = given
-    for name in ("rate_target", "initial_rate", "increase_rate", "decrease_factor", "rate_threshold"):
+    for name in _OF_AIMD:
         if rates[name] is not None and rates["rate_strategy"] != "aimd":
             raise SinkOptionError(name, "needs --rate-strategy aimd")
-    if rates["decrease_factor"] is not None and rates["decrease_factor"] >= 1:
-        raise SinkOptionError("decrease_factor", f"{rates['decrease_factor']} must be less than 1")
-    names = {"rate_strategy": "strategy", "rate_target": "target"}
-    return {names.get(name, name.removeprefix("max_")): value for name, value in rates.items() if value is not None}
+    if rates["rate_strategy"] == "aimd":
+        try:
+            # Other kinds have requests of their own sizes: there a rate may be cut.
+            check_aimd(
+                max_in_flight_requests=sink.max_in_flight_requests,
+                max_batch_size=sink.max_batch_size,
+                usual_decrease_factor=STREAMS_DECREASE_FACTOR,
+                **{_ARGUMENTS.get(name, name): rates[name] for name in _OF_AIMD},
+            )
+        except SinkOptionError as error:
+            flags = re.sub(r"[a-z]+(_[a-z]+)+", lambda found: "--" + found[0].replace("_", "-"), error.reason)
+            raise SinkOptionError(error.option, flags) from error
+    return {
+        _ARGUMENTS.get(name, name.removeprefix("max_")): value for name, value in rates.items() if value is not None
+    }
 
 
 def _numbers(arguments: argparse.Namespace, names: Mapping[str, str]) -> dict[str, Any]:

@@ -240,7 +240,7 @@ Global___WriteRequest: _TypeAlias = WriteRequest  # noqa: Y015
 @_typing.final
 class Credit(_message.Message):
     """What the client may send on top of what it has sent. The first one is all that the client may have without an answer: a batch that
-    is larger can never be sent.
+    is larger can never be sent. An empty one says that the destination goes on, while a batch has no answer yet.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

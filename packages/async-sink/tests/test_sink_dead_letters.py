@@ -1,0 +1,102 @@
+"""Dead letters are written again to the stream that they were for."""
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.async_sink.dead_letters import read_dead_letters, redrive
+from penstock.aws import AwsOptions
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
+
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator(enforce_limits=False) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def options(emulator: RunningEmulator) -> AwsOptions:
+    return AwsOptions(
+        region="us-east-1", endpoint_url=emulator.endpoint_url, access_key_id="test", secret_access_key="test"
+    )
+
+
+def make_stream(emulator: RunningEmulator, name: str, *, largest_kib: int | None = None) -> str:
+    """A stream of one shard; returns its ARN."""
+    client = emulator.client()
+    client.create_stream(StreamName=name, ShardCount=1)
+    arn: str = client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
+    if largest_kib is not None:
+        client.update_max_record_size(StreamARN=arn, MaxRecordSizeInKiB=largest_kib)
+    return arn
+
+
+def held(emulator: RunningEmulator, name: str) -> list[bytes]:
+    return emulator.call(lambda: [one.data for one in emulator.kinesis.streams[name].shards[0].records])
+
+
+def letter(data: bytes, stream: str | None) -> dict[str, Any]:
+    """As a Spark job keeps it."""
+    fields = {"reason": "attempts", "errorCode": "InternalFailure", "errorMessage": "try later", "attempts": 3}
+    key = {"partitionKey": "k", "explicitHashKey": None, "row": None, "time": "2026-01-31T12:00:00.000Z"}
+    return {"data": b64encode(data).decode(), "streamName": stream, **key, **fields}
+
+
+def keep(folder: Path, *letters: dict[str, Any], name: str = "job-0-0.json") -> None:
+    (folder / name).write_text("".join(json.dumps(one) + "\n" for one in letters))
+
+
+def test_a_letter_for_the_arn_of_a_stream_is_written_to_it(
+    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path
+) -> None:
+    """So a gateway notes it whose client named the stream by its ARN; `to` may be one as well."""
+    arn = make_stream(emulator, "named")
+    entry = pb.Entry(data=b"AA1", partition_key="JFK").SerializeToString()
+    why = {"error_code": "InternalFailure", "error_message": "try later", "time": 1.5, "client": "c"}
+    line = {"kind": "kinesis", "destination": arn, "entry": b64encode(entry).decode(), **why}
+    keep(tmp_path, line, name="rejected.jsonl")
+    assert redrive(tmp_path, options).written == {arn: 1}
+    assert held(emulator, "named") == [b"AA1"]
+    other = tmp_path / "other"
+    other.mkdir()
+    keep(other, letter(b"AA2", "gone"))
+    assert redrive(other, options, to=arn).is_complete
+    assert held(emulator, "named") == [b"AA1", b"AA2"]
+
+
+def test_large_letters_are_written_to_streams_that_take_them(
+    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path
+) -> None:
+    """A stream may be set to take 10 MiB. One that takes less refuses them itself, and takes the others."""
+    large, small = b"x" * (2 * MEBIBYTE), b"small"
+    largest = b"y" * (10 * MEBIBYTE - 1)
+    make_stream(emulator, "wide", largest_kib=10 * 1024)
+    make_stream(emulator, "narrow")
+    keep(tmp_path, *(letter(data, "wide") for data in (large, small, largest)))
+    assert redrive(tmp_path, options, max_attempts=3).is_complete
+    assert sorted(map(len, held(emulator, "wide"))) == [len(small), len(large), len(largest)]
+    keep(tmp_path, *(letter(data, "narrow") for data in (small, large, small)))
+    reported: list[str] = []
+    summary = redrive(tmp_path, options, max_attempts=3, report=lambda _, words: reported.append(words))
+    assert (summary.written["narrow"], summary.failed["narrow"]) == (2, 1)
+    assert held(emulator, "narrow") == [small, small]
+    assert [len(one.data or b"") for one in read_dead_letters(tmp_path) if not one.is_redriven] == [len(large)]
+    assert len(reported) == 1
+
+
+def test_a_letter_of_an_empty_stream_stays_and_the_others_are_written(
+    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path
+) -> None:
+    """It names no stream, as one with a null does."""
+    make_stream(emulator, "others")
+    keep(tmp_path, letter(b"a", ""), letter(b"b", None), letter(b"c", "others"))
+    summary = redrive(tmp_path, options)
+    assert (summary.written, summary.kept) == ({"others": 1}, {"names no stream: say --to": 2})
