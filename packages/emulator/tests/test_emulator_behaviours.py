@@ -727,8 +727,43 @@ def test_a_process_takes_a_profile_and_single_fields() -> None:
     arguments = ("--no-tls", "--profile", "hostile", "--seed", "5", "--behaviour", "page_span=none,late_children=2")
     with start_emulator_process(*arguments) as emulator:
         _, answer = ask(emulator.endpoint_url, "GET", "behaviour")
-    expected = Behaviour.hostile().as_dict() | {"page_span": None, "late_children": 2.0}
+    expected = Behaviour.hostile(seed=5).as_dict() | {"page_span": None, "late_children": 2.0}
     assert (answer["seed"], answer["behaviour"]) == (5, expected)
+
+
+@pytest.mark.parametrize(("flags", "seed"), [((), 9), (("--seed", "5"), 5)])
+def test_a_process_takes_the_seed_of_the_environment(
+    flags: tuple[str, ...], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside its profile; --seed is in its place."""
+    monkeypatch.setenv("PENSTOCK_EMULATOR_PROFILE", "hostile")
+    monkeypatch.setenv("PENSTOCK_EMULATOR_SEED", "9")
+    with start_emulator_process("--no-tls", *flags) as emulator:
+        _, answer = ask(emulator.endpoint_url, "GET", "behaviour")
+    assert (answer["profile"], answer["seed"]) == ("hostile", seed)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("PENSTOCK_EMULATOR_SEED", "abc", "must be a whole number, not 'abc'"),
+        ("PENSTOCK_EMULATOR_PROFILE", "hostil", "must be one of kind, hostile"),
+    ],
+)
+def test_a_command_refuses_what_it_cannot_read_of_the_environment(
+    variable: str, value: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the name of the variable."""
+
+    async def start(*_: object, **__: object) -> None:
+        pytest.fail("it started")
+
+    monkeypatch.setattr("penstock.emulator.__main__._run", start)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 2
+    assert f"penstock-emulator: {variable}: {reason}" in capsys.readouterr().err
 
 
 def test_a_wrong_field_on_the_command_line_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -812,10 +847,12 @@ def test_the_environment_chooses_the_profile(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PENSTOCK_EMULATOR_SEED", "7")
     assert EmulatorConfig().behaviour == Behaviour.hostile(seed=7)
     assert EmulatorConfig(behaviour=Behaviour.kind()).behaviour == Behaviour.kind()
+    monkeypatch.setenv("PENSTOCK_EMULATOR_SEED", "-1")  # as --kinesis-seed may be
+    assert EmulatorConfig().behaviour == Behaviour.hostile(seed=-1)
     monkeypatch.setenv("PENSTOCK_EMULATOR_SEED", "x")
     with pytest.raises(EmulatorConfigError, match="PENSTOCK_EMULATOR_SEED"):
         EmulatorConfig()
     monkeypatch.setenv("PENSTOCK_EMULATOR_PROFILE", "rude")
     monkeypatch.delenv("PENSTOCK_EMULATOR_SEED")
-    with pytest.raises(EmulatorConfigError, match="kind, hostile"):
+    with pytest.raises(EmulatorConfigError, match="PENSTOCK_EMULATOR_PROFILE: must be one of kind, hostile"):
         EmulatorConfig()

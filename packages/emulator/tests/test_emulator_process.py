@@ -107,6 +107,47 @@ def test_a_bad_option_names_its_flag(capsys: pytest.CaptureFixture[str]) -> None
     assert "--port: must be a port between 0 and 65535" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("--behaviour page_span=60,refuse_continuations", "--behaviour: must be NAME=VALUE"),
+        ("--behaviour page_span=60,page_span=70", "each name once"),
+        ("--operation-limits ListShards=100,CreateStream", "--operation-limits: must be NAME=VALUE"),
+        ("--operation-limits ListShards=nan", "--operation-limits: must be positive"),
+        ("--operation-limits ListShards=many", "--operation-limits: ListShards must be a number, or none, not 'many'"),
+        ("--access-keys a=secret,secret", "--access-keys: must be NAME=VALUE"),
+        ("--access-keys a=secret", "--access-keys: does nothing without verify_signatures"),
+        ("--no-tls --tls-port 9443", "--tls-port: does nothing without tls"),
+        ("--no-tls --ca-file ca.pem", "--ca-file: does nothing without tls"),
+        ("--persist-fsync", "--persist-fsync: does nothing without persist"),
+        (
+            "--no-enforce-limits --operation-limits ListShards=1",
+            "--operation-limits: does nothing without enforce_limits",
+        ),
+        ("--subscription-lifetime inf", "--subscription-lifetime: must be a number of seconds, not 'inf'"),
+        ("--retention nan", "--retention: must be a number of seconds, not 'nan'"),
+        ("--shard-write-bytes-per-second lots", "must be a number, or none, not 'lots'"),
+        ("--ready-file .", "--ready-file: must be a file, and '.' is a folder"),
+        ("--ready-file /", "--ready-file: must be a file, and '/' is a folder"),
+    ],
+)
+def test_what_would_do_nothing_is_refused_in_a_line(
+    arguments: str, reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With code 2, the flag and the cure, before anything is started; secrets are not repeated."""
+
+    async def start(*_: object, **__: object) -> None:
+        pytest.fail("it started")
+
+    monkeypatch.setattr("penstock.emulator.__main__._run", start)
+    with pytest.raises(SystemExit) as caught:
+        main(arguments.split())
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert reason in line
+    assert "secret" not in line
+
+
 def test_a_running_emulator_reports_its_own_failure_to_start() -> None:
     """Errors on the emulator's thread reach the caller: a bad option, a port that is taken."""
     with pytest.raises(EmulatorConfigError), running_emulator(account_id="12"):

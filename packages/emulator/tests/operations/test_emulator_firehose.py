@@ -116,9 +116,11 @@ def test_calls_beyond_the_rate_are_refused_whole() -> None:
         client.put_record_batch(DeliveryStreamName="events", Records=[{"Data": b"x"}])
         code, _ = refused(client, "put_record_batch", DeliveryStreamName="events", Records=[{"Data": b"x"}])
         assert code == "ServiceUnavailableException"
-    with firehose(clock=ManualClock(), firehose_calls_per_second=1, enforce_limits=False) as (_, client):
-        for _ in range(3):
-            client.put_record_batch(DeliveryStreamName="events", Records=[{"Data": b"x"}])
+    full = [{"Data": b"x" * 1_000_000}] * 4
+    for options, failed in ({}, [0, 3]), ({"enforce_limits": False}, [0, 0]):
+        with firehose(clock=ManualClock(), **options) as (_, client):
+            answers = [client.put_record_batch(DeliveryStreamName="events", Records=full) for _ in range(2)]
+            assert [answer["FailedPutCount"] for answer in answers] == failed
 
 
 def test_faults_reach_firehose() -> None:

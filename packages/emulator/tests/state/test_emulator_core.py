@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from penstock.emulator._http.eventstream import encode_event, encode_frame
 from penstock.emulator._operations.perform import perform
 from penstock.emulator._state.sequence import SequenceNumbers
 from penstock.emulator._state.tokens import TokenSealer
+from penstock.emulator.testing import ManualClock, OtherClock
 
 NOW = 1_750_000_000.0
 
@@ -94,6 +96,10 @@ def test_tokens_are_bound_to_their_kind_and_their_emulator() -> None:
         ("subscription_bytes_per_second", 0),
         ("consumers_per_stream", 0),
         ("max_record_bytes", 0),
+        ("shard_write_records_per_second", math.nan),
+        ("firehose_calls_per_second", math.inf),
+        ("operation_limits", {"ListShards": math.nan}),
+        ("daily_limits", {"UpdateShardCount": math.inf}),
     ],
 )
 def test_an_option_that_cannot_work_is_named(option: str, value: Any) -> None:
@@ -101,6 +107,36 @@ def test_an_option_that_cannot_work_is_named(option: str, value: Any) -> None:
     with pytest.raises(EmulatorConfigError, match=option) as caught:
         EmulatorConfig(**{option: value})
     assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "beside"),
+    [
+        ("tls_port", 9443, {"tls": False}),
+        ("ca_file", Path("ca.pem"), {"tls": False}),
+        ("persist_fsync", True, {"persist": None}),
+        ("access_keys", {"key": "secret"}, {"verify_signatures": False}),
+        ("operation_limits", {"ListShards": 100}, {"enforce_limits": False}),
+        ("daily_limits", {"UpdateShardCount": None}, {"enforce_limits": False}),
+        ("shard_read_calls_per_second", 10, {"enforce_limits": False}),
+        ("firehose_bytes_per_second", 10, {"enforce_limits": False}),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(option: str, value: Any, beside: dict[str, Any]) -> None:
+    """The error names it, and the option that it needs; alone, that one is fine."""
+    EmulatorConfig(**beside)
+    (needed,) = beside
+    with pytest.raises(EmulatorConfigError, match=f"does nothing without {needed}") as caught:
+        EmulatorConfig(**{option: value}, **beside)
+    assert caught.value.option == option
+    assert "secret" not in str(caught.value)
+
+
+def test_a_clock_of_the_callers_is_not_replaced_by_a_manual_one() -> None:
+    """One of the two would do nothing."""
+    with pytest.raises(EmulatorConfigError, match="manual_clock"):
+        EmulatorServer(EmulatorConfig(manual_clock=True), clock=OtherClock(ahead_seconds=5))
+    assert isinstance(EmulatorServer(EmulatorConfig(manual_clock=True)).clock, ManualClock)
 
 
 async def test_the_server_runs_on_the_running_loop(tmp_path: Path) -> None:

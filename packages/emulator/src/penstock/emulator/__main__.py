@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -26,26 +27,56 @@ if TYPE_CHECKING:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    pairs = dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair)
-    if not pairs:
-        raise argparse.ArgumentTypeError("must be NAME=VALUE, or several with commas between them")
-    return pairs
+    pairs = [(name.strip(), sign, value) for name, sign, value in (pair.partition("=") for pair in text.split(","))]
+    if not all(name and sign for name, sign, _ in pairs) or len({name for name, *_ in pairs}) < len(pairs):
+        # It is not said which: a part may be a secret.
+        raise argparse.ArgumentTypeError("must be NAME=VALUE, or several with commas between them, each name once")
+    return {name: value for name, _, value in pairs}
 
 
-def _or_none(number: Callable[[str], float]) -> Callable[[str], float | None]:
+def _number(convert: Callable[[str], Any], wanted: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return convert(text)
+        except (ValueError, OverflowError):
+            raise argparse.ArgumentTypeError(f"must be {wanted}, not {text!r}") from None
+
+    return read
+
+
+def _or_none(number: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: None if text == "none" else number(text)
 
 
+_RATE = _number(_or_none(float), "a number, or none")
+
+
+def _rates(text: str) -> dict[str, float | None]:
+    rates: dict[str, float | None] = {}
+    for name, value in _pairs(text).items():
+        try:
+            rates[name] = _RATE(value)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"{name} {error}") from None
+    return rates
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file, and {text!r} is a folder")
+    return path
+
+
 _CONVERT: dict[str, Callable[[str], Any]] = {
-    "int": int,
-    "int | None": _or_none(int),
-    "float | None": _or_none(float),
-    "float": float,
+    "int": _number(int, "a whole number"),
+    "int | None": _number(_or_none(int), "a whole number, or none"),
+    "float | None": _RATE,
     "str": str,
     "Path | None": Path,
-    "timedelta": lambda text: timedelta(seconds=float(text)),
+    "timedelta": _number(lambda text: timedelta(seconds=float(text)), "a number of seconds"),
     "Mapping[str, str]": _pairs,
-    "Mapping[str, float | None]": lambda text: {name: _or_none(float)(value) for name, value in _pairs(text).items()},
+    "Mapping[str, float | None]": _rates,
     "tuple[str, ...]": lambda text: tuple(name.strip() for name in text.split(",") if name.strip()),
 }
 _METAVARS = {
@@ -91,7 +122,6 @@ def build_parser(prog: str = "penstock-emulator") -> argparse.ArgumentParser:
     parser.add_argument(
         "--profile",
         choices=PROFILES,
-        default=os.environ.get("PENSTOCK_EMULATOR_PROFILE") or "kind",
         help="what is done where Kinesis leaves things open; default: PENSTOCK_EMULATOR_PROFILE, or kind",
     )
     parser.add_argument(
@@ -101,7 +131,7 @@ def build_parser(prog: str = "penstock-emulator") -> argparse.ArgumentParser:
         metavar="NAME=VALUE,...",
         help="fields of Behaviour that differ from the profile: true, false, none or a number of seconds",
     )
-    parser.add_argument("--ready-file", type=Path, metavar="FILE", help="write the line there too, at once and whole")
+    parser.add_argument("--ready-file", type=_file, metavar="FILE", help="write the line there too, at once and whole")
     parser.add_argument(
         "--exit-with-parent", action="store_true", help="end when standard input ends, as it does when the parent dies"
     )
@@ -150,7 +180,11 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "penstock-emulat
     exit_with_parent: bool = options.pop("exit_with_parent")
     as_json: bool = options.pop("json")
     try:
-        behaviour = Behaviour.profile(options.pop("profile")).changed(options.pop("behaviour"))
+        behaviour = Behaviour.from_environment(profile=options.pop("profile"), seed=options["seed"])
+    except EmulatorConfigError as error:
+        parser.error(str(error))
+    try:
+        behaviour = behaviour.changed(options.pop("behaviour"))
     except EmulatorConfigError as error:
         parser.error(f"--behaviour: {error}")
     try:
@@ -193,17 +227,22 @@ async def _run(config: EmulatorConfig, *, ready_file: Path | None, exit_with_par
             part = ready_file.with_name(ready_file.name + ".part")
             part.write_text(line + "\n")
             part.replace(ready_file)
-        sys.stdout.write((line if as_json or not sys.stdout.isatty() else _for_people(ready)) + "\n")
+        sys.stdout.write((line if as_json or not sys.stdout.isatty() else _for_people(ready, config)) + "\n")
         sys.stdout.flush()
         await stop.wait()
 
 
-def _for_people(ready: dict[str, Any]) -> str:
+def _for_people(ready: dict[str, Any], config: EmulatorConfig) -> str:
     """What to paste into another terminal."""
+    region, key, secret = shlex.quote(config.region), "test", "test"
+    if config.verify_signatures:
+        key = next(iter(config.access_keys))
+        # Terminals are recorded: a secret that somebody gave stays where it is.
+        secret = f"<the secret of {key}>"
     lines = [f"export AWS_ENDPOINT_URL_{name.upper()}={url}" for name, url in ready["endpoints"].items()]
-    lines += ["export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test"]
+    lines += [f"export AWS_ACCESS_KEY_ID={shlex.quote(key)} AWS_SECRET_ACCESS_KEY={shlex.quote(secret)}"]
     # boto3 itself reads only the second.
-    lines += ["export AWS_REGION=us-east-1 AWS_DEFAULT_REGION=us-east-1"]
+    lines += [f"export AWS_REGION={region} AWS_DEFAULT_REGION={region}"]
     if ready["ca_file"] is not None:
         lines += [f"# over TLS: {ready['tls_endpoint_url']}, with AWS_CA_BUNDLE={ready['ca_file']}"]
     return "\n".join(["# the emulator is ready; Ctrl+C ends it", *lines])

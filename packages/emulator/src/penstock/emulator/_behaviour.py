@@ -80,17 +80,30 @@ class Behaviour:
             raise EmulatorConfigError(option="page_span", reason="must be positive, or None for no limit")
 
     @classmethod
-    def from_environment(cls) -> Behaviour:
+    def from_environment(cls, *, profile: str | None = None, seed: int | None = None) -> Behaviour:
         """Give the profile that `PENSTOCK_EMULATOR_PROFILE` names, or `kind`; `PENSTOCK_EMULATOR_SEED` seeds it.
 
+        Args:
+            profile: in place of the first.
+            seed: in place of the second.
+
         Raises:
-            EmulatorConfigError: not a profile, or not a whole number.
+            EmulatorConfigError: not a profile, or not a whole number; the error names the variable.
         """
-        seed = os.environ.get("PENSTOCK_EMULATOR_SEED", "")
-        if seed and not seed.isdecimal():
-            raise EmulatorConfigError(option="PENSTOCK_EMULATOR_SEED", reason=f"{seed!r} is not a whole number")
-        profile = os.environ.get("PENSTOCK_EMULATOR_PROFILE") or "kind"
-        return cls.profile(profile, seed=int(seed) if seed else None)
+        text = os.environ.get("PENSTOCK_EMULATOR_SEED")
+        if seed is None and text:
+            try:
+                seed = int(text)
+            except ValueError:
+                reason = f"must be a whole number, not {text!r}"
+                raise EmulatorConfigError(option="PENSTOCK_EMULATOR_SEED", reason=reason) from None
+        name = profile or os.environ.get("PENSTOCK_EMULATOR_PROFILE") or "kind"
+        try:
+            return cls.profile(name, seed=seed)
+        except EmulatorConfigError as error:
+            if profile is not None:
+                raise
+            raise EmulatorConfigError(option="PENSTOCK_EMULATOR_PROFILE", reason=error.reason) from None
 
     @classmethod
     def kind(cls, *, seed: int | None = None) -> Behaviour:

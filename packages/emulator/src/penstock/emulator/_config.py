@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,15 @@ _RATES: tuple[tuple[str, Mapping[str, object]], ...] = (
     ("operation_limits", OPERATION_LIMITS),
     ("daily_limits", DAILY_LIMITS),
 )
+_ACTS_WITH = {
+    "tls_port": "tls",
+    "ca_file": "tls",
+    "persist_fsync": "persist",
+    "access_keys": "verify_signatures",
+    "operation_limits": "enforce_limits",
+    "daily_limits": "enforce_limits",
+}
+"""Options that do nothing without another one; the rates, too, need `enforce_limits`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +41,7 @@ class EmulatorConfig:
     """Everything that can be set about an emulator; the defaults are those of Kinesis, or say why they differ.
 
     Raises:
-        EmulatorConfigError: an option is out of range; the error names it.
+        EmulatorConfigError: an option is out of range, or would do nothing beside the others; the error names it.
     """
 
     host: str = "127.0.0.1"
@@ -151,8 +161,8 @@ class EmulatorConfig:
                 raise EmulatorConfigError(option=name, reason="must not be negative")
             if value is None:
                 continue
-            if name.endswith("_per_second") and value <= 0:
-                raise EmulatorConfigError(option=name, reason="must be positive, or None for no limit")
+            if name.endswith("_per_second") and not 0 < value < math.inf:
+                raise EmulatorConfigError(option=name, reason="must be positive and finite, or None for no limit")
             if name.startswith("max_") and value < 1:
                 raise EmulatorConfigError(option=name, reason="must be at least 1")
             if name in _COUNTS and value < 1:
@@ -162,8 +172,16 @@ class EmulatorConfig:
                 if operation not in known:
                     reason = f"has no limit for {operation}; there are {', '.join(known)}"
                     raise EmulatorConfigError(option=name, reason=reason)
-                if rate is not None and rate <= 0:
-                    raise EmulatorConfigError(option=name, reason=f"must be positive, or None, for {operation}")
+                if rate is not None and not 0 < rate < math.inf:
+                    reason = f"must be positive and finite, or None, for {operation}"
+                    raise EmulatorConfigError(option=name, reason=reason)
         for name in ("subscription_lifetime", "idle_event_interval"):
             if getattr(self, name) <= timedelta(0):
                 raise EmulatorConfigError(option=name, reason="must be longer than nothing")
+        for name, value in vars(self).items():
+            needed = _ACTS_WITH.get(name, "enforce_limits" if name.endswith("_per_second") else None)
+            # Fields have their defaults on the class; a rate of None agrees with limits that are off.
+            is_given = bool(value) and value != getattr(type(self), name, None)
+            if needed is not None and is_given and not getattr(self, needed):
+                reason = f"does nothing without {needed}: set that too, or leave this out"
+                raise EmulatorConfigError(option=name, reason=reason)

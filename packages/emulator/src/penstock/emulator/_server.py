@@ -25,7 +25,7 @@ from penstock.emulator._http.http2 import Http2Connection
 from penstock.emulator._persist.journal import Journal
 from penstock.emulator._persist.persistence import Persistence
 from penstock.emulator._state.kinesis import Kinesis
-from penstock.emulator.errors import CompanionError, EmulatorError
+from penstock.emulator.errors import CompanionError, EmulatorConfigError, EmulatorError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,10 +101,16 @@ class EmulatorServer:
     """An embedded Kinesis, listening from `async with` to its end.
 
     Leaving the context closes every connection, subscriptions among them, and forgets all streams. Not reusable.
+
+    Raises:
+        EmulatorConfigError: there is a clock, and a `manual_clock` is asked for as well.
     """
 
     def __init__(self, config: EmulatorConfig | None = None, *, clock: Clock | None = None) -> None:
         self.config = config or EmulatorConfig()
+        if clock is not None and self.config.manual_clock:
+            reason = "is for an emulator without a clock of the caller's: leave one of them out"
+            raise EmulatorConfigError(option="manual_clock", reason=reason)
         self.clock: Clock = clock or (ManualClock(time.time()) if self.config.manual_clock else SystemClock())
         self.kinesis = Kinesis(self.config)
         self.dynamodb_streams = DynamoDbStreams(self.kinesis, self.clock)
