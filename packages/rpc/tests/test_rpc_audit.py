@@ -57,7 +57,11 @@ def test_passwords_in_urls_are_left_out(tmp_path: Path) -> None:
     log = AuditLog(str(tmp_path / "audit"), "gateway", clock=Clock())
     url = "sqs:https://user:planted-secret@sqs.example/queue"
     log.changed(who="orders", address="", change="open destination", outcome="OK", what=[("destinations", url)])
+    log.changed(
+        who="orders", address="", change="submit", outcome="OK", what=[("jobs", "https://u:a@planted-secret@b/c@d")]
+    )
     refuse(log, method=f"/{url}", reason=f"may not use {url}")
     text = (tmp_path / "audit").read_text()
     assert "planted-secret" not in text
     assert text.count("sqs:https://***@sqs.example/queue") == 3
+    assert "https://***@b/c@d" in text

@@ -24,6 +24,7 @@ from penstock.rpc import (
     explain_failure,
     failed_call,
     open_aio_channel,
+    read_path,
 )
 
 PREFIX = "PENSTOCK_FLIGHTS"
@@ -153,6 +154,47 @@ def test_an_endpoint_that_is_none_is_refused_before_grpc_makes_something_of_it(e
         settings()
     assert settings("--endpoint", "[::1]:50051").endpoint == "[::1]:50051"
     assert settings("--endpoint", "dns:///host:1").endpoint == "dns:///host:1"
+
+
+@pytest.mark.parametrize(("text", "uses_tls"), [("true", True), ("True", True), ("false", False), ("", False)])
+def test_tls_is_turned_on_by_a_variable_too(monkeypatch: pytest.MonkeyPatch, text: str, uses_tls: bool) -> None:
+    """As by the flag, which goes before it."""
+    monkeypatch.setenv(f"{PREFIX}_TLS", text)
+    assert settings("--endpoint", "host:1").security.uses_tls is uses_tls
+    assert settings("--endpoint", "host:1", "--tls").security.uses_tls
+
+
+@pytest.mark.parametrize("text", ["yes", "1", "tru"])
+def test_a_variable_that_is_neither_true_nor_false_is_no_plain_text(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """It is refused, before a token goes anywhere; the help names it."""
+    monkeypatch.setenv(f"{PREFIX}_TLS", text)
+    with pytest.raises(RpcOptionError, match=f"'{text}' is neither true nor false") as refused:
+        settings("--endpoint", "host:1")
+    assert refused.value.option == "tls"
+    parser = argparse.ArgumentParser()
+    ClientSettings.add_arguments(parser, PREFIX)
+    assert f"[{PREFIX}_TLS=true]" in parser.format_help()
+
+
+@pytest.mark.parametrize(
+    ("text", "cure"),
+    [
+        ("sqlite:///var/lib/a%20b.db", "write /var/lib/a b.db"),
+        ("sqlite:////var/lib/a.db", "write /var/lib/a.db"),
+        ("sqlite:a.db", "write a.db"),
+        ("file:///a.db", "write /a.db"),
+        ("sqlite://", "give the path of a file"),
+        ("postgres://user:planted-secret@host/a", "give the path of a file"),
+    ],
+)
+def test_a_url_is_no_path_of_a_file(text: str, cure: str) -> None:
+    """It would be a path below the working folder, and its password stays where it is."""
+    with pytest.raises(RpcOptionError, match=cure) as refused:
+        read_path("store", text)
+    assert refused.value.option == "store"
+    assert "planted-secret" not in str(refused.value)
+    for path in ("a.db", "./sqlite:a.db", "/var/lib/a:b.db"):
+        assert read_path("store", path) == Path(path)
 
 
 async def test_an_authority_needs_no_file_and_a_certificate_no_host(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_no_secret_leaves_in_a_log(tmp_path: Path) -> None:
     code = (
         "log.warning('sent with hush-hush-1')\n"
         "log.warning('key %s', 'wJalrXUtnFEMI', extra={'note': 'wJalrXUtnFEMI', 'api_token': 5})\n"
+        "log.warning('header', extra={'authorization': '5ecret6'})\n"
         "log.warning({'Authorization': 'AWS4-HMAC-SHA256 Credential=AKIA/x, Signature=5ecret1'})\n"
         "log.warning('http://user:5ecret2@host/ secret_access_key=5ecret3; session_token: \"5ecret4\"')\n"
         "try:\n    raise ValueError('password=5ecret5')\nexcept ValueError:\n    log.exception('token wJalrXUtnFEMI')\n"
@@ -95,7 +96,7 @@ def test_no_secret_leaves_in_a_log(tmp_path: Path) -> None:
             AWS_SECRET_ACCESS_KEY="wJalrXUtnFEMI",
             PENSTOCK_OTLP_HEADERS_FILE=str(headers),
         )
-        assert len(receiver.logs) == 5
+        assert len(receiver.logs) == 6
         everything = "\n".join(str(record) for _, _, record in receiver.logs)
         for secret in ("hush-hush-1", "wJalrXUtnFEMI", "5ecret"):
             assert secret not in everything, secret
@@ -113,6 +114,42 @@ def test_what_is_no_secret_is_left_in_a_log() -> None:
     assert redaction.attribute("records", 7) == 7
     assert redaction.attribute("stream", "test") == "test"
     assert repr(LogRedaction({"AWS_SECRET_ACCESS_KEY": "long enough"})) == "LogRedaction()"
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("{'user': 'bob', 'password': 'correct horse'}", "{'user': 'bob', 'password': '***'}"),
+        ("password='p,secret;x', port=1", "password='***', port=1"),
+        ('{"token": "a\\"b c", "port": 1}', '{"token": "***", "port": 1}'),
+        (r'"{\"token\": \"a\\\"b c\", \"port\": 1}"', r'"{\"token\": \"***\", \"port\": 1}"'),
+        ("api_key: b'it is a', port=1", "api_key: b'***', port=1"),
+        ("password = 'it is cut of", "password = '***"),
+        ("password => hunter2 for bob", "password => *** for bob"),
+        ("password=don't, port=1", "password=***, port=1"),
+        ("password='' port=1", "password='' port=1"),
+        ("db.password.value=a&port=1", "db.password.value=***&port=1"),
+        ("Authorization: Digest name='a', response='b'\nport=1", "Authorization: ***\nport=1"),
+        ("headers: x-team=hunter2, x-key=b\nport=1", "headers: ***\nport=1"),
+        ("{'headers': {'x-team': 'hunter2'}}", "{'headers': ***"),
+        ("OTEL_EXPORTER_OTLP_HEADERS='x-team=a b' port=1", "OTEL_EXPORTER_OTLP_HEADERS='***' port=1"),
+        ("postgres://u:p@ss@h/x?a=b@c and http://h:1/a@b", "postgres://***@h/x?a=b@c and http://h:1/a@b"),
+        ("https://u:it's@h#a@b", "https://***@h#a@b"),
+        ("headers_count=3 of 4, 2 tokens were read at 12:00", "headers_count=3 of 4, 2 tokens were read at 12:00"),
+    ],
+)
+def test_a_secret_is_starred_to_its_end(text: str, redacted: str) -> None:
+    """A quoted one up to the quote that closes it, headers to the end of the line, users of URLs up to the last `@`."""
+    assert LogRedaction({}).text(text) == redacted
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["token", "token=", "token='", "token\\'", "headers ", "secret: \\", "://a@", "password\t", "bearer  ", "a.-"],
+)
+def test_a_long_text_takes_no_longer_for_what_is_in_it(part: str) -> None:
+    """Texts of others are logged, too: time grows with their length, not with its square."""
+    LogRedaction({"AWS_SECRET_ACCESS_KEY": "long enough"}).text(part * (1_000_000 // len(part)))
 
 
 def test_a_forked_child_sends_its_logs_as_another_instance() -> None:

@@ -58,6 +58,8 @@ def test_the_usual_variables_say_what_is_exported(
         ),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1:4317"}, "OTEL_EXPORTER_OTLP_ENDPOINT"),
         ({**_ENDPOINT, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://[:"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+        ({"OTEL_TRACES_EXPORTER": "prometheus"}, "OTEL_TRACES_EXPORTER"),
+        ({"OTEL_LOGS_EXPORTER": "otlp, prometheus"}, "OTEL_LOGS_EXPORTER"),
     ],
 )
 def test_a_variable_that_means_nothing_is_named(environment: dict[str, Any], option: str) -> None:
@@ -205,6 +207,24 @@ def test_executors_are_given_no_variable_that_is_named_after_a_secret() -> None:
     assert configuration["spark.executorEnv.OTEL_EXPORTER_OTLP_CLIENT_KEY"] == "/etc/otlp/client.key"
     assert configuration["spark.executorEnv.OTEL_EXPORTER_VENDOR_TOKEN_FILE"] == "/etc/otlp/token"
     assert len(withheld(environment)) == 4
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "user:hush@collector:4317",
+        "http://user:a/hush@collector@b:1",
+        "https://user:hush?@c",
+        "http://collector/?key=hush",
+    ],
+)
+def test_executors_are_given_no_endpoint_that_holds_a_secret(endpoint: str) -> None:
+    """With or without a scheme; what is no endpoint may hold an `@`."""
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_RESOURCE_ATTRIBUTES": "owner=flights@example.com"}
+    configuration = executor_configuration(environment, "flights")
+    assert "hush" not in str(configuration)
+    assert configuration["spark.executorEnv.OTEL_RESOURCE_ATTRIBUTES"] == "owner=flights@example.com"
+    assert withheld(environment) == ("OTEL_EXPORTER_OTLP_ENDPOINT",)
 
 
 def test_headers_of_a_file_are_not_told_as_withheld(tmp_path: Path) -> None:

@@ -91,14 +91,32 @@ def test_a_file_that_holds_no_graph_is_wrong_usage(
         (["--host", "0.0.0.0"], "host"),
         (["--certificate-file", "server.pem"], "--private-key-file"),
         (["--token-file", "/no/such/file"], "--token-file"),
+        (["--store", "sqlite:///nonexistent/x.db"], "--store (PENSTOCK_STAGES_STORE): "),
+        (["--store", "dynamodb://jobs"], "--store (PENSTOCK_STAGES_STORE): "),
+        (["--store", "/dev/null/x.db"], "/dev/null/x.db"),
+        (["--audit-log", "/dev/null/x"], "audit_log: cannot write /dev/null/x"),
+        (["--host", "nowhere.invalid", "--allow-plain-text", "--allow-unauthenticated"], "nowhere.invalid"),
     ],
 )
 def test_unsafe_or_impossible_settings_are_refused_before_serving(
-    arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 2, and the option's name."""
+    """Exit code 2, and the option's name; nothing is made in the working folder."""
+    monkeypatch.chdir(tmp_path)
     assert main(["serve", *arguments]) == 2
-    assert word in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert word in said
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_switch_of_the_environment_that_is_neither_true_nor_false_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The client would speak plain text."""
+    monkeypatch.setenv("PENSTOCK_STAGES_TLS", "yes")
+    assert main(["ls", "--endpoint", "127.0.0.1:1"]) == 2
+    assert "--tls (PENSTOCK_STAGES_TLS): 'yes' is neither true nor false" in capsys.readouterr().err
 
 
 def test_an_exporter_that_is_not_installed_is_refused(

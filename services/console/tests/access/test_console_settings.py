@@ -45,8 +45,10 @@ def test_variables_stand_behind_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flags replace what the environment says."""
     monkeypatch.setenv("PENSTOCK_CONSOLE_SINK_ENDPOINT", "a:1,b:2")
     monkeypatch.setenv("PENSTOCK_CONSOLE_ALLOW_ACTIONS", "true")
+    monkeypatch.setenv("PENSTOCK_CONSOLE_SERVICES_TLS", "true")
     assert [one.address for one in settings().endpoints] == ["a:1", "b:2"]
     assert settings().allow_actions
+    assert all(one.tls for one in settings().endpoints)
     assert [one.address for one in settings("--sink-endpoint", "c:3").endpoints] == ["c:3"]
 
 
@@ -80,18 +82,53 @@ def test_tokens_are_of_one_service_or_of_all(tmp_path: Path) -> None:
         (["--dead-letters", "=letters"], "dead_letters"),
         (["--dead-letters", "orders=letters", "--dead-letters", "orders=others"], "dead_letters"),
         (["--dead-letters", "orders=s3://bucket/letters"], "dead_letters"),
-        (["--registry-endpoint", "127.0.0.1:1", "--services-token-file", "/nonexistent"], "token_file"),
-        (["--registry-endpoint", "a:1", "--services-certificate-file", "/nonexistent"], "private_key_file"),
+        (["--sink-endpoint", "127.0.0.1:99999"], "sink_endpoint"),
+        (["--registry-endpoint", "127.0.0.1:1", "--services-token-file", "/nonexistent"], "services_token_file"),
+        (["--stages-endpoint", "127.0.0.1:1", "--stages-token-file", "/nonexistent"], "stages_token_file"),
+        (["--registry-endpoint", "a:1", "--services-certificate-file", "/nonexistent"], "services_private_key_file"),
+        (["--token-file", "/nonexistent"], "token_file"),
+        (["--history-file", "sqlite:///var/lib/console.db"], "history_file"),
     ],
 )
 def test_a_wrong_setting_is_named(flags: list[str], option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With exit code 2."""
+    """By its flag and its variable, with exit code 2."""
     with pytest.raises((ConsoleOptionError, RpcOptionError)) as caught:
         settings(*flags)
     assert isinstance(caught.value, ConsoleOptionError | RpcOptionError)
     assert caught.value.option == option
     assert main(["serve", *flags]) == 2
-    assert f"penstock-console: {option}: " in capsys.readouterr().err
+    flag = option.replace("_", "-")
+    assert f"penstock-console: --{flag} (PENSTOCK_CONSOLE_{option.upper()}): " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["services_tls", "allow_actions", "allow_plain_text"])
+def test_a_switch_that_is_neither_true_nor_false_is_refused(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The services would be asked in plain text."""
+    monkeypatch.setenv(f"PENSTOCK_CONSOLE_{option.upper()}", "yes")
+    assert main(["serve"]) == 2
+    assert f"(PENSTOCK_CONSOLE_{option.upper()}): 'yes' is neither true nor false" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--history-file", "{folder}/notes"], "--history-file (PENSTOCK_CONSOLE_HISTORY_FILE): "),
+        (["--history-file", "{folder}/none/history.db"], "No such file or directory"),
+        (["--audit-log", "{folder}/none/audit"], "audit_log: cannot write "),
+        (["--host", "nowhere.invalid", "--allow-plain-text", "--allow-unauthenticated"], "nowhere.invalid"),
+    ],
+)
+def test_what_fails_only_while_it_starts_is_told_in_one_line(
+    flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With exit code 2, as other wrong settings."""
+    (tmp_path / "notes").write_text("milk, bread, and a good deal more than the head of a database\n" * 30)
+    assert main(["serve", *(flag.format(folder=tmp_path) for flag in flags)]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
 
 
 def test_a_socket_is_refused_because_browsers_know_none() -> None:

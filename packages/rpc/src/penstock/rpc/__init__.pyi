@@ -5,6 +5,7 @@ from ._client.channel import (
     open_channel,
 )
 from ._client.settings import ClientSettings
+from ._flags import add_switch, read_path, read_switch
 from ._gc_thresholds import collect_seldom
 from ._loop_thread import LoopThread
 from ._security.files import FileChanges, OwnFiles, stamp_of
@@ -70,6 +71,7 @@ __all__ = [
     "ServiceRights",
     "StatusTable",
     "abort_with",
+    "add_switch",
     "check_address",
     "collect_seldom",
     "errors_as_status",
@@ -78,6 +80,8 @@ __all__ = [
     "is_answered",
     "open_aio_channel",
     "open_channel",
+    "read_path",
+    "read_switch",
     "run_service",
     "set_up_logging",
     "stamp_of",

@@ -115,7 +115,7 @@ def failed_call(error: BaseException | None) -> grpc.RpcError | None:
 
 
 def explain_failure(
-    error: grpc.RpcError, settings: ClientSettings, *, prefix: str, command: str
+    error: grpc.RpcError, settings: ClientSettings, *, prefix: str, command: str, endpoint_flag: str = "--endpoint"
 ) -> tuple[str, bool] | None:
     """What keeps a call from a service, with the cure, and whether the service cannot be talked to at all.
 
@@ -126,6 +126,7 @@ def explain_failure(
         settings: how it was made.
         prefix: of the variables of the environment, such as `PENSTOCK_REGISTRY`.
         command: that serves the service, such as `penstock-registry serve`.
+        endpoint_flag: the flag of the service's address, as `ClientSettings.add_arguments` has it.
     """
     if TYPE_KEY in dict(getattr(error, "trailing_metadata", lambda: None)() or ()):
         return None
@@ -140,7 +141,7 @@ def explain_failure(
         return f"{endpoint} is another service than {command} starts: correct the port", True
     if code not in _AWAY:
         return None
-    for words, text in _meanings(prefix, command, uses_tls=security.uses_tls):
+    for words, text in _meanings(prefix, command, endpoint_flag, uses_tls=security.uses_tls):
         if any(word in details for word in words):
             return f"{endpoint}: {text}", True
     if code is grpc.StatusCode.DEADLINE_EXCEEDED or "timed out" in details.lower():
@@ -148,7 +149,7 @@ def explain_failure(
     return None
 
 
-def _meanings(prefix: str, command: str, *, uses_tls: bool) -> list[tuple[tuple[str, ...], str]]:
+def _meanings(prefix: str, command: str, endpoint_flag: str, *, uses_tls: bool) -> list[tuple[tuple[str, ...], str]]:
     """Words of gRPC's details, and what they mean; the first that are found count."""
     meanings = [
         (
@@ -157,8 +158,8 @@ def _meanings(prefix: str, command: str, *, uses_tls: bool) -> list[tuple[tuple[
         ),
         (
             ("WRONG_VERSION_NUMBER",),
-            f"it does not speak TLS: leave --tls and --ca-file out (and unset {prefix}_CA_FILE), or start the service "
-            "with a certificate",
+            f"it does not speak TLS: leave --tls and --ca-file out (and unset {prefix}_TLS and {prefix}_CA_FILE), or "
+            "start the service with a certificate",
         ),
         (
             ("not in peer certificate", "Hostname Verification", "HOSTNAME_MISMATCH"),
@@ -175,7 +176,7 @@ def _meanings(prefix: str, command: str, *, uses_tls: bool) -> list[tuple[tuple[
         ),
         (
             ("Connection refused", "No such file or directory"),
-            f"nobody listens there: start it (`{command}`), or correct --endpoint ({prefix}_ENDPOINT)",
+            f"nobody listens there: start it (`{command}`), or correct {endpoint_flag} ({prefix}_ENDPOINT)",
         ),
         (("lookup failed", "errors resolving"), "no such host: correct the name, or check DNS"),
         (("unreachable", "No route to host"), "there is no way to it: check the address, routes and firewalls"),
@@ -184,6 +185,6 @@ def _meanings(prefix: str, command: str, *, uses_tls: bool) -> list[tuple[tuple[
         closed = "it ends the connection after the handshake: if it wants mutual TLS, give --certificate-file and "
         closed += "--private-key-file of an authority that it takes"
     else:
-        closed = f"it ends the connection: if it speaks TLS, give --ca-file ({prefix}_CA_FILE) or --tls; else look "
-        closed += "into its log"
+        closed = f"it ends the connection: if it speaks TLS, give --ca-file ({prefix}_CA_FILE) or --tls "
+        closed += f"({prefix}_TLS=true); else look into its log"
     return [*meanings, (("Socket closed", "reset", "Broken pipe", "CERTIFICATE_REQUIRED", "alert"), closed)]

@@ -8,22 +8,35 @@ from typing import Final
 from urllib.parse import unquote
 
 STARS: Final = "***"
-_HOLDS_SECRETS: Final = re.compile(
-    r"(?i)headers$|secret|token|password|passwd|(?:api|private)_?key|credential|external_?id"
-)
+_NAMES: Final = "secret|passw(?:or)?d|token|(?:api|private)[._-]?key|external[._-]?id"
+# In a text, what follows "credentials" is mostly a sentence about them.
+_HOLDS_SECRETS: Final = re.compile(rf"(?i)headers$|authorization|credential|{_NAMES}")
 _HOLDS_A_PLACE: Final = re.compile(r"(?i)_(?:file|path|uri|url|full_uri|relative_uri|provider)$")
 _SHORTEST: Final = 8
 """A shorter value may be a word of any sentence."""
-_QUOTE: Final = r"""\\?['"]?"""
+
+
+def _after(name: str, unquoted: str) -> re.Pattern[str]:
+    """A name, and the value after it: `unquoted`, or up to the quote that closes it, or to the end where none does.
+
+    A closing quote has as many backslashes before it as the opening one: a text may be quoted in a quoted text.
+    Nothing is looked at twice, so that the time grows with the length of a text, whatever is in it.
+    """
+    opened = rf"{name}\\*+['\"]?\s*+-?[=>:]{{1,2}}+\s*+(?:b?(\\*+)(['\"]))?"
+    return re.compile(rf"(?i)({opened})(?(3)(?:(?!\2\3)\\*+[^\\])+|{unquoted})")
+
+
+_USER_OF_URL: Final = re.compile(r"(://)[^/?#\s]+(?=@)")
 _PATTERNS: Final = (
-    # Their values have spaces: the scheme, and the signature's parts.
-    re.compile(rf"(?i)(\bauthorization{_QUOTE}\s*[:=>]\s*b?{_QUOTE})[^'\"\n}}]+"),
+    # Their values have spaces, commas and quotes.
+    _after("(?:authorization|headers)", r"[^\n]+"),
     re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]+"),
-    re.compile(
-        r"(?i)((?:secret|passw(?:or)?d|token|api[._-]?key|secret_?access_?key|private[._-]?key|external[._-]?id)"
-        rf"[\w.-]*{_QUOTE}\s*[=>:]\s*b?{_QUOTE})[^\s'\"<&,;}}\\]+"
+    _after(
+        rf"(?<![\w.-])(?=[\w.-]*?(?:{_NAMES}))[\w.-]++",
+        # A quote or a backslash within a word is a part of it.
+        r"(?:[^\s'\"<&,;}\\]|['\"\\](?=\w))+",
     ),
-    re.compile(r"(://)[^/\s'\"@]+(?=@)"),
+    _USER_OF_URL,
 )
 
 
@@ -63,6 +76,13 @@ class LogRedaction:
 def names_secret(variable: str) -> bool:
     """Whether a variable of the environment is named after what nobody should see, and not after its place."""
     return bool(_HOLDS_SECRETS.search(variable)) and not _HOLDS_A_PLACE.search(variable)
+
+
+def holds_secret(variable: str, value: str) -> bool:
+    """Whether a variable of the environment is named after a secret, or holds a URL with a user or a query."""
+    # An endpoint may be a URL without its scheme.
+    is_url_with_more = variable.endswith("_ENDPOINT") and ("@" in value or "?" in value)
+    return names_secret(variable) or is_url_with_more or _USER_OF_URL.search(value) is not None
 
 
 def _secrets_of(name: str, value: str) -> set[str]:

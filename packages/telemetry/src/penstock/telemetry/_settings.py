@@ -88,6 +88,9 @@ def _exporters(environment: Mapping[str, str], signal: str) -> tuple[str, ...]:
     ):
         names = ["otlp"]
     wanted = [name for name in names if name != "none"]
+    if PROMETHEUS in wanted and signal != "METRICS":
+        reason = f"{PROMETHEUS!r} is for metrics (OTEL_METRICS_EXPORTER); it may be otlp, console or none"
+        raise TelemetryOptionError(variable, reason)
     if "otlp" in wanted:
         endpoint_of(environment, signal)
     return tuple(dict.fromkeys(_by_protocol(environment, signal) if name == "otlp" else name for name in wanted))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.telemetry._log_secrets import names_secret
+from penstock.telemetry._log_secrets import holds_secret
 from penstock.telemetry._process import PROVIDERS
 from penstock.telemetry._settings import HEADERS_FILE, PROMETHEUS
 
@@ -16,8 +16,9 @@ _OTHERS: Final = (HEADERS_FILE, "PENSTOCK_METRICS_PER_SHARD", "PENSTOCK_SPANS_PE
 def child_environment(environment: Mapping[str, str], service_name: str) -> dict[str, str]:
     """The variables of a process that Spark starts: all of `OTEL_*` but secrets, what of Penstock's says what is
     measured, and the providers of this package."""
+    # Spark shows its configuration in its web page and its event log.
     variables = {
-        name: value for name, value in environment.items() if name.startswith("OTEL_") and not _is_secret(name, value)
+        name: value for name, value in environment.items() if name.startswith("OTEL_") and not holds_secret(name, value)
     }
     variables |= {name: environment[name] for name in _OTHERS if name in environment}
     exporters = [one.strip() for one in variables.get("OTEL_METRICS_EXPORTER", "").split(",") if one.strip()]
@@ -36,11 +37,5 @@ def executor_configuration(environment: Mapping[str, str], service_name: str) ->
 
 def withheld(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Variables that are set here and that executors are not given."""
-    found = [name for name, value in environment.items() if name.startswith("OTEL_") and _is_secret(name, value)]
+    found = [name for name, value in environment.items() if name.startswith("OTEL_") and holds_secret(name, value)]
     return tuple(sorted(found))
-
-
-def _is_secret(name: str, value: str) -> bool:
-    # Spark shows its configuration in its web page and its event log.
-    has_password = "://" in value and "@" in value.partition("://")[2].partition("/")[0]
-    return has_password or names_secret(name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from penstock.rpc._addresses import check_address
+from penstock.rpc._flags import add_switch, read_switch
 from penstock.rpc._security.security import ClientSecurity
 from penstock.rpc.errors import RpcOptionError
 
@@ -43,7 +44,7 @@ class ClientSettings:
                 metavar="HOST:PORT" if name == "endpoint" else "FILE",
                 help=f"{text} [{variable}]",
             )
-        parser.add_argument("--tls", action="store_true", help="use TLS with the authorities that gRPC trusts")
+        add_switch(parser, prefix, "tls", "use TLS with the authorities that gRPC trusts")
 
     @classmethod
     def from_arguments(
@@ -52,7 +53,7 @@ class ClientSettings:
         """Settings from the flags of `add_arguments`.
 
         Raises:
-            RpcOptionError: the endpoint is missing or is none, or a file cannot be read.
+            RpcOptionError: the endpoint is missing or is none, a file cannot be read, or a switch is no switch.
         """
         environment = os.environ if environment is None else environment
         if not arguments.endpoint:
@@ -69,7 +70,7 @@ class ClientSettings:
             private_key_file=file("private_key_file"),
             token=None if token_file else environment.get(f"{prefix}_TOKEN") or None,
             token_file=token_file,
-            tls=arguments.tls,
+            tls=read_switch("tls", arguments.tls),
         )
         security.check_files()
         return cls(endpoint=arguments.endpoint, security=security)

@@ -30,7 +30,7 @@ _REFUSALS_AT_ONCE: Final = 100
 _REFUSALS_A_SECOND: Final = 5.0
 """In the long run, each of strangers and of principals: nobody is to fill a disk, or to hide others by a flood."""
 _LONGEST_TEXT: Final = 300
-_CREDENTIALS: Final = re.compile(r"(?<=//)[^/@\s]*@")
+_CREDENTIALS: Final = re.compile(r"(?<=//)[^/?#\s]*@")
 
 
 class _Room:

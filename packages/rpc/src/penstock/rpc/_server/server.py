@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from opentelemetry.instrumentation.grpc import aio_server_interceptor
 
 from penstock.rpc._client.channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options
+from penstock.rpc._flags import add_switch, read_switch
 from penstock.rpc._security.security import ServerSecurity
 from penstock.rpc._server.access import RECHECK_SECONDS, Access
 from penstock.rpc._server.attempts import Attempts, Network, networks
@@ -172,14 +173,7 @@ class ServerSettings:
                 help=f"{text} [{variable}]",
             )
         for name, text in _SWITCHES.items():
-            variable = f"{prefix}_{name.upper()}"
-            parser.add_argument(
-                "--" + name.replace("_", "-"),
-                action="store_const",
-                const="true",
-                default=os.environ.get(variable, ""),
-                help=f"{text} [{variable}]",
-            )
+            add_switch(parser, prefix, name, text)
 
     @classmethod
     def from_arguments(
@@ -206,16 +200,10 @@ class ServerSettings:
             )
             if name in given
         }
-        switches = {name: _switch(name, getattr(arguments, name)) for name in _SWITCHES}
+        switches = {name: read_switch(name, getattr(arguments, name)) for name in _SWITCHES}
         security = ServerSecurity(token=token, **files, **switches)  # type: ignore[arg-type]  # by their names
         security.check_files()
         return cls(security=security, **given)
-
-
-def _switch(name: str, text: str) -> bool:
-    if text.lower() not in ("", "true", "false"):
-        raise RpcOptionError(name, f"{text!r} is neither true nor false")
-    return text.lower() == "true"
 
 
 class GrpcServer:

@@ -11,10 +11,11 @@ from typing import Final
 from penstock.aws import AwsError
 from penstock.rpc import PenstockRpcError, run_service, set_up_logging
 from penstock.rpc.telemetry import set_up_tracing
+from penstock.services.console._endpoints import PREFIX
 from penstock.services.console._serve import console_server
 from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console.errors import ConsoleError
-from penstock.terminal import ExitCode, Parser, with_default
+from penstock.terminal import ExitCode, Parser, describe_by_flag, with_default
 
 NAME: Final = "penstock-console"
 
@@ -32,14 +33,14 @@ def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
     set_up_logging()
     # Actions, and who asked for them, are always in the log.
     logging.getLogger("penstock.services.console").setLevel(logging.INFO)
+    tracing = None
     try:
         settings = ConsoleSettings.from_arguments(arguments)
         tracing = set_up_tracing(NAME)
-    except (PenstockRpcError, AwsError, ConsoleError) as error:
-        sys.stderr.write(f"{prog}: {error}\n")
-        return ExitCode.USAGE
-    try:
         return run_service(lambda: console_server(settings), name=NAME)
+    except (PenstockRpcError, AwsError, ConsoleError) as error:
+        sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, PREFIX)}\n")
+        return ExitCode.USAGE
     finally:
         if tracing is not None:
             tracing.shutdown()

@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from penstock.rpc import ClientSecurity
+from penstock.rpc import ClientSecurity, RpcOptionError, add_switch, check_address, read_switch
 from penstock.services.console._values import Kind
-from penstock.services.console.errors import ConsoleOptionError
 from penstock.terminal import add_setting
 
 PREFIX: Final = "PENSTOCK_CONSOLE"
@@ -73,9 +72,7 @@ class Endpoint:
             parser.add_argument(
                 f"--{name}", action=action, default=os.environ.get(variable), help=f"{words} [{variable}]"
             )
-        parser.add_argument(
-            "--services-tls", action="store_true", help="use TLS to the services, with the authorities that gRPC trusts"
-        )
+        add_switch(parser, PREFIX, "services_tls", "use TLS to the services, with the authorities that gRPC trusts")
         for name, words in _FILES.items():
             add(name, words)
         add("services_token_file", "file that holds the bearer token of the services")
@@ -86,11 +83,13 @@ class Endpoint:
     def from_arguments(
         cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None
     ) -> tuple[Self, ...]:
-        """The endpoints that were given. Raises: RpcOptionError, ConsoleOptionError."""
+        """The endpoints that were given. Raises: RpcOptionError."""
         environment = os.environ if environment is None else environment
+        tls = read_switch("services_tls", arguments.services_tls)
         found = []
         for kind in SERVICES:
-            token_file = getattr(arguments, f"{kind.value}_token_file") or arguments.services_token_file
+            own_file = getattr(arguments, f"{kind.value}_token_file")
+            token_file = own_file or arguments.services_token_file
             variables = (f"{PREFIX}_{kind.name}_TOKEN", f"{PREFIX}_SERVICES_TOKEN")
             for address in _addresses(getattr(arguments, f"{kind.value}_endpoint"), kind):
                 endpoint = cls(
@@ -99,11 +98,16 @@ class Endpoint:
                     ca_file=_path(arguments.services_ca_file),
                     certificate_file=_path(arguments.services_certificate_file),
                     private_key_file=_path(arguments.services_private_key_file),
-                    tls=arguments.services_tls,
+                    tls=tls,
                     token_file=_path(token_file),
                     token_variable=next((one for one in variables if environment.get(one)), None),
                 )
-                endpoint.security(environment).check_files()
+                try:
+                    endpoint.security(environment).check_files()
+                except RpcOptionError as error:
+                    has_own = own_file or (not token_file and endpoint.token_variable == variables[0])
+                    whose = kind.value if has_own and error.option.startswith("token") else "services"
+                    raise RpcOptionError(f"{whose}_{error.option}", error.reason) from error
                 found.append(endpoint)
         return tuple(found)
 
@@ -119,8 +123,10 @@ _TITLES: Final = {
 def _addresses(given: list[str] | str | None, kind: Kind) -> list[str]:
     addresses = list(dict.fromkeys(parts(given)))
     for address in addresses:
-        if not address.startswith("unix:") and not address.rpartition(":")[2].isdigit():
-            raise ConsoleOptionError(f"{kind.value}_endpoint", f"{address!r} is not host:port")
+        try:
+            check_address(address)
+        except RpcOptionError as error:
+            raise RpcOptionError(f"{kind.value}_endpoint", error.reason) from error
     return addresses
 
 

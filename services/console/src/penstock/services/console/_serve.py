@@ -69,6 +69,7 @@ async def console_server(settings: ConsoleSettings, *, limits: Limits | None = N
 
     Raises:
         RpcOptionError: a certificate cannot be used, or a file not be read or written.
+        ConsoleOptionError: the file of the history cannot be used.
         ServerStartError: the address cannot be bound.
     """
     limits = limits or Limits()

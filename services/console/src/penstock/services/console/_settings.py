@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from penstock.aws import AwsOptions, check_encrypted
 from penstock.registration import CONSUMER_SHARD_HOUR_USD
-from penstock.rpc import RpcOptionError, ServerSettings
+from penstock.rpc import RpcOptionError, ServerSettings, add_switch, read_path, read_switch
 from penstock.services.console._endpoints import PREFIX, Endpoint, Several, parts
 from penstock.services.console.errors import ConsoleOptionError
 from penstock.terminal import add_setting
@@ -114,13 +114,8 @@ class ConsoleSettings:
         add("history_file", "SQLite file that keeps a day of the sparklines, over restarts")
         for name, (default, _, words) in _NUMBERS.items():
             add(name, f"{words}; default {default:g}")
-        variable = f"{PREFIX}_ALLOW_ACTIONS"
-        parser.add_argument(
-            "--allow-actions",
-            action="store_true",
-            default=os.environ.get(variable, "").lower() == "true",
-            help=f"let leases be released, stages resumed and dead letters redriven [{variable}=true]",
-        )
+        text = "let leases be released, stages resumed and dead letters redriven"
+        add_switch(parser, PREFIX, "allow_actions", text)
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Self:
@@ -135,18 +130,18 @@ class ConsoleSettings:
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
             endpoints=Endpoint.from_arguments(arguments, environment),
             aws=_aws(arguments, environment),
-            local_readers=_switch("local_readers", arguments.local_readers or "true"),
-            list_streams=_switch("list_streams", arguments.list_streams or "false"),
+            local_readers=read_switch("local_readers", arguments.local_readers or "true"),
+            list_streams=read_switch("list_streams", arguments.list_streams or "false"),
             streams=_names(arguments.streams),
             allowed_hosts=_names(arguments.allowed_hosts),
-            allow_actions=arguments.allow_actions,
-            show_records=_switch("show_records", arguments.show_records or "false"),
+            allow_actions=read_switch("allow_actions", arguments.allow_actions),
+            show_records=read_switch("show_records", arguments.show_records or "false"),
             dead_letters=_folders(arguments.dead_letters),
             avro_schemas=Path(arguments.avro_schemas) if arguments.avro_schemas else None,
             interval_seconds=numbers.get("interval_seconds", cls.interval_seconds),
             shards_interval_seconds=numbers.get("shards_interval_seconds", cls.shards_interval_seconds),
             history_points=int(numbers.get("history_points", cls.history_points)),
-            history_file=Path(arguments.history_file) if arguments.history_file else None,
+            history_file=read_path("history_file", arguments.history_file) if arguments.history_file else None,
             history_series=int(numbers.get("history_series", cls.history_series)),
             lag_alert_seconds=numbers.get("lag_alert_seconds", cls.lag_alert_seconds),
             consumer_shard_hour_usd=numbers.get("consumer_shard_hour_usd", cls.consumer_shard_hour_usd),
@@ -155,16 +150,10 @@ class ConsoleSettings:
 
 def _aws(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AwsOptions | None:
     options = AwsOptions.from_arguments(arguments)
-    wanted = arguments.list_shards and _switch("list_shards", arguments.list_shards)
+    wanted = arguments.list_shards and read_switch("list_shards", arguments.list_shards)
     if wanted is False or not (wanted or options != AwsOptions()):
         return None
     return check_encrypted(options, arguments.allow_insecure_endpoint, environ)
-
-
-def _switch(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ConsoleOptionError(name, f"{text.lower()!r} is neither true nor false")
-    return text.lower() == "true"
 
 
 def _number(name: str, text: str) -> float:

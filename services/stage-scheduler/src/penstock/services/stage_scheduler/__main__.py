@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from penstock.operator_attributes.errors import (
     CompileError,
@@ -22,6 +21,7 @@ from penstock.rpc import (
     ServerSettings,
     explain_failure,
     failed_call,
+    read_path,
     run_service,
     set_up_logging,
 )
@@ -84,11 +84,11 @@ def _serve(arguments: argparse.Namespace, prog: str) -> int:
     set_up_logging()
     try:
         settings = ServerSettings.from_arguments(arguments, PREFIX)
+        store = read_path("store", arguments.store) if arguments.store else None
         tracing = set_up_tracing(NAME)
     except RpcOptionError as error:
         return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
     try:
-        store = Path(arguments.store) if arguments.store else None
         make = partial(stage_scheduler_server, settings, max_jobs=arguments.max_jobs, store=store)
         return run_service(make, name=NAME)
     except (InvalidOptionError, JobStoreError) as error:
