@@ -17,6 +17,7 @@ import trustme
 
 from penstock.cli._gc import main
 from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.registration import default_store_path
 from penstock.rpc.testing import service_process
 
 HOLDER = """
@@ -151,13 +152,14 @@ def test_journals_of_gateways_that_were_killed_are_shown_and_removed_when_writte
 ) -> None:
     """One in use is none; what is acknowledged and not written is kept, whatever is asked for."""
     folders = {name: tmp_path / name for name in ("pending", "written", "none")}
+    folders["none"].mkdir()
     arguments = ["--store", "none", *(f"--journal={folder}" for folder in folders.values())]
     for name in ("pending", "written"):
         command = [sys.executable, "-c", JOURNAL, str(folders[name]), *(["settle"] if name == "written" else [])]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            _, shown = run(capsys, *arguments)
+            _, shown = run(capsys, "--store", "none", f"--journal={folders[name]}")
             assert str(folders[name]) not in {one["what"] for one in shown}
             process.kill()
 
@@ -170,12 +172,16 @@ def test_journals_of_gateways_that_were_killed_are_shown_and_removed_when_writte
 
     assert fates() == {"pending": "kept", "written": "due"}
     assert fates("--remove") == {"pending": "kept", "written": "removed"}
-    assert fates("--remove") == {"pending": "kept"}
     assert not folders["written"].exists()
+    arguments.remove(f"--journal={folders['written']}")
+    assert fates("--remove") == {"pending": "kept"}
 
 
-def test_a_database_that_is_no_journal_is_kept(tmp_path: Path, spill: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Others call their files journal.db too."""
+def test_a_database_that_is_no_journal_is_kept(
+    tmp_path: Path, spill: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others call their files journal.db too. The folder of the gateway's variable may be missing."""
+    monkeypatch.setenv("PENSTOCK_SINK_DURABLE", str(tmp_path / "not-started-yet"))
     with closing(sqlite3.connect(tmp_path / "journal.db")) as database:
         database.execute("CREATE TABLE diary (day TEXT)")
     arguments = ["--store", "none", f"--journal={tmp_path}", "--remove"]
@@ -218,8 +224,67 @@ def test_a_registry_with_tls_and_a_token_is_asked(
         assert "--ca-file" in capsys.readouterr().err
 
 
-def test_a_registry_that_is_away_is_told(spill: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is on this machine is shown all the same."""
+def test_a_registry_that_is_away_is_told(
+    spill: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on this machine is shown all the same; the cure names this command's own flag."""
     assert main(["--folder", str(spill), "--registry", "127.0.0.1:1"]) == 3
-    assert "stream consumers were not looked at" in capsys.readouterr().err
-    assert main(["--registry", "127.0.0.1:1", "--store", "local"]) == 2
+    said = capsys.readouterr().err
+    assert "stream consumers were not looked at" in said
+    assert "correct --registry (PENSTOCK_REGISTRY_ENDPOINT)" in said
+    monkeypatch.setenv("PENSTOCK_REGISTRY_ENDPOINT", "127.0.0.1:1")
+    assert main(["--tls"]) == 3
+    # Flags of the store go before the registry of the environment.
+    assert main(["--store", "none"]) == 0
+    assert main(["--region", "us-east-1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flags"),
+    [
+        (["--registry", "127.0.0.1:1", "--store", "local"], ("--registry", "--store")),
+        (["--registry", "127.0.0.1:1", "--region", "eu-west-1"], ("--registry", "--region")),
+        (["--registry=127.0.0.1:1", "--endpoint-url=http://127.0.0.1:1"], ("--registry", "--endpoint-url")),
+        (["--store", "none", "--tls"], ("--tls", "--store")),
+        (["--store", "none", "--ca-file", "nowhere"], ("--ca-file", "--store")),
+        (["--store", "none", "--region", "eu-west-1"], ("--region", "--store none")),
+        (["--token-file", "nowhere"], ("--token-file", "--registry")),
+        (["--store", "none", "--journal", "/nope/typo"], ("--journal", "/nope/typo")),
+        (["--store", "none", "--folder", "/nope/typo"], ("--folder", "/nope/typo")),
+        (["--store", "bogus"], ("--store", "bogus")),
+        (["--store", "sqlite:///nope/typo.db", "--region", "us-east-1"], ("/nope/typo.db",)),
+        (["--store", "local", "--endpoint-url", "ftp://127.0.0.1"], ("--endpoint-url",)),
+    ],
+)
+def test_flags_that_are_wrong_or_contradict_each_other_are_refused(
+    spill: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    flags: tuple[str, ...],
+) -> None:
+    """By one line that names them, with code 2: none is ignored."""
+    monkeypatch.delenv("PENSTOCK_REGISTRY_ENDPOINT", raising=False)
+    default_store_path().parent.mkdir(parents=True)
+    default_store_path().touch()
+    code = main([*arguments, "--json"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert all(flag in line for flag in flags)
+
+
+def test_a_store_that_does_not_answer_is_code_3(
+    spill: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As any service that is not there."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    assert main(["--store", "dynamodb://leases", "--region", "us-east-1"]) == 3
+    assert "dynamodb://leases" in capsys.readouterr().err
+
+
+def test_the_readme_names_each_kind_of_what_is_left() -> None:
+    """As the fields of `--json` have them."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    (row,) = (line for line in readme.splitlines() if line.startswith("| `gc` |"))
+    assert all(f"`{kind}`" in row for kind in ("reader", "spill", "journal", "consumer"))

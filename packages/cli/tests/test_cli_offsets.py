@@ -141,6 +141,20 @@ def test_offsets_are_shown_and_compared(emulator: RunningEmulator, written: tupl
     assert (nothing.returncode, "is no checkpoint" in nothing.stderr) == (1, True)
 
 
+@pytest.mark.parametrize("command", ["show", "diff"])
+def test_flags_of_aws_are_refused_where_a_folder_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """They would do nothing. A folder whose name begins as a URL of S3 is one, and needs no region."""
+    assert main(["offsets", command, str(tmp_path), "--profile", "none"]) == 2
+    assert "--profile needs a LOCATION s3://" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    (tmp_path / "s3-copy").mkdir()
+    assert main(["offsets", command, "s3-copy"]) == 1
+    assert "s3-copy" in capsys.readouterr().err
+
+
 def test_lag_of_a_query_is_that_of_its_checkpoint(emulator: RunningEmulator, written: tuple[Path, list[str]]) -> None:
     """Without Spark: by the last micro-batch that is done."""
     location = str(written[0] / "checkpoint-out")

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -78,7 +79,8 @@ def test_the_region_is_missing_or_none() -> None:
 def test_credentials_are_missing_or_expired(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A process that gives old ones, a variable that says their end, a profile that is not there."""
     assert has_cure(the(check_credentials(world())), PROBLEM, "none", "aws configure")
-    assert has_cure(the(check_credentials(world(profile="nobody"))), PROBLEM, "nobody")
+    for check in (check_credentials, check_region):
+        assert has_cure(the(check(world(profile="nobody"))), PROBLEM, "nobody", "--profile")
     old = {"Version": 1, "AccessKeyId": "A", "SecretAccessKey": SECRET, "Expiration": "2020-01-01T00:00:00Z"}
     (tmp_path / "old.json").write_text(json.dumps(old))
     (tmp_path / "config").write_text(f"[default]\ncredential_process = cat {tmp_path / 'old.json'}\n")
@@ -90,6 +92,47 @@ def test_credentials_are_missing_or_expired(monkeypatch: pytest.MonkeyPatch, tmp
     exported = the(check_credentials(world()))
     assert has_cure(exported, PROBLEM, "expired")
     assert SECRET not in f"{expired}{exported}"
+
+
+def process_of_credentials(tmp_path: Path, code: str) -> None:
+    """The only source of credentials: a Python process with this code."""
+    (tmp_path / "process.py").write_text(code)
+    (tmp_path / "config").write_text(f"[default]\ncredential_process = {sys.executable} {tmp_path / 'process.py'}\n")
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "{broken",
+        "[]",
+        '{"Version": 1}',
+        '{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "S", "Expiration": "x"}',
+    ],
+)
+def test_a_credential_process_that_answers_nonsense_is_a_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], printed: str
+) -> None:
+    """Whatever botocore raises for it, no job can sign a request."""
+    process_of_credentials(tmp_path, f"print({printed!r})")
+    arguments = ["--only", "aws", "--only", "stream", "--stream", "flights", "--region", "us-east-1"]
+    assert main([*arguments, "--endpoint-url", "http://127.0.0.1:1", "--json"]) == 1
+    findings = {one["check"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
+    for check in ("Credentials", "IAM"):
+        assert (findings[check]["verdict"], bool(findings[check]["cure"])) == ("problem", True)
+
+
+def test_what_a_credential_process_says_is_not_shown(tmp_path: Path) -> None:
+    """It may be a secret: neither a finding nor the log on the standard error has it."""
+    process_of_credentials(tmp_path, f"import sys; sys.exit({SECRET!r})")
+    command = [sys.executable, "-m", "penstock.cli", "doctor", "--only", "aws", "--only", "stream"]
+    command += ["--stream", "flights", "--region", "us-east-1", "--endpoint-url", "http://127.0.0.1:1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (1, "")
+    (credentials,) = (line for line in lines if line[2] == "Credentials")
+    assert (credentials[0], "the credential process failed" in credentials[3]) == ("problem", True)
+    assert "credential_process" in credentials[4]
+    assert SECRET not in done.stdout
 
 
 def test_the_provider_of_credentials_is_told_and_they_are_not(keys: None, tmp_path: Path) -> None:
@@ -150,6 +193,56 @@ def test_the_endpoint_cannot_be_reached(emulator: RunningEmulator) -> None:
             assert has_cure(the(check_endpoint(surroundings)), PROBLEM, word), url
     trusted = world(region="us-east-1", endpoint_url=emulator.tls_endpoint_url, ca_bundle=str(emulator.ca_file))
     assert next(iter(check_endpoint(trusted))).verdict is OK
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1:1", "127.0.0.1:1", "http://user:password@127.0.0.1:1", "http://a..b"])
+@pytest.mark.parametrize("is_flag", [True, False])
+def test_an_endpoint_that_cannot_be_one_is_a_problem(
+    keys: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str, *, is_flag: bool
+) -> None:
+    """By a flag or a variable; the cure names them, and the region is fine."""
+    arguments = ["--only", "aws", "--only", "stream", "--stream", "flights", "--region", "us-east-1", "--json"]
+    if is_flag:
+        arguments += ["--endpoint-url", url]
+    else:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    assert main(arguments) == 1
+    out = capsys.readouterr().out
+    findings = {one["check"]: one for one in map(json.loads, out.splitlines())}
+    assert (findings["Region"]["verdict"], findings["Credentials"]["verdict"]) == ("ok", "ok")
+    assert findings["Endpoint"]["verdict"] == "problem"
+    if url != "http://a..b":
+        assert "--endpoint-url" in findings["Endpoint"]["cure"]
+        assert "AWS_ENDPOINT_URL" in findings["Endpoint"]["cure"]
+        assert findings["IAM"]["verdict"] == "problem"
+    assert "password@" not in out
+
+
+def test_a_proxy_is_named_and_one_that_cannot_be_one_is_a_problem(
+    emulator: RunningEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its password; hosts of NO_PROXY are reached directly."""
+    for name in ("http_proxy", "https_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    place = world(region="us-east-1", endpoint_url=emulator.endpoint_url)
+    monkeypatch.setenv("HTTP_PROXY", f"socks5://user:{SECRET}@127.0.0.1:1")
+    wrong = the(check_endpoint(place))
+    assert has_cure(wrong, PROBLEM, "HTTP_PROXY", "no SOCKS")
+    monkeypatch.setenv("HTTP_PROXY", f"http://user:{SECRET}@127.0.0.1:1")
+    behind = the(check_endpoint(place))
+    assert (behind.verdict, "127.0.0.1:1" in behind.text) == (SKIPPED, True)
+    assert SECRET not in f"{wrong}{behind}"
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    assert next(iter(check_endpoint(place))).verdict is OK
+
+
+def test_a_stream_that_cannot_be_tried_is_a_problem_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """With `--only stream` nothing else would say so."""
+    arguments = ["--only", "stream", "--stream", "flights", "--quiet"]
+    assert main(arguments) == 1
+    assert "region" in capsys.readouterr().out
+    assert main([*arguments, "--region", "us-east-1"]) == 1
+    assert "credentials" in capsys.readouterr().out
 
 
 def test_each_action_is_tried_and_nothing_is_changed(emulator: RunningEmulator, keys: None) -> None:
@@ -276,13 +369,37 @@ def test_a_problem_is_code_1_and_quiet_shows_no_more(capsys: pytest.CaptureFixtu
     assert main(["--conf", "spark.master"]) == 2
 
 
-def test_a_check_that_breaks_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told as skipped, with what it raised."""
+def test_a_check_that_breaks_is_a_problem_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be reported, by the error's type and place: its words may hold a secret."""
 
     def check_moon(surroundings: object) -> list[Any]:
-        raise LookupError("behind the clouds")
+        raise LookupError(SECRET)
 
     monkeypatch.setitem(GROUPS, "Machine", (check_moon, *GROUPS["Machine"]))
     first, *others = diagnose(world(), ["Machine"])
-    assert (first.verdict, "behind the clouds" in first.text, first.check) == (SKIPPED, True, "moon")
+    assert has_cure(first, PROBLEM, "LookupError", "test_doctor_aws.py", "report")
+    assert (first.check, SECRET in repr(first)) == ("moon", False)
     assert len(others) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flags"),
+    [
+        (["--consumer", "delays"], ["--consumer", "--stream"]),
+        (["--write"], ["--write", "--stream"]),
+        (["--tls"], ["--tls", "--registry"]),
+    ],
+)
+def test_a_flag_that_would_do_nothing_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], flags: list[str]
+) -> None:
+    """With the flag that it goes with; a variable counts as that one."""
+    for name in ("REGISTRY", "READER", "SINK", "STAGES"):
+        monkeypatch.delenv(f"PENSTOCK_{name}_ENDPOINT", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(flag in line for flag in flags)
+    monkeypatch.setenv("PENSTOCK_SINK_ENDPOINT", "127.0.0.1:1")
+    assert main(["--tls", "--only", "aws", "--region", "us-east-1"]) == 1

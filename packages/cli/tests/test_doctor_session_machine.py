@@ -66,8 +66,9 @@ def test_executors_cannot_come_to_loopback(options: dict[str, Any], word: str) -
 
 def test_the_readers_address_is_this_machines() -> None:
     """A name that is not known is a problem, an address of another machine a warning."""
-    unknown = world(reader_host="no-such-host.invalid", spark_settings=CLUSTER)
-    assert has_cure(the(check_reader_address(unknown)), PROBLEM, "cannot be resolved")
+    for host in ("no-such-host.invalid", "a..b"):
+        unknown = world(reader_host=host, spark_settings=CLUSTER)
+        assert has_cure(the(check_reader_address(unknown)), PROBLEM, "cannot be resolved")
     foreign = world(reader_host="192.0.2.7", spark_settings=CLUSTER)
     assert has_cure(the(check_reader_address(foreign)), WARNING, "192.0.2.7")
     for surroundings in (world(reader_host="0.0.0.0", spark_settings=CLUSTER), world(spark_settings=CLUSTER), world()):

@@ -80,6 +80,40 @@ def test_a_store_that_is_not_there_is_not_made(
     assert (code, "dynamodb://leases" in said) == (3, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "flags"),
+    [
+        (["--registry-store", "local", "--endpoint", "127.0.0.1:1"], ("--endpoint", "--registry-store")),
+        (["--registry-store=local", "--token-file=nowhere"], ("--token-file", "--registry-store")),
+        (["--registry-store", "local", "--tls", "--json"], ("--tls", "--registry-store")),
+        (["--endpoint", "127.0.0.1:1", "--region", "eu-west-1"], ("--region", "--registry-store")),
+        (["--endpoint=127.0.0.1:1", "--role-arn=arn"], ("--role-arn", "--registry-store")),
+        (["--ca-bundle", "nowhere"], ("--ca-bundle", "--registry-store")),
+    ],
+)
+def test_flags_of_a_service_and_of_a_store_exclude_each_other(
+    aws: AwsOptions, capsys: pytest.CaptureFixture[str], arguments: list[str], flags: tuple[str, str]
+) -> None:
+    """One line names both."""
+    code = consumers_command(arguments)
+    said = capsys.readouterr()
+    assert (code, said.out, len(said.err.splitlines())) == (2, "", 1)
+    assert all(flag in said.err for flag in flags)
+
+
+def test_a_flag_beats_the_variables_of_the_other_side(
+    aws: AwsOptions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Variables stand beside each other; only flags are meant for this one look."""
+    for name, value in {"ENDPOINT": "127.0.0.1:1", "CA_FILE": "nowhere", "REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"PENSTOCK_REGISTRY_{name}", value)
+    with open_registry(aws=aws, store_path=tmp_path / "leases.db") as registry:
+        registry.list_consumers()
+    assert ls(capsys, f"sqlite://{tmp_path}/leases.db")[0] == 0
+    monkeypatch.delenv("PENSTOCK_REGISTRY_CA_FILE")
+    assert consumers_command(["--endpoint", "127.0.0.1:1"]) == 3
+
+
 def test_a_table_is_looked_at_and_never_made(
     aws: AwsOptions,
     dynamodb: str,

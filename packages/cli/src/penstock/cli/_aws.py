@@ -32,6 +32,11 @@ def add_aws_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name.replace('_', '-')}", help=text)
 
 
+def given_aws_flags(arguments: argparse.Namespace) -> list[str]:
+    """Those flags of `add_aws_arguments` that were given."""
+    return [f"--{name.replace('_', '-')}" for name in _FLAGS if getattr(arguments, name)]
+
+
 def aws_options(arguments: argparse.Namespace) -> AwsOptions:
     """The options from the flags of `add_aws_arguments`.
 
@@ -52,7 +57,7 @@ def run_calls(prog: str, arguments: argparse.Namespace, calls: Callable[[], Coro
         done = calls()
         return done if isinstance(done, int) else asyncio.run(done)
     except Exception as error:
-        code = _code_of(error)
+        code = code_of(error)
         if code is None:
             raise
         sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, 'AWS')}\n")
@@ -65,7 +70,7 @@ def missing(prog: str, error: ImportError) -> int:
     return ExitCode.FAILED
 
 
-def _code_of(error: BaseException) -> ExitCode | None:
+def code_of(error: BaseException) -> ExitCode | None:
     """By what is somewhere below the error: no answer, one that says no, a setting; None for a defect of ours."""
     from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
     from botocore.exceptions import ConnectionError as NoConnectionError

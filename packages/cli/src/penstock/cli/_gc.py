@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import sqlite3
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -46,6 +47,9 @@ _COLUMNS: Final = (
 _FATES: Final = {"removed": "green", "due": "yellow", "failed": "red", "kept": "dim"}
 _PREFIX: Final = "PENSTOCK_REGISTRY"
 _VARIABLE: Final = f"{_PREFIX}_ENDPOINT"
+_REGISTRY: Final = "--registry"
+_AWS_FLAGS: Final = ("--region", "--endpoint-url", "--profile", "--ca-bundle")
+_STORE_FLAGS: Final = ("--store", *_AWS_FLAGS)
 _JOURNAL_VARIABLE: Final = "PENSTOCK_SINK_DURABLE"
 _LOCAL: Final = "local"
 _NONE: Final = "none"
@@ -82,6 +86,10 @@ class Finding:
     why: str
 
 
+class _RefusedError(Exception):
+    """Flags that contradict each other, or are wrong: nothing is looked at."""
+
+
 def main(argv: Sequence[str]) -> int:
     """Show what dead processes left behind, or remove it."""
     try:
@@ -94,17 +102,21 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f'penstock gc: {error}: pip install "penstock-cli[gc]"\n')
         return ExitCode.FAILED
     arguments = _parser().parse_args(argv)
-    if arguments.endpoint is not None and arguments.store is not None:
-        sys.stderr.write("penstock gc: --registry and --store are two registries: give one of them\n")
-        return ExitCode.USAGE
-    if arguments.store is None:
+    given = {word.partition("=")[0] for word in argv if word.startswith("--")}
+    # The store of a flag goes before the registry of the environment.
+    if given.isdisjoint(_STORE_FLAGS):
         arguments.endpoint = arguments.endpoint or os.environ.get(_VARIABLE)
+    try:
+        settings = _settings(arguments, given)
+    except _RefusedError as error:
+        sys.stderr.write(f"penstock gc: {error}\n")
+        return ExitCode.USAGE
     screen = Screen(sys.stdout, as_json=arguments.json)
-    findings = [
-        *_folders(arguments.folder, remove=arguments.remove),
-        *_journals(arguments.journal, remove=arguments.remove),
-    ]
-    consumers, code = asyncio.run(_consumers(arguments))
+    # A gateway that has not started yet has no folder: that of the variable may be missing, those of flags may not.
+    own = os.environ.get(_JOURNAL_VARIABLE)
+    journals = [*([Path(own)] if own else []), *(arguments.journal or ())]
+    findings = [*_folders(arguments.folder, remove=arguments.remove), *_journals(journals, remove=arguments.remove)]
+    consumers, code = asyncio.run(_consumers(arguments, settings))
     findings += consumers
     screen.show(Table(columns=_COLUMNS, rows=[_row(one) for one in findings], empty="nothing is left over"))
     if any(one.fate == "due" for one in findings):
@@ -132,18 +144,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="where readers spill to (spillFolder), and further ones; default: shared memory and temporary files",
     )
-    own = os.environ.get(_JOURNAL_VARIABLE)
     parser.add_argument(
         "--journal",
         action="append",
         type=Path,
-        default=None if own is None else [Path(own)],
         metavar="FOLDER",
         help=f"of a durable gateway (its --durable), and further ones [{_JOURNAL_VARIABLE}]",
     )
     consumers = parser.add_argument_group("consumers", "of whom the registry, or the store, made the registration")
-    ClientSettings.add_arguments(consumers, _PREFIX, endpoint_flag="--registry")
-    # The store of a flag goes before the registry of the environment.
+    ClientSettings.add_arguments(consumers, _PREFIX, endpoint_flag=_REGISTRY)
+    # That of the environment is taken where no flag is of a store.
     parser.set_defaults(endpoint=None)
     consumers.add_argument(
         "--store",
@@ -151,11 +161,48 @@ def _parser() -> argparse.ArgumentParser:
         help="or the store of jobs without one: sqlite:///PATH, dynamodb://TABLE, local (default: the file of jobs "
         "that name none), or none to look at no consumers",
     )
-    consumers.add_argument("--region")
+    consumers.add_argument(
+        "--region", help="of the store's streams; boto3's default chain decides when it is not given"
+    )
     consumers.add_argument("--endpoint-url", metavar="URL", help="of Kinesis, for emulators and VPC endpoints")
     consumers.add_argument("--profile", help="of the shared configuration files")
-    consumers.add_argument("--ca-bundle", metavar="FILE", help="PEM of the authorities to trust")
+    consumers.add_argument("--ca-bundle", metavar="FILE", help="PEM of the authorities to trust for AWS")
     return parser
+
+
+def _settings(arguments: argparse.Namespace, given: set[str]) -> ClientSettings | None:
+    """How the registry is reached; None where a store is looked into. What variables say contradicts no flag.
+
+    Raises:
+        _RefusedError: flags contradict each other, or one is wrong.
+    """
+    from penstock.registration import store_location
+    from penstock.registration.errors import RegistrationOptionError
+    from penstock.rpc import ClientSettings, RpcOptionError
+
+    probe = argparse.ArgumentParser(add_help=False)
+    ClientSettings.add_arguments(probe, _PREFIX, endpoint_flag=_REGISTRY)
+    of_registry = [flag for action in probe._actions for flag in action.option_strings if flag in given]
+    of_store = [flag for flag in _STORE_FLAGS if flag in given]
+    if of_registry and of_store:
+        text = "exclude each other: one is of a registry service, the other of a store"
+        raise _RefusedError(f"{of_registry[0]} and {of_store[0]} {text}")
+    if of_registry and arguments.endpoint is None:
+        raise _RefusedError(f"{of_registry[0]} needs {_REGISTRY} (or {_VARIABLE})")
+    if arguments.store == _NONE and (idle := [flag for flag in of_store if flag in _AWS_FLAGS]):
+        raise _RefusedError(f"{idle[0]} and --store none exclude each other: no consumers are looked at")
+    for flag, folders in (("--folder", arguments.folder), ("--journal", arguments.journal)):
+        gone = next((folder for folder in folders or () if not os.path.isdir(folder)), None)
+        if gone is not None:
+            raise _RefusedError(f"{flag}: there is no folder {gone}")
+    try:
+        if arguments.endpoint is not None:
+            return ClientSettings.from_arguments(arguments, _PREFIX)
+        if arguments.store not in (None, _LOCAL, _NONE):
+            store_location(arguments.store)
+    except (RpcOptionError, RegistrationOptionError) as error:
+        raise _RefusedError(describe_by_flag(error, arguments, _PREFIX, endpoint=_REGISTRY, store="--store")) from error
+    return None
 
 
 def _folders(further: Sequence[Path] | None, *, remove: bool) -> Iterator[Finding]:
@@ -174,10 +221,10 @@ def _folder(one: Leftover, *, remove: bool) -> Finding:
     return Finding(one.kind, str(one.path), one.nbytes, one.age_seconds, fate, why)
 
 
-def _journals(folders: Sequence[Path] | None, *, remove: bool) -> Iterator[Finding]:
+def _journals(folders: Sequence[Path], *, remove: bool) -> Iterator[Finding]:
     from penstock.async_sink.gateway import find_leftover_journal
 
-    for folder in dict.fromkeys(folders or ()):
+    for folder in dict.fromkeys(folders):
         found = find_leftover_journal(folder)
         if found is not None:
             yield _journal(found, remove=remove)
@@ -199,19 +246,11 @@ def _journal(one: LeftoverJournal, *, remove: bool) -> Finding:
     return Finding("journal", str(one.folder), one.nbytes, one.age_seconds, fate, why)
 
 
-async def _consumers(arguments: argparse.Namespace) -> tuple[list[Finding], int]:
+async def _consumers(arguments: argparse.Namespace, settings: ClientSettings | None) -> tuple[list[Finding], int]:
     from penstock.aws import AwsError
-    from penstock.registration.errors import RegistrationError, RegistryUnavailableError
-    from penstock.rpc import ClientSettings, PenstockRpcError, RpcOptionError, explain_failure, failed_call
+    from penstock.registration.errors import RegistrationError
+    from penstock.rpc import PenstockRpcError, explain_failure, failed_call
 
-    settings = None
-    try:
-        if arguments.endpoint is not None:
-            settings = ClientSettings.from_arguments(arguments, _PREFIX)
-    except RpcOptionError as error:
-        reason = describe_by_flag(error, arguments, _PREFIX, endpoint="--registry")
-        sys.stderr.write(f"penstock gc: {reason}\n")
-        return [], ExitCode.USAGE
     try:
         async with _collector(arguments, settings) as collect:
             if collect is None:
@@ -221,9 +260,24 @@ async def _consumers(arguments: argparse.Namespace) -> tuple[list[Finding], int]
         call = failed_call(error)
         explained = None
         if call is not None and settings is not None:
-            explained = explain_failure(call, settings, prefix=_PREFIX, command="penstock-registry serve")
-        why, is_away = explained or (str(error), isinstance(error, RegistryUnavailableError))
-        return _not_looked_at(why), ExitCode.UNREACHABLE if is_away else ExitCode.FAILED
+            command = "penstock-registry serve"
+            explained = explain_failure(call, settings, prefix=_PREFIX, command=command, endpoint_flag=_REGISTRY)
+        if explained is not None:
+            why, is_away = explained
+            return _not_looked_at(why), ExitCode.UNREACHABLE if is_away else ExitCode.FAILED
+        return _not_looked_at(describe_by_flag(error, arguments, "AWS")), _code_of(error)
+
+
+def _code_of(error: Exception) -> ExitCode:
+    """By what is below the error; a store's file that cannot be used is wrong usage."""
+    from penstock.cli._aws import code_of
+    from penstock.registration.errors import LeaseStoreError, RegistryUnavailableError
+
+    if isinstance(error, RegistryUnavailableError):
+        return ExitCode.UNREACHABLE
+    if isinstance(error, LeaseStoreError) and isinstance(error.__cause__, sqlite3.Error | OSError):
+        return ExitCode.USAGE
+    return code_of(error) or ExitCode.FAILED
 
 
 def _not_looked_at(error: str) -> list[Finding]:

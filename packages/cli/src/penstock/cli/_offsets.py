@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli._aws import add_aws_arguments, aws_options, missing, run_calls
+from penstock.cli._aws import add_aws_arguments, aws_options, given_aws_flags, missing, run_calls
 from penstock.terminal import (
     Cell,
     Column,
@@ -99,6 +99,10 @@ def main(argv: Sequence[str]) -> int:
         add_json_argument(command)
         add_aws_arguments(command)
     arguments = parser.parse_args(argv)
+    is_s3 = arguments.location.startswith(("s3://", "s3a://", "s3n://"))
+    # A reset may have to ask where the records of a time are.
+    if not is_s3 and arguments.command != "reset" and (idle := given_aws_flags(arguments)):
+        parser.error(f"{idle[0]} needs a LOCATION s3://BUCKET/PREFIX: a folder is read without AWS")
     try:
         import penstock.efo_consumer  # noqa: F401  # it reads checkpoints
     except ImportError as error:
@@ -108,7 +112,6 @@ def main(argv: Sequence[str]) -> int:
     def calls() -> int:
         from penstock.efo_consumer import SparkCheckpoint
 
-        is_s3 = arguments.location.startswith("s3")
         checkpoint = SparkCheckpoint(arguments.location, _session(arguments) if is_s3 else None)
         return run(checkpoint, arguments, Screen(sys.stdout, as_json=arguments.json))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import http.client
-import os
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final
@@ -34,12 +35,28 @@ _PROVIDERS: Final = {
     "custom-process": "a credential process",
     "login": "aws login",
 }
+_CURES: Final = {
+    "region": "give the option region (here --region), or set AWS_REGION",
+    "awsProfile": "correct the option awsProfile (here --profile), AWS_PROFILE, or the shared configuration files",
+    "endpointUrl": "correct the option endpointUrl (here --endpoint-url), AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_KINESIS, "
+    "or endpoint_url of the profile",
+    "caBundle": "let the option caBundle (here --ca-bundle) or AWS_CA_BUNDLE name a PEM file",
+}
+"""Of settings that are missing or wrong, by their option."""
 _LOGIN: Final = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile (aws configure), or run with a role"
 _RENEW: Final = "log in again (aws sso login), or fetch new keys: those of a role last some hours"
+_BY_HAND: Final = "run the profile's credential_process by hand, where it has one, to see what it says"
 
 
 class AwsMissingError(Exception):
-    """There is no session: the message says what is missing."""
+    """There is no session: the message says what is missing.
+
+    `option` is the setting that is missing or wrong; empty where a package is missing.
+    """
+
+    def __init__(self, text: str, option: str = "") -> None:
+        super().__init__(text)
+        self.option = option
 
 
 def open_session(surroundings: Surroundings) -> AwsSession:
@@ -49,7 +66,7 @@ def open_session(surroundings: Surroundings) -> AwsSession:
         AwsMissingError: a package or the region is missing, or a setting is wrong.
     """
     try:
-        from penstock.aws import AwsError, AwsOptions, AwsSession
+        from penstock.aws import AwsOptionError, AwsOptions, AwsSession
     except ImportError as error:
         raise AwsMissingError(f"{error}: {INSTALL}") from error
     try:
@@ -60,8 +77,13 @@ def open_session(surroundings: Surroundings) -> AwsSession:
             ca_bundle=surroundings.ca_bundle,
         )
         return AwsSession(options)
-    except AwsError as error:
-        raise AwsMissingError(str(error)) from error
+    except AwsOptionError as error:
+        raise AwsMissingError(str(error), error.option) from error
+
+
+def _wrong(check: str, option: str, text: str) -> Finding:
+    """A setting that no job can start with."""
+    return problem(check, text, _CURES.get(option, f"correct the option {option}"))
 
 
 def check_region(surroundings: Surroundings) -> Iterator[Finding]:
@@ -72,9 +94,10 @@ def check_region(surroundings: Surroundings) -> Iterator[Finding]:
         yield skipped("Region", f"penstock.aws cannot be imported: {error}", INSTALL)
         return
     try:
-        session = open_session(surroundings)
+        # Whether the endpoint can be one says its own check.
+        session = open_session(replace(surroundings, endpoint_url=None))
     except AwsMissingError as error:
-        yield problem("Region", str(error), "give the option region (here --region), or set AWS_REGION")
+        yield _wrong("Region", error.option, str(error))
         return
     yield ok("Region", session.region)
 
@@ -82,7 +105,6 @@ def check_region(surroundings: Surroundings) -> Iterator[Finding]:
 def check_credentials(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether there are any, from where, and until when. They are never shown."""
     try:
-        from botocore.exceptions import BotoCoreError, ClientError
         from botocore.session import Session
     except ImportError as error:
         yield skipped("Credentials", f"botocore cannot be imported: {error}", INSTALL)
@@ -93,9 +115,9 @@ def check_credentials(surroundings: Surroundings) -> Iterator[Finding]:
             yield problem("Credentials", "there are none", _LOGIN)
             return
         frozen = found.get_frozen_credentials()
-    except (BotoCoreError, ClientError, OSError, RuntimeError) as error:
-        # RuntimeError is what botocore raises for new ones that are over already.
-        yield problem("Credentials", f"they cannot be had: {error}", f"{_LOGIN}; or {_RENEW}")
+    except Exception as error:
+        # Botocore has a dozen of its own, and raises whatever an answer of a process or a service leads to.
+        yield _no_credentials(error, surroundings)
         return
     provider = _PROVIDERS.get(found.method, found.method)
     if not frozen.access_key or not frozen.secret_key:
@@ -114,23 +136,47 @@ def check_credentials(surroundings: Surroundings) -> Iterator[Finding]:
         yield ok("Credentials", f"from {provider}")
 
 
+def _no_credentials(error: Exception, surroundings: Surroundings) -> Finding:
+    """Why there are none, in the words of penstock.aws: botocore's may be those of a credential process."""
+    text = f"they cannot be had: {type(error).__name__}"
+    with suppress(Exception):
+        # Without that package, or where its error is as unforeseen as botocore's, the type is all that may be shown.
+        from penstock.aws import AwsError, AwsOptions, AwsSession
+
+        try:
+            # Any region: whether there is one says another check.
+            AwsSession(AwsOptions(region="us-east-1", profile=surroundings.profile)).frozen_credentials()
+        except AwsError as same:
+            text = str(same)
+            option = getattr(same, "option", None)
+            if option in _CURES:
+                return _wrong("Credentials", option, text)
+    return problem("Credentials", text, f"{_LOGIN}; or {_RENEW}; or {_BY_HAND}")
+
+
 def check_endpoint(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether Kinesis answers, and whether this machine's clock is the service's."""
     try:
         session = open_session(surroundings)
     except AwsMissingError as error:
-        yield skipped("Endpoint", f"it is not known without the region: {error}")
+        if error.option == "endpointUrl":
+            yield _wrong("Endpoint", error.option, str(error))
+        else:
+            yield skipped("Endpoint", f"it is not known: {error}")
         return
     from penstock.aws import AwsOptionError
 
-    url = session.endpoint_url()
+    try:
+        url, proxy = session.endpoint_url(), session.proxy()
+    except AwsOptionError as error:
+        yield _wrong("Endpoint", error.option, str(error))
+        return
+    if proxy is not None:
+        text = f"{url} is behind the proxy {proxy.authority}: the calls for --stream show whether it answers"
+        yield skipped("Endpoint", text)
+        return
     parts = urlsplit(url)
     host = parts.hostname or ""
-    if parts.scheme == "https" and (os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")):
-        yield skipped(
-            "Endpoint", f"{url} is behind a proxy (HTTPS_PROXY): the calls for --stream show whether it answers"
-        )
-        return
     port = parts.port or (443 if parts.scheme == "https" else 80)
     connection: http.client.HTTPConnection
     timeout = surroundings.timeout_seconds
@@ -144,7 +190,11 @@ def check_endpoint(surroundings: Surroundings) -> Iterator[Finding]:
             date = connection.getresponse().getheader("Date")
         finally:
             connection.close()
-    except (OSError, http.client.HTTPException, AwsOptionError) as error:
+    except AwsOptionError as error:
+        yield _wrong("Endpoint", error.option, str(error))
+        return
+    except (OSError, http.client.HTTPException, UnicodeError) as error:
+        # UnicodeError is Python's for a host that cannot be one.
         yield _unreachable(url, error)
         return
     yield ok("Endpoint", f"{url} answers")
@@ -159,7 +209,7 @@ def _unreachable(url: str, error: Exception) -> Finding:
         return problem(
             "Endpoint", f"{url} does not speak TLS: {error.reason}", "use http:// in the endpoint, if it is an emulator"
         )
-    if isinstance(error, socket.gaierror):
+    if isinstance(error, socket.gaierror | UnicodeError):
         return problem("Endpoint", f"{url}: no such host", "correct the region or the endpoint; check DNS")
     if isinstance(error, ConnectionRefusedError):
         return problem("Endpoint", f"{url}: nobody listens there", "start the emulator, or correct the endpoint")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -33,7 +34,12 @@ def main(argv: Sequence[str], *, surroundings: Surroundings | None = None) -> in
         argv: the arguments.
         surroundings: instead of those of this process and of the arguments.
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.stream is None and (arguments.consumer or arguments.write):
+        parser.error(f"{'--consumer' if arguments.consumer else '--write'} needs --stream")
+    if arguments.tls and not any(getattr(arguments, name) for name in CONTRACTS):
+        parser.error(f"--tls needs {', '.join(f'--{name}' for name in CONTRACTS)} or a variable of theirs")
     screen = Screen(sys.stdout, as_json=arguments.json)
     try:
         world = surroundings or _surroundings(arguments)
@@ -44,8 +50,15 @@ def main(argv: Sequence[str], *, surroundings: Surroundings | None = None) -> in
         sys.stderr.write(f"penstock doctor: {error}\n")
         return ExitCode.USAGE
     waiting = screen.form is Form.TERMINAL and not screen.console.is_dumb_terminal
-    with screen.console.status("looking", spinner="line") if waiting else nullcontext():
-        findings = _show(screen, diagnose(world, _groups(arguments.only)), quiet=arguments.quiet)
+    # The log of the packages below, which would go to the standard error, has words of others that may be a secret:
+    # those of a credential process.
+    hushed = logging.NullHandler()
+    logging.getLogger().addHandler(hushed)
+    try:
+        with screen.console.status("looking", spinner="line") if waiting else nullcontext():
+            findings = _show(screen, diagnose(world, _groups(arguments.only)), quiet=arguments.quiet)
+    finally:
+        logging.getLogger().removeHandler(hushed)
     return ExitCode.FAILED if any(one.verdict is Verdict.PROBLEM for one in findings) else ExitCode.OK
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from penstock.cli._doctor._aws import check_credentials, check_endpoint, check_region
-from penstock.cli._doctor._findings import Finding, skipped
+from penstock.cli._doctor._findings import Finding, problem, skipped
 from penstock.cli._doctor._java import check_java
 from penstock.cli._doctor._machine import check_disk, check_open_files, check_state_folder
 from penstock.cli._doctor._python import check_plugin, check_pyspark, check_worker_python, uses_spark
@@ -76,7 +78,11 @@ def _run(check: Check, surroundings: Surroundings) -> list[Finding]:
     try:
         findings += check(surroundings)
     except BaseException as error:
-        # A set-up that is broken in a way that nobody thought of: the other checks go on.
+        # A set-up that is broken in a way that nobody thought of, and so most likely for a job, too: the other checks
+        # go on. Its words may hold a secret.
+        line = traceback.extract_tb(error.__traceback__)[:2][-1]
+        text = f"the check itself failed: {type(error).__name__}, at {Path(line.filename).name}:{line.lineno}"
         name = check.__name__.removeprefix("check_").replace("_", " ")
-        findings.append(skipped(name, f"it could not be looked at: {type(error).__name__}: {error}"))
+        cure = "report it to those who make penstock-cli, with this line and the output of penstock --version"
+        findings.append(problem(name, text, cure))
     return findings

@@ -64,7 +64,8 @@ def _connect(service: Service, surroundings: Surroundings) -> Finding | None:
         return problem(service.name, f"{service.endpoint!r} is not host:port", "give it as in 127.0.0.1:50051")
     try:
         _open(service, surroundings).close()
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):
+        # UnicodeError is Python's for a host that cannot be one.
         return problem(service.name, f"{service.endpoint}: no such host", "correct the name; check DNS")
     except (ConnectionRefusedError, FileNotFoundError):
         where = f"--socket-path {_path_of(service.endpoint)}" if is_socket else f"--port {port}"

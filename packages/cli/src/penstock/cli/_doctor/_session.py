@@ -83,7 +83,7 @@ def check_reader_address(surroundings: Surroundings) -> Iterator[Finding]:
         return
     try:
         addresses = {str(info[4][0]) for info in socket.getaddrinfo(host.strip("[]"), None)}
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         yield problem("Reader's address", f"{source}={host} cannot be resolved: {error}", cure)
         return
     loopback = all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)

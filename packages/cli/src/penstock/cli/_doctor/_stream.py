@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from penstock.cli._doctor._aws import AwsMissingError, open_session
+from penstock.cli._doctor._aws import INSTALL, AwsMissingError, open_session
 from penstock.cli._doctor._findings import Finding, ok, problem, skipped, warning
 from penstock.cli._doctor._surroundings import Surroundings
 
@@ -33,14 +33,22 @@ def check_stream(surroundings: Surroundings) -> Iterator[Finding]:
     try:
         session = open_session(surroundings)
         session.frozen_credentials()
-    except AwsMissingError as error:
-        yield skipped("IAM", str(error))
+        calls = _Calls(session, surroundings.stream)
+    except Exception as error:
+        # The checks of AWS say more, where they are asked for; botocore has a dozen ways to have no credentials.
+        yield _not_tried(error)
         return
-    except Exception:
-        # The check of the credentials says which way they fail; botocore has a dozen.
-        yield skipped("IAM", "there are no credentials to try")
-        return
-    yield from _Calls(session, surroundings.stream).all(surroundings)
+    yield from calls.all(surroundings)
+
+
+def _not_tried(error: Exception) -> Finding:
+    if isinstance(error, ImportError) or (isinstance(error, AwsMissingError) and not error.option):
+        return skipped("IAM", str(error), INSTALL)
+    from penstock.aws import AwsError
+
+    has_words = isinstance(error, AwsMissingError | AwsError)
+    why = str(error) if has_words else f"there are no credentials: {type(error).__name__}"
+    return problem("IAM", f"nothing can be tried: {why}", "see Region, Credentials and Endpoint (--only aws)")
 
 
 class _Calls:
@@ -170,6 +178,8 @@ class _Calls:
         """The answer, or None, and what it means."""
         from botocore.exceptions import BotoCoreError, ClientError
 
+        from penstock.aws import AwsError
+
         try:
             return call(), ok(action, "allowed")
         except ClientError as error:
@@ -178,7 +188,7 @@ class _Calls:
             self._ended |= code in _EXPIRED | _UNKNOWN_KEY | _SIGNATURE
             self._ended |= code == "ResourceNotFoundException" and action == "DescribeStreamSummary"
             return None, finding
-        except BotoCoreError as error:
+        except (BotoCoreError, AwsError) as error:
             self._ended = True
             return None, problem(action, f"no answer: {error}", "see the endpoint above")
 

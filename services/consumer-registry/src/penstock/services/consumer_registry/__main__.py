@@ -17,7 +17,7 @@ from penstock.registration.errors import (
 )
 from penstock.rpc import ClientSettings, PenstockRpcError, explain_failure, failed_call, run_service, set_up_logging
 from penstock.rpc.telemetry import set_up_tracing
-from penstock.services.consumer_registry._commands import add_commands, answer
+from penstock.services.consumer_registry._commands import add_commands, answer, contradiction
 from penstock.services.consumer_registry._look import code_of, look_into_store
 from penstock.services.consumer_registry._serve import registry_server
 from penstock.services.consumer_registry._settings import FLAGS, PREFIX, RegistrySettings
@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
     arguments = _parser(prog).parse_args(argv)
     if arguments.command == "serve":
         return _serve(arguments, prog)
+    refusal = contradiction(arguments, sys.argv[1:] if argv is None else argv)
+    if refusal is not None:
+        return _refuse(refusal, ExitCode.USAGE, prog)
     return run_command(lambda: _ask(arguments, prog))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Final, TextIO
@@ -42,6 +42,31 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for command in (listing, garbage, release, adopt):
         ClientSettings.add_arguments(command, PREFIX)
     AwsOptions.add_arguments(listing, PREFIX)
+
+
+def contradiction(arguments: argparse.Namespace, words: Sequence[str]) -> str | None:
+    """Why flags of `ls` do not go together; None if they do. What variables say contradicts no flag.
+
+    Args:
+        arguments: what the parser made of the words.
+        words: the command line.
+    """
+    if arguments.command != "ls":
+        return None
+    given = {word.partition("=")[0] for word in words if word.startswith("--")}
+    service = [flag for flag in _flags(ClientSettings.add_arguments) if flag in given]
+    store = [flag for flag in _flags(AwsOptions.add_arguments) if flag in given]
+    if arguments.registry_store and service:
+        return f"{service[0]} and --registry-store exclude each other: it is looked at without a service"
+    if not arguments.registry_store and store:
+        return f"{store[0]} needs --registry-store: a service asks Kinesis by settings of its own"
+    return None
+
+
+def _flags(add: Callable[[argparse.ArgumentParser, str], None]) -> list[str]:
+    parser = argparse.ArgumentParser(add_help=False)
+    add(parser, PREFIX)
+    return [flag for action in parser._actions for flag in action.option_strings]
 
 
 async def answer(arguments: argparse.Namespace, settings: ClientSettings, out: TextIO) -> int:
