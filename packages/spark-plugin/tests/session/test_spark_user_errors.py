@@ -2,6 +2,9 @@
 
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import pyarrow as pa
@@ -155,6 +158,35 @@ def test_a_query_that_waits_for_its_consumer_says_why(
             until(lambda: bool(caplog.records), "nothing is logged")
     assert "consumer 'shared' of s: it is held by job 'the-other'" in caplog.text
     assert "give this query an efoConsumerName of its own" in caplog.text
+
+
+def test_a_lease_that_is_taken_over_from_a_dead_process_is_not_reported_as_held(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, until: Callable[..., None]
+) -> None:
+    """It goes by the dead one's job until the query's own call gets it, which may take longer than the next look."""
+    looks: list[str] = []
+
+    class Watched(BlockingConsumerRegistry):
+        def list_consumers(self, stream_name: str | None = None, *, with_state: bool = False) -> list[Consumer]:
+            looks.append(str(stream_name))
+            return super().list_consumers(stream_name, with_state=with_state)
+
+    def registry() -> LocalConsumerRegistry:
+        fake = FakeKinesis(streams=("s",))
+        return LocalConsumerRegistry(StreamConsumerRegistrar(fake, sleep=ManualClock().sleep), InMemoryLeaseStore())
+
+    monkeypatch.setattr(waiting_module, "_LOOK_SECONDS", 0.01)
+    marks = waiting_module.LeaseMarks(KinesisOptions.parse({"streamName": "s"}, environ={}), tmp_path)
+    request = AcquireRequest(stream_name="s", consumer_name="shared", job_id="mine", claim="mine/1")
+    with Watched(registry) as leases:
+        dead = leases.acquire(replace(request, job_id="dead", claim="mine/0"))
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            pool.submit(marks.hold, dead).result()
+        with waiting_module.waiting(leases, request, marks):
+            until(lambda: "is dead" in caplog.text, "the lease is not taken over")
+            taken = len(looks)
+            until(lambda: len(looks) > taken + 3, "nobody looks again")
+    assert "still waiting" not in caplog.text
 
 
 def test_a_query_without_a_job_id_is_not_told_of_itself(

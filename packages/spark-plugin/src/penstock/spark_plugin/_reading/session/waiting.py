@@ -155,6 +155,8 @@ def _watch(
                     request.stream_name,
                 )
         elif marks.is_dead(lease):
+            # By its job the lease goes on until the call that waits gets it: that is not waited for.
+            told_of = lease.job_id
             _take_over(registry, request, lease)
         elif told_of != lease.job_id:
             told_of = lease.job_id
