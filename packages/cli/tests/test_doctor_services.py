@@ -102,12 +102,18 @@ def test_tls_on_one_side_only(certificates: dict[str, Path]) -> None:
     with scheduler(**pair) as address:
         assert has_cure(look(address), PROBLEM, "speaks TLS", "PENSTOCK_STAGES_CA_FILE")
         assert look(address, PENSTOCK_STAGES_CA_FILE=str(certificates["ca"])).verdict is OK
-        for options in ({"PENSTOCK_STAGES_CA_FILE": str(certificates["other"])}, {"tls": True}):
+        untrusted: tuple[dict[str, Any], ...] = (
+            {"PENSTOCK_STAGES_CA_FILE": str(certificates["other"])},
+            {"PENSTOCK_STAGES_TLS": "true"},
+            {"tls": True},
+        )
+        for options in untrusted:
             assert has_cure(look(address, **options), PROBLEM, "not trusted", "PENSTOCK_STAGES_CA_FILE")
     with scheduler() as address:
         assert look(address).verdict is OK
         assert has_cure(look(address, PENSTOCK_STAGES_CA_FILE=str(certificates["ca"])), PROBLEM, "does not speak TLS")
         assert has_cure(look(address, PENSTOCK_STAGES_CA_FILE="/no/such.pem"), PROBLEM, "PENSTOCK_STAGES_")
+        assert has_cure(look(address, PENSTOCK_STAGES_TLS="yes"), PROBLEM, "neither true nor false")
         assert has_cure(look(address, "sink"), PROBLEM, "another service")
     stranger = {"certificate_file": certificates["stranger"], "private_key_file": certificates["stranger_key"]}
     with scheduler(**stranger) as address:

@@ -115,7 +115,7 @@ def _ask(service: Service, surroundings: Surroundings) -> Finding:
 
 
 def _security(prefix: str, service: Service, environ: Mapping[str, str]) -> ClientSecurity:
-    from penstock.rpc import ClientSecurity
+    from penstock.rpc import ClientSecurity, read_switch
 
     def file(name: str) -> Path | None:
         return Path(path) if (path := environ.get(f"{prefix}_{name}")) else None
@@ -127,7 +127,7 @@ def _security(prefix: str, service: Service, environ: Mapping[str, str]) -> Clie
         private_key_file=file("PRIVATE_KEY_FILE"),
         token=None if token_file else environ.get(f"{prefix}_TOKEN") or None,
         token_file=token_file,
-        tls=service.tls,
+        tls=service.tls or read_switch("tls", environ.get(f"{prefix}_TLS", "")),
     )
 
 
@@ -151,10 +151,10 @@ def _handshake(service: Service, security: ClientSecurity, surroundings: Surroun
             service.name, f"{service.endpoint}: its certificate is not trusted: {error.verify_message}", cure
         )
     except ssl.SSLError as error:
-        cure = f"unset {prefix}_CA_FILE and leave --tls out, or start the service with a certificate"
+        cure = f"unset {prefix}_CA_FILE and {prefix}_TLS and leave --tls out, or start the service with a certificate"
         return problem(service.name, f"{service.endpoint} does not speak TLS: {error.reason}", cure)
     except (ConnectionResetError, TimeoutError):
-        cure = f"unset {prefix}_CA_FILE and leave --tls out, or start the service with a certificate"
+        cure = f"unset {prefix}_CA_FILE and {prefix}_TLS and leave --tls out, or start the service with a certificate"
         return problem(service.name, f"{service.endpoint} does not speak TLS", cure)
     except OSError as error:
         return problem(service.name, f"{service.endpoint}: {error}", f"correct the variables {prefix}_…")
