@@ -127,6 +127,10 @@ def test_health_and_reflection_name_the_service_and_calls_need_the_token(service
         ),
         (["--retry-patience", "long", "--region", "us-east-1"], "--retry-patience (PENSTOCK_READER_RETRY_PATIENCE)"),
         (["--endpoint-url", "nonsense", "--region", "us-east-1"], "--endpoint-url (PENSTOCK_READER_ENDPOINT_URL)"),
+        (
+            ["--spill-bytes", "9", "--spill-folder", "s3://bucket/spill", "--region", "us-east-1"],
+            "--spill-folder (PENSTOCK_READER_SPILL_FOLDER): takes a path",
+        ),
     ],
 )
 def test_a_wrong_setting_ends_the_service_with_code_2_and_its_name(

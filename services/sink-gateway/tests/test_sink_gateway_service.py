@@ -363,6 +363,7 @@ AIMD = ["--rate-strategy", "aimd"]
         (["--profile", "nobodys"], ["--profile", "nobodys"]),
         (["--ca-bundle", "/nowhere.pem"], ["--ca-bundle", "/nowhere.pem", "No such file"]),
         (["--token-file", "/nowhere"], ["--token-file", "/nowhere", "No such file"]),
+        (["--durable", "file:///journal"], ["--durable", "takes a path, not a URL: write /journal"]),
         (["--durable", "/dev/null"], ["--durable", "/dev/null", "name one of the gateway's own"]),
     ],
 )

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
-from penstock.efo_consumer._model.shards import cover
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -246,7 +245,7 @@ def open_at(listed_as_open: Iterable[str], listed: Collection[Shard]) -> list[st
     halved = {
         parent
         for parent, found in children.items()
-        if parent in shards and parent in past - chosen and not cover(found, shards[parent])
+        if parent in shards and parent in past - chosen and not shards[parent].is_covered_by(found)
     }
     chosen = (chosen | halved) - _descendants(halved, children)
     known = with_ancestors(chosen, listed) | _descendants(chosen, children)

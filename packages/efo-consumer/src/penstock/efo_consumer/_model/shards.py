@@ -52,17 +52,16 @@ class Shard:
         """Whether records can still be written to it."""
         return self.ending_sequence_number is None
 
+    def is_covered_by(self, children: Collection[Shard]) -> bool:
+        """Whether these are all of its children, as far as hash keys are known.
 
-def cover(children: Collection[Shard], parent: Shard) -> bool:
-    """Whether these are all children of a shard, as far as their hash keys are known.
-
-    Every hash key of a shard is one of a child's; ListShards may show one child before the other.
-    """
-    if not all(one.ending_hash_key for one in (parent, *children)):
-        return True
-    key, last = int(parent.starting_hash_key), int(parent.ending_hash_key)
-    for child in sorted(children, key=lambda one: int(one.starting_hash_key)):
-        if int(child.starting_hash_key) > key:
-            return False
-        key = max(key, int(child.ending_hash_key) + 1)
-    return key > last
+        Every hash key of a shard is one of a child's; ListShards may show one child before the other.
+        """
+        if not all(one.ending_hash_key for one in (self, *children)):
+            return True
+        key, last = int(self.starting_hash_key), int(self.ending_hash_key)
+        for child in sorted(children, key=lambda one: int(one.starting_hash_key)):
+            if int(child.starting_hash_key) > key:
+                return False
+            key = max(key, int(child.ending_hash_key) + 1)
+        return key > last

@@ -13,7 +13,7 @@ import msgspec
 from penstock.aws import BackoffPolicy, ErrorKind, ServiceClock, error_code
 from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
-from penstock.efo_consumer._model.shards import StreamIdentity, cover
+from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.condition import ShardSign, unnoted
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, KinesisDiagnosis, code_of, resource_missing, with_advice
@@ -205,7 +205,7 @@ class ShardPoll:
         shards = await list_shards(self._client, self._stream, backoff=once)
         shard = next((one for one in shards if one.shard_id == self._shard_id), None)
         children = tuple(one for one in shards if self._shard_id in one.parent_shard_ids)
-        return children if shard is not None and not shard.is_open and cover(children, shard) else ()
+        return children if shard is not None and not shard.is_open and shard.is_covered_by(children) else ()
 
     def _until_children(self) -> float:
         """Seconds to wait before the end of the shard is asked for again."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.efo_consumer._continuity.guard import Loss, check_streams, judge_refusal
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
 from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._model.shards import StreamIdentity, cover
+from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._publish.retries import ReadRetries
@@ -434,7 +434,7 @@ class SessionShards:
         graph, now = self.graphs[stream], self._clock()
         # Children that are in the graph came with their parent's end, or were believed before.
         parents = (one for one in listed if one.shard_id in children and not graph.children(one.shard_id))
-        halved = {one.shard_id for one in parents if not cover(children[one.shard_id], one)}
+        halved = {one.shard_id for one in parents if not one.is_covered_by(children[one.shard_id])}
         for shard_id in halved_since.keys() - halved:
             del halved_since[shard_id]
         for shard_id in sorted(halved):

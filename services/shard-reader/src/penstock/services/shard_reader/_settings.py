@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from penstock.aws import AwsOptions, check_encrypted, endpoint_aliases
 from penstock.efo_consumer import EfoConsumerConfigError, ReaderConfig, RecordPublisherConfig
-from penstock.rpc import ServerSettings
+from penstock.rpc import ServerSettings, read_path
 from penstock.terminal import add_setting
 
 T = TypeVar("T")
@@ -93,7 +92,7 @@ class ReaderSettings:
                 buffer_bytes_per_shard=numbers.get("buffer_bytes_per_shard", _DEFAULTS.buffer_bytes_per_shard),
                 buffer_bytes=numbers.get("buffer_bytes", _DEFAULTS.buffer_bytes),
                 spill_bytes=numbers.get("spill_bytes", _DEFAULTS.spill_bytes),
-                spill_folder=Path(given["spill_folder"]) if "spill_folder" in given else None,
+                spill_folder=read_path("spill_folder", given["spill_folder"]) if "spill_folder" in given else None,
                 idle_offset_interval=times.get("idle_offset_interval", _DEFAULTS.idle_offset_interval),
                 promise_grace=times.get("promise_grace", _DEFAULTS.promise_grace),
                 range_deadline=times.get("range_deadline", _DEFAULTS.range_deadline),

@@ -15,7 +15,7 @@ from penstock.async_sink import AsyncSinkConfig, check_aimd
 from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.gateway import CreditWindow
 from penstock.aws import AwsOptions, check_encrypted, endpoint_aliases
-from penstock.rpc import ServerSettings
+from penstock.rpc import ServerSettings, read_path
 from penstock.terminal import add_setting
 
 PREFIX: Final = "PENSTOCK_SINK"
@@ -141,7 +141,7 @@ class GatewaySettings:
                 name.removesuffix("_endpoint_url"): getattr(arguments, name) or None for name in _ENDPOINTS
             },
             endpoint_aliases=endpoint_aliases(arguments.endpoint_aliases, "endpoint_aliases"),
-            durable=Path(arguments.durable) if arguments.durable else None,
+            durable=read_path("durable", arguments.durable) if arguments.durable else None,
             rates=_rates(arguments, sink),
             **{name: value for name, value in served.items() if value is not None},
             max_client_weight=max_client_weight,

@@ -140,7 +140,7 @@ class Bounds:
             listed_children = children.get(shard.shard_id, [])
             # LATEST, up to now, is empty.
             if shard.shard_id in past or after.is_shard_end or is_empty(after, self.before_micros):
-                if after_shards is None or upto_shards is not None or _are_whole(listed_children, shard):
+                if after_shards is None or upto_shards is not None or shard.is_covered_by(listed_children):
                     continue
                 # A list may show children late, and nothing else leads to them.
                 after = ShardPosition.shard_end()
@@ -167,13 +167,6 @@ def is_empty(after: ShardPosition, before_micros: int | None) -> bool:
     """Whether a shard's time ends before it begins: Kinesis refuses a beginning that its clock has not reached yet."""
     begin = after.timestamp_millis
     return begin is not None and before_micros is not None and before_micros <= begin * 1000
-
-
-def _are_whole(children: Sequence[Shard], parent: Shard) -> bool:
-    """Whether no child is missing: a list may show one of two before the other."""
-    ranges = [HashKeyRange.of(one.starting_hash_key, one.ending_hash_key) for one in (parent, *children)]
-    keys, *found = (one.ending - one.starting + 1 for one in ranges)
-    return sum(found) >= keys
 
 
 def _is_nothing(stream: str, shard_id: str, after: ShardPosition, upto: ShardPosition | None) -> bool:
