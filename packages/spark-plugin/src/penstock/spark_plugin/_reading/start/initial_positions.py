@@ -182,7 +182,8 @@ async def list_with(
         listed = await list_shards(client, stream, filter=shard_filter, retry_patience=patience)
         # One that left the list is before its children; without them nobody can tell what a shard comes of.
         known = {name for one in listed for name in (one.shard_id, *one.parent_shard_ids)}
-        late = [one for one in named if one not in known and await _is_there(client, stream, one, retry_patience)]
+        unknown = sorted(set(named) - known)
+        late = [one for one in unknown if await _is_there(client, stream, one, retry_patience)]
         if not late:
             return listed
         if waited >= _LATE_LIST_SECONDS:
