@@ -38,6 +38,7 @@ from penstock.efo_consumer import (
     stream_client,
     to_change_batch,
 )
+from penstock.efo_consumer._start import initial
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.emulator.testing import OtherClock, RunningEmulator, running_emulator
 
@@ -172,6 +173,26 @@ async def test_shards_that_split_and_roll_over_are_read_parents_first_and_once(w
             assert last < min((row for row, shard in enumerate(shards) if shard == child), default=last + 1)
     async with LocalShardReader(KinesisBackend(world.session), CONFIG) as other:
         assert (await read(other, ranges))[0] == seen
+
+
+def test_latest_begins_in_a_shard_that_takes_over_while_the_table_is_listed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the later of two lists alone: what it came of is behind it, and a day of changes does not come."""
+    for _ in range(2):
+        world.put(1)
+        world.clock.advance(4 * 3600)
+        (youngest,) = world.split(children=1)
+    taken_over: list[str] = []
+
+    async def list_and_split(*arguments: Any, **options: Any) -> list[Shard]:
+        found = await list_shards(*arguments, **options)
+        if not taken_over:
+            taken_over.extend(await asyncio.to_thread(world.split, children=1))
+        return found
+
+    monkeypatch.setattr(initial, "list_shards", list_and_split)
+    assert {*world.start("LATEST").streams[world.arn]} <= {youngest, *taken_over}
 
 
 async def test_latest_begins_at_a_time_that_stays_the_same(world: World) -> None:

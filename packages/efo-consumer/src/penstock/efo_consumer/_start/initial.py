@@ -210,7 +210,10 @@ class _Resolver:
             at = ShardFilter("AT_TIMESTAMP", timestamp_millis=start.timestamp_millis)
             millis = start.timestamp_millis
             await self._wait_until(millis)
-        ids = open_at(_ids(await self._list(at)), listed)
+        opened = await self._list(at)
+        # A shard may begin between the two lists: it names what it came of.
+        known = {shard.shard_id: shard for shard in (*listed, *opened)}
+        ids = open_at(_ids(opened), known.values())
         if self._finds_times and millis > (self._clock.earliest() - _LATE_LIST_SECONDS) * 1000:
             ids = await self._without_ended(ids, millis)
         return self._positions(ids, ShardPosition.at_timestamp(millis))
