@@ -196,20 +196,34 @@ def test_values_of_a_module_count_where_they_are_named(helpers: Callable[..., ty
 def test_what_a_module_holds_beside_what_is_named_need_not_be_comparable(
     helpers: Callable[..., types.ModuleType], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A logger is known by its name; a lock, or a client that has one, is like no other where it is named."""
-    module = helpers("import logging, threading\nlog = logging.getLogger('rates')\nlock = threading.Lock()\n")
+    """A logger is known by its name, a lock by its kind; what cannot be pickled is like no other where it is named."""
+    module = helpers(
+        "import logging, threading\nlog = logging.getLogger('rates')\nlock = threading.Lock()\nrows = iter(())\n"
+        "rows = (row for row in rows)\n"
+    )
 
     def fingerprint(text: str, **names: Any) -> str:
         return function_fingerprint(function(text, **names))
 
-    by_module = "def build(x): helpers.log.info(x)\n"
-    assert fingerprint(by_module, helpers=module) == fingerprint(by_module, helpers=module)
+    for text in ("def build(x): helpers.log.info(x)\n", "def build(x):\n    with helpers.lock: return x\n"):
+        assert fingerprint(text, helpers=module) == fingerprint(text, helpers=module)
     caplog.set_level(logging.INFO)
-    for text in ("def build(x):\n    with helpers.lock: return x\n", "def build(x):\n    with lock: return x\n"):
-        names = {"helpers": module, "lock": threading.Lock()}
+    for text in ("def build(x): return next(helpers.rows)\n", "def build(x): return next(rows)\n"):
+        names = {"helpers": module, "rows": module.rows}
         assert fingerprint(text, **names) != fingerprint(text, **names)
-        assert "the stage of build is computed in each run: it depends on an object of _thread.lock" in caplog.text
+        assert (
+            "the stage of build is computed in each run: it depends on an object of builtins.generator" in caplog.text
+        )
         caplog.clear()
+
+
+def test_what_a_function_sets_itself_is_no_input_of_it(helpers: Callable[..., types.ModuleType]) -> None:
+    """Otherwise its stage would be computed again by the next run of the same process."""
+    module = helpers("calls = 0\ndef clean(x):\n    global calls\n    calls += 1\n    return x\n")
+    text = "def build(x): return helpers.clean(x)\n"
+    before = function_fingerprint(function(text, helpers=module))
+    module.clean(1)
+    assert function_fingerprint(function(text, helpers=module)) == before
 
 
 HIDDEN = {

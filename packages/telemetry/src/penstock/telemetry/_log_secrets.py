@@ -26,10 +26,10 @@ def _after(name: str, unquoted: str) -> re.Pattern[str]:
     return re.compile(rf"(?i)({opened})(?(3)(?:(?!\2\3)\\*+[^\\])+|{unquoted})")
 
 
-_USER_OF_URL: Final = re.compile(r"(://)[^/?#\s]+(?=@)")
+_USER_OF_URL: Final = re.compile(r"(://)[^/?#\s\"<>]+(?=@)")
 _PATTERNS: Final = (
-    # Their values have spaces, commas and quotes.
-    _after("(?:authorization|headers)", r"[^\n]+"),
+    # Their values have spaces, commas and quotes. A number says how many there are.
+    _after("(?:authorization|headers)", r"(?!\d+\b)(?:\{[^{}\n]*+\}|[^\n]+)"),
     re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]+"),
     _after(
         rf"(?<![\w.-])(?=[\w.-]*?(?:{_NAMES}))[\w.-]++",

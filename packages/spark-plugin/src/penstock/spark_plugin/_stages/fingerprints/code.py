@@ -4,6 +4,7 @@ They err on the safe side: what cannot be told apart reliably gets a fingerprint
 """
 
 import contextlib
+import contextvars
 import dis
 import enum
 import functools
@@ -14,6 +15,7 @@ import inspect
 import logging
 import sys
 import sysconfig
+import threading
 import types
 import typing
 import uuid
@@ -30,6 +32,8 @@ from pyspark.sql import DataFrame, SparkSession
 _log = logging.getLogger(__name__)
 
 _PLAIN = (str, int, float, bool, complex, type(None), type(Ellipsis), type(NotImplemented))
+# They hold nothing that a result depends on.
+_EMPTY = (type(threading.Lock()), type(threading.RLock()), threading.local, contextvars.ContextVar)
 _PICKLE_PROTOCOL = 4
 _UNIQUE = "unknown-"
 # Of what stands for rows that are not here.
@@ -162,6 +166,8 @@ def _value(value: Any, seen: _Seen) -> str:
     if kind.__name__ in _UDFS and kind.__module__.startswith("pyspark.sql."):
         # One that was used holds what Spark has made of it, too.
         return "udf:" + digest(*(_value(getattr(value, name, None), seen) for name in _OF_A_UDF))
+    if isinstance(value, _EMPTY):
+        return f"{kind.__module__}.{kind.__qualname__}"
     if isinstance(value, enum.Enum):
         return "enum:" + digest(_value(kind, seen), _value(vars(value), seen))
     if isinstance(value, typing.TypeVar | typing.ParamSpec | typing.TypeVarTuple):
@@ -175,7 +181,8 @@ def _function(function: types.FunctionType, seen: _Seen) -> str:
     code, scope = function.__code__, function.__globals__
     package = scope.get("__package__") or ""
     roots = {f"import {name}": _imported(name) for name in imports_of(code, package)}
-    roots |= {name: scope[name] for name in _names(code) if name in scope}
+    # What the function itself sets, such as a counter or a client that it makes once, is no input of it.
+    roots |= {name: scope[name] for name in _names(code) - _set_by(code) if name in scope}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # not filled yet
             roots[f"cell {name}"] = cell.cell_contents
@@ -245,6 +252,12 @@ def _names(code: types.CodeType) -> set[str]:
         if isinstance(one, types.CodeType):
             names |= _names(one)
     return names
+
+
+def _set_by(code: types.CodeType) -> set[str]:
+    """Global names that code gives values."""
+    names = {str(one.argval) for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL"}
+    return names.union(*(_set_by(one) for one in code.co_consts if isinstance(one, types.CodeType)))
 
 
 def _code(code: types.CodeType) -> str:
