@@ -346,7 +346,7 @@ AIMD = ["--rate-strategy", "aimd"]
         (["--initial-rate", "5"], ["--initial-rate", "PENSTOCK_SINK_INITIAL_RATE", "needs --rate-strategy aimd"]),
         ([*AIMD, "--decrease-factor", "1"], ["--decrease-factor", "more than 0 and less than 1"]),
         ([*AIMD, "--rate-target", "requests", "--decrease-factor", "0.99"], ["--decrease-factor", "lower nothing"]),
-        ([*AIMD, "--rate-threshold", "50"], ["--decrease-factor", "lower nothing"]),
+        ([*AIMD, "--rate-threshold", "50"], ["--decrease-factor", "0.99, as none is given, must", "lower nothing"]),
         ([*AIMD, "--initial-rate", "900", "--rate-threshold", "100"], ["--initial-rate", "--rate-threshold, 100"]),
         ([*AIMD, "--increase-rate", "900", "--rate-threshold", "100"], ["--increase-rate", "--rate-threshold, 100"]),
         ([*AIMD, "--rate-threshold", "25001"], ["--rate-threshold", "at most 25000", "--max-batch-size"]),

@@ -137,7 +137,8 @@ def check_aimd(
     # A limit of 1 is as low as any.
     if 1 < limit <= scaling.scale_down(limit):
         why = f"{limit} times {factor} is rounded up to {limit}, so that a throttle would lower nothing"
-        raise SinkOptionError("decrease_factor", f"{factor} must be less: {why}")
+        given = factor if decrease_factor is not None else f"{factor}, as none is given,"
+        raise SinkOptionError("decrease_factor", f"{given} must be less: {why}")
 
 
 def rate_strategy(
