@@ -36,7 +36,7 @@ from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolde
 
 SETTING = "spark.sql.debug.maxToStringFields"
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
-SPARK: Any = SimpleNamespace(version="4", conf=SimpleNamespace(get=lambda name, default=None: default))
+SPARK: Any = SimpleNamespace(version="4", conf=SimpleNamespace(get=lambda name, default=None: default, getAll={}))
 """As much of a session as a fingerprint wants to know."""
 
 
