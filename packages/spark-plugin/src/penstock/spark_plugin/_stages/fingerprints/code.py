@@ -4,7 +4,6 @@ They err on the safe side: what cannot be told apart reliably gets a fingerprint
 """
 
 import contextlib
-import contextvars
 import dis
 import enum
 import functools
@@ -33,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 _PLAIN = (str, int, float, bool, complex, type(None), type(Ellipsis), type(NotImplemented))
 # They hold nothing that a result depends on.
-_EMPTY = (type(threading.Lock()), type(threading.RLock()), threading.local, contextvars.ContextVar)
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _PICKLE_PROTOCOL = 4
 _UNIQUE = "unknown-"
 # Of what stands for rows that are not here.
@@ -166,7 +165,7 @@ def _value(value: Any, seen: _Seen) -> str:
     if kind.__name__ in _UDFS and kind.__module__.startswith("pyspark.sql."):
         # One that was used holds what Spark has made of it, too.
         return "udf:" + digest(*(_value(getattr(value, name, None), seen) for name in _OF_A_UDF))
-    if isinstance(value, _EMPTY):
+    if isinstance(value, _LOCKS):
         return f"{kind.__module__}.{kind.__qualname__}"
     if isinstance(value, enum.Enum):
         return "enum:" + digest(_value(kind, seen), _value(vars(value), seen))
