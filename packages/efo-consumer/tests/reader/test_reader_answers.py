@@ -118,7 +118,26 @@ async def test_parents_are_drained_first_and_leave_the_positions(home: str) -> N
         assert set(third.streams["s"]) == {child}
         rows = await read(reader, start, first) + await read(reader, first, second) + await read(reader, second, third)
         assert sorted(rows) == sorted(n for shard in kinesis.shards.values() for n in shard.sequence_numbers)
-        assert (await reader.positions("q", epoch, start)).records == len(rows)
+
+
+@HOMES
+async def test_no_answer_has_records_of_a_shard_and_of_what_came_of_it(home: str) -> None:
+    """Tasks read the shards of an answer side by side: a key's records would come before those of the parent."""
+    kinesis = FakeKinesis(event_records=1)
+    (parent,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    generations = [kinesis.put("s", parent, 2)]
+    empty, child = kinesis.reshard("s", [parent], 2)
+    generations.append(kinesis.put("s", child, 2))
+    (merged,) = kinesis.reshard("s", [empty, child], 1)
+    generations.append(kinesis.put("s", merged, 2))
+    async with reader_at(home, kinesis) as reader:
+        epoch, position = await reader.open(request(start)), start
+        await until(lambda: kinesis.events_taken >= 6)
+        for generation in generations:
+            found = await reader.positions("q", epoch, position, wait_seconds=5)
+            assert await read(reader, position, found.positions) == generation
+            position = found.positions
 
 
 @HOMES

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._buffer.buffer import ShardBuffer, ShardReach
     from penstock.efo_consumer._continuity.lineage import ShardGraph
+    from penstock.efo_consumer._model.positions import ShardPosition
 
 ShardKey = tuple[str, str]
 """Stream name and shard id."""
@@ -50,8 +51,9 @@ def reach(
     Every shard gets an equal share of the limits; what one does not need goes to the others, and what is left
     over to whoever is first in turn. No shard gets more than
     `max_rows_per_shard`. Children enter as soon as all of their parents stand at SHARD_END in the
-    answer; parents whose children were all in `start` leave. At least one segment is let through when any is
-    there, though it exceed `max_bytes`.
+    answer, and bring records in a later one than the last of their parents': the shards of one answer are read
+    side by side. Parents whose children were all in `start` leave. At least one segment is let through when any
+    is there, though it exceed `max_bytes`.
     """
     walk = _Walk(start, buffers, graphs, max_rows, max_bytes, max_rows_per_shard)
     while True:
@@ -81,6 +83,7 @@ class _Walk:
         self._max_bytes = max_bytes
         self._max_rows_per_shard = max_rows_per_shard
         self._taken: dict[ShardKey, int] = {}
+        self._bringing = set[ShardKey]()
         self._rows = 0
         self._nbytes = 0
         self._jumped = False
@@ -109,15 +112,24 @@ class _Walk:
         if rest.rows:
             self._waiting[key] = rest
         elif rest.end != position:
-            self._jumped |= not buffer.covers(position)
+            self._note_jump(key, buffer, position)
             self._positions[stream][shard_id] = rest.end
+
+    def _note_jump(self, key: ShardKey, buffer: ShardBuffer, position: ShardPosition) -> None:
+        if not buffer.covers(position):
+            self._jumped = True
+            self._bringing.add(key)
 
     def _enter(self, stream: str) -> list[str]:
         graph, shards = self._graphs[stream], self._positions[stream]
         entrants = graph.entrants(shards)
         for shard_id in entrants:
             shards[shard_id] = entering(shards[one] for one in graph.parents(shard_id) if one in shards)
-        return entrants
+        return [
+            shard_id
+            for shard_id in entrants
+            if not any((stream, parent) in self._bringing for parent in graph.parents(shard_id))
+        ]
 
     def waiting(self, turn: int) -> list[tuple[ShardKey, ShardReach]]:
         """Give the shards that have more records, in turn order, with what they have."""
@@ -171,7 +183,9 @@ class _Walk:
             # A segment that cannot be cut any more must not wait for ever: other shards use up no limit of this one.
             at_least_one |= max_bytes is None and key not in self._taken
         step = buffer.reach(position, max_rows, max_bytes, at_least_one=at_least_one)
-        self._jumped |= step.rows > 0 and not buffer.covers(position)
+        if step.rows:
+            self._bringing.add(key)
+            self._note_jump(key, buffer, position)
         self._positions[stream][shard_id] = step.end
         self._unsettled.append(key)
         self._rows += step.rows
