@@ -11,6 +11,7 @@ import trustme
 from console_visits import browsing, fill, page, shown
 from console_world import HOSTILE, console, session, shard_stats, submit, world
 
+from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as sink
 from penstock.rpc import ServerSecurity, ServerSettings
 from penstock.services.console._values import Kind
@@ -109,6 +110,31 @@ async def test_a_graph_that_cannot_be_had_is_no_broken_picture() -> None:
             assert "<img" in await page(http, "job?id=seen")
             async with http.get("/job/picture.svg?id=seen") as picture:
                 assert "daily" in await picture.text()
+
+
+async def test_the_picture_is_that_of_the_newest_release() -> None:
+    """A job that is submitted anew may have the same stages, of other operators."""
+
+    def graph(*cleaning: str) -> JobGraph:
+        made = JobGraph("job")
+        before = made.add_source("weather", boundedness=Boundedness.BOUNDED)
+        for name in cleaning:
+            before = made.add_operator(name, before)
+        made.add_operator("daily", before, attributes=OperatorAttributes(output_only_after_end_of_stream=True))
+        made.add_source("live", boundedness=Boundedness.UNBOUNDED)
+        made.add_sink("out", "live", "daily")
+        return made
+
+    async with world() as services:
+        await services.stages.submit("job", graph())
+        async with console(services.endpoints()) as running, browsing(running.url) as http:
+            await shown(http, "job?id=job", "daily")
+            async with http.get("/job/picture.svg?id=job") as picture:
+                assert "daily" in await picture.text()
+            await services.stages.submit("job", graph("deduplicated"), restart=True)
+            await shown(http, "job?id=job", "deduplicated")
+            async with http.get("/job/picture.svg?id=job") as picture:
+                assert "deduplicated" in await picture.text()
 
 
 async def test_names_are_text_whatever_is_in_them() -> None:

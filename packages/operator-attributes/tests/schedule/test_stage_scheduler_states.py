@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from penstock.operator_attributes import (
@@ -209,3 +211,10 @@ def test_a_job_can_be_played_to_its_end() -> None:
     events = play(scheduler, failures={"stage-1": 1})
     assert scheduler.succeeded
     assert [event.stage_id for event in events if isinstance(event, StageFailed)] == ["stage-1"]
+
+
+@pytest.mark.parametrize("given", [{"slots": 0}, {"slots": 1.5}, {"max_attempts": 0}, {"max_attempts": 1.5}])
+def test_counts_are_whole_numbers(given: dict[str, Any]) -> None:
+    """Half a slot would be none at all, and nobody would say so."""
+    with pytest.raises(InvalidOptionError, match=next(iter(given))):
+        StageScheduler(two_branches(), **given)

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.operator_attributes import OperatorAttributesBuilder
 from penstock.operator_attributes.errors import InvalidVertexError
+from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import Pipeline, plan, run_staged
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
@@ -153,6 +154,46 @@ def test_pipelines_that_would_do_nothing(spark: SparkSession, tmp_path: Path) ->
         f"pipeline 'job' ({line}) has no sink, so that nothing would be written: declare one by @pipeline.sink()"
     )
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"lease_seconds": 5}, "lease_seconds is of a stage scheduler, and none is given: "),
+        ({"scheduler_security": ClientSecurity()}, "scheduler_security is of a stage scheduler, and none is given: "),
+        ({"restarts_per_hour": 5}, "restarts_per_hour=5 does nothing beside restart='never': "),
+        ({"restart": "on-failure"}, "has restart='on-failure', which is of live queries, and all that it reads is "),
+    ],
+)
+def test_what_would_do_nothing_in_a_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Any, reason: str
+) -> None:
+    """Whoever gives it would believe that it acts."""
+    monkeypatch.delenv("PENSTOCK_STAGES_ENDPOINT", raising=False)
+    pipeline = Pipeline("job", store=tmp_path / "store")
+    pipeline.source(bounded=True, name="a")(rows)
+    pipeline.sink()(write)
+    assert reason in refusal(lambda: pipeline.run(spark, **given))
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_fingerprint_of_a_stream(tmp_path: Path) -> None:
+    """What reads a stream is never used again."""
+    pipeline = Pipeline("job", store=tmp_path)
+    assert refusal(lambda: pipeline.source(bounded=False, name="a", fingerprint="v1")(rows)) == (
+        f"source 'a' ({place(rows)}) has a fingerprint, and no stage that reads a stream is used again: leave it out"
+    )
+
+
+def test_seams_that_would_be_one(tmp_path: Path) -> None:
+    """A back-fill would end, and a stream begin, at another one's time."""
+    pipeline = Pipeline("job", store=tmp_path)
+    line = here(-1)
+    assert pipeline.seam("a/b") == pipeline.seam("a/b")
+    assert refusal(lambda: pipeline.seam("a_b")) == (
+        f"the seams 'a_b' and 'a/b' of pipeline 'job' ({line}) would have one file, 'a_b': give one of them another "
+        "name"
+    )
 
 
 def test_inputs_that_are_one_text(tmp_path: Path) -> None:

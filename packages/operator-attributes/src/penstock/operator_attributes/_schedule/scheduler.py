@@ -95,9 +95,9 @@ class StageScheduler:
             InvalidOptionError: an argument is outside of its range.
             InsufficientSlotsError: the live stages together need more slots than there are.
         """
-        if slots is not None and slots < 1:
+        if slots is not None and not _is_count(slots):
             raise InvalidOptionError("slots", slots, "at least 1, or None for no bound")
-        if max_attempts < 1:
+        if not _is_count(max_attempts):
             raise InvalidOptionError("max_attempts", max_attempts, "at least 1")
         live = sum(stage.slots for stage in plan.stages if not stage.bounded)
         if slots is not None and live > slots:
@@ -286,6 +286,10 @@ class StageScheduler:
             if not reader.missing and reader.state is StageState.WAITING:
                 changes.append(_move(reader, StageState.READY))
         return tuple(changes)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value >= 1
 
 
 def _move(run: _Run, after: StageState) -> StageChange:

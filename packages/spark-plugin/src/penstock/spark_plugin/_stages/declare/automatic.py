@@ -59,7 +59,7 @@ def run_staged(
     scheduler_security: "ClientSecurity | None" = None,
     lease_seconds: float | None = None,
     restart: Literal["never", "on-failure"] = "never",
-    restarts_per_hour: int = 20,
+    restarts_per_hour: int | None = None,
 ) -> "PipelineRun":
     """Start the query of a writer that is not started, its bounded parts that block finished and committed first.
 

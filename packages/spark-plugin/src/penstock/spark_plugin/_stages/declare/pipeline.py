@@ -106,6 +106,7 @@ class Pipeline:
         """What becomes of bounded rows that several stages need."""
         self._declared: dict[str, Declared] = {}
         self._folders: dict[str, Declared] = {}
+        self._seams: dict[str, str] = {}
 
     @property
     def declared(self) -> Mapping[str, Declared]:
@@ -267,7 +268,13 @@ class Pipeline:
         planned. It stays the same over restarts, until a run that does not resume. In a store on S3 the sources reach
         it with their own credentials and region, at S3's own endpoint or AWS_ENDPOINT_URL_S3.
         """
-        file = f"seams/{safe_name(name)}.json"
+        folder = safe_name(name)
+        if (other := self._seams.setdefault(folder, name)) != name:
+            raise PipelineDefinitionError(
+                f"the seams {name!r} and {other!r} of pipeline {self.name!r} ({self.site}) would have one file, "
+                f"{folder!r}: give one of them another name"
+            )
+        file = f"seams/{folder}.json"
         if isinstance(self.place.store, Path):
             return str((self.place.store / file).absolute())
         if self.place.store.is_s3:
@@ -371,7 +378,7 @@ class Pipeline:
         scheduler_security: "ClientSecurity | None" = None,
         lease_seconds: float | None = None,
         restart: Literal["never", "on-failure"] = "never",
-        restarts_per_hour: int = 20,
+        restarts_per_hour: int | None = None,
     ) -> "PipelineRun":
         """Run the bounded stages, each committed before what waits for it, then deploy the live ones.
 
@@ -402,11 +409,11 @@ class Pipeline:
                 up to five minutes. An error that the same micro-batch gives twice in the same way is that of a record
                 or of the code: the stage is FAILED then, unless the error's name is of a connection, a time-out or the
                 like.
-            restarts_per_hour: Of each query, after which its stage is FAILED.
+            restarts_per_hour: Of each query, after which its stage is FAILED. Default: 20.
 
         Raises:
             PipelineDefinitionError: It has no sink, or is declared in a way that is found to be wrong before it runs,
-                or the definitions of Spark Declarative Pipelines run it.
+                or is given what cannot act in it, or the definitions of Spark Declarative Pipelines run it.
             StageFailedError: A stage failed for good, after all others that do not depend on it were run. Its `run` is
                 what this would have returned.
             StoreInUseError: Another driver runs on the store.
@@ -436,7 +443,7 @@ class Pipeline:
             scheduler_endpoint=scheduler_endpoint,
             scheduler_security=scheduler_security,
             lease_seconds=lease_seconds,
-            restarts=RestartPolicy(restart=restart, per_hour=restarts_per_hour),
+            restarts=RestartPolicy.of(restart, restarts_per_hour),
         )
         return run_pipeline(self, spark, settings)
 
@@ -534,6 +541,10 @@ class Pipeline:
             )
         if one.trigger is not None:
             _check_trigger(one)
+        if one.fingerprint is not None and not one.bounded:
+            raise PipelineDefinitionError(
+                f"{named([one])} has a fingerprint, and no stage that reads a stream is used again: leave it out"
+            )
         if isinstance(one.keyed, Mapping) and (unknown := sorted(one.keyed.keys() - set(one.inputs))):
             raise PipelineDefinitionError(
                 f"{named([one])} is keyed by columns of {', '.join(map(repr, unknown))}, which it does not read: "

@@ -3,6 +3,7 @@
 import re
 from collections import deque
 from dataclasses import dataclass
+from typing import Self
 
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
@@ -33,6 +34,22 @@ class RestartPolicy:
             raise PipelineDefinitionError(f"restart is {self.restart!r}; it must be {NEVER!r} or {ON_FAILURE!r}")
         if self.per_hour < 1:
             raise PipelineDefinitionError(f"restarts_per_hour is {self.per_hour}; it must be at least 1")
+
+    @classmethod
+    def of(cls, restart: str, per_hour: int | None) -> Self:
+        """By what a user gives.
+
+        Raises:
+            PipelineDefinitionError: It cannot be, or one of them does nothing beside the other.
+        """
+        if per_hour is None:
+            return cls(restart=restart)
+        if restart == NEVER:
+            raise PipelineDefinitionError(
+                f"restarts_per_hour={per_hour} does nothing beside restart={NEVER!r}: give restart={ON_FAILURE!r}, "
+                "or leave it out"
+            )
+        return cls(restart=restart, per_hour=per_hour)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,16 @@ from penstock.spark_plugin._stages.run.loop import RunLoop, RunParts
 from penstock.spark_plugin._stages.run.pipeline_run import LiveRestarts, PipelineRun
 from penstock.spark_plugin._stages.run.readers import check_consumers
 from penstock.spark_plugin._stages.run.refreshing import LiveRefreshes, RefreshParts
-from penstock.spark_plugin._stages.run.restarts import RestartPolicy
+from penstock.spark_plugin._stages.run.restarts import ON_FAILURE, RestartPolicy
 from penstock.spark_plugin._stages.run.runner import StageRunner
 from penstock.spark_plugin._stages.run.scheduler_service import address_of, job_id, open_service
 from penstock.spark_plugin._stages.store.api import PipelineStore
-from penstock.spark_plugin.errors import PipelineError, SchedulerUnavailableError, StageFailedError
+from penstock.spark_plugin.errors import (
+    PipelineDefinitionError,
+    PipelineError,
+    SchedulerUnavailableError,
+    StageFailedError,
+)
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._stages.declare.pipeline import Pipeline
@@ -59,10 +64,17 @@ def run_pipeline(
     check_session(spark)
     missing_settings(spark)
     plan = pipeline.compile()
+    if settings.restarts.restart == ON_FAILURE and all(stage.bounded for stage in plan.stages):
+        raise PipelineDefinitionError(
+            f"pipeline {pipeline.name!r} ({pipeline.site}) has restart={ON_FAILURE!r}, which is of live queries, and "
+            "all that it reads is bounded: leave it out; a bounded stage is tried max_attempts times"
+        )
     with contextlib.ExitStack() as opened:
         service = open_service(settings.scheduler_endpoint, settings.scheduler_security)
         if service is not None:
             opened.callback(service.close)
+        else:
+            _check_without_service(settings)
         store = pipeline.place.open(service)
         store.__enter__()
         opened.callback(store.release)
@@ -143,6 +155,15 @@ def run_pipeline(
                 cause = cause.with_traceback(None)  # its words name the user's place; where it was found is none of it
             raise StageFailedError(stage.name, run.progress[stage.id].error, run) from cause
     return run
+
+
+def _check_without_service(settings: RunSettings) -> None:
+    for name in ("scheduler_security", "lease_seconds"):
+        if getattr(settings, name) is not None:
+            raise PipelineDefinitionError(
+                f"{name} is of a stage scheduler, and none is given: give scheduler_endpoint or "
+                "PENSTOCK_STAGES_ENDPOINT, or leave it out"
+            )
 
 
 def _job(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -253,11 +253,11 @@ _MOST_PLANS = 100
 
 
 class Plans:
-    """Asks for each job's plan once; again when the job has other stages."""
+    """Asks for each job's plan once; again when the job has other stages, or the same of other operators."""
 
     def __init__(self, source: StagesSource | None) -> None:
         self._source = source
-        self._known: OrderedDict[tuple[str, ...], StagePlan] = OrderedDict()
+        self._known: OrderedDict[Hashable, StagePlan] = OrderedDict()
 
     def has(self, job: JobStatus) -> bool:
         """Whether nobody has to be asked."""
@@ -282,5 +282,8 @@ class Plans:
         return plan
 
 
-def _plan_key(job: JobStatus) -> tuple[str, ...]:
-    return (job.job_id, *(f"{stage.stage_id} {stage.name}" for stage in job.stages))
+def _plan_key(job: JobStatus) -> Hashable:
+    return job.job_id, tuple(
+        (one.stage_id, one.name, one.vertices, one.blocking_inputs, one.bounded, one.reason, one.slots)
+        for one in job.stages
+    )
