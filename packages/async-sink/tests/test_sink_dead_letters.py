@@ -1,8 +1,10 @@
 """Dead letters are written again to the stream that they were for."""
 
 import json
+import os
 from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +102,57 @@ def test_a_letter_of_an_empty_stream_stays_and_the_others_are_written(
     keep(tmp_path, letter(b"a", ""), letter(b"b", None), letter(b"c", "others"))
     summary = redrive(tmp_path, options)
     assert (summary.written, summary.kept) == ({"others": 1}, {"names no stream: say --to": 2})
+
+
+def test_letters_of_delivery_streams_and_rows_without_a_record_stay(
+    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path
+) -> None:
+    """What is for Firehose is in no Kinesis stream's place, and JSON of a row is not what its stream holds."""
+    make_stream(emulator, "encoded")
+    archived = letter(b"a", "encoded") | {"kind": "firehose"}
+    refused = letter(b'{"v":1}', "encoded") | {"kind": "kinesis", "reason": "not encoded", "errorCode": ""}
+    keep(tmp_path, archived, refused, letter(b"c", "encoded") | {"kind": "kinesis"})
+    summary = redrive(tmp_path, options, to="encoded", key="k")
+    assert summary.written == {"encoded": 1}
+    assert sorted(summary.kept) == [
+        "is a row that could not be encoded, as JSON: correct the row or the schema, and write the row again",
+        "is for firehose, which is not written from here",
+    ]
+    assert held(emulator, "encoded") == [b"c"]
+
+
+def test_half_a_line_of_the_notes_does_not_spoil_the_next(
+    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path
+) -> None:
+    """As a full disk, or a cut of the power, leaves it: the letter of that line is written once more, no other is."""
+    make_stream(emulator, "noted")
+    keep(tmp_path, letter(b"1", "noted"), letter(b"2", "noted"), letter(b"3", "noted"))
+    redrive(tmp_path, options, wanted=lambda one: one.data == b"1")
+    (note,) = (one for one in (tmp_path / "_redriven").iterdir() if one.name.endswith(".json"))
+    note.write_bytes(note.read_bytes()[:-20])
+    for _ in range(2):
+        redrive(tmp_path, options, wanted=lambda one: one.data != b"3")
+    assert held(emulator, "noted") == [b"1", b"1", b"2"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_notes_are_as_private_as_the_letters(
+    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path, mode: int
+) -> None:
+    """They hold the same records. A gateway's are its owner's alone."""
+    make_stream(emulator, f"private-{mode}")
+    keep(tmp_path, letter(b"secret", f"private-{mode}"))
+    (tmp_path / "job-0-0.json").chmod(mode)
+    before = os.umask(0o022)
+    try:
+        assert redrive(tmp_path, options).is_complete
+    finally:
+        os.umask(before)
+    assert (tmp_path / "_redriven" / "job-0-0.json").stat().st_mode & 0o777 == mode
+
+
+def test_a_summary_says_whether_kinesis_was_there(options: AwsOptions, tmp_path: Path) -> None:
+    """Nothing listens on the discard port."""
+    keep(tmp_path, letter(b"1", "nowhere"))
+    summary = redrive(tmp_path, replace(options, endpoint_url="http://127.0.0.1:9"), max_attempts=1)
+    assert (summary.failed, summary.is_unreachable) == ({"nowhere": 1}, True)

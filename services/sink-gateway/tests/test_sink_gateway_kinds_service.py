@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.async_sink import (
+    AsyncSinkConfig,
+    DropHandler,
     DynamoDbRequestEntry,
     FirehoseRequestEntry,
     KinesisRequestEntry,
@@ -94,6 +96,30 @@ async def test_the_largest_records_of_streams(emulator: RunningEmulator, gateway
     async with RemoteSink(gateway.address, destination=name).create_writer() as writer:
         with pytest.raises(RecordTooLargeError):
             await writer.write(KinesisRequestEntry(data + b"x", "k"))
+
+
+async def test_a_gateway_takes_records_as_large_as_it_is_told(
+    emulator: RunningEmulator, gateway: ServiceProcess
+) -> None:
+    """A stream may be set to records of up to 10 MiB; a gateway that was told nothing refuses just those over 1 MiB."""
+    name = stream(emulator, 1)
+    client = emulator.client()
+    arn = client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
+    client.update_max_record_size(StreamARN=arn, MaxRecordSizeInKiB=10_240)
+    most = 10 * 2**20
+    config = AsyncSinkConfig(max_record_size_in_bytes=most, max_batch_size_in_bytes=most)
+    entries = [KinesisRequestEntry(data, "k") for data in (b"1", b"x" * (most - 1), b"2")]
+    flags = ["serve", "--endpoint-url", emulator.endpoint_url, "--max-record-bytes", str(most)]
+    with service_process(MODULE, flags, ENVIRONMENT) as large:
+        async with RemoteSink(large.address, destination=name, config=config).create_writer() as writer:
+            await writer.write_many(entries)
+    assert sorted(len(data) for _, data in records(emulator, name)[0]) == [1, 1, most - 1]
+    async with RemoteSink(
+        gateway.address, destination=name, config=config, terminal=lambda: DropHandler()
+    ).create_writer() as writer:
+        await writer.write_many(entries)
+    assert (writer.metrics.records_out, writer.metrics.rejected) == (2, 1)
+    assert len(records(emulator, name)[0]) == 5
 
 
 async def test_records_of_delivery_streams(emulator: RunningEmulator, gateway: ServiceProcess) -> None:

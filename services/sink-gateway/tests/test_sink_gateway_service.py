@@ -341,7 +341,10 @@ AIMD = ["--rate-strategy", "aimd"]
         (["--credit-entries", "10"], ["--credit-entries", "PENSTOCK_SINK_CREDIT_ENTRIES", "500"]),
         (["--max-batch-size", "many"], ["--max-batch-size", "'many' is not a whole number"]),
         (["--max-batch-size", "501"], ["--max-batch-size", "more than the service takes, 500"]),
+        (["--max-record-bytes", "0"], ["--max-record-bytes", "must be 1 to 10485760"]),
+        (["--max-record-bytes", "10485761"], ["--max-record-bytes", "must be 1 to 10485760"]),
         (["--linger-milliseconds", "-1"], ["--linger-milliseconds", "at least 1"]),
+        (["--linger-milliseconds", "9" * 20], ["--linger-milliseconds", f"{'9' * 20} is too long"]),
         (["--rate-strategy", "fast"], ["--rate-strategy", "choose shards, aimd, none"]),
         (["--initial-rate", "5"], ["--initial-rate", "PENSTOCK_SINK_INITIAL_RATE", "needs --rate-strategy aimd"]),
         ([*AIMD, "--decrease-factor", "1"], ["--decrease-factor", "more than 0 and less than 1"]),
@@ -356,7 +359,11 @@ AIMD = ["--rate-strategy", "aimd"]
         (["--max-destinations", "0"], ["--max-destinations", "must be more than 0"]),
         (["--destination-idle-seconds", "soon"], ["--destination-idle-seconds", "'soon' is not a number"]),
         (["--host", "0.0.0.0"], ["--host"]),
-        (["--port", "many"], ["--port", "invalid int value"]),
+        (["--port", "many"], ["--port (PENSTOCK_SINK_PORT)", "'many' is not a whole number"]),
+        (["--drain-seconds", "soon"], ["--drain-seconds (PENSTOCK_SINK_DRAIN_SECONDS)", "'soon' is not a number"]),
+        (["--trusted-proxies", "me"], ["--trusted-proxies (PENSTOCK_SINK_TRUSTED_PROXIES)", "such as 10.0.0.7"]),
+        (["--audit-log", "/dev/null/x"], ["--audit-log (PENSTOCK_SINK_AUDIT_LOG): cannot write /dev/null/x"]),
+        (["--client-crl-file", "x"], ["--client-crl-file", "set --client-ca-file, too"]),
         (["--prot", "1"], ["unrecognized arguments: --prot"]),
         (["--endpoint-url", "ftp://x"], ["--endpoint-url", "not an http or https URL"]),
         (["--sqs-endpoint-url", "queue"], ["--sqs-endpoint-url", "not an http or https URL"]),
@@ -374,6 +381,22 @@ def test_a_wrong_setting_ends_with_a_word_about_it(arguments: list[str], words: 
     for word in words:
         assert word in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "flags", [["--max-batch-size", "100", "--max-buffered-requests", "400"], ["--max-buffered-bytes", "6291456"]]
+)
+def test_a_small_buffer_of_streams_leaves_room_for_a_request_of_each_other_kind(flags: list[str]) -> None:
+    """Whose requests are larger, and which the flag did not mean."""
+    with service_process(MODULE, ["serve", *flags], ENVIRONMENT) as process:
+        assert process.address
+
+
+def test_a_wrong_variable_is_told_by_its_name() -> None:
+    """It was no flag that was wrong."""
+    ended = _serve([], {**ENVIRONMENT, "PENSTOCK_SINK_PORT": "abc"})
+    assert ended.returncode == 2
+    assert ended.stderr == "penstock-sink: --port (PENSTOCK_SINK_PORT): 'abc' is not a whole number\n"
 
 
 def _serve(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

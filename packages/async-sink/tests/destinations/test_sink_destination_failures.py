@@ -1,15 +1,14 @@
-"""Partial failures and error classes of Firehose, DynamoDB and SQS, against a server that answers as it is told."""
+"""Partial failures and error classes of all services, against a server that answers as it is told."""
 
 import base64
-import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from enum import IntEnum
 from typing import Any
 
 import pytest
-from aiohttp import web
+from sink_scripted_service import Answer, Body, ScriptedService, success
 
 from penstock.async_sink import (
     AsyncSinkConfig,
@@ -17,8 +16,11 @@ from penstock.async_sink import (
     DropHandler,
     DynamoDbRequestEntry,
     DynamoDbSink,
+    EntryFailure,
     FirehoseRequestEntry,
     FirehoseSink,
+    KinesisRequestEntry,
+    KinesisStreamsSink,
     Ordering,
     SqsRequestEntry,
     SqsSink,
@@ -30,56 +32,6 @@ from penstock.async_sink._destinations.dynamodb.entry import attribute_value
 from penstock.async_sink._destinations.dynamodb.sink import rounds_of
 from penstock.async_sink.errors import DestinationError, RecordsRejectedError
 from penstock.aws.testing import emulator_options
-
-Body = dict[str, Any]
-Answer = Callable[[Body], tuple[int, Body]]
-
-
-class ScriptedService:
-    """Answers each request by the next of its script, and by success once that is used up."""
-
-    def __init__(self) -> None:
-        self.script: list[Answer] = []
-        self.requests: list[Body] = []
-        self.headers: list[dict[str, str]] = []
-        self.url = ""
-
-    async def handle(self, request: web.Request) -> web.Response:
-        body = json.loads(await request.read())
-        target = request.headers["X-Amz-Target"]
-        self.requests.append(body)
-        self.headers.append({name.lower(): value for name, value in request.headers.items()})
-        answer = self.script.pop(0) if self.script else success(target)
-        status, content = answer(body)
-        return web.json_response(content, status=status)
-
-
-def success(target: str) -> Answer:
-    operation = target.rpartition(".")[2]
-
-    def answer(body: Body) -> tuple[int, Body]:
-        if operation == "SendMessageBatch":
-            return 200, {"Successful": [{"Id": entry["Id"], "MessageId": "m"} for entry in body["Entries"]]}
-        if operation == "PutRecordBatch":
-            return 200, {"FailedPutCount": 0, "RequestResponses": [{"RecordId": "r"}] * len(body["Records"])}
-        return 200, {"UnprocessedItems": {}}
-
-    return answer
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[ScriptedService]:
-    scripted = ScriptedService()
-    app = web.Application(client_max_size=64 * 2**20)
-    app.router.add_post("/", scripted.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    scripted.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield scripted
-    await runner.cleanup()
-
 
 QUICK: Any = {"retry_backoff_base": timedelta(milliseconds=1), "max_in_flight_requests": 1}
 
@@ -96,6 +48,18 @@ def dynamodb(service: ScriptedService, **options: Any) -> DynamoDbSink[Any]:
 def sqs(service: ScriptedService, **options: Any) -> SqsSink[Any]:
     config = sqs_config(**QUICK, **options)
     return SqsSink(emulator_options(service.url), "https://sqs/1/flights", config=config)
+
+
+def kinesis(service: ScriptedService) -> KinesisStreamsSink:
+    return KinesisStreamsSink(emulator_options(service.url), "flights", config=AsyncSinkConfig(**QUICK))
+
+
+ENTRIES: dict[Any, Callable[[int], Any]] = {
+    kinesis: lambda number: KinesisRequestEntry(b"%d" % number, "k"),
+    firehose: lambda number: FirehoseRequestEntry(b"%d" % number),
+    dynamodb: lambda number: DynamoDbRequestEntry.put({"id": number}),
+    sqs: lambda number: SqsRequestEntry(str(number)),
+}
 
 
 def fails(code: str, status: int, message: str = "as told") -> Answer:
@@ -179,19 +143,51 @@ async def test_errors_that_stay_end_the_writer(service: ScriptedService, make: A
         assert kept == entry
 
 
-@pytest.mark.parametrize("make", [firehose, sqs])
-async def test_an_answer_about_another_number_of_entries_is_no_success(service: ScriptedService, make: Any) -> None:
-    """Entries of which nothing was said are not taken for written."""
-    answers: dict[Any, dict[str, Any]] = {
-        firehose: {"FailedPutCount": 1, "RequestResponses": [{"ErrorCode": "InternalFailure"}]},
-        sqs: {"Successful": [{"Id": "0"}]},
-    }
-    entries = {firehose: FirehoseRequestEntry(b"x"), sqs: SqsRequestEntry("x")}
-    service.script = [lambda body: (200, answers[make])]
+@pytest.mark.parametrize(
+    ("make", "answer", "words"),
+    [
+        (kinesis, {}, "UnreadableAnswer.*Records.*look at the endpoint"),
+        (kinesis, {"hello": 1}, "Records"),
+        (kinesis, {"FailedRecordCount": 0, "Records": [{"SequenceNumber": "1"}]}, "answered for 1"),
+        (kinesis, {"FailedRecordCount": 0, "Records": []}, "answered for 0"),
+        (kinesis, {"FailedRecordCount": 1, "Records": [{"SequenceNumber": "1"}] * 2}, "counts 1"),
+        (firehose, {}, "RequestResponses"),
+        (firehose, {"FailedPutCount": 0, "RequestResponses": []}, "answered for 0"),
+        (firehose, {"FailedPutCount": 1, "RequestResponses": [{"ErrorCode": "InternalFailure"}]}, "answered for 1"),
+        (firehose, {"FailedPutCount": 2, "RequestResponses": [{"RecordId": "r"}] * 2}, "counts 2"),
+        (dynamodb, {}, "UnprocessedItems"),
+        (dynamodb, {"hello": 1}, "UnprocessedItems"),
+        (sqs, {}, "answered for 0"),
+        (sqs, {"Successful": [{"Id": "0"}]}, "answered for 1"),
+    ],
+)
+async def test_an_answer_that_does_not_speak_of_each_entry_is_no_success(
+    service: ScriptedService, make: Any, answer: Body, words: str
+) -> None:
+    """Whatever answers at the endpoint: entries of which nothing was said are not taken for written."""
+    service.script = [lambda body: (200, answer)]
     async with make(service).create_writer() as writer:
-        await writer.write_many([entries[make]] * 2)
-        with pytest.raises(DestinationError, match="answered for 1"):
+        await writer.write_many([ENTRIES[make](number) for number in range(2)])
+        with pytest.raises(DestinationError, match=words):
             await writer.flush(end_of_input=True)
+
+
+@pytest.mark.parametrize("count", [None, 0])
+@pytest.mark.parametrize(
+    ("make", "counted", "results"),
+    [(kinesis, "FailedRecordCount", "Records"), (firehose, "FailedPutCount", "RequestResponses")],
+)
+async def test_failures_that_nobody_counted_are_sent_again(
+    service: ScriptedService, make: Any, counted: str, results: str, count: int | None
+) -> None:
+    """The results decide, where their count is missing or wrong."""
+    failed: Body = {results: [{"SequenceNumber": "1", "RecordId": "1"}, {"ErrorCode": "InternalFailure"}]}
+    service.script = [lambda body: (200, failed if count is None else {counted: count, **failed})]
+    async with make(service).create_writer() as writer:
+        await writer.write_many([ENTRIES[make](number) for number in range(2)])
+        await writer.flush(end_of_input=True)
+        assert (writer.metrics.records_out, writer.metrics.retried) == (2, 1)
+    assert len(service.requests[1]["Records"]) == 1
 
 
 def unprocessed(*ids: str) -> Answer:
@@ -368,7 +364,7 @@ async def test_records_that_cannot_be_written_go_to_the_handler(service: Scripte
     def refuse(body: Body) -> tuple[int, Body]:
         if any(key == "bad" for key in ids_of(body)):
             return 400, {"__type": "ValidationException", "message": "no"}
-        return 200, {}
+        return 200, {"UnprocessedItems": {}}
 
     service.script = [refuse] * 20
     config = dynamodb_config(**QUICK)
@@ -380,3 +376,57 @@ async def test_records_that_cannot_be_written_go_to_the_handler(service: Scripte
             await writer.write(DynamoDbRequestEntry.put({"id": key}))
         await writer.flush(end_of_input=True)
         assert writer.metrics.records_out == 4
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.accepted: list[int] = []
+        self.refused: list[tuple[int, str]] = []
+
+    def acknowledged(self, entry_index: int, attempts: int) -> None:
+        self.accepted.append(entry_index)
+
+    def rejected(self, entry_index: int, attempts: int, failure: EntryFailure) -> None:
+        self.refused.append((entry_index, failure.error_code))
+
+    def abandoned(self, error: BaseException) -> None:
+        """The writer's caller gets the error too."""
+
+
+@pytest.mark.parametrize(
+    ("make", "of", "target", "code"),
+    [
+        (firehose, lambda text: FirehoseRequestEntry(text.encode()), "PutRecordBatch", "InvalidArgumentException"),
+        (dynamodb, lambda text: DynamoDbRequestEntry.put({"id": text}), "BatchWriteItem", "ValidationException"),
+        (sqs, SqsRequestEntry, "SendMessageBatch", "MissingParameter"),
+    ],
+)
+async def test_a_listener_learns_of_the_entry_that_spoils_a_request(
+    service: ScriptedService, make: Any, of: Any, target: str, code: str
+) -> None:
+    """The others are written; the writer goes on, without a handler for records that are given up."""
+
+    def answer(body: Body) -> tuple[int, Body]:
+        bad = any(bad in str(body) for bad in ("'bad'", base64.b64encode(b"bad").decode()))
+        return fails(code, 400)(body) if bad else success(f"x.{target}")(body)
+
+    service.script = [answer] * 20
+    listener = Listener()
+    async with make(service).create_writer() as writer:
+        await writer.write_many(list(map(of, ("a", "b", "bad", "c"))), listener=listener)
+        await writer.flush(end_of_input=True)
+        await writer.write(of("d"))
+    assert sorted(listener.accepted) == [0, 1, 3]
+    assert listener.refused == [(2, code)]
+    assert writer.metrics.records_out == 4
+
+
+async def test_an_entry_without_a_listener_still_ends_the_writer(service: ScriptedService) -> None:
+    """Nobody would learn that it was given up."""
+    service.script = [fails("ValidationException", 400)]
+    async with dynamodb(service).create_writer() as writer:
+        await writer.write(DynamoDbRequestEntry.put({"id": "a"}), listener=Listener())
+        await writer.write(DynamoDbRequestEntry.put({"id": "b"}))
+        with pytest.raises(DestinationError):
+            await writer.flush(end_of_input=True)
+    assert len(service.requests) == 1

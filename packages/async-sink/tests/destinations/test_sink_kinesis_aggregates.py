@@ -12,6 +12,7 @@ import pytest
 from aws_kinesis_agg.deaggregator import deaggregate_records
 from hypothesis import given
 from hypothesis import strategies as st
+from sink_scripted_service import Body, ScriptedService
 
 from penstock.async_sink import (
     AggregationConfig,
@@ -93,19 +94,22 @@ def test_an_aggregate_ends_before_its_limits() -> None:
             AggregationConfig(**options)
 
 
+def shard(shard_id: str, start: int, end: int, *, closed: bool = False) -> dict[str, Any]:
+    """As ListShards describes it."""
+    sequence = {"StartingSequenceNumber": "1"} | ({"EndingSequenceNumber": "2"} if closed else {})
+    keys = {"StartingHashKey": str(start), "EndingHashKey": str(end)}
+    return {"ShardId": shard_id, "HashKeyRange": keys, "SequenceNumberRange": sequence}
+
+
 def test_hash_keys_find_their_open_shard() -> None:
     """Closed shards have a range, but take nothing any more."""
-
-    def shard(shard_id: str, start: int, end: int, *, closed: bool = False) -> dict[str, Any]:
-        sequence = {"StartingSequenceNumber": "1"} | ({"EndingSequenceNumber": "2"} if closed else {})
-        keys = {"StartingHashKey": str(start), "EndingHashKey": str(end)}
-        return {"ShardId": shard_id, "HashKeyRange": keys, "SequenceNumberRange": sequence}
-
     shards = ShardRanges([shard("p", 0, 9, closed=True), shard("b", 5, 9), shard("a", 0, 4)])
     assert [shards.shard_of(key) for key in (0, 4, 5, 9)] == ["a", "a", "b", "b"]
     assert shards.range_of("p") == (0, 9)
     assert shards.range_of("x") is None
     assert ShardRanges([]).shard_of(3) == ""
+    halves = ShardRanges([shard("p", 0, 9, closed=True), shard("a", 2, 4), shard("c", 7, 9)], closed={"c"})
+    assert [halves.shard_of(key) for key in (1, 2, 4, 5, 7)] == ["", "a", "a", "", ""]
 
 
 @pytest.fixture
@@ -267,6 +271,74 @@ async def test_after_a_resharding_nothing_is_filtered_out(emulator: RunningEmula
     for low, high, records in shard_contents(emulator):
         kept |= {data for data, key in records if low <= hash_key_of(KinesisRequestEntry(b"", key)) <= high}
     assert kept == set(rows(400).column(0).to_pylist())
+
+
+HALF, TOP = 1 << 127, (1 << 128) - 1
+PARENT = "shardId-000000000000"
+CHILDREN = {"shardId-000000000001": (0, HALF - 1), "shardId-000000000002": (HALF, TOP)}
+
+
+class SplitStream:
+    """A stream whose shard was split. ListShards answers by each listing in turn, and by the last one from then on."""
+
+    def __init__(self, *listings: list[dict[str, Any]]) -> None:
+        self.listings = list(listings)
+        self.puts: list[tuple[str, bytes]] = []
+        """The shard that a record went to, and what is in it."""
+
+    def answer(self, body: Body) -> tuple[int, Body]:
+        if "Records" not in body:
+            return 200, {"Shards": self.listings.pop(0) if len(self.listings) > 1 else self.listings[0]}
+        results = []
+        for each in body["Records"]:
+            key = hash_key_of(KinesisRequestEntry(b"", each["PartitionKey"], each.get("ExplicitHashKey")))
+            child = next(child for child, (low, high) in CHILDREN.items() if low <= key <= high)
+            self.puts.append((child, base64.b64decode(each["Data"])))
+            results.append({"SequenceNumber": "1", "ShardId": child})
+        return 200, {"FailedRecordCount": 0, "Records": results}
+
+    def delivered(self) -> list[bytes]:
+        """What readers get of it: user records of an aggregate only where their key belongs."""
+        found = []
+        for child, data in self.puts:
+            low, high = CHILDREN[child]
+            for user_data, key in taken_apart(data):
+                if not data.startswith(MAGIC) or low <= hash_key_of(KinesisRequestEntry(b"", key)) <= high:
+                    found.append(user_data)
+        return found
+
+
+LOWER, UPPER = (shard(child, *keys) for child, keys in CHILDREN.items())
+CLOSED, STILL_OPEN = shard(PARENT, 0, TOP, closed=True), shard(PARENT, 0, TOP)
+
+
+@pytest.mark.parametrize("seen", [LOWER, UPPER])
+async def test_a_split_that_is_listed_by_halves_loses_nothing(service: ScriptedService, seen: dict[str, Any]) -> None:
+    """Records of a shard that nobody has named yet go alone, and none is sent twice."""
+    stream = SplitStream([CLOSED, seen])
+    service.script = [stream.answer] * 1_000
+    split = KinesisStreamsSink(emulator_options(service.url), "flights", aggregation=AggregationConfig())
+    async with split.create_writer() as writer:
+        await writer.write_many(rows(1_000))
+    assert sorted(stream.delivered()) == sorted(rows(1_000).column(0).to_pylist())
+
+
+async def test_a_split_that_is_listed_late_is_told_by_the_answers(service: ScriptedService) -> None:
+    """What has gone into an aggregate is sent again once, alone; aggregates come back with the listing."""
+    stream = SplitStream([STILL_OPEN])
+    service.script = [stream.answer] * 1_000
+    split = KinesisStreamsSink(emulator_options(service.url), "flights", aggregation=AggregationConfig())
+    async with split.create_writer() as writer:
+        await writer.write_many(rows(1_000))
+        await writer.flush(end_of_input=True)
+        delivered = stream.delivered()
+        assert set(delivered) == set(rows(1_000).column(0).to_pylist())
+        assert writer.metrics.retried == 1_000
+        stream.listings, before = [[CLOSED, LOWER, UPPER]], len(stream.puts)
+        await writer.write_many(rows(1_000))
+        await writer.flush(end_of_input=True)
+        assert writer.metrics.retried == 1_000
+    assert len(stream.puts) - before == 2
 
 
 def test_a_missing_stream_is_said_when_the_writer_opens(emulator: RunningEmulator) -> None:

@@ -4,6 +4,7 @@ import pickle
 from itertools import pairwise
 from typing import Any, cast
 
+import cbor2
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -65,6 +66,20 @@ def test_only_failed_entries_are_looked_at_and_told_apart() -> None:
     throttled, internal = codec.failures(json.dumps(answer).encode(), 3)
     assert (throttled.index, throttled.throttled, throttled.error_message) == (0, True, "slow down")
     assert (internal.index, internal.throttled, internal.error_code) == (2, False, "InternalFailure")
+
+
+def test_an_answer_names_each_record() -> None:
+    """With a word that nothing failed as well, and whatever the space in it."""
+    codec = PutRecordsCodec(stream_name="s", stream_arn=None)
+    accepted = {"SequenceNumber": "1", "ShardId": "shardId-0"}
+    for places in ({"FailedRecordCount": 0, "Records": [accepted] * 2}, {"Records": [accepted] * 2}):
+        for indent in (None, 2):
+            assert codec.failures(json.dumps(places, indent=indent).encode(), 2) == []
+            assert codec.failures(cbor2.dumps(places), 2) == []
+            for other in (1, 3):
+                for answer in (json.dumps(places, indent=indent).encode(), cbor2.dumps(places)):
+                    with pytest.raises(ValueError, match=f"of {other} records was answered for 2"):
+                        codec.failures(answer, other)
 
 
 def test_an_answer_for_another_number_of_records_is_an_error() -> None:

@@ -43,9 +43,11 @@ class FakeSink(AsyncSinkBase[Any, Any]):
 
 
 @asynccontextmanager
-async def running_gateway(fake: FakeDestination) -> AsyncIterator[tuple[str, SinkGatewayServicer, SharedDestinations]]:
+async def running_gateway(
+    fake: FakeDestination, **options: Any
+) -> AsyncIterator[tuple[str, SinkGatewayServicer, SharedDestinations]]:
     destinations = SharedDestinations(lambda name: FakeSink(fake))
-    servicer = SinkGatewayServicer(destinations, WINDOW)
+    servicer = SinkGatewayServicer(destinations, WINDOW, **options)
     server = GrpcServer(ServerSettings(drain_seconds=0.5), register=[servicer.add_to], service_names=[SERVICE_NAME])
     async with server:
         yield server.address, servicer, destinations
@@ -138,6 +140,61 @@ async def test_a_client_that_breaks_off_and_comes_again_cannot_fill_the_gateway(
         assert shared.orphanage.entries < 20
         await third.close()
         await wait_until(lambda: len(fake.accepted) == 38)
+
+
+@asynccontextmanager
+async def full_gateway(fake: FakeDestination) -> AsyncIterator[tuple[str, SinkGatewayServicer]]:
+    """A gateway that has no credits for new clients: more than a window of others that are gone is not written."""
+    fake.script = [fake.hold(fake.fail())] * 2
+    async with running_gateway(fake, progress_interval=timedelta(milliseconds=5)) as (address, servicer, destinations):
+        clients = [RawClient(address) for _ in range(2)]
+        for client in clients:
+            await client.call.write(HELLO)
+            assert (await client.call.read()).credit.entries == 20
+        for client in clients:
+            await client.send(1, entries=20)
+        await wait_until(lambda: len(fake.requests) == 2)
+        for client in clients:
+            await client.close()
+        shared = await destinations.get("kinesis", "flights")
+        await wait_until(lambda: shared.orphanage.entries == 40)
+        yield address, servicer
+
+
+async def test_a_client_that_waits_for_its_first_credits_learns_that_the_destination_goes_on() -> None:
+    """It is told while those before it are written, or throttled; then it has the whole window, and no more."""
+    fake = FakeDestination()
+    async with full_gateway(fake) as (address, servicer):
+        fake.script = [fake.hold()] * 2
+        async with RemoteSink(address, destination="flights").create_writer() as writer:
+            await writer.write_many([KinesisRequestEntry(b"x", "k")] * 60)
+            flushing = asyncio.create_task(writer.flush(end_of_input=True))
+            await wait_until(lambda: any(session.awaits_credit for session in servicer._sessions))
+            for request in fake.requests[:2]:
+                before = writer.metrics.signs_of_life
+                request.answer.set()
+                await wait_until(lambda before=before: writer.metrics.signs_of_life > before)  # type: ignore[misc]
+            assert writer.metrics.requests == 0
+            await wait_until(lambda: len(fake.requests) == 4)
+            for request in fake.requests[2:]:
+                request.answer.set()
+            await asyncio.wait_for(flushing, 10)
+            assert writer.metrics.requests == 3
+    assert len(fake.accepted) == 100
+
+
+async def test_a_client_that_does_not_know_of_it_gets_its_credits_first() -> None:
+    """Its first message is all that it may have without an answer."""
+    fake = FakeDestination()
+    async with full_gateway(fake) as (address, servicer):
+        client = RawClient(address)
+        await client.call.write(HELLO)
+        await wait_until(lambda: len(servicer._sessions) == 1)
+        credit = asyncio.ensure_future(client.call.read())
+        for request in fake.requests:
+            request.answer.set()
+        assert (await asyncio.wait_for(credit, 10)).credit.entries == 20
+        await client.close()
 
 
 async def test_a_drain_does_not_wait_for_a_client_that_waits_for_credits() -> None:

@@ -11,12 +11,23 @@ from typing import Any
 
 import grpc
 import pytest
+from sink_scripted_service import Body, ScriptedService
 
-from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, KinesisRequestEntry, Ordering, RemoteSink
+from penstock.async_sink import (
+    AsyncSinkBase,
+    AsyncSinkConfig,
+    DynamoDbRequestEntry,
+    DynamoDbSink,
+    KinesisRequestEntry,
+    Ordering,
+    RemoteSink,
+    dynamodb_config,
+)
 from penstock.async_sink._gateway import destinations as gateway_destinations
 from penstock.async_sink.errors import DestinationError, GatewayError, InvalidRecordError, RecordsRejectedError
 from penstock.async_sink.gateway import SERVICE_NAME, Journal, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
+from penstock.aws.testing import emulator_options
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.rpc import GrpcServer, ServerSettings
 
@@ -51,11 +62,17 @@ async def running_gateway(
     fake: FakeDestination, folder: Path | None = None
 ) -> AsyncIterator[tuple[str, SharedDestinations]]:
     destinations = SharedDestinations(lambda _: FakeSink(fake), journal=None if folder is None else Journal(folder))
+    async with serving(destinations) as address:
+        yield address, destinations
+
+
+@asynccontextmanager
+async def serving(destinations: SharedDestinations) -> AsyncIterator[str]:
     servicer = SinkGatewayServicer(destinations)
     server = GrpcServer(ServerSettings(drain_seconds=0.2), register=[servicer.add_to], service_names=[SERVICE_NAME])
     async with server:
         destinations.resume()
-        yield server.address, destinations
+        yield server.address
     await destinations.close(1.0)
 
 
@@ -325,3 +342,63 @@ async def test_numbers_go_on_when_a_destination_is_opened_anew() -> None:
         (stats,) = (await SinkGatewayServicer(destinations).Stats(pb.StatsRequest(), None)).destinations
     assert (stats.records_out, stats.bytes_out, stats.retried) == (2, 4, 0)
     assert stats.last_failure == "AccessDeniedException: no"
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_an_entry_that_spoils_a_request_fails_alone(
+    durable: bool, service: ScriptedService, tmp_path: Path
+) -> None:
+    """The service names no entry, and refuses all of a request that has entries of several clients."""
+
+    def answer(body: Body) -> tuple[int, Body]:
+        if any("N" in write["PutRequest"]["Item"]["id"] for write in body["RequestItems"]["flights"]):
+            return 400, {"__type": "ValidationException", "message": "the key does not match the schema"}
+        written.update(write["PutRequest"]["Item"]["id"]["S"] for write in body["RequestItems"]["flights"])
+        return 200, {"UnprocessedItems": {}}
+
+    written = set[str]()
+    service.script = [answer] * 100
+    aws = emulator_options(service.url)
+    config = dynamodb_config(max_time_in_buffer=timedelta(milliseconds=200))
+    destinations = SharedDestinations(
+        lambda _: FakeSink(FakeDestination()),
+        {"dynamodb": lambda name: DynamoDbSink(aws, name, key_names=["id"], config=config)},
+        journal=Journal(tmp_path) if durable else None,
+    )
+    async with serving(destinations) as address:
+        good, bad = (
+            RemoteSink(address, destination="flights", kind="dynamodb", wait_until_written=not durable).create_writer()
+            for _ in range(2)
+        )
+        async with good, bad:
+            await good.write_many([DynamoDbRequestEntry.put({"id": f"g{number}"}) for number in range(8)])
+            await bad.write_many([DynamoDbRequestEntry.put({"id": each}) for each in ("b", 7)])
+            await asyncio.wait_for(good.flush(end_of_input=True), SECONDS)
+            if durable:
+                await asyncio.wait_for(bad.flush(end_of_input=True), SECONDS)
+                await wait_until(lambda: pending(destinations) == 0)
+            else:
+                with pytest.raises(RecordsRejectedError, match="does not match the schema") as caught:
+                    await asyncio.wait_for(bad.flush(end_of_input=True), SECONDS)
+                assert [record.record_number for record in caught.value.records] == [1]
+    assert written == {"b", *(f"g{number}" for number in range(8))}
+    if durable:
+        (line,) = (tmp_path / "rejected.jsonl").read_text().splitlines()
+        assert "does not match the schema" in line
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_record_that_is_too_large_for_the_gateway_fails_alone(durable: bool, tmp_path: Path) -> None:
+    """A client may be set to larger ones. It learns which they were, also where others are acknowledged from disk."""
+    fake = FakeDestination()
+    large = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5), max_record_size_in_bytes=2 * 2**20)
+    async with running_gateway(fake, tmp_path if durable else None) as (address, destinations):
+        async with RemoteSink(address, destination="flights", config=large).create_writer() as writer:
+            await writer.write_many([entry("1"), entry("x" * (2**20 + 1)), entry("2")])
+            with pytest.raises(RecordsRejectedError, match="largest allowed is 1048576") as caught:
+                await asyncio.wait_for(writer.flush(end_of_input=True), SECONDS)
+        assert [record.record_number for record in caught.value.records] == [1]
+        if durable:
+            await wait_until(lambda: pending(destinations) == 0)
+    assert accepted(fake) == ["1", "2"]
+    assert not (tmp_path / "rejected.jsonl").exists()

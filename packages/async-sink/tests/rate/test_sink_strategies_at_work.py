@@ -16,6 +16,7 @@ from penstock.async_sink import (
     FirehoseSink,
     GradientRateLimitingStrategy,
     KinesisStreamsSink,
+    Ordering,
     RateLimitingStrategy,
     RequestInfo,
     ResultInfo,
@@ -104,6 +105,57 @@ async def test_a_writer_keeps_to_a_fixed_rate(
         await clock.advance(1.0)
         assert len(fake.accepted) == pytest.approx(per_second * (second + 2), abs=10)
     await writer.close()
+
+
+class Keyed(str):
+    """A record that is its own key."""
+
+    __slots__ = ()
+
+    @property
+    def partition_key(self) -> str:
+        return self
+
+
+@pytest.mark.parametrize("ordering", list(Ordering))
+async def test_a_request_holds_no_more_bytes_than_its_rate_has_in_a_second(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, ordering: Ordering
+) -> None:
+    """A larger one would leave a debt, and nothing would leave until that is paid; what is larger itself goes alone."""
+    strategy = All(TokenBucketRateLimitingStrategy(bytes_per_second=100.0), aimd_strategy(AsyncSinkConfig()))
+    writer = make_writer(strategy=strategy, ordering=ordering)
+    await writer.__aenter__()
+    await writer.write_many([Keyed("x" * 19 + str(number)) for number in range(7)])
+    await writer.write_many([Keyed("y" * 300), Keyed("z" * 20)])
+    await clock.advance(10.0)
+    assert all(sum(map(len, batch)) <= 100 or batch == ["y" * 300] for batch in fake.batches)
+    assert len(fake.accepted) == 9
+    await writer.close()
+
+
+async def test_waiting_for_ones_own_rate_is_a_sign_of_life(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """A second after another, until the record leaves; a destination that does not answer gives none."""
+    strategy = All(TokenBucketRateLimitingStrategy(bytes_per_second=10.0), aimd_strategy(AsyncSinkConfig()))
+    writer = make_writer(strategy=strategy, max_in_flight_requests=1)
+    async with writer:
+        await writer.write_many(["x" * 1_000, "y"])
+        for _ in range(90):
+            before = writer.metrics.signs_of_life
+            await clock.advance(1.0)
+            assert writer.metrics.signs_of_life > before
+        assert len(fake.accepted) == 1
+        await clock.advance(20.0)
+        assert len(fake.accepted) == 2
+        fake.script = [fake.hold()]
+        await writer.write("x")
+        await clock.advance(5.0)
+        before = writer.metrics.signs_of_life
+        await writer.write("y")
+        await clock.advance(5.0)
+        assert writer.metrics.signs_of_life == before
+        fake.requests[-1].answer.set()
 
 
 async def test_all_of_a_rate_and_a_limit_keeps_both(make_writer: MakeWriter, clock: FakeClock) -> None:

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from penstock.async_sink import TerminalRecord
     from penstock.aws import AwsOptions
 
-__all__ = ["DeadLetter", "RedriveSummary", "read_dead_letters", "redrive", "why_it_stays"]
+__all__ = ["NOT_ENCODED", "DeadLetter", "RedriveSummary", "read_dead_letters", "redrive", "why_it_stays"]
+
+NOT_ENCODED: Final = "not encoded"
+"""Reason of a letter whose data is its row as JSON, in the place of what the format or the schema did not take."""
 
 REDRIVEN: Final = "_redriven"
 """Folder beside the letters; Spark reads no folder of such a name."""
@@ -55,6 +58,7 @@ class DeadLetter:
         why: what was wrong, for people.
         time: when, ISO 8601.
         is_redriven: whether it has been written since.
+        is_encoded: whether `data` is that of a record; else it is a row as JSON, which could not be encoded.
     """
 
     file: Path
@@ -68,6 +72,7 @@ class DeadLetter:
     why: str
     time: str
     is_redriven: bool
+    is_encoded: bool = True
 
 
 @dataclass
@@ -78,11 +83,13 @@ class RedriveSummary:
         written: letters that a stream has acknowledged, by its name.
         failed: letters that were refused again, by the stream's name.
         kept: letters that were not sent, by why.
+        is_unreachable: whether the last letter that was refused had no answer from Kinesis.
     """
 
     written: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     kept: Counter[str] = field(default_factory=Counter)
+    is_unreachable: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -122,6 +129,8 @@ def why_it_stays(letter: DeadLetter, to: str | None = None, key: str | None = No
         return f"is for {letter.kind}, which is not written from here"
     if letter.data is None:
         return "has no data"
+    if not letter.is_encoded:
+        return "is a row that could not be encoded, as JSON: correct the row or the schema, and write the row again"
     if not (letter.key or key):
         return "has no partition key: say --key"
     return None if to or letter.stream else "names no stream: say --to"
@@ -169,7 +178,7 @@ def redrive(
                 else:
                     summary.kept[why] += 1
             for stream, some in of_stream.items():
-                done = asyncio.run(_write(options, stream, some, key, max_attempts, report))
+                done = asyncio.run(_write(options, stream, some, key, max_attempts, report, summary))
                 _note(done)
                 summary.written[stream] += len(done)
                 summary.failed[stream] += len(some) - len(done)
@@ -196,8 +205,9 @@ async def _write(
     key: str | None,
     max_attempts: int,
     report: Callable[[str, str], None],
+    summary: RedriveSummary,
 ) -> list[DeadLetter]:
-    """Write letters to a stream. Returns those that it acknowledged."""
+    """Write letters to a stream. Returns those that it acknowledged; notes whether it was reached."""
     from penstock.async_sink import AsyncSinkConfig, CallbackHandler, KinesisRequestEntry, KinesisStreamsSink
 
     failed: set[int] = set()
@@ -205,6 +215,7 @@ async def _write(
 
     def give_up(record: TerminalRecord[Any]) -> None:
         failed.add(record.record_number)
+        summary.is_unreachable = record.error_code == "AwsConnectionError"
         report(stream, f"{record.error_code}: {record.error_message}")
 
     is_arn = stream.startswith("arn:")
@@ -233,9 +244,14 @@ async def _write(
 
 def _note(done: list[DeadLetter]) -> None:
     for file in dict.fromkeys(one.file for one in done):
-        with _own(file.parent / REDRIVEN / file.name) as number:
+        # Nobody reads here what the letters' own file keeps from them.
+        with _own(file.parent / REDRIVEN / file.name, file.stat().st_mode & 0o666) as number:
             lines = [one.line.encode() + b"\n" for one in done if one.file == file]
             with open(number, "ab", closefd=False) as opened:
+                size = os.fstat(number).st_size
+                if size and os.pread(number, 1, size - 1) != b"\n":
+                    # A full disk or a cut of the power left half a line, which the next one is no part of.
+                    opened.write(b"\n")
                 opened.writelines(lines)
             os.fsync(number)
 
@@ -253,11 +269,11 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _own(path: Path) -> Iterator[int]:
+def _own(path: Path, mode: int = 0o666) -> Iterator[int]:
     """A file to append to, made if need be. A link is refused: others may write into the folder of letters."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        number = os.open(path.name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+        number = os.open(path.name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, mode, dir_fd=folder)
     finally:
         os.close(folder)
     try:
@@ -283,7 +299,7 @@ def _parse(file: Path, line: str, is_redriven: bool) -> DeadLetter:
         return DeadLetter(
             file=file,
             line=line,
-            kind="kinesis",
+            kind=document.get("kind", "kinesis"),
             stream=document["streamName"],
             data=None if document["data"] is None else base64.b64decode(document["data"]),
             key=document["partitionKey"],
@@ -292,6 +308,7 @@ def _parse(file: Path, line: str, is_redriven: bool) -> DeadLetter:
             why=": ".join(filter(None, (document["errorCode"], document["errorMessage"]))) or document["reason"],
             time=document["time"],
             is_redriven=is_redriven,
+            is_encoded=document.get("reason") != NOT_ENCODED,
         )
     from penstock.proto.sink_gateway.v1 import sink_gateway_pb2
 

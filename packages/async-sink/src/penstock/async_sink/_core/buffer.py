@@ -109,13 +109,17 @@ class RequestBuffer(Generic[R]):
         return taken
 
     def measure(self, limit: int, room: int, now: float) -> tuple[int, int]:
-        """The next batch, by number and bytes: at most so many from the head, with at most so many bytes.
+        """The next batch, by number and bytes: at most so many from the head, with at most so many bytes, but for the
+        first one, which fits whatever its size.
 
         An exact fit is allowed; an entry that still backs off ends it.
 
         Measuring comes before taking: a rate limiting strategy is asked about the batch that would really leave.
         """
         count = size = 0
+        if self._parts:
+            first = self._parts[0]
+            room = max(room, first.size_of(1) if isinstance(first, EntryRun) else first.size_in_bytes)
         for part in islice(self._parts, limit):
             following = size + part.size_in_bytes
             if following > room or part.not_before > now or count + part.count > limit:
@@ -301,12 +305,12 @@ class Backlog(Generic[R]):
         """Take entries that have room in their lane, and no other of their key before them: (entries, how many of
         `fresh` were looked at).
 
-        What has no room is set aside for later.
+        What has no room is set aside for later. The first one fits whatever its size.
         """
         chosen: list[RequestEntryWrapper[R]] = []
         room = self._take_parked(chosen, limit, room, now) if self.lanes_are_due(now) else room
         fresh, limiter, looked_at = self.fresh, self._limiter, 0
-        while fresh and len(chosen) < limit and fresh.head.size_in_bytes <= room:
+        while fresh and len(chosen) < limit and (not chosen or fresh.head.size_in_bytes <= room):
             (wrapper,) = fresh.take(1)
             looked_at += 1
             if not self._reserve_key(wrapper):
@@ -339,7 +343,7 @@ class Backlog(Generic[R]):
             heap = parked[lane]
             while heap and not full:
                 wrapper = heap[0][1]
-                full = len(chosen) >= limit or wrapper.size_in_bytes > room
+                full = len(chosen) >= limit or (bool(chosen) and wrapper.size_in_bytes > room)
                 if full or not limiter.take(lane, wrapper.size_in_bytes, now):
                     break
                 heappop(heap)

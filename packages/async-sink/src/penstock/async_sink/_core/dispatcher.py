@@ -26,6 +26,8 @@ from penstock.async_sink._rate.strategy import (
 )
 
 R = TypeVar("R")
+# Often enough for whoever watches the writer.
+_SIGN_OF_LIFE_SECONDS = 0.05
 
 
 class _Demand:
@@ -104,7 +106,7 @@ class Dispatcher(Generic[R]):
         by_key = config.ordering is Ordering.PER_KEY
         self.buffer: Backlog[R] = Backlog(self.lane_limiter, key_of if by_key else None)
         self._fresh = self.buffer.fresh
-        self._most_batch_bytes = config.max_batch_size_in_bytes
+        self._most_batch_bytes = min(config.max_batch_size_in_bytes, strategy.max_batch_bytes)
         self.in_flight: dict[int, Batch[R]] = {}
         self.in_flight_messages = 0
         """Entries that wait for an answer."""
@@ -121,6 +123,8 @@ class Dispatcher(Generic[R]):
         self._blocked = False
         self.blocked_by: str | None = None
         """What keeps a batch that is due: `rate` or `requests_in_flight`."""
+        self.is_paced = False
+        """Whether what is blocked waits for nothing but the strategy's own rate."""
         self.ask_again_at: float | None = None
         """Monotonic seconds at which `next_batch` may say something else though nothing happened; None: never."""
 
@@ -230,7 +234,7 @@ class Dispatcher(Generic[R]):
             return None
         if len(fresh) >= self._threshold:
             return "size"
-        if fresh.total_size_in_bytes >= self._config.max_batch_size_in_bytes:
+        if fresh.total_size_in_bytes >= self._most_batch_bytes:
             return "bytes"
         if fresh.first.attempts > 0:
             # What failed does not wait for newer entries to fill its batch up.
@@ -245,6 +249,7 @@ class Dispatcher(Generic[R]):
         if self._blocked or self._demand.suspended:
             return None
         self.blocked_by = None
+        self.is_paced = False
         self._demand.stands_behind(self.buffer.rouse(now))
         while True:
             reason = self._due() or ("pace" if self.buffer.lanes_are_due(now) else None)
@@ -320,6 +325,8 @@ class Dispatcher(Generic[R]):
         if wait is None and not self.in_flight:
             wait = DEFAULT_ASK_AGAIN_SECONDS
         self._block(None if wait is None else request.now + wait, "rate")
+        if wait is not None and self._strategy.paces(request):
+            self.is_paced, self.ask_again_at = True, request.now + min(wait, _SIGN_OF_LIFE_SECONDS)
         return False
 
     def _launch(
@@ -340,6 +347,7 @@ class Dispatcher(Generic[R]):
 
     def _block(self, until: float | None, reason: str) -> None:
         self._blocked = True
+        self.is_paced = False
         self.blocked_by = reason
         self.ask_again_at = until
 

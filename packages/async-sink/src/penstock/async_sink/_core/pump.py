@@ -127,6 +127,8 @@ class RequestPump(Generic[R]):
             # They have left room.
             self.changed.notify()
         self._telemetry.blocked(self._dispatcher.blocked_by, now)
+        if self._dispatcher.is_paced:
+            self._telemetry.metrics.signs_of_life += 1
         if expired := self._dispatcher.take_expired():
             error = self._handover.give_up(expired, failed=self.failure is not None)
             if error is not None:

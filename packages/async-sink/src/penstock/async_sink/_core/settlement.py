@@ -57,6 +57,11 @@ class ResultHandler(Generic[R]):
         """Number of the request's first record, in the order of writing."""
         return self._batch.first_number
 
+    @property
+    def has_listeners(self) -> bool:
+        """Whether each entry has a listener, which learns of it if the entry is given up."""
+        return all(part.listener is not None for part in self._batch.parts)
+
     def complete(self) -> None:
         """Every entry was accepted."""
         self._answer(Outcome())

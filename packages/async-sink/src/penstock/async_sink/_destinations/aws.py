@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,6 +109,8 @@ class ServiceLimits:
 
 def code_and_message(error: BaseException) -> tuple[str, str]:
     """Code and message of an error: the service's own if it has some."""
+    if isinstance(error, msgspec.MsgspecError):
+        return "UnreadableAnswer", f"the answer is not one of the service: {error}; look at the endpoint"
     return error_code(error) or type(error).__name__, getattr(error, "message", None) or str(error)
 
 
@@ -118,17 +121,38 @@ class RecordResult(msgspec.Struct):
     error_message: str | None = msgspec.field(name="ErrorMessage", default=None)
 
 
+_ZERO = re.compile(rb"\s*:\s*0\s*[,}]")
+
+
+def is_success(answer: bytes, count_name: bytes, receipt_name: bytes, entry_count: int) -> bool:
+    """Whether an answer in JSON counts no failure, and has a receipt for each entry; names are in quotation marks.
+
+    It is not read as a whole for that. False for whatever else it is.
+    """
+    place = answer.find(count_name)
+    return (
+        place >= 0
+        and _ZERO.match(answer, place + len(count_name)) is not None
+        and answer.count(receipt_name) == entry_count
+    )
+
+
 def failures_by_place(
-    operation: str, results: Sequence[RecordResult], entry_count: int, *, throttle_codes: Collection[str] = ()
+    operation: str,
+    results: Sequence[RecordResult],
+    entry_count: int,
+    *,
+    failed_count: int | None,
+    throttle_codes: Collection[str] = (),
 ) -> list[EntryFailure]:
     """The entries that were not accepted. `throttle_codes` mean that the destination is full, besides the usual ones.
 
     Raises:
-        ValueError: the answer is about another number of records.
+        ValueError: the answer is about another number of records, or counts more failures than it names.
     """
     if len(results) != entry_count:
         raise ValueError(f"{operation} of {entry_count} records was answered for {len(results)}")
-    return [
+    failures = [
         EntryFailure(
             index,
             code,
@@ -138,6 +162,9 @@ def failures_by_place(
         for index, result in enumerate(results)
         if (code := result.error_code)
     ]
+    if failed_count is not None and failed_count > len(failures):
+        raise ValueError(f"the answer of {operation} counts {failed_count} failures and names {len(failures)}")
+    return failures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,9 +187,19 @@ class ServiceApi:
         return self.kinds_of_codes.get(error_code(error) or "") or classify(error)
 
 
-# Codes by which a whole request is refused because of one of its entries. With a terminal record handler the request is
-# bisected to find it; without one they end the writer at once.
-_POISON_CODES = frozenset({"InvalidArgumentException", "ValidationException"})
+# Codes by which a whole request is refused because of one of its entries. The request is bisected to find it where
+# somebody learns of an entry that is given up, a handler or listeners; else they end the writer at once.
+_POISON_CODES = frozenset(
+    {
+        "InvalidArgumentException",
+        "ValidationException",
+        # Of a table with local indexes, for the item whose collection is full.
+        "ItemCollectionSizeLimitExceededException",
+        # Of a FIFO queue, for a message without a group, or with neither an id nor content to deduplicate by.
+        "MissingParameter",
+        "InvalidParameterValue",
+    }
+)
 
 
 class AwsDestination(ABC, Generic[R]):
@@ -247,7 +284,7 @@ class AwsDestination(ABC, Generic[R]):
             await self.send(self._client, entries, result_handler)
         except Exception as error:
             kind, (code, message) = self.api.kind_of(error), code_and_message(error)
-            if code in _POISON_CODES and self._bisects:
+            if code in _POISON_CODES and (self._bisects or result_handler.has_listeners):
                 result_handler.reject_request(code=code, message=message)
                 return
             if kind is ErrorKind.FATAL:

@@ -18,6 +18,7 @@ from penstock.async_sink._destinations.aws import (
     ServiceLimits,
     SinkOptions,
     failures_by_place,
+    is_success,
     named,
 )
 from penstock.async_sink._destinations.columns import (
@@ -48,16 +49,12 @@ class FirehoseRequestEntry(msgspec.Struct, frozen=True, rename={"data": "Data"})
     """The record's bytes. Delivered records follow each other without a separator: bring your own."""
 
 
-class _Count(msgspec.Struct):
-    failed_put_count: int = msgspec.field(name="FailedPutCount", default=0)
-
-
 class _Responses(msgspec.Struct):
     responses: list[RecordResult] = msgspec.field(name="RequestResponses")
+    failed_put_count: int | None = msgspec.field(name="FailedPutCount", default=None)
 
 
 _encoder = msgspec.json.Encoder()
-_count_decoder = msgspec.json.Decoder(_Count)
 _responses_decoder = msgspec.json.Decoder(_Responses)
 
 
@@ -134,11 +131,17 @@ class DeliveryStream(AwsDestination[FirehoseRequestEntry]):
     ) -> None:
         """The answer is in the order of the request."""
         answer = await client.call_raw("PutRecordBatch", b"".join((self._head, _encoder.encode(entries), b"}")))
-        if _count_decoder.decode(answer).failed_put_count == 0:
+        if is_success(answer, b'"FailedPutCount"', b'"RecordId"', len(entries)):
             result_handler.complete()
             return
-        responses = _responses_decoder.decode(answer).responses
-        failures = failures_by_place("PutRecordBatch", responses, len(entries), throttle_codes=(_THROTTLE_CODE,))
+        read = _responses_decoder.decode(answer)
+        failures = failures_by_place(
+            "PutRecordBatch",
+            read.responses,
+            len(entries),
+            failed_count=read.failed_put_count,
+            throttle_codes=(_THROTTLE_CODE,),
+        )
         result_handler.retry_failures(failures)
 
 

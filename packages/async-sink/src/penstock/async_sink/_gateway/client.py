@@ -166,6 +166,7 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
             weight=self._weight,
             # What is on the gateway's disk may yet fail there, and be overtaken by what was sent after it.
             wait_until_written=self._wait_until_written or self._config.ordering is not Ordering.NONE,
+            takes_signs_of_life_first=True,
             caller=None if self._caller is None else AwsLocationMessage(**vars(self._caller)),
         )
         gateway = GatewayDestination(

@@ -39,6 +39,11 @@ class _Sent:
         self.answer: asyncio.Future[tuple[list[EntryFailure], int]] = asyncio.get_running_loop().create_future()
 
 
+def _is_sign_of_life(response: pb.WriteResponse) -> bool:
+    credit = response.credit
+    return response.WhichOneof("message") == "credit" and not (credit.entries or credit.bytes)
+
+
 class GatewayConnection:
     """One stream of batches at a time. `opened`, `granted`, `progressed`, `lost` and `failed` inform the writer.
 
@@ -128,11 +133,12 @@ class GatewayConnection:
             error: grpc.aio.AioRpcError | None = None
             try:
                 async for response in stub.Write(requests):
-                    if self._connected:
+                    if self._connected or _is_sign_of_life(response):
                         self._take(response)
                     else:
-                        self._connected, attempts = True, 0
+                        self._connected = True
                         self._opened(response.credit.entries, response.credit.bytes)
+                    attempts, gone_since = 0, loop.time()
             except grpc.aio.AioRpcError as raised:
                 error = raised
             finally:
@@ -167,11 +173,10 @@ class GatewayConnection:
     def _take(self, response: pb.WriteResponse) -> None:
         kind = response.WhichOneof("message")
         if kind == "credit":
-            credit = response.credit
-            if credit.entries or credit.bytes:
-                self._granted(credit.entries, credit.bytes)
-            else:
+            if _is_sign_of_life(response):
                 self._progressed()
+            else:
+                self._granted(response.credit.entries, response.credit.bytes)
         elif kind == "acknowledgement":
             self._answer(response.acknowledgement.batch_id, [], response.acknowledgement.retries)
         elif kind == "failure":

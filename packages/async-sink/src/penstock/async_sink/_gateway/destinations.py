@@ -67,12 +67,17 @@ class SharedDestination:
     orphanage: Orphanage
     before: Counted = field(default_factory=Counted)
     """By the writers that failed before."""
-    account_id: str = ""
-    """Of the account that the destination is in; empty if that is not known."""
+    arn: str = ""
+    """Of the destination; empty if that is not known."""
     used_at: float = 0.0
     """When somebody last needed it, by the loop's clock."""
     clients: int = field(default=0)
     """Clients that are connected."""
+
+    @property
+    def account_id(self) -> str:
+        """Of the account that the destination is in; empty if that is not known."""
+        return account_of(self.arn)
 
     @contextmanager
     def client(self, client_id: str) -> Iterator[None]:
@@ -117,7 +122,8 @@ class SharedDestination:
 class SharedDestinations:
     """Opens a writer when the first client names its destination; a failed one is replaced for the next client.
 
-    A destination that does not exist is never opened; an idle one is closed after a while.
+    A destination that does not exist is never opened; an idle one is closed after a while. A stream that clients name
+    by its name and by its ARN is one destination.
     """
 
     def __init__(
@@ -139,7 +145,9 @@ class SharedDestinations:
         self._idle_seconds = idle_seconds
         self._make_sink: dict[str, Callable[[str], AnySink]] = {KINESIS: make_sink, **(others or {})}
         self.journal = journal
+        # By the names that clients give; two of them may be of one destination.
         self._open: dict[tuple[str, str], SharedDestination] = {}
+        self._by_arn: dict[tuple[str, str], SharedDestination] = {}
         self._opening: dict[tuple[str, str], asyncio.Task[SharedDestination]] = {}
         self._counted: dict[tuple[str, str], Counted] = {}
         self._resuming: asyncio.Task[None] | None = None
@@ -180,7 +188,7 @@ class SharedDestinations:
         failed = self._open.pop((kind, name), None)
         if failed is not None:
             await self._close(failed)
-            self._counted[kind, name] = failed.counted()
+            self._counted[kind, failed.name] = failed.counted()
         await self._make_place(name)
         try:
             writer = self._make_sink[kind](name).create_writer()
@@ -191,20 +199,31 @@ class SharedDestinations:
             # What reaching the destination takes is not there: a profile, a region, a file.
             raise DestinationError(name, type(error).__name__, str(error)) from error
         try:
-            account_id = await _account_of(KINDS[kind], name, writer)
+            arn = await _arn_of(KINDS[kind], name, writer)
         except BaseException:
             await writer.close()
             raise
+        known = self._by_arn.get((kind, arn))
+        # Not by the ARN alone: what stands in for a service may have one for everything.
+        if known is not None and known.failure is None and _last_part(known.name) == _last_part(name):
+            known.used_at = asyncio.get_running_loop().time()
+            await writer.close()
+            if known.durable is not None:
+                await known.durable.resume(name)
+            self._open[kind, name] = known
+            return known
         feeder = Feeder(writer)
         feeder.open()
         orphanage = Orphanage()
         durable = None if self.journal is None else DurableBatches(self.journal, KINDS[kind], name, feeder, orphanage)
         before = self._counted.get((kind, name), Counted())
-        destination = SharedDestination(KINDS[kind], name, writer, feeder, durable, orphanage, before)
-        destination.account_id, destination.used_at = account_id, asyncio.get_running_loop().time()
+        destination = SharedDestination(KINDS[kind], name, writer, feeder, durable, orphanage, before, arn)
+        destination.used_at = asyncio.get_running_loop().time()
+        if arn:
+            self._by_arn[kind, arn] = destination
         try:
             if durable is not None:
-                await durable.resume()
+                await durable.resume(name)
         except BaseException:
             await self._close(destination)
             raise
@@ -213,7 +232,7 @@ class SharedDestinations:
 
     async def _make_place(self, name: str) -> None:
         # This one is among those that are being opened.
-        if len(self._open) + len(self._opening) <= self._max_destinations:
+        if len(self.all()) + len(self._opening) <= self._max_destinations:
             return
         idle = [key for key, shared in self._open.items() if not shared.is_needed]
         if not idle:
@@ -221,9 +240,9 @@ class SharedDestinations:
         await self._close_idle(min(idle, key=lambda key: self._open[key].used_at))
 
     async def _close_idle(self, key: tuple[str, str]) -> None:
-        shared = self._open.pop(key)
-        self._counted[key] = shared.counted()
-        _logger.info("%s %s is closed: it was idle", *key)
+        shared = self._open[key]
+        self._counted[shared.kind.name, shared.name] = shared.counted()
+        _logger.info("%s %s is closed: it was idle", shared.kind.name, shared.name)
         await self._close(shared)
 
     def resume(self) -> None:
@@ -252,13 +271,13 @@ class SharedDestinations:
             try:
                 shared = await self.get(kind, name)
                 if shared.durable is not None:
-                    await shared.durable.resume()
+                    await shared.durable.resume(name)
             except Exception as error:
                 _logger.warning("batches for %s %s have to wait: %s", kind, name, error)
 
     def all(self) -> list[SharedDestination]:
-        """Ordered by kind and name."""
-        return [self._open[key] for key in sorted(self._open)]
+        """Ordered by kind and name; each once, whatever it is named."""
+        return list({id(self._open[key]): self._open[key] for key in sorted(self._open)}.values())
 
     async def close(self, timeout_seconds: float) -> None:
         """Write what is accepted, for that long at most, and close the writers and the journal."""
@@ -288,14 +307,22 @@ class SharedDestinations:
             await self._close(shared)
 
     async def _close(self, shared: SharedDestination) -> None:
+        for by_name in (self._open, self._by_arn):
+            for key in [key for key, each in by_name.items() if each is shared]:
+                del by_name[key]
         await shared.feeder.close()
         await shared.writer.close()
         if shared.durable is not None:
             shared.durable.release()
 
 
-async def _account_of(kind: DestinationKind, name: str, writer: AnyWriter) -> str:
-    """The account that a destination is in; empty where that cannot be asked.
+def _last_part(name: str) -> str:
+    """The name of what an ARN or a URL ends in."""
+    return name.rpartition("/")[2]
+
+
+async def _arn_of(kind: DestinationKind, name: str, writer: AnyWriter) -> str:
+    """The ARN of a destination; empty where that cannot be asked.
 
     Raises:
         DestinationError: there is no such destination.
@@ -321,4 +348,5 @@ async def _account_of(kind: DestinationKind, name: str, writer: AnyWriter) -> st
         # It may be back when there is something to write.
         _logger.warning("cannot check whether %s %s exists; writing anyway: %s", kind.name, name, error)
         return ""
-    return account_of(answer[path[0]][path[1]])
+    arn: str = answer[path[0]][path[1]]
+    return arn

@@ -55,9 +55,9 @@ class DurableBatches:
         self._in_hand.discard(sequence)
         self._journal.settle(sequence)
 
-    async def resume(self) -> None:
-        """Queue what the journal holds for the destination and is not being written."""
-        records = await asyncio.to_thread(self._journal.pending, self._kind.name, self._name)
+    async def resume(self, name: str) -> None:
+        """Queue what the journal holds under that name of the destination and is not being written."""
+        records = await asyncio.to_thread(self._journal.pending, self._kind.name, name)
         self._in_hand.update(record.sequence for record in records)
         if self._released:
             self.release()

@@ -124,7 +124,8 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
 
         `location` gives the place of the destinations of a kind, to compare with what clients mean; it may block.
         `endpoint_aliases` are further URLs by which clients know these endpoints. A client with a batch that has no
-        answer yet is told each `progress_interval` whether the destination goes on.
+        answer yet, or that waits for its first credits, is told each `progress_interval` whether the destination goes
+        on.
         """
         self._location = location
         self._endpoint_aliases = endpoint_aliases
@@ -195,20 +196,21 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         await self._check_location(first.hello)
         shared = await self._destinations.get(first.hello.kind, name)
         _check_account(first.hello, shared)
-        if not await requests.unless_stopped(shared.orphanage.wait_for_room(self._window)):
-            raise GatewayDrainingError(name)
-        session.open_credit(shared.orphanage)
-        with shared.client(first.hello.client_id):
-            saying = asyncio.create_task(self._say_progress(shared, session), name="gateway progress")
-            try:
+        saying = asyncio.create_task(self._say_progress(shared, session), name="gateway progress")
+        try:
+            session.awaits_credit = first.hello.takes_signs_of_life_first
+            if not await requests.unless_stopped(shared.orphanage.wait_for_room(self._window)):
+                raise GatewayDrainingError(name)
+            session.open_credit(shared.orphanage)
+            with shared.client(first.hello.client_id):
                 while (request := await requests.next()) is not None:
                     if request.WhichOneof("message") != "batch":
                         raise GatewayProtocolError("only the first request may be hello")
                     await self._write(request.batch, first.hello, shared, session)
                 session.end_reading()
                 await session.wait_until_settled()
-            finally:
-                saying.cancel()
+        finally:
+            saying.cancel()
         if requests.stopped:
             raise GatewayDrainingError(name)
 
@@ -218,7 +220,7 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         metrics = shared.writer.metrics
 
         def signs_of_life() -> int:
-            return metrics.records_out + metrics.throttled + metrics.rejected
+            return metrics.records_out + metrics.throttled + metrics.rejected + metrics.signs_of_life
 
         before = signs_of_life()
         while True:
@@ -258,36 +260,42 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         if shared.failure is not None:
             # Before it is on disk: the next opening of the destination is to have it.
             raise shared.failure
-        entries, size = entries_of(batch, shared.kind, shared.writer.config.max_record_size_in_bytes)
+        entries, sizes = entries_of(batch, shared.kind)
+        size = sum(sizes)
         weight = min(max(1, hello.weight), self._max_weight)
         if shared.durable is None:
             tracker = session.accept(batch.batch_id, len(entries), size)
         else:
-            tracker = await self._keep(batch, hello, weight, shared.durable, session, (len(entries), size))
+            # Of a record that is too large its client learns, which has it still.
+            waits = hello.wait_until_written or max(sizes) > shared.writer.config.max_record_size_in_bytes
+            tracker = await self._keep(
+                batch, hello.client_id, weight, shared.durable, session, (len(entries), size), waits
+            )
         # Not cancelled by a drain: a batch is written whole, or was never accepted.
         shared.feeder.add(hello.client_id, entries, size, tracker, weight=weight)
 
     @staticmethod
     async def _keep(
         batch: pb.Batch,
-        hello: pb.Hello,
+        client_id: str,
         weight: int,
         durable: DurableBatches,
         session: ClientSession,
         extent: tuple[int, int],
+        wait_until_written: bool,
     ) -> BatchTracker:
         sequence = 0
 
         def settled(tracker: BatchTracker) -> None:
-            durable.settled(sequence, hello.client_id, batch, tracker)
+            durable.settled(sequence, client_id, batch, tracker)
 
         tracker = session.accept(batch.batch_id, *extent, settled)
         try:
-            sequence = await durable.keep(hello.client_id, weight, batch)
+            sequence = await durable.keep(client_id, weight, batch)
         except BaseException:
             session.forget(tracker)
             raise
-        if not hello.wait_until_written:
+        if not wait_until_written:
             session.acknowledge(tracker)
         return tracker
 

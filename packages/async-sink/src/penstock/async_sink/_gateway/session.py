@@ -9,7 +9,7 @@ from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._core.loop import Signal
 from penstock.async_sink._gateway.credits import CreditAccount, CreditWindow
 from penstock.async_sink._gateway.kinds import DestinationKind
-from penstock.async_sink.errors import GatewayProtocolError, RecordTooLargeError
+from penstock.async_sink.errors import GatewayProtocolError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 
 
@@ -48,8 +48,8 @@ class Orphanage:
             await self._changed.wait()
 
 
-def entries_of(batch: pb.Batch, kind: DestinationKind, max_record_size_in_bytes: int) -> tuple[list[Any], int]:
-    """A batch's entries and their bytes.
+def entries_of(batch: pb.Batch, kind: DestinationKind) -> tuple[list[Any], list[int]]:
+    """A batch's entries and the bytes of each. Those that are too large fail alone, when they are handed over.
 
     Raises:
         RecordError: an entry breaks a rule of the destination; its number is the index in the batch.
@@ -57,11 +57,7 @@ def entries_of(batch: pb.Batch, kind: DestinationKind, max_record_size_in_bytes:
     """
     if not batch.entries:
         raise GatewayProtocolError(f"batch {batch.batch_id} is empty")
-    entries, sizes = kind.from_messages(batch.entries)
-    if max(sizes) > max_record_size_in_bytes:
-        index, size = next((index, size) for index, size in enumerate(sizes) if size > max_record_size_in_bytes)
-        raise RecordTooLargeError(index, size, max_record_size_in_bytes)
-    return entries, sum(sizes)
+    return kind.from_messages(batch.entries)
 
 
 class BatchTracker:
@@ -140,13 +136,16 @@ class ClientSession:
         self.error: BaseException | None = None
         """What ends the stream, once the answers so far are out."""
         self._reading = True
-        # Nothing else is said before the first credit, which the account begins with.
+        self.awaits_credit = False
+        """Whether the client has no credits yet, and takes a sign of life before them."""
+        # The account begins with the first credit.
         self._opened = False
         self._is_over = False
 
     def open_credit(self, orphanage: Orphanage) -> None:
         """Grant the whole window: the destination is there. What is left at the end is counted in `orphanage`."""
         self._orphanage = orphanage
+        self.awaits_credit = False
         self._say(pb.WriteResponse(credit=pb.Credit(entries=self._window.entries, bytes=self._window.bytes)))
 
     def _say(self, answer: pb.WriteResponse) -> None:
@@ -175,7 +174,7 @@ class ClientSession:
     def say_progress(self) -> None:
         """The destination goes on: tell a client that waits for it, by an empty grant, which adds nothing to its
         credits. Not if something else waits to be read, which says as much."""
-        if self._pending and not self._answers:
+        if (self._pending or self.awaits_credit) and not self._answers:
             self._say(pb.WriteResponse(credit=pb.Credit()))
 
     def acknowledge(self, tracker: BatchTracker) -> None:
@@ -228,9 +227,10 @@ class ClientSession:
         while True:
             if self._answers:
                 answer = self._answers.popleft()
-                if self._opened and answer.WhichOneof("message") == "credit":
-                    self._account.restore(answer.credit.entries, answer.credit.bytes)
-                self._opened = True
+                if answer.WhichOneof("message") == "credit" and answer.credit.entries:
+                    if self._opened:
+                        self._account.restore(answer.credit.entries, answer.credit.bytes)
+                    self._opened = True
                 return answer
             if self.error is not None or (not self._reading and not self._pending):
                 return None

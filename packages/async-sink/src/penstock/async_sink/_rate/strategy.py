@@ -1,5 +1,6 @@
 """What a rate limiting strategy is given, and what it decides (FLIP-242)."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -88,7 +89,8 @@ class RateLimitingStrategy(Protocol):
     """Decides how large a batch may be and whether it may leave now: FLIP-242's four methods, which are enough.
 
     Pure: it does no I/O, reads no clock, and serves one writer, which calls it from one thread. It may also say when to
-    ask it again (`AsksAgain`), limit parts of the destination (`HasLanes`) and show its limit (`HasLimit`).
+    ask it again (`AsksAgain`), limit parts of the destination (`HasLanes`), show its limit (`HasLimit`) and keep to a
+    rate that is known (`HasPace`).
     """
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
@@ -134,12 +136,28 @@ class HasLimit(Protocol):
         """The present limit, in messages or requests; None if there is none."""
 
 
+@runtime_checkable
+class HasPace(Protocol):
+    """A strategy with a rate that is known: what it holds back leaves in time, whatever the destination does."""
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """Bytes that a batch may hold, except for one of a single entry. It is asked for once."""
+
+    def paces(self, request: RequestInfo) -> bool:
+        """Whether this request waits for that rate. Each second of it is a sign of life in the writer's metrics."""
+
+
 # For a strategy that blocks and does not say when to ask it again.
 DEFAULT_ASK_AGAIN_SECONDS = 0.1
 
 
 def _soon(request: RequestInfo) -> float | None:
     return DEFAULT_ASK_AGAIN_SECONDS
+
+
+def _never(request: RequestInfo) -> bool:
+    return False
 
 
 class CompleteStrategy:
@@ -156,6 +174,8 @@ class CompleteStrategy:
             strategy.ask_again_after if isinstance(strategy, AsksAgain) else _soon
         )
         self.lane_limiter: LaneLimiter | None = strategy.lane_limiter if isinstance(strategy, HasLanes) else None
+        self.max_batch_bytes: int = strategy.max_batch_bytes if isinstance(strategy, HasPace) else sys.maxsize
+        self.paces: Callable[[RequestInfo], bool] = strategy.paces if isinstance(strategy, HasPace) else _never
 
     @property
     def limit(self) -> int | None:
@@ -198,6 +218,15 @@ class All:
         """The smallest limit among those that have one; None if none has."""
         limits = [limit for each in self._parts if (limit := each.limit) is not None]
         return min(limits, default=None)
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """The fewest."""
+        return min(each.max_batch_bytes for each in self._parts)
+
+    def paces(self, request: RequestInfo) -> bool:
+        """Whether it waits for the rate of any."""
+        return any(each.paces(request) for each in self._parts)
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
         """Tell each."""

@@ -1,5 +1,7 @@
 """A fixed rate: records, bytes and requests per second."""
 
+import sys
+
 from penstock.async_sink._rate.strategy import RequestInfo, ResultInfo
 from penstock.async_sink.errors import SinkOptionError
 
@@ -26,7 +28,8 @@ class TokenBucketRateLimitingStrategy:
         tokens(t) = min(capacity, tokens(s) + rate x (t - s))
 
     A request leaves when each bucket holds min(need, capacity), and takes its need. Over any t seconds no more than
-    capacity + rate x t leaves, plus what one request is larger than the capacity. Answers change nothing.
+    capacity + rate x t leaves, plus what one request is larger than the capacity: one of a single entry, or one that
+    was refused whole and is bisected. Answers change nothing.
 
     Raises:
         SinkOptionError: no rate is given, or an argument is not more than 0.
@@ -85,6 +88,15 @@ class TokenBucketRateLimitingStrategy:
     def get_max_batch_size(self) -> int:
         """What the records' bucket holds when it is full; a larger batch would leave a debt."""
         return 1 << 30 if self._records is None else int(self._records.capacity)
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """What the bytes' bucket holds when it is full; a larger batch would leave a debt."""
+        return sys.maxsize if self._bytes is None else int(self._bytes.capacity)
+
+    def paces(self, request: RequestInfo) -> bool:
+        """Whether a bucket holds too little."""
+        return self.should_block(request)
 
     def ask_again_after(self, request: RequestInfo) -> float | None:
         """Seconds until each bucket holds enough: the answer never depends on a completion."""

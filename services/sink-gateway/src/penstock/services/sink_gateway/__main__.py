@@ -49,7 +49,7 @@ def _look(arguments: argparse.Namespace, prog: str) -> int:
         settings = ClientSettings.from_arguments(arguments, PREFIX)
         asyncio.run(stats(arguments, settings, sys.stdout))
     except PenstockRpcError as error:
-        sys.stderr.write(f"{prog}: {error}\n")
+        sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, PREFIX)}\n")
         return ExitCode.USAGE
     except grpc.aio.AioRpcError as error:
         cause = explain_failure(error, settings, prefix=PREFIX, command=f"{NAME} serve")
@@ -73,8 +73,8 @@ def _serve(arguments: argparse.Namespace, prog: str) -> int:
         return ExitCode.USAGE
     try:
         return run_service(lambda: gateway_server(settings), name=NAME)
-    except (SinkError, OSError) as error:
-        # The journal's folder: damaged, in use, or not writable.
+    except (PenstockRpcError, SinkError, OSError) as error:
+        # The address is taken; or the journal's folder is damaged, in use, or not writable.
         sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, PREFIX)}\n")
         return ExitCode.USAGE
     finally:

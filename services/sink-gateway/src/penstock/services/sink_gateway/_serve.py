@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.async_sink import (
     AsyncSinkBase,
+    AsyncSinkConfig,
     DynamoDbSink,
     FirehoseSink,
     KinesisStreamsSink,
@@ -46,14 +47,25 @@ def sinks(settings: GatewaySettings) -> dict[str, Callable[[str], AsyncSinkBase[
         AwsOptionError: an endpoint is no URL.
     """
 
-    limits = settings.other_limits
     firehose, dynamodb, sqs = (_aws_options(settings, kind) for kind in ("firehose", "dynamodb", "sqs"))
     usual = rate_strategy(slow_start_strategy, **settings.rates)
+
+    def config(of_kind: Callable[..., AsyncSinkConfig]) -> AsyncSinkConfig:
+        limits, own = dict(settings.other_limits), of_kind()
+        # A buffer that is enough for a stream has room for a request of each other kind as well.
+        for name, least in (
+            ("max_buffered_requests", own.max_batch_size + 1),
+            ("max_buffered_bytes", own.max_batch_size_in_bytes),
+        ):
+            if name in limits:
+                limits[name] = max(limits[name], least)
+        return of_kind(**limits)
+
     return {
         "kinesis": lambda name: _sink(settings, name),
-        "firehose": lambda name: FirehoseSink(firehose, name, config=firehose_config(**limits), strategy=usual),
-        "dynamodb": lambda name: DynamoDbSink(dynamodb, name, config=dynamodb_config(**limits), strategy=usual),
-        "sqs": lambda url: SqsSink(sqs, url, config=sqs_config(**limits), strategy=usual),
+        "firehose": lambda name: FirehoseSink(firehose, name, config=config(firehose_config), strategy=usual),
+        "dynamodb": lambda name: DynamoDbSink(dynamodb, name, config=config(dynamodb_config), strategy=usual),
+        "sqs": lambda url: SqsSink(sqs, url, config=config(sqs_config), strategy=usual),
     }
 
 

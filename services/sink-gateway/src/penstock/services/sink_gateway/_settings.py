@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,6 +27,10 @@ _SINK: Final = {
     "linger_milliseconds": "longest that entries wait for a request to fill up; 50 if not given",
     "max_attempts": "submissions of an entry before its client is told that it failed; no bound if not given",
 }
+_RECORD: Final = {
+    "max_record_bytes": "bytes of a record of a stream, its partition key included, up to 10 MiB; 1 MiB if not given",
+}
+_LARGEST_RECORD: Final = 10 * 1024 * 1024
 _RATES: Final[Mapping[str, tuple[type[int | float | str], str]]] = {
     "rate_strategy": (str, "how each destination's rate is found: shards, aimd or none; shards if not given"),
     "rate_target": (str, "what aimd limits in flight: messages or requests; messages if not given"),
@@ -96,7 +99,7 @@ class GatewaySettings:
         """Add a flag per setting; each falls back to `PENSTOCK_SINK_<NAME>`."""
         ServerSettings.add_arguments(parser, PREFIX)
         rates = {name: text for name, (_, text) in _RATES.items()}
-        numbers = {**_SINK, **rates, **_CREDIT, **_FAIR, **_DESTINATIONS}
+        numbers = {**_SINK, **_RECORD, **rates, **_CREDIT, **_FAIR, **_DESTINATIONS}
         AwsOptions.add_arguments(parser, PREFIX)
         for name, text in {**_ENDPOINTS, **_ALIASES, **numbers, **_DURABLE}.items():
             add_setting(parser, PREFIX, name, text)
@@ -114,8 +117,11 @@ class GatewaySettings:
         linger_milliseconds = limits.pop("linger_milliseconds", 50)
         if linger_milliseconds < 1:
             raise SinkOptionError("linger_milliseconds", f"{linger_milliseconds} must be at least 1")
-        linger = timedelta(milliseconds=linger_milliseconds)
-        sink = AsyncSinkConfig(max_time_in_buffer=linger, **limits)
+        try:
+            linger = timedelta(milliseconds=linger_milliseconds)
+        except OverflowError as error:
+            raise SinkOptionError("linger_milliseconds", f"{linger_milliseconds} is too long") from error
+        sink = AsyncSinkConfig(max_time_in_buffer=linger, **limits, **_record_limits(arguments))
         shared = {name: value for name, value in limits.items() if name != "max_batch_size"}
         max_client_weight = _numbers(arguments, _FAIR).get("max_client_weight", 16)
         if max_client_weight < 1:
@@ -184,19 +190,28 @@ def _rates(arguments: argparse.Namespace, sink: AsyncSinkConfig) -> dict[str, An
         if rates[name] is not None and rates["rate_strategy"] != "aimd":
             raise SinkOptionError(name, "needs --rate-strategy aimd")
     if rates["rate_strategy"] == "aimd":
-        try:
-            # Other kinds have requests of their own sizes: there a rate may be cut.
-            check_aimd(
-                max_in_flight_requests=sink.max_in_flight_requests,
-                max_batch_size=sink.max_batch_size,
-                usual_decrease_factor=STREAMS_DECREASE_FACTOR,
-                **{_ARGUMENTS.get(name, name): rates[name] for name in _OF_AIMD},
-            )
-        except SinkOptionError as error:
-            flags = re.sub(r"[a-z]+(_[a-z]+)+", lambda found: "--" + found[0].replace("_", "-"), error.reason)
-            raise SinkOptionError(error.option, flags) from error
+        # Other kinds have requests of their own sizes: there a rate may be cut.
+        check_aimd(
+            max_in_flight_requests=sink.max_in_flight_requests,
+            max_batch_size=sink.max_batch_size,
+            usual_decrease_factor=STREAMS_DECREASE_FACTOR,
+            **{_ARGUMENTS.get(name, name): rates[name] for name in _OF_AIMD},
+        )
     return {
         _ARGUMENTS.get(name, name.removeprefix("max_")): value for name, value in rates.items() if value is not None
+    }
+
+
+def _record_limits(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a stream's largest record and largest request are, where the former is given."""
+    given = _numbers(arguments, _RECORD).get("max_record_bytes")
+    if given is None:
+        return {}
+    if not 1 <= given <= _LARGEST_RECORD:
+        raise SinkOptionError("max_record_bytes", f"{given} must be 1 to {_LARGEST_RECORD}")
+    return {
+        "max_record_size_in_bytes": given,
+        "max_batch_size_in_bytes": max(given, AsyncSinkConfig.max_batch_size_in_bytes),
     }
 
 

@@ -49,7 +49,7 @@ class _Write(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    unprocessed: dict[str, list[_Write]] = msgspec.field(name="UnprocessedItems", default_factory=dict)
+    unprocessed: dict[str, list[_Write]] = msgspec.field(name="UnprocessedItems")
 
 
 _decoder = msgspec.json.Decoder(_Answer)

@@ -7,7 +7,7 @@ data (3). It is written byte by byte: a message object per record would cost mor
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,13 @@ from penstock.async_sink.errors import SinkOptionError
 
 
 class ShardRanges:
-    """What ListShards said: open shards by hash key, and the range of every shard by its id."""
+    """What ListShards said: open shards by hash key, and the range of every shard by its id.
 
-    def __init__(self, shards: Iterable[Mapping[str, Any]]) -> None:
-        """`shards` as the API describes them."""
+    A list may lag behind a resharding, and show one child of a shard before the other: the open shards have holes then.
+    """
+
+    def __init__(self, shards: Iterable[Mapping[str, Any]], closed: Container[str] = ()) -> None:
+        """`shards` as the API describes them; `closed` are those of them that are known to be closed, now or later."""
         open_shards = []
         self._ranges: dict[str, tuple[int, int]] = {}
         for shard in shards:
@@ -27,15 +30,19 @@ class ShardRanges:
             start, end = int(keys["StartingHashKey"]), int(keys["EndingHashKey"])
             self._ranges[shard["ShardId"]] = start, end
             if "EndingSequenceNumber" not in shard["SequenceNumberRange"]:
-                open_shards.append((start, shard["ShardId"]))
+                open_shards.append((start, end, shard["ShardId"]))
         open_shards.sort()
-        self._starts = [start for start, _ in open_shards]
-        self._ids = [shard_id for _, shard_id in open_shards]
+        self._starts = [start for start, _, _ in open_shards]
+        self._open = open_shards
+        self._closed = closed
 
     def shard_of(self, hash_key: int) -> str:
         """The open shard of a hash key; empty when none is known."""
         place = bisect_right(self._starts, hash_key) - 1
-        return self._ids[place] if place >= 0 else ""
+        if place < 0:
+            return ""
+        _, end, shard_id = self._open[place]
+        return "" if hash_key > end or shard_id in self._closed else shard_id
 
     def range_of(self, shard_id: str) -> tuple[int, int] | None:
         """First and last hash key of a shard, open or closed; None when it is not known."""

@@ -25,7 +25,7 @@ class AggregatedStream(AwsDestination[KinesisRequestEntry]):
 
     Each user record has its own acknowledgement. Consumers drop user records of an aggregate that fall outside of its
     shard, so the shards are asked for with ListShards, and again after a resharding: user records that an aggregate has
-    taken to a shard that is not theirs are sent again.
+    taken to a shard that is not theirs are sent again. Those whose shard is not listed yet go alone meanwhile.
     """
 
     api = KinesisStream.api
@@ -42,6 +42,8 @@ class AggregatedStream(AwsDestination[KinesisRequestEntry]):
         # They leave in aggregates, never in CBOR as they come.
         super().__init__(aws, self._stream.name, KinesisEntries(partition_key))
         self._aggregation = aggregation
+        # A shard that an answer has shown to be closed never opens again, whatever a list that lags behind says.
+        self._closed = set[str]()
         self._shards = ShardRanges(())
         self._refreshing = asyncio.Lock()
 
@@ -60,7 +62,14 @@ class AggregatedStream(AwsDestination[KinesisRequestEntry]):
             while answer.get("NextToken"):
                 answer = await look_up(client, "ListShards", {"NextToken": answer["NextToken"]})
                 shards += answer["Shards"]
-            self._shards = ShardRanges(shards)
+            self._shards = ShardRanges(shards, self._closed)
+
+    async def _refresh_if_possible(self, client: JsonClient, known: ShardRanges) -> None:
+        try:
+            await self._refresh(client, known)
+        except Exception as error:
+            if classify(error) is ErrorKind.FATAL:
+                raise
 
     async def send(
         self,
@@ -71,8 +80,13 @@ class AggregatedStream(AwsDestination[KinesisRequestEntry]):
         """Pack and put; a user record fails with its aggregate, or when that went to a shard that is not its own."""
         shards = self._shards
         hash_keys = list(map(hash_key_of, entries))
+        packed = self._pack(entries, hash_keys, shards)
+        if not all(shards.shard_of(aggregate.hash_key) for aggregate in packed):
+            await self._refresh_if_possible(client, shards)
+            shards = self._shards
+            packed = self._pack(entries, hash_keys, shards)
         failures: dict[int, EntryFailure] = {}
-        for number, aggregates in enumerate(_requests(self._pack(entries, hash_keys, shards))):
+        for number, aggregates in enumerate(_requests(packed)):
             records = [aggregate.to_entry() for aggregate in aggregates]
             try:
                 answer = await self._stream.put(client, records)
@@ -105,11 +119,8 @@ class AggregatedStream(AwsDestination[KinesisRequestEntry]):
         self, client: JsonClient, aggregate: Aggregate, hash_keys: Sequence[int], shard: str, known: ShardRanges
     ) -> list[int]:
         """Places of the user records that consumers of that shard do not deliver."""
-        try:
-            await self._refresh(client, known)
-        except Exception as error:
-            if classify(error) is ErrorKind.FATAL:
-                raise
+        self._closed.add(known.shard_of(aggregate.hash_key))
+        await self._refresh_if_possible(client, known)
         keys = self._shards.range_of(shard)
         if keys is None:
             return aggregate.places
@@ -124,7 +135,8 @@ class AggregatedStream(AwsDestination[KinesisRequestEntry]):
         for place, (entry, hash_key) in enumerate(zip(entries, hash_keys, strict=True)):
             shard = shards.shard_of(hash_key)
             aggregate = filling.get(shard)
-            if aggregate is None or not aggregate.add(entry, place, self._aggregation):
+            # Together they might belong to several shards.
+            if not shard or aggregate is None or not aggregate.add(entry, place, self._aggregation):
                 aggregate = filling[shard] = Aggregate(hash_key)
                 aggregate.add(entry, place, self._aggregation)
                 packed.append(aggregate)

@@ -14,7 +14,8 @@ from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
 # Initial bytes of RFC 8949: the kind in three bits, then the length or its size in five.
 _BYTES, _TEXT, _ARRAY, _MAP = 0x40, 0x60, 0x80, 0xA0
 _KEPT_HEADS = 4_096
-_FAILED_COUNT = b"\x71FailedRecordCount"
+# A record that was refused has no sequence number.
+_FAILED_COUNT, _RECEIPT = b"\x71FailedRecordCount", b"\x6eSequenceNumber"
 
 
 def head(kind: int, length: int) -> bytes:
@@ -101,16 +102,16 @@ def _read(content: memoryview, place: int) -> tuple[memoryview, int]:
     return content[place : place + length], place + length
 
 
-def is_success_in_cbor(answer: bytes) -> bool:
-    """Whether an answer in CBOR says that nothing failed; it is not read as a whole for that.
+def is_success_in_cbor(answer: bytes, entry_count: int) -> bool:
+    """Whether an answer in CBOR counts no failure, and has a receipt for each entry.
 
-    False for everything else, such as answers in JSON.
+    It is not read as a whole for that. False for everything else, such as answers in JSON.
     """
     if answer[:1] in (b"", b"{"):
         return False
     place = answer.find(_FAILED_COUNT)
     # A zero is written in one byte.
-    return place >= 0 and answer[place + len(_FAILED_COUNT) : place + len(_FAILED_COUNT) + 1] == b"\0"
+    return place >= 0 and answer.startswith(b"\0", place + len(_FAILED_COUNT)) and answer.count(_RECEIPT) == entry_count
 
 
 # Of data and keys: some requests' worth, so that a call of Arrow costs little and few bytes wait behind their request.

@@ -14,7 +14,13 @@ from penstock.async_sink._core.batches import BatchEntries, made
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._core.runs import EntryRun
 from penstock.async_sink._core.settlement import ResultHandler
-from penstock.async_sink._destinations.aws import AwsDestination, RecordResult, ServiceApi, failures_by_place
+from penstock.async_sink._destinations.aws import (
+    AwsDestination,
+    RecordResult,
+    ServiceApi,
+    failures_by_place,
+    is_success,
+)
 from penstock.async_sink._destinations.kinesis.cbor import (
     CborRecords,
     before_records,
@@ -31,11 +37,9 @@ _SIMD_WORTHWHILE_BYTES = 200
 # Entries that the size of all is estimated from: a wrong guess costs time only.
 _SAMPLE = 32
 
+# A record that was refused has no sequence number.
+_FAILED_COUNT, _RECEIPT = b'"FailedRecordCount"', b'"SequenceNumber"'
 _SHARD_ID = re.compile(r"\bshardId-\d+\b")
-
-
-class _Count(msgspec.Struct):
-    failed_record_count: int = msgspec.field(name="FailedRecordCount", default=0)
 
 
 class _Result(RecordResult):
@@ -52,6 +56,7 @@ class _Result(RecordResult):
 
 class _Results(msgspec.Struct):
     records: list[_Result] = msgspec.field(name="Records")
+    failed_record_count: int | None = msgspec.field(name="FailedRecordCount", default=None)
 
 
 def _json_strings(texts: list[str]) -> list[bytes]:
@@ -67,7 +72,6 @@ _data_of = attrgetter("data")
 _partition_key_of = attrgetter("partition_key")
 _explicit_hash_key_of = attrgetter("explicit_hash_key")
 _encoder = msgspec.json.Encoder()
-_count_decoder = msgspec.json.Decoder(_Count)
 _results_decoder = msgspec.json.Decoder(_Results)
 
 
@@ -114,12 +118,10 @@ class PutRecordsCodec:
         Raises:
             ValueError: the answer is not of PutRecords, or about another number of records.
         """
-        if is_success_in_cbor(answer):
+        if is_success_in_cbor(answer, entry_count) or is_success(answer, _FAILED_COUNT, _RECEIPT, entry_count):
             return []
-        answer = as_json(answer)
-        if _count_decoder.decode(answer).failed_record_count == 0:
-            return []
-        return failures_by_place("PutRecords", _results_decoder.decode(answer).records, entry_count)
+        read = _results_decoder.decode(as_json(answer))
+        return failures_by_place("PutRecords", read.records, entry_count, failed_count=read.failed_record_count)
 
     def shards(self, answer: bytes) -> list[str | None]:
         """The shard of each record of the request, accepted or not; None where the answer does not name it.

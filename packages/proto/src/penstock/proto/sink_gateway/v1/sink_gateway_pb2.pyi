@@ -36,6 +36,7 @@ class Hello(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     WAIT_UNTIL_WRITTEN_FIELD_NUMBER: _builtins.int
     CALLER_FIELD_NUMBER: _builtins.int
+    TAKES_SIGNS_OF_LIFE_FIRST_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Kind of the destination: `kinesis`, `firehose`, `dynamodb` or `sqs`."""
     destination: _builtins.str
@@ -46,6 +47,10 @@ class Hello(_message.Message):
     """Share of the turns at the destination, against other clients' weights; 0 means 1. The gateway caps it."""
     wait_until_written: _builtins.bool
     """With a durable gateway: acknowledge batches when the destination has accepted them, not when they are on the gateway's disk."""
+    takes_signs_of_life_first: _builtins.bool
+    """Whether the client takes an empty credit that comes before its first one as a sign of life: others would take it for all that they
+    may have without an answer.
+    """
     @_builtins.property
     def caller(self) -> _aws_pb2.AwsLocation:
         """Where the client's destination is. The gateway refuses a destination of another place than its own; what is absent is not compared."""
@@ -59,10 +64,11 @@ class Hello(_message.Message):
         weight: _builtins.int = ...,
         wait_until_written: _builtins.bool = ...,
         caller: _aws_pb2.AwsLocation | None = ...,
+        takes_signs_of_life_first: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "client_id", b"client_id", "destination", b"destination", "kind", b"kind", "wait_until_written", b"wait_until_written", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "client_id", b"client_id", "destination", b"destination", "kind", b"kind", "takes_signs_of_life_first", b"takes_signs_of_life_first", "wait_until_written", b"wait_until_written", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -240,7 +246,8 @@ Global___WriteRequest: _TypeAlias = WriteRequest  # noqa: Y015
 @_typing.final
 class Credit(_message.Message):
     """What the client may send on top of what it has sent. The first one is all that the client may have without an answer: a batch that
-    is larger can never be sent. An empty one says that the destination goes on, while a batch has no answer yet.
+    is larger can never be sent. An empty one says that the destination goes on, while a batch has no answer yet, or while the client
+    waits for its first credits behind what others have left, if its hello says that it takes that.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -360,7 +367,7 @@ class WriteResponse(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def credit(self) -> Global___Credit:
-        """First in answer to `hello`, then whenever there is room again."""
+        """First in answer to `hello`, then whenever there is room again; empty as a sign of life."""
 
     @_builtins.property
     def acknowledgement(self) -> Global___Acknowledgement:

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SinkGatewayServiceStub:
-    """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
+    """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a rule of the destination), PERMISSION_DENIED, NOT_FOUND (no such
     destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
     destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
@@ -51,7 +51,7 @@ class SinkGatewayServiceStub:
 
 
 class SinkGatewayServiceServicer:
-    """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
+    """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a rule of the destination), PERMISSION_DENIED, NOT_FOUND (no such
     destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
     destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
@@ -93,7 +93,7 @@ def add_SinkGatewayServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SinkGatewayService:
-    """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
+    """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a rule of the destination), PERMISSION_DENIED, NOT_FOUND (no such
     destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
     destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).

@@ -32,7 +32,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SinkGatewayServiceStub:
-    """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
+    """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a rule of the destination), PERMISSION_DENIED, NOT_FOUND (no such
     destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
     destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
@@ -49,7 +49,7 @@ class SinkGatewayServiceStub:
 
 @_typing.type_check_only
 class SinkGatewayServiceAsyncStub(SinkGatewayServiceStub):
-    """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
+    """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a rule of the destination), PERMISSION_DENIED, NOT_FOUND (no such
     destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
     destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
@@ -62,7 +62,7 @@ class SinkGatewayServiceAsyncStub(SinkGatewayServiceStub):
     """Numbers about the destinations, for people and metrics."""
 
 class SinkGatewayServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
+    """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a rule of the destination), PERMISSION_DENIED, NOT_FOUND (no such
     destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
     destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).

@@ -1,0 +1,60 @@
+"""A service that answers as it is told."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+Body = dict[str, Any]
+Answer = Callable[[Body], tuple[int, Body]]
+
+
+class ScriptedService:
+    """Answers each request by the next of its script, and by success once that is used up."""
+
+    def __init__(self) -> None:
+        self.script: list[Answer] = []
+        self.requests: list[Body] = []
+        self.headers: list[dict[str, str]] = []
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = json.loads(await request.read())
+        target = request.headers["X-Amz-Target"]
+        self.requests.append(body)
+        self.headers.append({name.lower(): value for name, value in request.headers.items()})
+        answer = self.script.pop(0) if self.script else success(target)
+        status, content = answer(body)
+        return web.json_response(content, status=status)
+
+
+def success(target: str) -> Answer:
+    operation = target.rpartition(".")[2]
+
+    def answer(body: Body) -> tuple[int, Body]:
+        if operation == "SendMessageBatch":
+            return 200, {"Successful": [{"Id": entry["Id"], "MessageId": "m"} for entry in body["Entries"]]}
+        if operation == "PutRecordBatch":
+            return 200, {"FailedPutCount": 0, "RequestResponses": [{"RecordId": "r"}] * len(body["Records"])}
+        if operation == "PutRecords":
+            results = [{"SequenceNumber": "1", "ShardId": "shardId-000000000000"}] * len(body["Records"])
+            return 200, {"FailedRecordCount": 0, "Records": results}
+        return 200, {"UnprocessedItems": {}}
+
+    return answer
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[ScriptedService]:
+    scripted = ScriptedService()
+    app = web.Application(client_max_size=64 * 2**20)
+    app.router.add_post("/", scripted.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    scripted.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield scripted
+    await runner.cleanup()
