@@ -131,6 +131,13 @@ def test_health_and_reflection_name_the_service_and_calls_need_the_token(service
             ["--spill-bytes", "9", "--spill-folder", "s3://bucket/spill", "--region", "us-east-1"],
             "--spill-folder (PENSTOCK_READER_SPILL_FOLDER): takes a path",
         ),
+        (["--spill-folder", "spill"], "--spill-folder (PENSTOCK_READER_SPILL_FOLDER): needs --spill-bytes"),
+        (["--role-arn", "foo"], "--role-arn (PENSTOCK_READER_ROLE_ARN): 'foo' must be an ARN such as arn:aws:iam::"),
+        (["--region", "x y"], "--region (PENSTOCK_READER_REGION): invalid region 'x y'"),
+        (
+            ["--region", "us-east-1", "--audit-log", "/dev/null/x"],
+            "--audit-log (PENSTOCK_READER_AUDIT_LOG): cannot write /dev/null/x",
+        ),
     ],
 )
 def test_a_wrong_setting_ends_the_service_with_code_2_and_its_name(

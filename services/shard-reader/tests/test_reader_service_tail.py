@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import math
 import os
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,7 +27,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     encode_glue_record,
 )
-from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.emulator.testing import OtherClock, RunningEmulator, running_emulator
 from penstock.services.shard_reader.__main__ import main
 from penstock.terminal.testing import run_main
 
@@ -110,6 +113,18 @@ def test_lag_is_the_age_of_the_first_record_behind_the_checkpoint(emulator: Runn
     done = run(emulator, tmp_path, "tail", "nothing")
     assert done.returncode == 1
     assert "nothing" in done.stderr
+
+
+def test_lag_in_a_stream_that_was_made_anew_is_none(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """The checkpoint has when the stream was created that it is of: another one has the name now."""
+    (number,) = put(emulator, b"first")
+    store = SqliteCheckpointStore(tmp_path / "billing.db")
+    positions = StreamPositions({"orders": {SHARD: ShardPosition.after(number)}}, {"orders": 1_000_000_000_000})
+    claim = asyncio.run(store.claim("billing", positions.streams, "me"))
+    asyncio.run(store.save(claim, positions))
+    done = run(emulator, tmp_path, "lag", "--checkpoints", str(tmp_path / "billing.db"), "--name", "billing")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "stream orders is not the one that was read" in done.stderr
 
 
 def test_lag_of_a_stream_needs_no_more_than_its_name(
@@ -226,9 +241,28 @@ def test_tail_takes_what_is_asked_for(emulator: RunningEmulator, tmp_path: Path)
         ((*everything, "--shard", "7"), "shardId-000000000001"),
         ((*everything, "--grep", "("), "--grep"),
         (("--format", "avro"), "--schema"),
+        (("--efo", ""), ": --efo: needs the name"),
+        (("--efo", "x y"), ": --efo: 'x y' is not 1 to 128 characters"),
+        (("",), ": STREAM: needs the name of a stream"),
     ):
         wrong = run(emulator, tmp_path, "tail", "flights", *arguments)
         assert (wrong.returncode, word in wrong.stderr, wrong.stderr.count("\n")) == (2, True, 1), wrong.stderr
+
+
+def test_tail_of_a_shard_that_ended_before_the_time_begins_at_the_time(tmp_path: Path) -> None:
+    """In the shards that it became: what these held earlier was not asked for."""
+    clock = OtherClock(-7200)
+    with running_emulator(clock=clock) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="orders", ShardCount=1)
+        client.split_shard(StreamName="orders", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
+        put(emulator, b"old")
+        clock.advance(3600)
+        then = str(int(clock.time() * 1000))
+        put(emulator, b"new")
+        done = run(emulator, tmp_path, "tail", "orders", "--shard", "0", "--from", then, "--count", "1")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith(" new\n")
 
 
 def test_tail_decodes_json_and_avro(emulator: RunningEmulator, tmp_path: Path) -> None:
@@ -250,6 +284,46 @@ def test_tail_decodes_json_and_avro(emulator: RunningEmulator, tmp_path: Path) -
     read = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["data"] for row in read[:3]] == [{"origin": "EWR", "minutes": 12}] * 3
     assert "problem" in read[3]
+
+
+def test_tail_writes_json_as_the_record_has_it(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """On a line of ASCII, without a digit or a member less. What other readers would not take is a problem."""
+    good = {
+        b"12345678901234567890.123456789": "12345678901234567890.123456789",
+        b'{"a": 1e999,\r\n  "a": -0.10}\n': '{"a": 1e999, "a": -0.10}',
+        b"[" + b"9" * 5000 + b"]": "[" + "9" * 5000 + "]",
+        '"Z\u00fcrich \U0001f6eb\ud800"'.encode("utf-8", "surrogatepass"): r'"Z\u00fcrich \ud83d\udeeb\ud800"',
+        b'\xef\xbb\xbf"\\u2028"': r'"\u2028"',
+        "[null]".encode("utf-16"): "[null]",
+    }
+    bad = [b'{"a": NaN}', b"-Infinity", b"[" * 100_000, b"\xff"]
+    put(emulator, *good, *bad)
+    begin = ("--from", "TRIM_HORIZON", "--count", str(len(good) + len(bad)))
+    lines = run(emulator, tmp_path, "tail", "orders", *begin, "--format", "json").stdout.splitlines()
+    for line, text in zip(lines, good.values(), strict=False):
+        assert line.isascii()
+        assert line.endswith(f', "data": {text}}}')
+        row = json.loads(line, parse_int=str)
+        assert (row["partitionKey"], "problem" in row) == ("k", False)
+    problems = [json.loads(line) for line in lines[len(good) :]]
+    assert [row["problem"].partition(":")[0] for row in problems] == [
+        "ValueError",
+        "ValueError",
+        "RecursionError",
+        "UnicodeDecodeError",
+    ]
+    given = [row["data"].encode() if "data" in row else base64.b64decode(row["dataBase64"]) for row in problems]
+    assert given == bad
+
+
+def test_tail_writes_numbers_that_json_has_not_as_text(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """As JSON of Protobuf has them: they are values of Avro, and of no harm to others."""
+    schema = tmp_path / "rate.avsc"
+    schema.write_text(json.dumps({"type": "array", "items": "double"}))
+    put(emulator, b"\x08" + struct.pack("<4d", 1.5, math.nan, math.inf, -math.inf) + b"\0")
+    begin = ("--from", "TRIM_HORIZON", "--count", "1")
+    done = run(emulator, tmp_path, "tail", "orders", *begin, "--format", "avro", "--schema", str(schema))
+    assert json.loads(done.stdout)["data"] == [1.5, "NaN", "Infinity", "-Infinity"]
 
 
 def test_tail_decodes_records_with_schemas_of_the_glue_schema_registry(

@@ -8,14 +8,20 @@ from itertools import pairwise
 
 from reader_homes import HOMES, read, reader_at, request, until
 
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
+    KinesisBackend,
     LocalShardReader,
     ReaderConfig,
+    RecordPublisherType,
     ShardPosition,
+    ShardState,
     StreamPositions,
     ranges_between,
 )
 from penstock.efo_consumer.testing import FakeKinesis
+from penstock.emulator.testing import running_emulator
 
 
 async def test_a_full_buffer_stops_the_publisher_until_something_is_told_and_fetched() -> None:
@@ -115,3 +121,36 @@ async def test_leaving_a_range_early_ends_its_reading(home: str) -> None:
                 polls = kinesis.polls
                 await asyncio.sleep(0.02)
         assert polls < 3000
+
+
+async def test_polled_shards_that_are_all_behind_stay_within_the_buffers_and_all_come_on() -> None:
+    """Each asks for no more than its share of the room, or than what it may have however short room is."""
+    count, size, total = 16, 50_000, 2 << 20
+    bound = total + count * 2 * size
+    with running_emulator(tls=False, enforce_limits=False) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="s", ShardCount=count)
+        for index in range(count):
+            key = str(index * (2**128 // count) + 1)
+            record = {"Data": bytes(size), "PartitionKey": "k", "ExplicitHashKey": key}
+            client.put_records(StreamName="s", Records=[record] * 20)
+        start = StreamPositions({"s": {f"shardId-{n:012d}": ShardPosition.trim_horizon() for n in range(count)}})
+        config = ReaderConfig(buffer_bytes_per_shard=1 << 20, buffer_bytes=total)
+        backend = KinesisBackend(AwsSession(emulator_options(emulator.endpoint_url)), config.publisher)
+        async with LocalShardReader(backend, config) as reader:
+            epoch = await reader.open(request(start, record_publisher=RecordPublisherType.POLLING))
+            async with asyncio.timeout(60):
+                # What is awaited is in the reader's inner state.
+                while any(one.condition.state is not ShardState.STARVED for one in await reader.stats("q")):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert total <= reader.buffered_bytes <= bound
+            position, rows = start, 0
+            async with asyncio.timeout(120):
+                while rows < 20 * count:
+                    snapshot = await reader.positions("q", epoch, position, wait_seconds=5)
+                    rows += len(await read(reader, position, snapshot.positions))
+                    position = snapshot.positions
+                    await reader.commit("q", epoch, position)
+                    assert reader.buffered_bytes <= bound
+            assert rows == 20 * count
+            assert sum(stats.replays for stats in await reader.stats("q")) == 0

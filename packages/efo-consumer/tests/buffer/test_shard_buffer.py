@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -9,9 +11,10 @@ from hypothesis import strategies as st
 
 from penstock.efo_consumer import Shard, ShardPosition
 from penstock.efo_consumer._buffer.buffer import ShardBuffer
-from penstock.efo_consumer._buffer.pool import BufferPool
+from penstock.efo_consumer._buffer.pool import LEAST_ANSWER_BYTES, BufferPool
 from penstock.efo_consumer.testing import shard_event, wire_records
 
+MIB = 1 << 20
 TRIM_HORIZON = ShardPosition.trim_horizon()
 END = ShardPosition.shard_end()
 CHILDREN = (Shard("child", ("parent",), "0", "1"),)
@@ -174,6 +177,48 @@ def test_a_buffer_that_was_let_go_counts_no_more() -> None:
     pool.append(one, shard_event(wire_records([2]), 2))
     pool.remove(one)
     assert pool.held_bytes == two.held_bytes
+
+
+def test_room_is_kept_for_what_is_fetched_and_given_back() -> None:
+    """Half of it is for events on their way; whoever holds nothing may always ask for a little, others wait."""
+    pool = BufferPool(shard_bytes=10 * MIB, total_bytes=20 * MIB, promise_grace_seconds=10)
+    shards = [ShardBuffer(TRIM_HORIZON) for _ in range(4)]
+    assert all(pool.make_room(shard, now=0) for shard in shards)
+    with ExitStack() as kept:
+        given = [kept.enter_context(pool.reserved(shard, 0, now=0)) for shard in shards]
+        assert given == [10 * MIB // 4] * 4
+        assert kept.enter_context(pool.reserved(shards[0], 10 * MIB, now=0)) == LEAST_ANSWER_BYTES
+        pool.append(shards[0], shard_event(wire_records([1], [bytes(10 * MIB - 8192)]), 1))
+        assert not pool.make_room(shards[0], now=0)
+        assert pool.make_room(shards[1], now=0)
+    assert pool.make_room(shards[0], now=0)
+
+
+def test_a_shard_that_is_behind_may_have_more_than_its_share_of_the_room() -> None:
+    """A thousand others that are at their tips leave it what a shard gives at most between two reads."""
+    pool = BufferPool(shard_bytes=8 * MIB, total_bytes=128 * MIB, promise_grace_seconds=10)
+    others = [ShardBuffer(TRIM_HORIZON) for _ in range(1000)]
+    behind = ShardBuffer(TRIM_HORIZON)
+    assert all(pool.make_room(shard, now=0) for shard in [behind, *others])
+    with ExitStack() as kept:
+        for shard in others[:500]:
+            assert kept.enter_context(pool.reserved(shard, 0, now=0)) >= LEAST_ANSWER_BYTES
+        assert kept.enter_context(pool.reserved(behind, 2 * MIB, now=0)) == 2 * MIB
+
+
+def test_what_was_delivered_goes_for_a_shard_that_is_behind() -> None:
+    """Records that may be needed once more do not slow down those that nobody has read."""
+    pool = BufferPool(shard_bytes=10 * MIB, total_bytes=10 * MIB, promise_grace_seconds=10)
+    done, behind = ShardBuffer(TRIM_HORIZON), ShardBuffer(TRIM_HORIZON)
+    for number in (1, 2, 3):
+        pool.append(done, shard_event(wire_records([number], [bytes(3 * MIB)]), number))
+    done.promise(at(3), now=0)
+    pool.deliver(done, TRIM_HORIZON, at(3))
+    with pool.reserved(behind, 0, now=0):
+        assert pool.held_bytes > 9 * MIB
+    with pool.reserved(behind, 2 * MIB, now=0) as given:
+        assert given >= 2 * MIB
+    assert 6 * MIB > pool.held_bytes > 3 * MIB
 
 
 EVENTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=12)

@@ -23,6 +23,7 @@ from penstock.efo_consumer import (
 )
 from penstock.efo_consumer._continuity.rule import OldestRecord
 from penstock.efo_consumer._publish.condition import unnoted
+from penstock.efo_consumer._publish.publisher import Room, unbounded
 from penstock.efo_consumer.errors import RecordPublisherFatalError, StreamRecreatedError, SubscriptionStuckError
 from penstock.efo_consumer.testing import FakeKinesis
 
@@ -94,7 +95,13 @@ class _Publisher:
         self._is_fan_out = is_fan_out
 
     def publish(
-        self, stream: StreamIdentity, shard_id: str, position: ShardPosition, *, note: NoteSign = unnoted
+        self,
+        stream: StreamIdentity,
+        shard_id: str,
+        position: ShardPosition,
+        *,
+        note: NoteSign = unnoted,
+        room: Room = unbounded,
     ) -> AsyncGenerator[ShardEvent, None]:
         if self._is_fan_out:
             return self._kinesis.subscribe(stream.name, shard_id)

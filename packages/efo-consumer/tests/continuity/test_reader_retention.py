@@ -30,6 +30,8 @@ from penstock.emulator.testing import ManualClock, running_emulator
 
 HOUR = 3600.0
 TWO_AT_ONCE = replace(CONFIG, get_records_max_records=2, get_records_adaptive=False)
+ONE_ANSWER = {"buffer_bytes_per_shard": 1, "buffer_bytes": 20 << 20}
+"""The buffer has room for any answer, and is full with it."""
 FAIL = pytest.mark.parametrize("fail", [True, False])
 
 SHARDS = 300
@@ -98,7 +100,7 @@ async def test_a_retention_period_that_is_lowered_under_a_reader_hides_no_loss(
     """What it was seconds ago proves nothing: the third to sixth record are stepped over without a word."""
     async with old_world(publisher, behaviour) as world:
         start = at(world.positions[0])
-        reader = world.reader(TWO_AT_ONCE, buffer_bytes_per_shard=1, buffer_bytes=1, fail_on_data_loss=fail)
+        reader = world.reader(TWO_AT_ONCE, **ONE_ANSWER, fail_on_data_loss=fail)
         async with reader:
             epoch = await world.open(reader, start)
             position = (await reader.positions("q", epoch, start, wait_seconds=60)).positions
@@ -232,7 +234,7 @@ async def test_a_range_that_is_taken_from_the_buffer_before_positions_are_asked_
     """As by the tasks of a batch that was logged before a restart."""
     async with old_world(RecordPublisherType.POLLING, behaviour) as world:
         start = at(world.positions[0])
-        async with world.reader(TWO_AT_ONCE, buffer_bytes_per_shard=1, buffer_bytes=1) as reader:
+        async with world.reader(TWO_AT_ONCE, **ONE_ANSWER) as reader:
             epoch = await world.open(reader, start)
             await until_buffered(reader, 2)
             world.retain(24)
@@ -278,7 +280,7 @@ async def test_a_session_that_failed_by_a_lowered_retention_period_goes_on_where
     """Opened again, it counts the hole that its buffer has."""
     async with old_world(RecordPublisherType.POLLING, Behaviour.kind()) as world:
         start = at(world.positions[0])
-        async with world.reader(TWO_AT_ONCE, buffer_bytes_per_shard=1, buffer_bytes=1) as reader:
+        async with world.reader(TWO_AT_ONCE, **ONE_ANSWER) as reader:
             epoch = await world.open(reader, start)
             end = (await reader.positions("q", epoch, start, wait_seconds=60)).positions
             world.retain(24)

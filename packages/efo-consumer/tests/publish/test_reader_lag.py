@@ -21,6 +21,7 @@ from penstock.efo_consumer import (
     ShardPosition,
     ShardState,
     StreamPositions,
+    StreamRecreatedError,
     measure_lag,
 )
 from penstock.efo_consumer.errors import RecordPublisherRetriesError
@@ -66,6 +67,53 @@ async def test_what_waits_in_the_children_of_a_shard_that_was_read_to_its_end_co
     lag = (await lags(emulator, last))[SHARDS[0]]
     assert lag is not None
     assert 90 < lag < 130
+
+
+@pytest.mark.kind_kinesis
+async def test_what_follows_a_position_at_the_end_of_a_shard_counts(emulator: RunningEmulator) -> None:
+    """Unless it has a position of its own, or was read before: nothing else is behind that shard."""
+    client = emulator.client()
+    client.split_shard(StreamName="orders", ShardToSplit=SHARDS[0], NewStartingHashKey=str(2**127))
+    end, begin = ShardPosition.shard_end(), ShardPosition.trim_horizon()
+
+    async def states(**shards: ShardPosition) -> list[tuple[bool, ShardState]]:
+        backend = KinesisBackend(AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))))
+        positions = {SHARDS[int(name[1:])]: position for name, position in shards.items()}
+        try:
+            found = await measure_lag(backend, StreamPositions({"orders": positions}), time.time() + 100)
+        finally:
+            await backend.aclose()
+        return [(bool(shard.seconds), shard.condition.state) for shard in found]
+
+    assert await states(_0=end) == [(False, ShardState.ENDED)]
+    put(emulator)
+    assert await states(_0=end) == [(True, ShardState.READING)]
+    assert await states(_0=end, _1=begin, _2=begin) == [
+        (False, ShardState.ENDED),
+        (False, ShardState.CAUGHT_UP),
+        (True, ShardState.READING),
+    ]
+    client.merge_shards(StreamName="orders", ShardToMerge=SHARDS[1], AdjacentShardToMerge=SHARDS[2])
+    put(emulator)
+    assert await states(_1=end, _2=end) == [(True, ShardState.READING)] * 2
+    assert await states(_0=end, _3=begin) == [(False, ShardState.ENDED), (True, ShardState.READING)]
+
+
+async def test_positions_of_a_stream_that_was_made_anew_are_an_error_that_says_so(emulator: RunningEmulator) -> None:
+    """As for a consumer that goes on from them; the service's answer to them may be anything."""
+    last = put(emulator)
+    client = emulator.client()
+    facts = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]
+    created = round(facts["StreamCreationTimestamp"].timestamp() * 1000)
+    client.delete_stream(StreamName="orders")
+    client.get_waiter("stream_not_exists").wait(StreamName="orders", WaiterConfig={"Delay": 1})
+    client.create_stream(StreamName="orders", ShardCount=1)
+    backend = KinesisBackend(AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))))
+    try:
+        with pytest.raises(StreamRecreatedError):
+            await measure_lag(backend, StreamPositions({"orders": {SHARDS[0]: last}}, {"orders": created}))
+    finally:
+        await backend.aclose()
 
 
 async def test_a_shard_that_is_throttled_is_told_with_what_is_known(emulator: RunningEmulator) -> None:

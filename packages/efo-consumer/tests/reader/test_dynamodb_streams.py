@@ -72,8 +72,11 @@ class World:
         self.put_ids += ids
         return ids
 
-    def split(self, shard: str | None = None, children: int = 2) -> list[str]:
-        return self.emulator.call(lambda: self.streams.split(TABLE, shard, children=children))
+    def split(self, shard: str | None = None, children: int = 2, age: float = 11) -> list[str]:
+        """Let children follow a shard; lists are complete once they are some seconds old."""
+        found = self.emulator.call(lambda: self.streams.split(TABLE, shard, children=children))
+        self.clock.advance(age)
+        return found
 
     def start(self, position: str = "TRIM_HORIZON") -> StreamPositions:
         return resolve_initial_positions(self.session, [self.arn], position)
@@ -337,14 +340,33 @@ async def test_empty_answers_are_no_tip(world: World) -> None:
 async def test_children_that_lists_show_late_are_all_read(world: World) -> None:
     """One child after the other: the second one is not forgotten over the first."""
     world.put(1)
-    world.streams.list_delay = 1.0
+    world.streams.list_delay = 4.0
     async with Query(world, world.start()) as query:
         await query.until(1)
-        world.split()
+        # The first one is shown now, the second one in a second.
+        world.split(age=7)
         world.put(30)
         await query.until(31)
         assert len(set(query.shards)) == 3
     assert sorted(query.ids, key=int) == world.put_ids
+
+
+@pytest.mark.parametrize("start", ["LATEST", "at the end of the parent"])
+async def test_both_children_are_read_though_a_list_shows_one_of_them(world: World, start: str) -> None:
+    """The list in which a query finds where it begins, or what comes after the shard that it had read to its end."""
+    [parent] = world.start().streams[world.arn]
+    world.streams.list_delay = 4.0
+    # The first one is shown now, the second one in a second.
+    world.split(age=7)
+    if start == "LATEST":
+        position = await asyncio.to_thread(world.start, start)
+    else:
+        position = StreamPositions({world.arn: {parent: ShardPosition.shard_end()}})
+    world.put(30)
+    async with Query(world, position) as query:
+        await query.until(30)
+    assert sorted(query.ids, key=int) == world.put_ids
+    assert len(set(query.shards)) == 2
 
 
 async def test_a_disabled_stream_is_read_to_its_end_and_rests_there(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 import zlib
 from collections.abc import Iterator
@@ -220,10 +221,10 @@ def test_records_of_avro_are_decoded_by_a_schema_that_is_at_hand() -> None:
 
 def test_values_are_plain_where_json_cannot_hold_them() -> None:
     """Bytes as base 64, in the console and on a terminal alike."""
-    value = {"data": b"\xff", "at": datetime(2026, 1, 1, tzinfo=UTC), "price": Decimal("1.50"), "rows": [1, None]}
+    value = {"data": b"\xff", "at": datetime(2026, 1, 1, tzinfo=UTC), "price": Decimal("1.50"), "rows": [1, -math.inf]}
     assert plain_values(value) == {
         "data": "/w==",
         "at": "2026-01-01 00:00:00+00:00",
         "price": "1.50",
-        "rows": [1, None],
+        "rows": [1, "-Infinity"],
     }

@@ -169,6 +169,39 @@ async def test_every_record_is_read_once_through_a_split_and_a_merge_under_load(
         await reader.close_session("q", loop.epoch)
 
 
+@pytest.mark.parametrize("home", ["local", "remote"])
+async def test_a_consumer_of_another_accounts_stream_of_the_same_name_is_refused(
+    emulator: RunningEmulator, home: str
+) -> None:
+    """Its records would come as those of our stream; named by its ARN that is read, though nobody may describe it."""
+    own = await asyncio.to_thread(consumer, emulator)
+    own_arn = own.consumer_arn.partition("/consumer/")[0]
+    others = own.consumer_arn.replace(":000000000000:", ":222222222222:")
+    others_arn = others.partition("/consumer/")[0]
+    async with reader_at(home, aws(emulator)) as reader:
+        for session, (stream, consumer_arn, is_right) in enumerate(
+            (
+                (STREAM, own.consumer_arn, True),
+                (own_arn, own.consumer_arn, True),
+                (others_arn, others, True),
+                (STREAM, others, False),
+                (own_arn, others, False),
+                (others_arn, own.consumer_arn, False),
+            )
+        ):
+            request = OpenRequest(
+                session_id=f"session-{session}",
+                positions=StreamPositions({stream: {"shardId-000000000000": ShardPosition.trim_horizon()}}),
+                record_publisher=RecordPublisherType.EFO,
+                consumers=(StreamConsumer(stream, consumer_arn),),
+            )
+            if is_right:
+                assert await reader.open(request) > 0
+                continue
+            with pytest.raises(EfoConsumerConfigError, match=f"{consumer_arn} is no consumer of .* named by its ARN"):
+                await reader.open(request)
+
+
 async def test_ranges_that_were_planned_and_evicted_are_read_again_by_polling(emulator: RunningEmulator) -> None:
     """Tiny buffers, and a caller that plans all ranges before it fetches the first: the records are the same."""
     session, client = aws(emulator), emulator.client()

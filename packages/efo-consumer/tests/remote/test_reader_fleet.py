@@ -133,6 +133,88 @@ async def test_a_step_asks_each_reader_once_however_many_shards_moved(monkeypatc
         assert len(asked) <= 2 * steps
 
 
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ({"max_records": 20}, 20),
+        ({"max_bytes": 2000}, 20),
+        ({"max_records": 15, "max_bytes": 10_000}, 15),
+        ({"max_records": 20, "max_records_per_shard": 3}, 3),
+    ],
+)
+async def test_what_one_reader_does_not_need_of_the_limits_another_may_give(limits: Any, most: int) -> None:
+    """The only shard is one reader's: its steps are as large as if it were alone, and no larger."""
+    kinesis = FakeKinesis(event_records=2)
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    kinesis.put("s", shard, 40, size=91)  # 100 bytes with the partition key
+    async with instance(kinesis) as one, instance(kinesis) as two, fleet_of(one, two) as fleet:
+        epoch = await fleet.open(OpenRequest(session_id="q", positions=start))
+        async with asyncio.timeout(60):
+            while sum(stats.buffered_records for stats in await fleet.stats("q")) < 40:
+                await fleet.positions("q", epoch, start)
+        position = start
+        for _ in range(2):
+            found = await fleet.positions("q", epoch, position, **limits)
+            assert found.records == most
+            rows = 0
+            async for batch in fleet.read_range("q", ranges_between(position, found.positions)):
+                rows += batch.num_rows
+            assert rows == most
+            position = found.positions
+
+
+async def test_several_readers_share_out_a_limit_and_use_all_of_it() -> None:
+    """Two of three have something: each gives its share, and one of them what the third does not need."""
+    kinesis = FakeKinesis(event_records=2)
+    shards = kinesis.create_stream("s", 30)
+    start = kinesis.trim_horizon("s")
+    async with instance(kinesis) as one, instance(kinesis) as two, instance(kinesis) as three:
+        addresses = (one.address, two.address, three.address)
+        placed = place(start, addresses)
+        owners = {shard: owner for owner, part in placed.items() for shard in part.streams.get("s", ())}
+        idle = owners[shards[0]]
+        for shard in shards:
+            if owners[shard] != idle:
+                kinesis.put("s", shard, 30)
+        busy = {owner for owner in owners.values() if owner != idle}
+        async with fleet_of(one, two, three) as fleet:
+            epoch = await fleet.open(OpenRequest(session_id="q", positions=start))
+            waiting = sum(len(shard.sequence_numbers) for shard in kinesis.shards.values())
+            async with asyncio.timeout(60):
+                while sum(stats.buffered_records for stats in await fleet.stats("q")) < waiting:
+                    await fleet.positions("q", epoch, start)
+            found = await fleet.positions("q", epoch, start, max_records=12)
+            assert found.records == 12
+            rows: dict[str, int] = dict.fromkeys(busy, 0)
+            for one_range in ranges_between(start, found.positions):
+                async for batch in fleet.read_range("q", [one_range]):
+                    rows[owners[one_range.shard_id]] += batch.num_rows
+            assert min(rows.values()) >= 4
+
+
+async def test_shards_of_one_reader_take_turns_with_what_others_left_too() -> None:
+    """A step has room for one event of two shards, and only with what the other reader does not need."""
+    kinesis = FakeKinesis(event_records=1)
+    kinesis.create_stream("s", 30)
+    start = kinesis.trim_horizon("s")
+    async with instance(kinesis) as one, instance(kinesis) as two, fleet_of(one, two) as fleet:
+        placed = place(start, (one.address, two.address))
+        busy = [*max(placed.values(), key=lambda part: len(part.streams.get("s", ()))).streams["s"]][:2]
+        for shard in busy:
+            kinesis.put("s", shard, 4, size=1500)
+        epoch = await fleet.open(OpenRequest(session_id="q", positions=start))
+        async with asyncio.timeout(60):
+            while sum(stats.buffered_records for stats in await fleet.stats("q")) < 8:
+                await fleet.positions("q", epoch, start)
+        position = start
+        for _ in range(4):
+            found = await fleet.positions("q", epoch, position, max_bytes=2000)
+            assert found.records == 1
+            position = found.positions
+        assert all(position.get("s", shard) != start.get("s", shard) for shard in busy)
+
+
 async def test_shards_of_a_reader_that_is_gone_move_to_the_others_and_back() -> None:
     """After the lease's time the others read on from the caller's positions; a reader that returns takes its share."""
     kinesis = FakeKinesis(event_records=3)

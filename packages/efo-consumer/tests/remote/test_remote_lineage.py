@@ -179,6 +179,23 @@ def test_a_merged_shard_after_one_that_is_gone_waits_for_a_parent_that_is_not_li
     run(kinesis, endpoints_apart(gone, [beside, late]), test)
 
 
+def test_a_merged_shard_enters_after_the_parent_that_is_read_where_the_other_had_ended_before() -> None:
+    """A query that begins right after a merge at LATEST reads a parent that holds records since, and that one alone."""
+    kinesis = FakeKinesis()
+    over, parent, beside = kinesis.create_stream("s", 3)
+    kinesis.put("s", over, 2)
+    kept = kinesis.put("s", parent, 2)
+    (merged,) = kinesis.reshard("s", [over, parent], 1)
+    kept += kinesis.put("s", merged, 3)
+
+    async def test(world: World) -> None:
+        await world.read({parent: BEGIN, beside: BEGIN})
+        assert world.rows == kept
+        assert set(world.standing()) == {merged, beside}
+
+    run(kinesis, endpoints_apart(parent, [beside]), test)
+
+
 def test_a_child_enters_with_what_is_known_of_its_parents() -> None:
     """All of its records arrived after its parents were closed; and the stream's creation time stays."""
     kinesis = FakeKinesis()

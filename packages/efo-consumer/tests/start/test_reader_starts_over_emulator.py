@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -26,11 +26,12 @@ from penstock.efo_consumer import (
     list_shards,
     ranges_between,
     resolve_initial_positions,
+    resolve_named_shards,
     resolve_sequence_numbers,
 )
 from penstock.efo_consumer._start import initial
 from penstock.emulator import Behaviour
-from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 
 ROOT = "shardId-000000000000"
 PUBLISHERS = pytest.mark.parametrize("publisher", list(RecordPublisherType))
@@ -195,6 +196,65 @@ def test_a_start_right_after_a_reshard_begins_in_its_children(start: str, monkey
         monkeypatch.setattr(initial, "list_shards", hide_one)
         found = resolve_initial_positions(session_of(emulator), ["s"], position)
         assert found.streams["s"].keys() == children
+
+
+@PUBLISHERS
+async def test_latest_right_after_a_merge_reads_the_child_after_both_parents(publisher: RecordPublisherType) -> None:
+    """One parent has ended before that moment, the other one has records since: the child's wait for these."""
+    with running_emulator(behaviour=Behaviour(late_children=timedelta(hours=1))) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="s", ShardCount=2)
+        before, after = ([f"{name}-{n}" for n in range(5)] for name in ("before", "after"))
+        top = {"StreamName": "s", "PartitionKey": "k", "ExplicitHashKey": str(2**128 - 1)}
+        for name in before:
+            client.put_record(Data=name.encode(), **top)
+        client.merge_shards(StreamName="s", ShardToMerge=ROOT, AdjacentShardToMerge="shardId-000000000001")
+        for name in after:
+            client.put_record(Data=name.encode(), **top)
+        start = await asyncio.to_thread(resolve_initial_positions, session_of(emulator), ["s"], "LATEST")
+        assert [*start.streams["s"]] == ["shardId-000000000001"]
+        rows, end = await read_all(emulator, start, publisher, 10, max_records=3)
+        assert [data for _, _, data in rows] == before + after
+        assert end.get("s", "shardId-000000000002") is not None
+
+
+def test_a_named_shard_that_ended_before_its_time_is_left_to_what_it_became() -> None:
+    """From that time on, over generations; what follows a shard that is read too, or has a position, stays as it is."""
+    clock = ManualClock()
+    with running_emulator(clock=clock) as emulator:
+        client, session = emulator.client(), session_of(emulator)
+        client.create_stream(StreamName="s", ShardCount=2)
+        ids = [f"shardId-{number:012d}" for number in range(6)]
+        times = []
+        reshards: list[Callable[[], Any]] = [
+            lambda: client.split_shard(StreamName="s", ShardToSplit=ROOT, NewStartingHashKey=str(2**126)),
+            lambda: client.merge_shards(StreamName="s", ShardToMerge=ids[3], AdjacentShardToMerge=ids[1]),
+        ]
+        for reshard in reshards:
+            times.append(int(clock.time() * 1000) + 1000)
+            clock.advance(3600)
+            reshard()
+        times.append(int(clock.time() * 1000) + 1000)
+        clock.advance(3600)
+        at = [ShardPosition.at_timestamp(millis) for millis in times]
+        after, horizon = ShardPosition.after("7"), ShardPosition.trim_horizon()
+
+        def resolve(*named: tuple[int, ShardPosition]) -> list[tuple[int, ShardPosition]]:
+            found = resolve_named_shards(session, "s", {ids[number]: position for number, position in named})
+            return sorted(((ids.index(shard), position) for shard, position in found.items()), key=lambda one: one[0])
+
+        assert resolve((0, at[0])) == [(0, at[0])]
+        assert resolve((0, at[1])) == [(2, at[1]), (3, at[1])]
+        assert resolve((0, at[2])) == [(2, at[2]), (4, at[2])]
+        assert resolve((3, at[2])) == [(4, at[2])]
+        assert resolve((2, at[0])) == [(2, at[0])]
+        assert resolve((0, at[2]), (1, after)) == [(1, after), (2, at[2])]
+        assert resolve((3, at[2]), (1, horizon)) == [(1, horizon)]
+        assert resolve((3, at[2]), (1, at[1])) == [(1, at[1])]
+        assert resolve((0, at[1]), (2, after)) == [(2, after), (3, at[1])]
+        assert resolve((0, after), (2, at[2])) == [(0, after), (2, at[2])]
+        assert resolve((0, at[1]), (2, at[2])) == [(2, at[2]), (3, at[1])]
+        assert resolve((5, at[1])) == [(5, at[1])], "not listed: its reader says what that means"
 
 
 @pytest.mark.kind_kinesis  # where a record shows only after a wait, there are more of them

@@ -4,7 +4,8 @@ import base64
 import json
 import logging
 import uuid
-from contextlib import aclosing
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -577,6 +578,37 @@ async def test_asking_for_less_can_be_switched_off() -> None:
     client = ScriptedClient(clock, large, failure("ProvisionedThroughputExceededException"), answer(end=True))
     await publish(client, tools(clock, get_records_adaptive=False, get_records_max_records=700))
     assert [body["Limit"] for body in client.named("GetRecords")] == [700, 700, 700]
+
+
+async def test_an_answer_has_as_many_records_as_there_is_room_for() -> None:
+    """By the size of those before; a shard's first may be large. A shard at its tip wants no more than its share."""
+    clock = Clock()
+    small = answer(1, 2, behind=1)
+    for record in small["Records"]:
+        record["Data"] = base64.b64encode(bytes(9_999)).decode()
+    client = ScriptedClient(clock, small, small, failure("InternalFailure"), answer(3), answer(4, end=True))
+    wanted: list[int] = []
+    kept = 0
+
+    @contextmanager
+    def room(nbytes: int) -> Iterator[int]:
+        nonlocal kept
+        wanted.append(nbytes)
+        kept += 1
+        try:
+            yield (1 << 20, 100_000, 100_000, 100_000, 10 << 20)[len(wanted) - 1]
+        finally:
+            kept -= 1
+
+    publisher = PollingRecordPublisher(cast(JsonClient, client), tools=tools(clock))
+    events = publisher.publish(StreamIdentity("orders"), SHARD, ShardPosition.trim_horizon(), room=room)
+    async for event in events:
+        assert kept == 0, event
+    limits = [body["Limit"] for body in client.named("GetRecords")]
+    assert limits == [1, 10, 10, 10, 10_000]
+    assert wanted[0] == int(0.2 * 2 * 1024 * 1024)
+    assert wanted[-1] == 0
+    assert min(wanted[:-1]) >= wanted[0]
 
 
 @given(

@@ -65,7 +65,12 @@ from ._remote.fleet import FleetShardReader
 from ._remote.location import ReaderLocation
 from ._remote.reopening import ReopeningShardReader
 from ._remote.servicer import SERVICE_NAME, ShardReaderServicer
-from ._start.initial import latest_arrival_millis, resolve_initial_positions, resolve_sequence_numbers
+from ._start.initial import (
+    latest_arrival_millis,
+    resolve_initial_positions,
+    resolve_named_shards,
+    resolve_sequence_numbers,
+)
 from ._start.position import InitialPosition, InitialPositionType
 from ._wire.changes import CHANGE_SCHEMA, to_change_batch
 from ._wire.kpl import DeaggregationCounts, HashKeyRange, deaggregate, divide_aggregates
@@ -200,6 +205,7 @@ __all__ = [
     "read_once",
     "read_ranges",
     "resolve_initial_positions",
+    "resolve_named_shards",
     "resolve_sequence_numbers",
     "stream_client",
     "to_change_batch",

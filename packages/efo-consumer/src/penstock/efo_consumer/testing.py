@@ -15,6 +15,7 @@ from penstock.efo_consumer._model.events import WIRE_SCHEMA, ShardEvent
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer._publish.condition import unnoted
+from penstock.efo_consumer._publish.publisher import unbounded
 from penstock.efo_consumer._reader.signal import Bell
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._model.shards import StreamIdentity
     from penstock.efo_consumer._publish.condition import NoteSign
-    from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
+    from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType, Room
     from penstock.efo_consumer._reader.config import SessionSettings
 
 _MILLIS_PER_RECORD = 10
@@ -303,7 +304,13 @@ class _FakePublisher:
         self._kinesis = kinesis
 
     def publish(
-        self, stream: StreamIdentity, shard_id: str, position: ShardPosition, *, note: NoteSign = unnoted
+        self,
+        stream: StreamIdentity,
+        shard_id: str,
+        position: ShardPosition,
+        *,
+        note: NoteSign = unnoted,
+        room: Room = unbounded,
     ) -> AsyncGenerator[ShardEvent, None]:
         return self._kinesis.follow(stream.name, shard_id, position)
 

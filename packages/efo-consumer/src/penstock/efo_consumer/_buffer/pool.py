@@ -6,6 +6,9 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from penstock.efo_consumer._model.shards import MAX_EVENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_SECONDS = 1.0
 """Promised segments may go after a while, without a sign."""
+LEAST_ANSWER_BYTES = 64 * 1024
+"""For which a shard that holds nothing may ask however short room is: by fewer it would hardly come on."""
 
 
 class BufferPool:
@@ -25,7 +30,8 @@ class BufferPool:
     Only promised segments are evicted: those that were delivered at once, others when nobody fetched them for
     `promise_grace_seconds`. So a caller that commits late, or never, cannot stop the reader, and what nobody
     was told about stays. The bounds are looked at before an event is fetched: each shard may exceed them by
-    one event.
+    one event. Where the size of events can be chosen, room is kept for them while they are fetched, up to half of
+    `total_bytes`; a shard to which none is left exceeds that by `LEAST_ANSWER_BYTES`, or by one record.
 
     Args:
         shard_bytes: bound of each buffer.
@@ -42,7 +48,9 @@ class BufferPool:
         self._total_bytes = total_bytes
         self._grace = promise_grace_seconds
         self._held = 0
-        self._unpacked = 0
+        self._passing = 0
+        self._reserved = 0
+        self._shards: WeakSet[ShardBuffer] = WeakSet()
         # Ordered by the last append: the first is the quietest, and its promised segments the oldest.
         self._buffers: dict[ShardBuffer, None] = {}
         # Those that may have something to evict: delivered, or beside what went before.
@@ -53,21 +61,46 @@ class BufferPool:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that all buffers hold, with what is on its way to a disk and what aggregates became."""
-        return self._held + self._unpacked + self._in_flight
+        """Bytes that all buffers hold, with what is on its way to a disk, to a buffer or, unpacked, to a task."""
+        return self._held + self._passing + self._in_flight
 
     @property
     def _is_full(self) -> bool:
-        return self._held + self._unpacked >= self._total_bytes
+        return self._held + self._passing + self._reserved >= self._total_bytes
 
     @contextmanager
-    def unpacked(self, nbytes: int) -> Iterator[None]:
-        """Count bytes that an aggregate became, while they are given out."""
-        self._unpacked += nbytes
+    def passing(self, nbytes: int) -> Iterator[None]:
+        """Count bytes that are in no buffer, for as long as somebody has them."""
+        self._passing += nbytes
         try:
             yield
         finally:
-            self._unpacked -= nbytes
+            self._passing -= nbytes
+
+    @contextmanager
+    def reserved(self, buffer: ShardBuffer, nbytes: int, now: float) -> Iterator[int]:
+        """Keep room for an event while it is fetched; gives the bytes that it may have.
+
+        Each shard has an equal share of what is kept for all, as far as it is free, and up to `nbytes` though its share
+        be less: one that is behind needs more while others need little.
+
+        Args:
+            buffer: of a shard.
+            nbytes: of use to the shard, so that what may go is evicted for them.
+            now: seconds.
+        """
+        half, promised_before = self._total_bytes // 2, now - self._grace
+        while self._held + self._passing + self._reserved > self._total_bytes - min(2 * nbytes, half):
+            if not (self._evict(buffer, promised_before) or self._evict_others(promised_before, now)):
+                break
+        free = min(half, self._total_bytes - self.held_bytes) - self._reserved
+        share = min(half // max(1, len(self._shards)), MAX_EVENT_BYTES)
+        given = max(LEAST_ANSWER_BYTES, min(free, share), min(free // 2, nbytes))
+        self._reserved += given
+        try:
+            yield given
+        finally:
+            self._reserved -= given
 
     @property
     def _in_flight(self) -> int:
@@ -98,6 +131,7 @@ class BufferPool:
     def remove(self, buffer: ShardBuffer) -> None:
         """Let go of a buffer as a whole."""
         self._likely.pop(buffer, None)
+        self._shards.discard(buffer)
         if buffer in self._buffers:
             del self._buffers[buffer]
             self._held -= buffer.held_bytes
@@ -113,6 +147,7 @@ class BufferPool:
             buffer: of a shard.
             now: seconds.
         """
+        self._shards.add(buffer)
         promised_before = now - self._grace
         while buffer.held_bytes >= self._shard_bytes:
             if not self._evict(buffer, promised_before):
@@ -122,7 +157,7 @@ class BufferPool:
                 # Whoever holds nothing may take one event: others cannot keep it from being read at all.
                 return not buffer.held_bytes
         # What is being written frees its memory in a moment: whoever holds something waits for that.
-        return self.held_bytes < self._total_bytes or not buffer.held_bytes
+        return self.held_bytes + self._reserved < self._total_bytes or not buffer.held_bytes
 
     def _evict_others(self, promised_before: float, now: float) -> bool:
         """Evict from other buffers; return whether anything went."""

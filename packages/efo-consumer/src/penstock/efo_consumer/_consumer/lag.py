@@ -9,12 +9,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._buffer.segment import arrived_millis_at
+from penstock.efo_consumer._continuity.guard import check_streams
+from penstock.efo_consumer._continuity.lineage import successors, with_ancestors
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._publish.condition import ConditionTracker, ShardCondition, ShardSign, ShardState
 from penstock.efo_consumer.errors import RecordPublisherRetriesError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from penstock.efo_consumer._model.positions import StreamPositions
+    from penstock.efo_consumer._model.shards import Shard
     from penstock.efo_consumer._reader.backend import ReaderBackend
 
 _AT_ONCE = 16
@@ -48,7 +53,7 @@ async def measure_lag(backend: ReaderBackend, positions: StreamPositions, now: f
     """Poll each shard once or a few times from its position on; one entry per shard, ordered by stream and id.
 
     Takes of each shard's 5 reads a second, which all polling readers share. A shard that is throttled or fails for
-    some seconds is reported with that condition.
+    some seconds is reported with that condition. What follows a shard that was read to its end is listed.
 
     Args:
         backend: Kinesis.
@@ -56,18 +61,30 @@ async def measure_lag(backend: ReaderBackend, positions: StreamPositions, now: f
         now: seconds since the epoch; the service's time unless given.
 
     Raises:
+        StreamRecreatedError: a stream is another one of the same name.
+        AwsError: the shards of a stream cannot be listed.
         RecordPublisherFatalError: a position or a shard is gone.
         RecordPublisherRetriesError: no shard can be read, and none is just throttled.
     """
     slots = asyncio.Semaphore(_AT_ONCE)
     brief = backend.with_patience(_PATIENCE)
     failures: list[RecordPublisherRetriesError] = []
+    await check_streams(brief, positions.created, [one for one in positions.streams if one in positions.created])
+    after_end = {
+        stream: _after_end(shards, await brief.list_shards(stream))
+        for stream, shards in positions.streams.items()
+        if any(position.is_shard_end for position in shards.values())
+    }
 
     async def measure(stream: str, shard_id: str, position: ShardPosition) -> ShardLag:
         async with slots:
             one = _Measurement(brief, position, now)
             try:
-                seconds: float | None = await one.seconds(stream, shard_id, position)
+                seconds: float | None = await (
+                    one.seconds_after_end(stream, after_end[stream][shard_id])
+                    if position.is_shard_end
+                    else one.seconds(stream, shard_id, position)
+                )
             except RecordPublisherRetriesError as error:
                 if one.condition.state is not ShardState.THROTTLED:
                     failures.append(error)
@@ -83,6 +100,18 @@ async def measure_lag(backend: ReaderBackend, positions: StreamPositions, now: f
     )
     if failures and len(failures) == len(found):
         raise failures[0]
+    return found
+
+
+def _after_end(shards: Mapping[str, ShardPosition], listed: Sequence[Shard]) -> dict[str, list[str]]:
+    """The shards that follow each one that stands at its end, and that nobody reads yet."""
+    read = with_ancestors(shards, listed)
+    ids = {one.shard_id for one in listed}
+    found = {}
+    for shard_id in (one for one, position in shards.items() if position.is_shard_end):
+        children = [one for one in listed if shard_id in one.parent_shard_ids]
+        followers = children if shard_id in ids else successors(shard_id, listed, shards)
+        found[shard_id] = [one.shard_id for one in followers if one.shard_id not in read]
     return found
 
 
@@ -105,9 +134,6 @@ class _Measurement:
         return None if known is None else max(0.0, self._seconds_now() - known / 1000)
 
     async def seconds(self, stream: str, shard_id: str, position: ShardPosition) -> float:
-        if position.is_shard_end:
-            self._note(ShardSign.END)
-            return 0.0
         async with aclosing(self._backend.read_once(stream, shard_id, position, note=self._note)) as events:
             async for event in events:
                 if event.records.num_rows:
@@ -115,16 +141,22 @@ class _Measurement:
                     return max(0.0, self._seconds_now() - arrived_millis_at(event.records, 0) / 1000)
                 if event.child_shards:
                     # The consumer has not seen the end yet: its positions lack the children that wait behind it.
-                    begin = ShardPosition.trim_horizon()
-                    behind = 0.0
-                    for one in event.child_shards:
-                        behind = max(behind, await self.seconds(stream, one.shard_id, begin))
+                    behind = await self._seconds_of(stream, [one.shard_id for one in event.child_shards])
                     self._note(ShardSign.BEHIND if behind else ShardSign.AT_TIP)
                     return behind
                 if event.millis_behind_latest == 0:
                     break
         self._note(ShardSign.AT_TIP)
         return 0.0
+
+    async def seconds_after_end(self, stream: str, shard_ids: Collection[str]) -> float:
+        behind = await self._seconds_of(stream, shard_ids)
+        self._note(ShardSign.BEHIND if behind else ShardSign.END)
+        return behind
+
+    async def _seconds_of(self, stream: str, shard_ids: Collection[str]) -> float:
+        begin = ShardPosition.trim_horizon()
+        return max([await self.seconds(stream, shard_id, begin) for shard_id in shard_ids], default=0.0)
 
     def _note(self, sign: ShardSign, cause: str = "") -> None:
         self._tracker.note(sign, cause, self._backend.service_millis())

@@ -167,6 +167,25 @@ class SparkCheckpoint:
         """What is logged and what is done: of two answers that differ, a query has written between them."""
         return tuple(self._numbers("offsets")), tuple(self._numbers("commits"))
 
+    def check_reset(self, *, give_up_batch: bool = False) -> LoggedBatch:
+        """The last micro-batch, behind which `reset` lets the query go on; `give_up_batch` as there.
+
+        Raises:
+            CheckpointError: the query keeps state, which is of its own micro-batches, or the last one is not done.
+        """
+        if self.is_stateful:
+            raise self._error(
+                "is of a query with state, which belongs to the records that it has read: begin a new checkpoint with "
+                "the initialPosition that you want"
+            )
+        last = self.batch(self.numbers()[-1])
+        if not last.is_committed and not give_up_batch:
+            raise self._error(
+                f"has micro-batch {last.number} planned, but not done: the query runs, or failed in it. Let it finish, "
+                "or give that micro-batch up, with those of its rows that were not written"
+            )
+        return last
+
     def reset(self, positions: Mapping[int, StreamPositions], *, give_up_batch: bool = False, note: str = "") -> int:
         """Let the query go on from other positions: as if a micro-batch without rows had led there.
 
@@ -182,20 +201,9 @@ class SparkCheckpoint:
             The number of the micro-batch that was added.
 
         Raises:
-            CheckpointError: the query keeps state, which is of its own micro-batches; the last micro-batch is not
-                done; a query writes to the checkpoint; or there is no such source.
+            CheckpointError: see `check_reset`; or a query writes to the checkpoint, or there is no such source.
         """
-        if self.is_stateful:
-            raise self._error(
-                "is of a query with state, which belongs to the records that it has read: begin a new checkpoint with "
-                "the initialPosition that you want"
-            )
-        last = self.batch(self.numbers()[-1])
-        if not last.is_committed and not give_up_batch:
-            raise self._error(
-                f"has micro-batch {last.number} planned, but not done: the query runs, or failed in it. Let it finish, "
-                "or give that micro-batch up, with those of its rows that were not written"
-            )
+        last = self.check_reset(give_up_batch=give_up_batch)
         documents, sources = last.documents(), list(last.sources)
         for source, place in positions.items():
             if source not in documents:

@@ -236,10 +236,7 @@ def open_at(listed_as_open: Iterable[str], listed: Collection[Shard]) -> list[st
         listed: all shards that are still listed.
     """
     shards = {shard.shard_id: shard for shard in listed}
-    children: dict[str, list[Shard]] = {}
-    for shard in listed:
-        for parent in shard.parent_shard_ids:
-            children.setdefault(parent, []).append(shard)
+    children = _children(listed)
     chosen = set(listed_as_open)
     past = with_ancestors(chosen, listed)
     halved = {
@@ -252,6 +249,35 @@ def open_at(listed_as_open: Iterable[str], listed: Collection[Shard]) -> list[st
     rest = roots([shard for shard in listed if shard.shard_id not in known])
     ordered = dict.fromkeys([*listed_as_open, *sorted(halved)])
     return [*(one for one in ordered if one in chosen), *(shard.shard_id for shard in rest)]
+
+
+def of_named(begun: Iterable[str], named: Iterable[str], listed: Iterable[Shard]) -> list[str]:
+    """Give the shards at which reading from a time begins if it is of named shards, and of those that they become.
+
+    Args:
+        begun: at which it begins if it is of the whole stream.
+        named: the shards. One that neither is among those nor led to any of them is given as it is.
+        listed: all shards that are known.
+    """
+    children, begins, found = _children(listed), set(begun), list[str]()
+    for shard_id in named:
+        family = {shard_id, *_descendants([shard_id], children)}
+        found += sorted(family & begins) or [shard_id]
+    return list(dict.fromkeys(found))
+
+
+def oldest_of(shard_ids: Collection[str], listed: Iterable[Shard]) -> list[str]:
+    """Give those of the shards that come of none of the others, which lead to the rest by themselves."""
+    later = _descendants(shard_ids, _children(listed))
+    return [one for one in shard_ids if one not in later]
+
+
+def _children(listed: Iterable[Shard]) -> dict[str, list[Shard]]:
+    children: dict[str, list[Shard]] = {}
+    for shard in listed:
+        for parent in shard.parent_shard_ids:
+            children.setdefault(parent, []).append(shard)
+    return children
 
 
 def _descendants(shard_ids: Iterable[str], children: Mapping[str, Iterable[Shard]]) -> set[str]:

@@ -73,8 +73,8 @@ def avro_reader(definition: str, name: str) -> Callable[[bytes], Any]:
 
 
 def plain_values(value: Any) -> Any:
-    """The value as JSON can hold it: bytes as base 64, times, decimals and the like as text."""
-    return json.loads(json.dumps(value, default=_plain))
+    """The value as JSON can hold it: bytes as base 64; times, decimals, NaN and infinities as text."""
+    return json.loads(json.dumps(value, default=_plain), parse_constant=str)
 
 
 def _plain(value: object) -> str:

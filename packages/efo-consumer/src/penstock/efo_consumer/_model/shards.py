@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
+MAX_EVENT_BYTES = 10 * 1024 * 1024
+"""What one answer of GetRecords holds at most (API reference); events of subscriptions are smaller."""
+
+
 @dataclass(frozen=True)
 class StreamIdentity:
     """A stream by its name, and by its ARN where that is known (needed across accounts)."""

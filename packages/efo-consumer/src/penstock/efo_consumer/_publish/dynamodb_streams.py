@@ -29,7 +29,7 @@ from penstock.aws import AwsServiceError, JsonClient
 from penstock.efo_consumer.errors import PayloadDecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from penstock.aws import AwsSession
 
@@ -50,7 +50,8 @@ _EMPTY_ANSWERS = 10
 _EMPTY_SECONDS = 30.0
 
 # DescribeStream is known for lists that are not complete yet. Of children that are older nobody has seen that.
-_YOUNG_CHILD_SECONDS = 5.0
+_YOUNG_CHILD_SECONDS = 10.0
+# Until the second look at children whose ids do not tell when they were made.
 _LOOK_AGAIN_SECONDS = 1.0
 # How often a stream that was disabled is asked whether a shard of it has children after all.
 _REST_SECONDS = 60.0
@@ -236,6 +237,13 @@ class DynamoDbStreamsClient(JsonClient):
         # Who asks for a single one only wants any answer.
         limit = 1 if request.get("MaxResults") == 1 else _MAX_SHARDS
         shards = (await self._describe(request["StreamARN"], limit=limit)).shards
+        halved = {one.parent for one in shards if one.parent is not None and self._youth_seconds([one])}
+        if halved and limit == _MAX_SHARDS:
+            await self._sleep(self._youth_seconds(one for one in shards if one.parent in halved))
+            again = (await self._describe(request["StreamARN"])).shards
+            # Whatever else it shows now would be young in turn.
+            shards = [one for one in shards if one.parent not in halved]
+            shards += [one for one in again if one.parent in halved]
         parents = {one.parent for one in shards}
         if request.get("ShardFilter", {}).get("Type") in ("AT_LATEST", "AT_TIMESTAMP"):
             # What is closed and has no child that is listed yet is as good as open: its children follow.
@@ -305,19 +313,23 @@ class DynamoDbStreamsClient(JsonClient):
 
     async def _children(self, arn: str, shard_id: str) -> tuple[Sequence[_Shard], bool]:
         """The shards that follow a closed one, and whether none ever will; none as long as no list shows them."""
-        before: set[str] = set()
-        while True:
+        stream = await self._describe(arn, of=shard_id)
+        if seconds := self._youth_seconds(stream.shards):
+            await self._sleep(seconds)
             stream = await self._describe(arn, of=shard_id)
-            ids = {one.shard_id for one in stream.shards}
-            # One child may be shown before the other, whose records nobody would miss later.
-            if not ids or ids == before or not any(self._is_young(one) for one in ids):
-                return stream.shards, not ids and stream.status in ("DISABLING", "DISABLED")
-            before = ids
-            await self._sleep(_LOOK_AGAIN_SECONDS)
+        return stream.shards, not stream.shards and stream.status in ("DISABLING", "DISABLED")
 
-    def _is_young(self, shard_id: str) -> bool:
-        made_at = _MADE_AT.match(shard_id)
-        return made_at is None or self._clock.latest() - int(made_at[1]) / 1000 < _YOUNG_CHILD_SECONDS
+    def _youth_seconds(self, children: Iterable[_Shard]) -> float:
+        """How long a list may still lack siblings of these: one child may be shown before the other.
+
+        There are no hash keys that would show it, and nobody would miss the records of the other one later.
+        """
+        now, seconds = self._clock.earliest(), 0.0
+        for child in children:
+            made_at = _MADE_AT.match(child.shard_id)
+            left = _LOOK_AGAIN_SECONDS if made_at is None else _YOUNG_CHILD_SECONDS - now + int(made_at[1]) / 1000
+            seconds = max(seconds, min(left, _YOUNG_CHILD_SECONDS))
+        return seconds
 
 
 def _at_tip(after: _Iterator, now: float) -> bool:

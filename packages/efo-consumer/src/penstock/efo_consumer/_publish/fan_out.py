@@ -20,6 +20,7 @@ from penstock.aws import ServiceClock
 from penstock.efo_consumer._model.positions import PositionType
 from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.metrics import INSTRUMENTATION, publisher_metrics
+from penstock.efo_consumer._publish.publisher import unbounded
 from penstock.efo_consumer._publish.retries import EXPIRED, STARVED, TAKEN_OVER, SubscribeRetries
 from penstock.efo_consumer._publish.subscribe_call import CallTools, SubscribeCall
 from penstock.efo_consumer._wire.subscription import SubscribeRequest
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._publish.config import RecordPublisherConfig
     from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
     from penstock.efo_consumer._publish.metrics import PublisherMetrics
+    from penstock.efo_consumer._publish.publisher import Room
     from penstock.efo_consumer._wire.subscription import SubscribeTransport
 
 _numbers = itertools.count(1)
@@ -179,9 +181,15 @@ class FanOutRecordPublisher:
         self._calls: dict[tuple[str, str], SubscribeCall] = {}
 
     async def publish(
-        self, stream: StreamIdentity, shard_id: str, position: ShardPosition, *, note: NoteSign = unnoted
+        self,
+        stream: StreamIdentity,
+        shard_id: str,
+        position: ShardPosition,
+        *,
+        note: NoteSign = unnoted,
+        room: Room = unbounded,
     ) -> AsyncGenerator[ShardEvent, None]:
-        """See `RecordPublisher.publish`.
+        """See `RecordPublisher.publish`; Kinesis alone chooses the size of events.
 
         Raises:
             EfoConsumerConfigError: no consumer ARN is known for the stream.

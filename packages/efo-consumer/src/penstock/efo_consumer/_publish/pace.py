@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+from penstock.efo_consumer._model.shards import MAX_EVENT_BYTES
+
 # Shards that were not read for this long need no memory of it.
 _FORGET_AFTER_SECONDS = 60.0
 
@@ -12,7 +14,7 @@ SHARD_READ_INTERVAL_SECONDS = 0.2
 """GetRecords allows 5 calls/s per shard (API reference)."""
 
 _SHARD_BYTES_PER_SECOND = 2 * 1024 * 1024
-_MAX_READ_BYTES = 10 * 1024 * 1024
+_UNKNOWN_RECORD_BYTES = 1024 * 1024
 
 # How long a refusal is remembered: one answer of 10 MiB is refused for 5 s, a reader that catches up takes minutes.
 _ADAPT_SECONDS = 300.0
@@ -69,9 +71,24 @@ class ReadPace:
                 return most
             if shard.read_at is None or not shard.record_bytes:
                 return most
-            seconds = max(self._interval_seconds, now - shard.read_at)
-            allowed_bytes = min(_MAX_READ_BYTES, seconds * _SHARD_BYTES_PER_SECOND)
-            return max(1, min(most, int(allowed_bytes / shard.record_bytes)))
+            return max(1, min(most, int(self._allowed_bytes(shard, now) / shard.record_bytes)))
+
+    def allowed_bytes(self, stream: str, shard_id: str, now: float) -> int:
+        """Bytes that the shard gives at this time without ever being read faster than it allows."""
+        with self._lock:
+            return self._allowed_bytes(self._shard(stream, shard_id, now), now)
+
+    def records_within(self, stream: str, shard_id: str, now: float, nbytes: int, most: int) -> int:
+        """Records, at least one, that so many bytes hold, by the average size of those before.
+
+        Args:
+            most: the answer where any number of records is within the bytes, and the largest.
+        """
+        if nbytes >= MAX_EVENT_BYTES:
+            return most
+        with self._lock:
+            record_bytes = self._shard(stream, shard_id, now).record_bytes or _UNKNOWN_RECORD_BYTES
+            return max(1, min(most, int(nbytes / record_bytes)))
 
     def note_read(self, stream: str, shard_id: str, now: float, *, records: int, nbytes: int) -> None:
         """Enter what a read that was made at this time brought."""
@@ -80,6 +97,10 @@ class ReadPace:
             shard.read_at = now
             if records:
                 shard.record_bytes = nbytes / records
+
+    def _allowed_bytes(self, shard: _Shard, now: float) -> int:
+        since_read = 0.0 if shard.read_at is None else now - shard.read_at
+        return int(min(MAX_EVENT_BYTES, max(self._interval_seconds, since_read) * _SHARD_BYTES_PER_SECOND))
 
     def _shard(self, stream: str, shard_id: str, now: float) -> _Shard:
         key = (stream, shard_id)

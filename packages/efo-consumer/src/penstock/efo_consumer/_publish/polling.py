@@ -20,7 +20,7 @@ from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, KinesisDiagnosis
 from penstock.efo_consumer._publish.list_shards import list_shards
 from penstock.efo_consumer._publish.metrics import PublisherMetrics, publisher_metrics
 from penstock.efo_consumer._publish.pace import ReadPace, process_pace
-from penstock.efo_consumer._publish.publisher import ARRIVAL_MARGIN_SECONDS
+from penstock.efo_consumer._publish.publisher import ARRIVAL_MARGIN_SECONDS, unbounded
 from penstock.efo_consumer._publish.retries import READ_ERRORS, ReadRetries, kind_of
 from penstock.efo_consumer._wire.decode import DecodedPayload, decode_payload
 from penstock.efo_consumer.errors import RecordPublisherFatalError, RecordPublisherRetriesError, ShardEndError
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.aws import AwsSession, JsonClient
     from penstock.efo_consumer._model.shards import Shard
     from penstock.efo_consumer._publish.condition import NoteSign
+    from penstock.efo_consumer._publish.publisher import Room
 
 # An iterator lives 5 minutes (API reference): one that waited longer than this with the consumer is not worth a call.
 _ITERATOR_SECONDS = 280.0
@@ -89,9 +90,12 @@ class ShardPoll:
         position: ShardPosition,
         tools: PollingTools,
         note: NoteSign = unnoted,
+        room: Room = unbounded,
     ) -> None:
         self._client = client
         self._stream = stream
+        self._room = room
+        self._is_behind = True
         self._shard_id = shard_id
         self._tools = tools
         self._iterator: str | None = None
@@ -171,19 +175,22 @@ class ShardPoll:
         return answer.value
 
     async def _get_records(self, iterator: str) -> DecodedPayload:
-        pace, name = self._tools.pace, self._stream.name
+        pace, name, config = self._tools.pace, self._stream.name, self._tools.config
         await self._sleep(pace.reserve(name, self._shard_id, self._now()))
         now = self._now()
-        self._next_read_at = now + self._tools.config.get_records_interval.total_seconds()
-        most = self._tools.config.get_records_max_records
-        if self._tools.config.get_records_adaptive:
-            most = pace.max_records(name, self._shard_id, now, most)
-        request: dict[str, object] = {"ShardIterator": iterator, "Limit": most}
-        if self._stream.arn is not None:
-            request["StreamARN"] = self._stream.arn
-        # Before the call: what arrives during it may be in the answer, or not.
-        self._asked_at = self._tools.service_clock.earliest()
-        payload = decode_payload(await self._client.call_raw("GetRecords", msgspec.json.encode(request)))
+        self._next_read_at = now + config.get_records_interval.total_seconds()
+        # A shard that was at its tip brings little, or, after an outage, as much as all others: its share will do.
+        with self._room(pace.allowed_bytes(name, self._shard_id, now) if self._is_behind else 0) as room_bytes:
+            most = pace.records_within(name, self._shard_id, now, room_bytes, config.get_records_max_records)
+            if config.get_records_adaptive:
+                most = pace.max_records(name, self._shard_id, now, most)
+            request: dict[str, object] = {"ShardIterator": iterator, "Limit": most}
+            if self._stream.arn is not None:
+                request["StreamARN"] = self._stream.arn
+            # Before the call: what arrives during it may be in the answer, or not.
+            self._asked_at = self._tools.service_clock.earliest()
+            payload = decode_payload(await self._client.call_raw("GetRecords", msgspec.json.encode(request)))
+        self._is_behind = payload.millis_behind_latest != 0
         pace.note_read(name, self._shard_id, now, records=payload.records.num_rows, nbytes=payload.nbytes)
         return payload
 
@@ -315,9 +322,15 @@ class PollingRecordPublisher:
         self._metrics = metrics or publisher_metrics()
 
     async def publish(
-        self, stream: StreamIdentity, shard_id: str, position: ShardPosition, *, note: NoteSign = unnoted
+        self,
+        stream: StreamIdentity,
+        shard_id: str,
+        position: ShardPosition,
+        *,
+        note: NoteSign = unnoted,
+        room: Room = unbounded,
     ) -> AsyncGenerator[ShardEvent, None]:
-        """See `RecordPublisher.publish`.
+        """See `RecordPublisher.publish`: as many records are asked for as have room, by the size of those before.
 
         GetRecords names no continuation of its own: an empty answer's is that of the last record. Answers before the
         first record have none, and no child shards: they tell how far behind the latest record reading is, and at the
@@ -331,7 +344,7 @@ class PollingRecordPublisher:
         """
         if position.type is PositionType.SHARD_END:
             return
-        poll = ShardPoll(self._client, stream, shard_id, position, self._tools, note)
+        poll = ShardPoll(self._client, stream, shard_id, position, self._tools, note, room)
         while True:
             event = await poll.read()
             self._metrics.event_read(event, stream=stream.name, shard_id=shard_id)

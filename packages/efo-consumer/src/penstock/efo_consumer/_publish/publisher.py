@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.efo_consumer._model.shards import MAX_EVENT_BYTES
 from penstock.efo_consumer._publish.condition import unnoted
 
 if TYPE_CHECKING:
@@ -24,6 +27,18 @@ have been read is one for the arrival times before that, less this.
 """
 
 
+Room = Callable[[int], AbstractContextManager[int]]
+"""Keeps room for an answer while it is fetched.
+
+It is given the bytes that are of use, and gives those that the answer may have: more where there is room, or less.
+"""
+
+
+def unbounded(nbytes: int) -> AbstractContextManager[int]:
+    """Have room for any answer."""
+    return nullcontext(MAX_EVENT_BYTES)
+
+
 class RecordPublisherType(StrEnum):
     """How records are read (FLIP-128 `flink.stream.recordpublisher`)."""
 
@@ -40,13 +55,20 @@ class RecordPublisher(Protocol):
         ...
 
     def publish(
-        self, stream: StreamIdentity, shard_id: str, position: ShardPosition, *, note: NoteSign = unnoted
+        self,
+        stream: StreamIdentity,
+        shard_id: str,
+        position: ShardPosition,
+        *,
+        note: NoteSign = unnoted,
+        room: Room = unbounded,
     ) -> AsyncGenerator[ShardEvent, None]:
         """Yield the shard's events from `position` on, in order, without gap or repeat.
 
         The caller pulls: the next event is fetched, and the HTTP/2 window credited, only as events are taken.
         Ends after the event that has child shards. `aclose()`, or cancelling the caller, ends the
         subscription. `note` is told what happens between two events: failures that are retried, ends of subscriptions.
+        `room` is asked before each event whose size can be chosen.
 
         Raises:
             RecordPublisherFatalError: the service said that trying again is useless.

@@ -225,6 +225,7 @@ class ShardReader(Protocol):
         Raises:
             StaleEpochError: a newer run has the session.
             FencedConsumerError: a consumer's lease is older than one that was seen.
+            EfoConsumerConfigError: a consumer is none of its stream.
             PositionsError: the request has no positions.
             DataLossError: a position is older than what the stream holds.
         """

@@ -56,9 +56,11 @@ class ReaderConfig:
     """
 
     buffer_bytes_per_shard: int = 8 * _MIB
-    """Bytes that one shard's buffer may hold before its socket is left unread. Default: 8 MiB, four seconds' worth."""
+    """Bytes that one shard's buffer may hold before its socket is left unread; one event may exceed it. Default: 8 MiB,
+    four seconds' worth."""
     buffer_bytes: int = 128 * _MIB
-    """Bytes that all buffers of the reader may hold, and what aggregates become as they are given. Default: 128 MiB."""
+    """Bytes that all buffers of the reader may hold, and what aggregates become as they are given. Each shard may
+    exceed it by an event of enhanced fan-out, or by 64 KiB or one polled record. Default: 128 MiB."""
     spill_bytes: int = 0
     """Bytes on disk that hold what memory has no room for, in a temporary folder of its own. Default: 0, no spill."""
     spill_folder: Path | None = None

@@ -19,6 +19,7 @@ from penstock.efo_consumer._buffer.segment import Piece
 from penstock.efo_consumer._continuity.guard import LEFT, ShardGuard, check_streams, report
 from penstock.efo_consumer._continuity.rule import SHORTEST_RETENTION_MILLIS
 from penstock.efo_consumer._model.schema import DEFAULT_MAX_BATCH_BYTES, ReadColumns, Rebatcher
+from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.condition import RETENTION_SHARE, ShardAlarms
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.deaggregator import Deaggregator
@@ -151,6 +152,7 @@ class LocalShardReader:
         # It has the service's time, too, by which the positions are judged.
         streams = request.positions.streams
         created = await check_streams(self._backend, request.positions.created, streams.keys())
+        await self._check_consumers(request)
         if request.number_only:
             self._check_run(request)
             return self._number(request)
@@ -267,7 +269,7 @@ class LocalShardReader:
     def _unpacked(self, nbytes: int) -> Iterator[None]:
         """Count what aggregates became: shards wait meanwhile where there is no room for more."""
         try:
-            with self._pool.unpacked(nbytes):
+            with self._pool.passing(nbytes):
                 yield
         finally:
             if nbytes:
@@ -438,6 +440,26 @@ class LocalShardReader:
         session = self._sessions.get(request.session_id)
         if request.epoch and session is not None and request.epoch < session.epoch:
             session.check_epoch(request.epoch)
+
+    async def _check_consumers(self, request: OpenRequest) -> None:
+        """Refuse a consumer of another stream of the same name: its records would come as those of ours.
+
+        Raises:
+            EfoConsumerConfigError: the request has one.
+        """
+        for consumer in request.consumers:
+            stream = consumer.stream_name
+            arn = StreamIdentity.of(stream).arn
+            if arn is None and stream in request.positions.streams:
+                # What `check_streams` was told a moment ago, or was not allowed to ask and has warned of.
+                with suppress(AwsError, EfoConsumerError):
+                    arn = (await self._backend.stream_facts(stream)).arn
+            if arn is not None and consumer.consumer_arn.partition("/consumer/")[0] != arn:
+                reason = (
+                    f"{consumer.consumer_arn} is no consumer of {arn}, which {stream} is here; a stream of another "
+                    "account is named by its ARN (streamArn)"
+                )
+                raise EfoConsumerConfigError(option="consumers", reason=reason)
 
     async def _check_numbers(self, request: OpenRequest) -> None:
         """Refuse a number that no reader gave: no run could ever have a larger one.

@@ -72,6 +72,7 @@ class ReaderSession:
         self._told_idle_at = clock()
         self._told_facts_at = -math.inf
         self._turn = 0
+        self._turn_start: StreamPositions | None = None
         self._draining = False
         self._called_at = clock()
         self._calls = 0
@@ -117,6 +118,10 @@ class ReaderSession:
         """See `ShardReader.positions`."""
         self._calls += 1
         limits = (max_records, max_bytes, max_records_per_shard)
+        if start != self._turn_start:
+            # Asked again from the same start, with wider limits, it is the same shard's turn: taking turns with
+            # answers that nobody uses, two shards would not take turns at all.
+            self._turn, self._turn_start = self._turn + 1, start
         try:
             return await self._positions(epoch, start, limits, self._clock() + wait_seconds)
         finally:
@@ -272,7 +277,6 @@ class ReaderSession:
 
     async def _answer(self, epoch: int, start: StreamPositions, found: Reach, now: float) -> PositionsSnapshot:
         self._told_idle_at = now
-        self._turn += 1
         for (stream, shard_id), shard in self._followed.shards.items():
             position = found.positions.get(stream, shard_id)
             if position is not None:

@@ -32,6 +32,7 @@ from penstock.efo_consumer.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
     from datetime import timedelta
 
     from penstock.efo_consumer._buffer.pool import BufferPool
@@ -252,9 +253,12 @@ class FollowedShard:
             await self._wait_for_room()
             self._subscriptions += 1
             self._tracker.interval_seconds = publisher.interval_seconds
-            async with aclosing(publisher.publish(self.stream, self.shard_id, begin, note=self._note)) as events:
+            events = publisher.publish(self.stream, self.shard_id, begin, note=self._note, room=self._reserved)
+            async with aclosing(events):
                 async for event in events:
-                    await self._check(event)
+                    # It may take minutes to prove that nothing is missing before it.
+                    with self._pool.passing(event.nbytes):
+                        await self._check(event)
                     self._take(event)
                     self._refusals = 0
                     await self._wait_for_room()
@@ -383,6 +387,9 @@ class FollowedShard:
             self.failure.__cause__ = error
         self._on_news()
         return self.failure
+
+    def _reserved(self, nbytes: int) -> AbstractContextManager[int]:
+        return self._pool.reserved(self.buffer, nbytes, self._clock())
 
     async def _wait_for_room(self) -> None:
         now = self._clock()

@@ -16,7 +16,7 @@ from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer._reader.api import PositionsSnapshot
 from penstock.efo_consumer._reader.follow import follow_steps, is_news
 from penstock.efo_consumer._remote.client import CALL_SECONDS, RemoteShardReader
-from penstock.efo_consumer._remote.members import KnownStats, Members, place, shares, union
+from penstock.efo_consumer._remote.members import KnownStats, Members, Share, place, shares, union, with_leftovers
 from penstock.efo_consumer._remote.resume import (
     PATIENCE_SECONDS,
     Patience,
@@ -322,17 +322,24 @@ class FleetShardReader:
     ) -> PositionsSnapshot:
         """Ask each owner about its shards, without waiting, and put the answers together."""
         parts = place(start, self._members.owners(self._clock()))
-        asked = [member.endpoint for member in self._members.served()]
-        records = shares(max_records, asked, self._turn)
-        nbytes = max(1, max_bytes // max(1, len(records))) if max_bytes else 0
+        limits = Share(max_records, max_bytes)
+        first = shares(limits, [member.endpoint for member in self._members.served()], self._turn)
         self._turn += 1
-        answers = await asyncio.gather(
-            *(
-                self._ask(endpoint, parts.get(endpoint, _NOWHERE), limit, nbytes, 0.0, max_records_per_shard)
-                for endpoint, limit in records.items()
-            )
-        )
-        return self._merge(start, [answer for answer in answers if answer is not None])
+
+        def ask(endpoint: str, share: Share) -> Awaitable[PositionsSnapshot | None]:
+            part = parts.get(endpoint, _NOWHERE)
+            return self._ask(endpoint, part, share.records, share.nbytes, 0.0, max_records_per_shard)
+
+        given = await asyncio.gather(*(ask(endpoint, share) for endpoint, share in first.items()))
+        answers = {endpoint: answer for endpoint, answer in zip(first, given, strict=True) if answer is not None}
+        # What some do not need goes to those that have more, whoever is first in turn. They are asked for all that
+        # they give, not for more of it: a reader alone knows how much of each shard it has given.
+        for endpoint in [one for one, answer in answers.items() if first[one].is_taken(answer)]:
+            share = with_leftovers(limits, answers, endpoint)
+            if share is None:
+                break
+            answers[endpoint] = await ask(endpoint, share) or answers[endpoint]
+        return self._merge(start, list(answers.values()))
 
     def _merge(self, start: StreamPositions, answers: Sequence[PositionsSnapshot]) -> PositionsSnapshot:
         reached = union(start, (answer.positions for answer in answers))

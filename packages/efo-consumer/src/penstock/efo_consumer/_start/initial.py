@@ -23,9 +23,9 @@ from penstock.aws import (
     are_credentials_refused,
     classify,
 )
-from penstock.efo_consumer._continuity.lineage import open_at, roots
+from penstock.efo_consumer._continuity.lineage import of_named, oldest_of, open_at, roots
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
-from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._model.shards import Shard, StreamIdentity
 from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE, permission
 from penstock.efo_consumer._publish.dynamodb_streams import DYNAMODB_STREAMS, stream_client
 from penstock.efo_consumer._publish.list_shards import ShardFilter, list_shards
@@ -35,10 +35,9 @@ from penstock.efo_consumer.errors import EfoConsumerError, InitialPositionError,
 from penstock.rpc import LoopThread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 
     from penstock.aws import AwsSession, ServiceClock
-    from penstock.efo_consumer._model.shards import Shard
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -146,6 +145,54 @@ def resolve_initial_positions(
     return _blocking(resolve_starts(aws_session, dict.fromkeys(streams, start), retry_patience, sleep))
 
 
+def resolve_named_shards(
+    aws_session: AwsSession,
+    stream: str,
+    positions: Mapping[str, ShardPosition],
+    *,
+    retry_patience: timedelta = _PATIENCE,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> dict[str, ShardPosition]:
+    """Give positions in shards, with those AT_TIMESTAMP moved to the shards that were open then. Blocks on ListShards.
+
+    A shard may have ended by the time that it is to be read from. It is left out, and the shards that it had become by
+    then begin at the time: they would be read from their beginning otherwise. One of these that follows a shard with
+    another position follows it, and is left out. Positions that are not times stay as they are.
+
+    Args:
+        aws_session: credentials, region and endpoint.
+        stream: name or ARN.
+        positions: by shard.
+        retry_patience: how long throttles and failures are retried; 0 is for ever.
+        sleep: waits for so many seconds.
+
+    Raises:
+        InitialPositionError: the stream's shards cannot be listed, or a time is in the future; or the patience is over.
+    """
+    return _blocking(_moved_to_open(aws_session, stream, positions, retry_patience, sleep))
+
+
+async def _moved_to_open(
+    session: AwsSession,
+    stream: str,
+    positions: Mapping[str, ShardPosition],
+    patience: timedelta,
+    sleep: Callable[[float], Awaitable[object]],
+) -> dict[str, ShardPosition]:
+    found = {shard_id: at for shard_id, at in positions.items() if at.timestamp_millis is None}
+    times = {at.timestamp_millis for at in positions.values() if at.timestamp_millis is not None}
+    async with _StartClient(session, patience, sleep) as client:
+        resolver = _Resolver(client, stream)
+        with _initial_position_errors(client, stream):
+            # The earliest one first: it is the one of a shard that several led to.
+            for millis in sorted(times):
+                named = [shard_id for shard_id, at in positions.items() if at.timestamp_millis == millis]
+                start = InitialPosition(InitialPositionType.AT_TIMESTAMP, millis)
+                begun = await resolver.resolve(start, named=named, beside=found)
+                found = {**{shard_id: positions.get(shard_id, at) for shard_id, at in begun.items()}, **found}
+    return found
+
+
 def latest_arrival_millis(clock: ServiceClock) -> int:
     """The time of LATEST by the service's clock, in milliseconds since 1970, once an answer has shown it that."""
     return math.floor((clock.earliest() - _ARRIVAL_SECONDS) * 1000)
@@ -199,10 +246,21 @@ class _Resolver:
         """What arrived before has certainly expired."""
         return (self._clock.earliest() - summary.retention_seconds) * 1000
 
-    async def resolve(self, start: InitialPosition) -> Mapping[str, ShardPosition]:
-        listed = await self._list(None)
+    async def resolve(
+        self, start: InitialPosition, *, named: Collection[str] = (), beside: Collection[str] = ()
+    ) -> Mapping[str, ShardPosition]:
+        """The positions at which reading begins.
+
+        Args:
+            start: where.
+            named: of these shards alone, and those that they become; () is of all.
+            beside: shards that are read beside them. What several led to follows these.
+        """
+        known = {shard.shard_id: shard for shard in await self._list(None)}
+        if not known:
+            raise InitialPositionError(stream=self._identity.name, code="", reason="no shard is listed")
         if start.type is InitialPositionType.TRIM_HORIZON:
-            return self._positions(_ids(roots(listed)), ShardPosition.trim_horizon())
+            return dict.fromkeys(_ids(roots(known.values())), ShardPosition.trim_horizon())
         if start.timestamp_millis is None:
             at = ShardFilter("AT_LATEST")
             millis = latest_arrival_millis(self._clock)
@@ -212,19 +270,24 @@ class _Resolver:
             await self._wait_until(millis)
         opened = await self._list(at)
         # A shard may begin between the two lists: it names what it came of.
-        known = {shard.shard_id: shard for shard in (*listed, *opened)}
+        known |= {shard.shard_id: shard for shard in opened}
         ids = open_at(_ids(opened), known.values())
+        if named:
+            ids = of_named(ids, named, known.values())
         if self._finds_times and millis > (self._clock.earliest() - _LATE_LIST_SECONDS) * 1000:
-            ids = await self._without_ended(ids, millis)
-        return self._positions(ids, ShardPosition.at_timestamp(millis))
+            ids = await self._without_ended(ids, millis, known)
+        # A child of two parents, one of which had not ended by then, begins at the end of that one.
+        first = {*oldest_of([*ids, *beside], known.values()), *named}
+        return dict.fromkeys([one for one in ids if one in first], ShardPosition.at_timestamp(millis))
 
-    async def _without_ended(self, ids: list[str], millis: int) -> list[str]:
+    async def _without_ended(self, ids: list[str], millis: int, known: dict[str, Shard]) -> list[str]:
         """The shards, but the children of those that had ended by then, which the list need not know yet.
 
-        Otherwise the children would be read from their beginning, records of before that time among them.
+        Otherwise the children would be read from their beginning, records of before that time among them. The children
+        become known.
         """
-        found: list[str] = []
-        pending = ids
+        # Whether one that is named, and not listed, is there is found out by its reader.
+        pending, found = [one for one in ids if one in known], [one for one in ids if one not in known]
         while pending:
             asked = [asyncio.ensure_future(self._children_at(one, millis)) for one in pending]
             try:
@@ -234,17 +297,19 @@ class _Resolver:
                 for one in asked:
                     one.cancel()
             found += [shard_id for shard_id, children in zip(pending, followed, strict=True) if not children]
-            pending = sorted({child for children in followed for child in children} - {*found})
+            children = {child.shard_id: child for some in followed for child in some}
+            known |= children
+            pending = sorted(children.keys() - {*found})
         return found
 
-    async def _children_at(self, shard_id: str, millis: int) -> list[str]:
+    async def _children_at(self, shard_id: str, millis: int) -> list[Shard]:
         """The shards that follow one that had ended by then; none while it may hold records since."""
         at = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": millis / 1000}
         iterator = await _get_iterator(self._client, self._identity, shard_id, at)
         answer = await _get_records(self._client, self._identity, iterator, 1)
         if answer["Records"] or answer.get("NextShardIterator"):
             return []
-        return [child["ShardId"] for child in answer.get("ChildShards", [])]
+        return [Shard(child["ShardId"], tuple(child["ParentShards"])) for child in answer.get("ChildShards", [])]
 
     async def _wait_until(self, millis: int) -> None:
         ahead = millis / 1000 - self._clock.latest()
@@ -255,11 +320,6 @@ class _Resolver:
         rest = millis / 1000 - self._clock.earliest()
         if rest > 0:
             await self._client.sleep(rest)
-
-    def _positions(self, ids: list[str], position: ShardPosition) -> Mapping[str, ShardPosition]:
-        if not ids:
-            raise InitialPositionError(stream=self._identity.name, code="", reason="no shard is listed")
-        return dict.fromkeys(ids, position)
 
     async def describe(self) -> _Summary | None:
         """When the stream was created and how long it keeps records; None where that may not be asked."""

@@ -15,15 +15,15 @@ from typing import Any, Final
 
 from penstock.aws import AwsConnectionError, AwsError, AwsOptions, AwsServiceError
 from penstock.efo_consumer import EfoConsumerError
-from penstock.registration.errors import RegistrationError
+from penstock.registration.errors import InvalidRequestError, RegistrationError
 from penstock.services.shard_reader._lag import add_lag_arguments, lag
 from penstock.services.shard_reader._settings import PREFIX, ReaderSettings
 from penstock.services.shard_reader._tail import add_tail_arguments, tail
 from penstock.terminal import ExitCode, Parser, describe_by_flag
 
 NAME: Final = "penstock-reader"
-_OWN: Final = ("--from", "--shard", "--grep", "--schema", "--format", "--json")
-_FLAGS: Final = {"initialPosition": "--from", **dict(zip(_OWN, _OWN, strict=True))}
+_OWN: Final = ("--from", "--shard", "--grep", "--schema", "--format", "--json", "--efo")
+_FLAGS: Final = {"initialPosition": "--from", "streams": "STREAM", **dict(zip(_OWN, _OWN, strict=True))}
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
         AwsOptions.add_arguments(command, PREFIX)
     arguments = parser.parse_args(argv)
     if arguments.command == "serve":
-        return _serve(arguments)
+        return _serve(arguments, prog)
     return _look(arguments, prog if prog == NAME else f"{prog} {arguments.command}")
 
 
@@ -68,6 +68,9 @@ def _look(arguments: argparse.Namespace, prog: str) -> int:
     look = tail if arguments.command == "tail" else lag
     try:
         asyncio.run(_until_told(look(arguments, AwsOptions.from_arguments(arguments), sys.stdout)))
+    except InvalidRequestError as error:
+        # The name of a consumer is all that a request has of this command.
+        return _refuse(f"--efo: {error.reason}", ExitCode.USAGE, prog)
     except (AwsError, EfoConsumerError, RegistrationError) as error:
         return _refuse(describe_by_flag(error, arguments, PREFIX, **_FLAGS), _code_of(error), prog)
     except (KeyboardInterrupt, BrokenPipeError):
@@ -91,7 +94,7 @@ async def _until_told(look: Coroutine[Any, Any, None]) -> None:
         await task
 
 
-def _serve(arguments: argparse.Namespace) -> int:
+def _serve(arguments: argparse.Namespace, prog: str) -> int:
     # Only here: who looks into a stream at a terminal does not wait for a server's packages.
     from penstock.rpc import PenstockRpcError, run_service, set_up_logging
     from penstock.rpc.telemetry import set_up_tracing
@@ -102,11 +105,11 @@ def _serve(arguments: argparse.Namespace) -> int:
         settings = ReaderSettings.from_arguments(arguments)
         tracing = set_up_tracing(NAME)
     except (PenstockRpcError, AwsError, EfoConsumerError) as error:
-        return _refuse(describe_by_flag(error, arguments, PREFIX))
+        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
     try:
         return run_service(lambda: reader_server(settings), name=NAME)
-    except (AwsError, EfoConsumerError) as error:
-        return _refuse(error)
+    except (PenstockRpcError, AwsError, EfoConsumerError) as error:
+        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
     finally:
         if tracing is not None:
             tracing.shutdown()
@@ -126,8 +129,8 @@ def _code_of(error: BaseException | None) -> ExitCode:
     return ExitCode.USAGE
 
 
-def _refuse(error: Exception | str, code: int = ExitCode.USAGE, prog: str = NAME) -> int:
-    sys.stderr.write(f"{prog}: {error}\n")
+def _refuse(text: str, code: int, prog: str) -> int:
+    sys.stderr.write(f"{prog}: {text}\n")
     return code
 
 

@@ -147,7 +147,8 @@ async def _checkpoints(arguments: argparse.Namespace, session: AwsSession) -> li
             raise CheckpointError(name=name, reason=f"is not in {place}{hint}: a consumer writes it at its checkpoints")
         missing -= positions.streams.keys()
         chosen = arguments.streams or positions.streams
-        found.append((name, StreamPositions({s: at for s, at in positions.streams.items() if s in chosen})))
+        of_chosen = {stream: at for stream, at in positions.streams.items() if stream in chosen}
+        found.append((name, StreamPositions(of_chosen, positions.created)))
     if missing or not found:
         which = f" of {', '.join(sorted(missing))}" if missing else ""
         reason = f"none{which} in {place}: a consumer writes it at its checkpoints; see --checkpoints"
@@ -164,7 +165,9 @@ def _of_spark(arguments: argparse.Namespace, session: AwsSession) -> list[tuple[
     for number, positions in sources.items():
         chosen = {one: at for one, at in positions.streams.items() if one in (arguments.streams or positions.streams)}
         if chosen:
-            found.append((query if len(sources) == 1 else f"{query}:{number}", StreamPositions(chosen)))
+            found.append(
+                (query if len(sources) == 1 else f"{query}:{number}", StreamPositions(chosen, positions.created))
+            )
     if missing := {*arguments.streams} - {stream for _, positions in found for stream in positions.streams}:
         raise CheckpointError(name=location, reason=f"has no stream {', '.join(sorted(missing))}")
     return found

@@ -27,6 +27,7 @@ from penstock.efo_consumer import (
     list_shards,
     plain_values,
     resolve_initial_positions,
+    resolve_named_shards,
 )
 from penstock.efo_consumer.errors import SchemaDecodeError
 from penstock.terminal import Cell, Row, Screen, add_json_argument, positive_count, seconds_ago
@@ -77,6 +78,8 @@ async def tail(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> N
     Raises:
         EfoConsumerConfigError: a flag is wrong, or does not go with another.
     """
+    if arguments.efo == "":
+        raise EfoConsumerConfigError(option="--efo", reason="needs the name of a stream consumer")
     left = arguments.count
     takes = _filter(arguments)
     write = _writer(arguments, aws, out)
@@ -128,8 +131,8 @@ async def _start(arguments: argparse.Namespace, aws: AwsOptions) -> InitialPosit
                 there = f"{', '.join(known[:8])}{', …' if len(known) > 8 else ''}"
                 reason = f"{stream} has no {', '.join(missing)} (any more): there are {there}"
                 raise EfoConsumerConfigError(option="--shard", reason=reason)
-            position = await _in_shards(session, stream, at)
-            found[stream] = dict.fromkeys(ids, position)
+            positions = dict.fromkeys(ids, await _in_shards(session, stream, at))
+            found[stream] = await asyncio.to_thread(resolve_named_shards, session, stream, positions)
     return StreamPositions(found)
 
 
@@ -173,7 +176,7 @@ def _writer(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> Call
         return write_raw
     screen = Screen(out, as_json=arguments.json or arguments.format in ("json", "avro", "glue"))
     if arguments.format == "json":
-        return lambda row: screen.show_row(Row([], _decoded(row, json.loads)))
+        return lambda row: screen.write(_json_line(row))
     if arguments.format == "glue":
         glue = GlueDecoder(aws)
         return lambda row: screen.show_row(Row([], _with_schema(row, glue)))
@@ -204,6 +207,32 @@ def _decoded(row: dict[str, Any], decode: Callable[[bytes], Any]) -> dict[str, A
     except Exception as error:
         return {**document, "problem": f"{type(error).__name__}: {error}"}
     return {**{name: one for name, one in document.items() if name != "dataBase64"}, "data": value}
+
+
+def _json_line(row: dict[str, Any]) -> str:
+    """The record on a line, with its data as it is: what Python makes of it may lose digits, or members."""
+    document = _decoded(row, _json_text)
+    if "problem" in document:
+        return json.dumps(document) + "\n"
+    text = document.pop("data")
+    return f'{json.dumps(document)[:-1]}, "data": {text}}}\n'
+
+
+def _json_text(data: bytes) -> str:
+    """JSON on a line of ASCII.
+
+    Raises:
+        ValueError: it is none.
+    """
+    text = data.decode(json.detect_encoding(data), "surrogatepass")
+    json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse_constant)
+    # Ends of lines stand between values alone, and other characters than those of ASCII in strings alone.
+    on_a_line = re.sub(r"[\r\n]\s*", " ", text.strip())
+    return re.sub(r"[^\x00-\x7f]+", lambda found: json.dumps(found[0])[1:-1], on_a_line)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _with_schema(row: dict[str, Any], glue: GlueDecoder) -> dict[str, Any]:
