@@ -225,6 +225,44 @@ def test_what_a_function_sets_itself_is_no_input_of_it(helpers: Callable[..., ty
     module.clean(1)
     assert function_fingerprint(function(text, helpers=module)) == before
 
+    text = "def build(x):\n    build.calls += 1\n    return build.client or x\n"
+    build = function(text)
+    vars(build).update(calls=0, client=None)
+    before = function_fingerprint(build)
+    build(1)
+    assert function_fingerprint(build) == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rate = {0}\ndef clean(x):\n    global rate\n    rate = rate + 0\n    return x * rate\n",
+        "rate = {0}\ndef clean(x, given=None):\n    global rate\n    if given: rate = given\n    return x * rate\n",
+        "def clean(x): return x * clean.rate\nclean.rate = {0}\n",
+        "def rates(): ...\nrates.last = {0}\ndef clean(x): return x * rates.last\n",
+        "def clean(x):\n    clean.rate += 0\n    return x * clean.rate\nclean.rate = {0}\n",
+    ],
+)
+def test_what_a_function_begins_with_counts(helpers: Callable[..., types.ModuleType], text: str) -> None:
+    """Also in a global that it sets on a path of its code, and in attributes of functions that are named."""
+
+    def fingerprint(rate: int) -> str:
+        return function_fingerprint(helpers(text.format(rate)).clean)
+
+    assert fingerprint(2) == fingerprint(2)
+    assert fingerprint(2) != fingerprint(3)
+
+
+def test_what_a_function_makes_once_is_no_input_of_it(helpers: Callable[..., types.ModuleType]) -> None:
+    """A table that is read by the first call, or a client that is there already and cannot be compared."""
+    text = "def clean(x):\n    global table\n    table = table or {1: 2}\n    return table\n"
+    lazy = helpers(f"table = None\n{text}")
+    before = function_fingerprint(lazy.clean)
+    lazy.clean(1)
+    assert function_fingerprint(lazy.clean) == before
+    client = helpers(f"table = (row for row in ())\n{text}")
+    assert function_fingerprint(client.clean) == before
+
 
 HIDDEN = {
     "cached": "import functools\n@functools.cache\ndef f(n): return f(n - 1) * {0} if n else 1\n",

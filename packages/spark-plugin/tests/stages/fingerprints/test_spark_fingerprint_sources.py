@@ -33,6 +33,82 @@ def test_options_of_files_count(spark: SparkSession, tmp_path: Path) -> None:
     assert source_fingerprint(rows(spark, file, sep=";")) != source_fingerprint(rows(spark, file, sep=","))
 
 
+def total(frame: DataFrame, column: str) -> DataFrame:
+    """What has the same columns, whatever the frame has."""
+    return frame.agg(F.max(F.col(column).cast("string")).alias("most"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("p int", "q int"), ("p string", "p decimal(10, 4)"), ("p int", "p int, q int")]
+)
+def test_which_columns_are_read_of_a_file_counts(spark: SparkSession, tmp_path: Path, one: str, other: str) -> None:
+    """Their names and types; nothing above the relation says them."""
+    file = tmp_path / "a.json"
+    file.write_text('{"p": 1, "q": 2}\n')
+
+    def of(schema: str) -> str:
+        return plan_fingerprint(total(spark.read.schema(schema).json(str(file)), schema.split()[0]))
+
+    assert of(one) == of(one)
+    assert of(one) != of(other)
+
+
+def test_which_files_are_read_by_which_relation_counts(spark: SparkSession, tmp_path: Path) -> None:
+    """In a difference of two lists of files, of two tables by their paths, or of two folders."""
+    for name in ("new", "newer", "old", "older"):
+        spark.range(1).write.parquet(str(tmp_path / name))
+
+    def lists(one: list[str], other: list[str]) -> DataFrame:
+        sides = (spark.read.parquet(*(str(tmp_path / name) for name in names)) for names in (one, other))
+        return next(sides).exceptAll(next(sides))
+
+    def tables(one: list[str], other: list[str]) -> DataFrame:
+        sides = [f"SELECT * FROM parquet.`{tmp_path / names[0]}`" for names in (one, other)]
+        return spark.sql(" EXCEPT ALL ".join(sides))
+
+    for read in (lists, tables):
+        before = plan_fingerprint(read(["new", "newer"], ["old", "older"]))
+        assert plan_fingerprint(read(["new", "newer"], ["old", "older"])) == before
+        assert plan_fingerprint(read(["old", "older"], ["new", "newer"])) != before
+    assert plan_fingerprint(lists(["new"], ["old"])) != plan_fingerprint(lists(["old"], ["new"]))
+
+
+@pytest.mark.parametrize("named", ["", "/*.csv"])
+def test_a_file_that_comes_into_a_folder_is_no_other_plan(spark: SparkSession, tmp_path: Path, named: str) -> None:
+    """It is another state of the same source: a run that goes on keeps what it began with."""
+    (tmp_path / "a.csv").write_text("1,2\n")
+    read = rows(spark, Path(f"{tmp_path}{named}"))
+    plan, source = plan_fingerprint(read), source_fingerprint(read)
+    (tmp_path / "b.csv").write_text("3,4\n")
+    read = rows(spark, Path(f"{tmp_path}{named}"))
+    assert plan_fingerprint(read) == plan
+    assert source_fingerprint(read) != source
+
+
+@pytest.mark.parametrize("kind", ["udf", "pandas_udf", "mapInPandas", "applyInPandas"])
+def test_the_type_that_a_python_function_gives_counts(spark: SparkSession, kind: str) -> None:
+    """Spark casts to it, or gives null."""
+
+    make: Any = pandas_udf
+
+    def of(type_: str) -> str:
+        frame = spark.range(2)
+
+        def same(values: pd.Series) -> pd.Series:
+            return values
+
+        made = {
+            "udf": lambda: frame.select(F.udf(lambda value: value / 2, type_)("id").alias("k")),
+            "pandas_udf": lambda: frame.select(make(same, type_)("id").alias("k")),
+            "mapInPandas": lambda: frame.mapInPandas(lambda frames: frames, f"k {type_}"),
+            "applyInPandas": lambda: frame.groupBy("id").applyInPandas(lambda one: one, f"k {type_}"),
+        }
+        return plan_fingerprint(total(made[kind](), "k"))
+
+    assert of("int") == of("int")
+    assert of("int") != of("double")
+
+
 def test_rows_of_the_drivers_own_count(spark: SparkSession) -> None:
     """Those of a table of Arrow, and of VALUES; they look the same in a plan."""
 

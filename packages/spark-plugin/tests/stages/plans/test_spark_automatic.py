@@ -100,6 +100,39 @@ def test_a_staged_query_is_resumed(spark: SparkSession, tmp_path: Path) -> None:
     assert start(2, third) is StageState.FINISHED
 
 
+def test_a_query_of_other_columns_or_files_is_staged_anew(spark: SparkSession, tmp_path: Path) -> None:
+    """Though all that is above them is the same: not joined with what the query of before has computed."""
+    (tmp_path / "prices.json").write_text('{"price": 1, "cost": 100}\n')
+    for name in ("new", "old"):
+        (tmp_path / f"{name}.csv").write_text("3\n" if name == "old" else "1\n3\n")
+    stream = numbers(spark, tmp_path, [1])
+
+    def sums(column: str) -> DataFrame:
+        read = spark.read.schema(f"{column} int").json(str(tmp_path / "prices.json"))
+        return read.agg(F.sum(column).alias("total"))
+
+    def more(one: str, other: str) -> DataFrame:
+        sides = [spark.read.schema("k int").csv([f"{tmp_path}/{name}.csv"] * 2) for name in (one, other)]
+        return sides[0].exceptAll(sides[1]).agg(F.count("*").alias("total"))
+
+    def start(part: DataFrame, store: str) -> tuple[StageState, list[str]]:
+        table = Table()
+        writer = stream.crossJoin(part).select("total").writeStream.foreachBatch(table).trigger(availableNow=True)
+        run = run_staged(writer, store=tmp_path / store)
+        run.await_termination(60)
+        run.stop()
+        return next(state for name, state in run.states.items() if name != "output"), table.rows
+
+    for store, one, other in (
+        ("columns", sums("price"), sums("cost")),
+        ("files", more("new", "old"), more("old", "new")),
+    ):
+        start(one, store)
+        (tmp_path / f"numbers/{store}.csv").write_text("1\n")
+        right = [str(row) for row in other.collect()]
+        assert start(other, store) == (StageState.FINISHED, right)
+
+
 def test_a_writer_is_staged_again(spark: SparkSession, tmp_path: Path) -> None:
     """As by a cell of a notebook that is run twice: it still has the plan that it was made with."""
     (tmp_path / "rates.csv").write_text("k,v\n0,1\n1,2\n2,3\n")
@@ -277,15 +310,19 @@ def test_two_lambdas_differ(spark: SparkSession, kind: int) -> None:
 def test_fingerprints_are_those_of_another_jvm(spark: SparkSession, tmp_path: Path) -> None:
     """Unlike Spark's own semantic hash: what one driver has committed, the next one finds."""
 
+    csv = f"spark.read.schema('id int').csv('{tmp_path}/a.csv')"
     text = (
         "import json, sys\nfrom pyspark.sql import SparkSession, functions as F\n"
         "from penstock.spark_plugin import ensure_java\n"
-        "from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint\n"
+        "from penstock.spark_plugin._stages.fingerprints.sources import source_fingerprint\n"
         "ensure_java()\n"
         "spark = SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false').getOrCreate()\n"
-        "frame = spark.range(9).groupBy((F.col('id') % 2).alias('k')).agg(F.sum('id').alias('s'))\n"
-        "print(json.dumps(plan_fingerprint(frame)))\n"
+        f"files = {csv}.select(F.udf(abs, 'bigint')('id').alias('id'))\n"
+        "frame = files.union(spark.range(9)).groupBy((F.col('id') % 2).alias('k')).agg(F.sum('id').alias('s'))\n"
+        "print(json.dumps(source_fingerprint(frame)))\n"
     )
+    (tmp_path / "a.csv").write_text("1\n")
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=120)
-    frame = spark.range(9).groupBy((F.col("id") % 2).alias("k")).agg(F.sum("id").alias("s"))
-    assert json.loads(found.stdout.splitlines()[-1]) == plan_fingerprint(frame)
+    files = spark.read.schema("id int").csv(f"{tmp_path}/a.csv").select(F.udf(abs, "bigint")("id").alias("id"))
+    frame = files.union(spark.range(9)).groupBy((F.col("id") % 2).alias("k")).agg(F.sum("id").alias("s"))
+    assert json.loads(found.stdout.splitlines()[-1]) == source_fingerprint(frame)

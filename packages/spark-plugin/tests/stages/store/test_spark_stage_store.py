@@ -1,7 +1,9 @@
 """The store of results: what is kept, and what a crash leaves of its files."""
 
 import errno
+import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,81 @@ def test_pins_are_whole_or_those_of_before(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(OSError, match="No space left"):
             store.pin(pins(store, FINGERPRINTS[1]))
     assert store.pins() == before
+
+
+def at_one_path(tmp_path: Path, disk: str) -> StageStore:
+    """A store as its host has it mounted, at the same path as all hosts."""
+    (tmp_path / disk).mkdir(exist_ok=True)
+    mounted = tmp_path / "mounted"
+    mounted.unlink(missing_ok=True)
+    mounted.symlink_to(tmp_path / disk)
+    return StageStore(mounted, stages=tmp_path / "shared")
+
+
+def test_hosts_with_stores_of_their_own_at_one_path_keep_each_others_results(tmp_path: Path) -> None:
+    """What a store is known by is in the store, and is no path."""
+    for disk, fingerprint in zip("ab", FINGERPRINTS, strict=False):
+        store = at_one_path(tmp_path, disk)
+        assert store.pins() is None
+        result(store, fingerprint)
+        store.pin(pins(store, fingerprint))
+        assert store.clean_up() == 0
+    first = at_one_path(tmp_path, "a")
+    assert first.pins() == pins(first, FINGERPRINTS[0])
+    first.forget()
+    assert [first.stage("daily", one).committed() is not None for one in FINGERPRINTS[:2]] == [False, True]
+
+
+def test_a_store_that_is_mounted_elsewhere_has_its_snapshot(tmp_path: Path) -> None:
+    """Its pins are found by what the store is known by."""
+    before = StageStore(tmp_path / "here", stages=tmp_path / "shared")
+    before.pin(pins(before, FINGERPRINTS[0]))
+    (tmp_path / "here").rename(tmp_path / "there")
+    after = StageStore(tmp_path / "there", stages=tmp_path / "shared")
+    assert after.pins() == pins(before, FINGERPRINTS[0])
+    after.pin(pins(after, FINGERPRINTS[1]))
+    assert len(list((tmp_path / "shared/.pins").iterdir())) == 1
+
+
+def test_what_a_store_is_known_by_leads_out_of_no_folder(tmp_path: Path) -> None:
+    """Others may have written it."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store/.id").write_text("../../out")
+    store = StageStore(tmp_path / "store")
+    store.pin(pins(store, FINGERPRINTS[0]))
+    assert store.pins() == pins(store, FINGERPRINTS[0])
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_store_without_hard_links_has_pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system of objects."""
+
+    def link(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", link)
+    store = StageStore(tmp_path)
+    store.pin(pins(store, FINGERPRINTS[0]))
+    assert StageStore(tmp_path).pins() == pins(store, FINGERPRINTS[0])
+
+
+@pytest.mark.parametrize("ends", ["pin", "forget"])
+def test_pins_that_go_by_the_path_of_their_store_are_read_until_there_are_others(tmp_path: Path, ends: str) -> None:
+    """As former versions named them: only those that say that they are of this path."""
+    store = StageStore(tmp_path / "store", stages=tmp_path / "shared")
+    name = hashlib.sha256(str(store.path).encode()).hexdigest()[:16]
+    former = tmp_path / "shared/.pins" / f"{name}.json"
+    others = replace(pins(store, FINGERPRINTS[0]), store="/elsewhere")
+    others.write(former)
+    assert store.pins() is None
+    pins(store, FINGERPRINTS[0]).write(former)
+    result(store, FINGERPRINTS[0])
+    assert store.pins() == pins(store, FINGERPRINTS[0])
+    assert store.clean_up() == 0
+    if ends == "pin":
+        store.pin(pins(store, FINGERPRINTS[0]))
+        assert store.pins() == pins(store, FINGERPRINTS[0])
+    else:
+        store.forget()
+        assert store.pins() is None
+    assert not former.exists()

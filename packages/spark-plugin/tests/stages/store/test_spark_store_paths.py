@@ -109,6 +109,49 @@ def test_what_an_interrupted_run_left_is_removed(store: StageStore) -> None:
     assert not folder.path.exists()
 
 
+class Killed(BaseException):
+    """Stands for kill -9: nothing is tidied up."""
+
+
+@pytest.mark.parametrize("call", ["json.dump", "os.fsync", "pathlib.Path.replace"])
+def test_a_driver_that_is_killed_as_it_begins_a_stage_leaves_no_obstacle(
+    store: StageStore, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Before its folder says whose it is: the next driver computes the stage, or cleans up."""
+    folder = store.stage("daily", FINGERPRINT)
+
+    def begin_and_die() -> None:
+        def die(*_: object) -> None:
+            raise Killed
+
+        with monkeypatch.context() as patch, suppress(Killed):
+            patch.setattr(call, die)
+            folder.begin("daily")
+        assert list(folder.path.iterdir())
+
+    begin_and_die()
+    folder.begin("daily")
+    folder.path.joinpath("_STARTED.json").unlink()
+    begin_and_die()
+    store.clean_up()
+    assert not folder.path.exists()
+
+
+def test_a_folder_that_says_nothing_of_whose_it_is_is_of_a_driver_that_was_killed(store: StageStore) -> None:
+    """One that lacked time to write it: as long as nothing else lies in it."""
+    folder = store.stage("daily", FINGERPRINT)
+    folder.path.mkdir(parents=True)
+    started = folder.path / "_STARTED.json"
+    started.touch()
+    folder.begin("daily")
+    started.write_bytes(b"")
+    (folder.path / "precious").write_text("precious")
+    with pytest.raises(StoreUnusableError, match=rf"{folder.path} .*move it away, and run again"):
+        folder.begin("daily")
+    assert store.clean_up() == 0
+    assert (folder.path / "precious").read_text() == "precious"
+
+
 def test_a_folder_that_is_swapped_for_a_link_meanwhile_is_not_followed(
     store: StageStore, outside: Path, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ import threading
 import types
 import typing
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -180,8 +181,9 @@ def _function(function: types.FunctionType, seen: _Seen) -> str:
     code, scope = function.__code__, function.__globals__
     package = scope.get("__package__") or ""
     roots = {f"import {name}": _imported(name) for name in imports_of(code, package)}
-    # What the function itself sets, such as a counter or a client that it makes once, is no input of it.
-    roots |= {name: scope[name] for name in _names(code) - _set_by(code) if name in scope}
+    stored = _stored_by(code, "STORE_GLOBAL")
+    roots |= {name: scope[name] for name in _names(code) - stored if name in scope}
+    roots |= {name: _first_look(_owner(function), scope, name) for name in stored}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # not filled yet
             roots[f"cell {name}"] = cell.cell_contents
@@ -192,26 +194,60 @@ def _function(function: types.FunctionType, seen: _Seen) -> str:
         _value(function.__kwdefaults__ or {}, seen),
         # What a decorator wraps, and what `singledispatch` chooses from, may hide in objects of a library.
         *(_value(getattr(function, name, None), seen) for name in ("__wrapped__", "registry")),
-        *(f"{name}={_value(one, seen)}" for name, one in sorted(_named(_names(code), roots).items())),
+        *(f"{name}={_value(one, seen)}" for name, one in sorted(_named(code, roots).items())),
     )
 
 
-def _named(names: set[str], roots: Mapping[str, object]) -> dict[str, object]:
-    """What names stand for, and each attribute among them of a user's module: as `from module import name` counts.
+_FIRST_LOOKS: weakref.WeakKeyDictionary[object, dict[str, str]] = weakref.WeakKeyDictionary()
+_LOOKING = threading.RLock()
 
-    Whose attribute a name is meant to be is not looked at: a module may be reached by other names than its own.
+
+def _first_look(owner: object, scope: Mapping[str, object], name: str) -> str:
+    """What a name in an owner's scope stood for when this process first looked; empty if that cannot be told.
+
+    For what a function sets itself: it is an input by what it begins with, but not a counter by how far it has come,
+    nor a table or a client by whether it was made yet.
     """
+    with _LOOKING:
+        known = _FIRST_LOOKS.setdefault(owner, {})
+        if name not in known:
+            known[name] = ""  # a function may come to itself by what it sets
+            if scope.get(name) is not None:
+                with contextlib.suppress(_UnknownError, RecursionError):
+                    known[name] = _value(scope[name], _Seen())
+        return known[name]
+
+
+def _owner(function: types.FunctionType) -> object:
+    """Of a function's globals: its module; itself where there is none, as of a function that was pickled."""
+    module = sys.modules.get(function.__globals__.get("__name__", ""))
+    return module if module is not None and vars(module) is function.__globals__ else function
+
+
+def _named(code: types.CodeType, roots: Mapping[str, object]) -> dict[str, object]:
+    """What names stand for, and each attribute among them of a user's module or function.
+
+    As `from module import name` counts. Whose attribute a name is meant to be is not looked at: a module may be reached
+    by other names than its own.
+    """
+    names, stored = sorted(_names(code)), _stored_by(code, "STORE_ATTR")
     found = dict(roots)
     # In an order that is the same in each process: a module that is found twice is looked into once.
     pending = sorted(roots.items())
     looked_into: set[int] = set()
-    for path, module in pending:
-        if not isinstance(module, types.ModuleType) or id(module) in looked_into:
+    for path, one in pending:
+        if not isinstance(one, types.ModuleType | types.FunctionType) or id(one) in looked_into:
             continue
-        looked_into.add(id(module))
-        if _library(module) is not None or _is_extension(module):
+        looked_into.add(id(one))
+        if _library(one) is not None or _is_extension(one):
             continue
-        attributes = {f"{path}.{name}": vars(module)[name] for name in sorted(names) if name in vars(module)}
+        scope = vars(one)
+        is_function = isinstance(one, types.FunctionType)
+        attributes = {
+            f"{path}.{name}": _first_look(one, scope, name) if is_function and name in stored else scope[name]
+            for name in names
+            if name in scope
+        }
         found |= attributes
         pending += attributes.items()
     return found
@@ -253,10 +289,11 @@ def _names(code: types.CodeType) -> set[str]:
     return names
 
 
-def _set_by(code: types.CodeType) -> set[str]:
-    """Global names that code gives values."""
-    names = {str(one.argval) for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL"}
-    return names.union(*(_set_by(one) for one in code.co_consts if isinstance(one, types.CodeType)))
+def _stored_by(code: types.CodeType, operation: str) -> set[str]:
+    """Names that code gives values by an operation, nested functions and lambdas included."""
+    names = {str(one.argval) for one in dis.get_instructions(code) if one.opname == operation}
+    inner = (_stored_by(one, operation) for one in code.co_consts if isinstance(one, types.CodeType))
+    return names.union(*inner)
 
 
 def _code(code: types.CodeType) -> str:
@@ -363,7 +400,7 @@ def _by_name(value: object, name: str, seen: _Seen) -> str:
     return f"{name}:{_value(module, seen)}"
 
 
-def _is_extension(module: types.ModuleType) -> bool:
+def _is_extension(module: object) -> bool:
     """Whether it is compiled: all of it counts by its file."""
     return str(getattr(module, "__file__", "")).endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES))
 

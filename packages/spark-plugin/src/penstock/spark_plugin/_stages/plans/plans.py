@@ -73,6 +73,12 @@ class Plans(Protocol):
     def fingerprint(self, frame: DataFrame) -> str:
         """Of what a DataFrame does to its sources: its plan, and the Python functions in it."""
 
+    def beside(self, frame: DataFrame, inputs: Sequence[DataFrame]) -> Sequence[str]:
+        """What a DataFrame reads that none of those does which it is made of, and what it calls by a registered name.
+
+        In words, each once. Rows of the driver's own are not among it, nor is what a function of Python reads.
+        """
+
     def files(self, frame: DataFrame) -> Sequence[str] | None:
         """URLs of the files that a DataFrame reads; None where it reads rows that cannot be seen, but for Kinesis."""
 

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.operator_attributes import Stage, StagePlan, VertexKind
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
 from penstock.spark_plugin._stages.declare.declared import Declared, named
-from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint, is_unique
+from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint, is_unique, unique
 from penstock.spark_plugin._stages.fingerprints.sources import session_fingerprint, source_fingerprint
 from penstock.spark_plugin._stages.plans.cut import find_cuts
 from penstock.spark_plugin._stages.plans.plans import plans_of
@@ -19,6 +19,7 @@ from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
 from penstock.spark_plugin._stages.run.swapping import Given, Kept
 from penstock.spark_plugin._stages.store.api import PipelineStore, StageResult
 from penstock.spark_plugin._stages.store.pins import Pin
+from penstock.spark_plugin._stages.store.store import CommittedStage
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 _log = logging.getLogger(__name__)
@@ -54,8 +55,9 @@ class StageBuilder:
         self._given: list[Given] = []
         self._read: dict[str, list[DataFrame]] = {}
         self._asked: Counter[str] = Counter()
+        self._beside: dict[str, dict[str, None]] = {}
         self.warnings: list[str] = []
-        """What was found in the functions of live stages that should be declared, and in what sources hold."""
+        """What was found in the functions of stages that should be declared, and in what sources hold."""
         self.kept: dict[str, list[Kept]] = {}
         """What is kept in memory, by id of the stage that reads it: committed results for as long as a live stage runs,
         and what a bounded stage that runs needs twice."""
@@ -124,7 +126,7 @@ class StageBuilder:
         code = self._code(stage)
         pin = self._pins.get(self.name(stage))
         kept = pin is not None and (pin.code, dict(pin.inputs)) == (code, inputs)
-        if pin is not None and kept and self.store.stage(self.name(stage), pin.fingerprint).committed() is not None:
+        if pin is not None and kept and self._committed_by(stage, pin.fingerprint) is not None:
             return pin
         parts = [code, *(f"{name}={fingerprint}" for name, fingerprint in sorted(inputs.items()))]
         sources = {}
@@ -133,7 +135,18 @@ class StageBuilder:
             if one.kind is VertexKind.SOURCE:
                 parts.append(self._look(name))
                 sources[name] = self._held.setdefault(name, parts[-1])
-        return Pin(fingerprint=digest(*parts), code=code, inputs=inputs, sources=sources)
+        fingerprint = digest(*parts)
+        self._committed_by(stage, fingerprint)
+        if stage.id in self._beside:
+            # Whether that has changed is seen where its functions are called, which is after a result was looked for.
+            fingerprint = digest(fingerprint, unique())
+        return Pin(fingerprint=fingerprint, code=code, inputs=inputs, sources=sources)
+
+    def _committed_by(self, stage: Stage, fingerprint: str) -> CommittedStage | None:
+        result = self.store.stage(self.name(stage), fingerprint).committed()
+        if result is not None and result.beside:
+            self._beside.setdefault(stage.id, {})
+        return result
 
     def _look(self, source: str) -> str:
         """What a source holds now, as a fingerprint."""
@@ -212,7 +225,12 @@ class StageBuilder:
         """What a sink's function gives for its inputs; `built` as of `build`."""
         with self._lock:
             one = self._declared[name]
-            return self._call(one, *(_limited(one, frame) for frame in self._inputs(stage, name, built)))
+            inputs = self._inputs(stage, name, built)
+            writer = self._call(one, *(_limited(one, frame) for frame in inputs))
+            frame = getattr(writer, "_df", None)
+            if stage.bounded and isinstance(frame, DataFrame):
+                self._look_beside(stage, one, frame, inputs)
+            return writer
 
     def live_writer(self, stage: Stage, sink: str) -> tuple[Any, list[Given]]:
         """What a live sink's function gives, and the committed results that it was made with."""
@@ -233,13 +251,33 @@ class StageBuilder:
             if one.kind is VertexKind.SOURCE:
                 built[name] = self._source(name)
             else:
-                built[name] = _limited(one, _frame(one, self._call(one, *self._inputs(stage, name, built))))
+                inputs = self._inputs(stage, name, built)
+                built[name] = _limited(one, _frame(one, self._call(one, *inputs)))
                 if not stage.bounded:
                     self._look_for_dams(one, built[name])
-                elif self._is_needed_twice(stage, name):
-                    built[name] = built[name].persist()
-                    self.kept.setdefault(stage.id, []).append(Kept(built[name]))
+                else:
+                    self._look_beside(stage, one, built[name], inputs)
+                    if self._is_needed_twice(stage, name):
+                        built[name] = built[name].persist()
+                        self.kept.setdefault(stage.id, []).append(Kept(built[name]))
         return built[name]
+
+    def beside(self, stage: Stage) -> str:
+        """What a bounded stage that was built uses beside its inputs, in words; empty if it uses nothing."""
+        with self._lock:
+            return ", ".join(self._beside.get(stage.id, ()))
+
+    def _look_beside(self, stage: Stage, one: Declared, frame: DataFrame, inputs: Sequence[DataFrame]) -> None:
+        """Warn of what a bounded stage is computed with and no fingerprint has."""
+        found = plans_of(frame).beside(frame, inputs)
+        told = self._beside.setdefault(stage.id, {}) if found else {}
+        if not told.keys() >= set(found):
+            self._warn(
+                f"{named([one])} uses {' and '.join(found)} beside its inputs: whether that changes is not seen, so "
+                "that each new run computes its stage again; declare what it reads as a source, and name functions "
+                "instead of calling them by a registered name"
+            )
+        told |= dict.fromkeys(found)
 
     def _is_needed_twice(self, stage: Stage, name: str) -> bool:
         """Whether a bounded stage writes, from its full-dam operators on, several things of what an operator gives."""

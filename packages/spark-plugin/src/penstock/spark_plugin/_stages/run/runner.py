@@ -89,6 +89,7 @@ class StageRunner:
             size_bytes=size_bytes,
             seconds=time.monotonic() - began,
             outputs={vertex: folder.output_name(vertex) for vertex in stage.outputs},
+            beside=self.builder.beside(stage),
         )
         return folder.commit(result)
 

@@ -107,8 +107,10 @@ def folder_id(folder: Path) -> str:
             os.link(temporary, file)
         except FileExistsError:
             pass  # another was first
+        except OSError:  # a file system without hard links; whoever is the last of the first gives the name
+            temporary.replace(file)
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
     text = file.read_text().strip()
     # A file that was emptied by hand still gives one name to all.
     return text or hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]

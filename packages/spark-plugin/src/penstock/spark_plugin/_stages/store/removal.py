@@ -42,10 +42,9 @@ class Removal:
             if opened is not None:
                 os.close(opened)
 
-    @property
-    def holds_nothing(self) -> bool:
-        """Whether the folder is there and empty."""
-        return self._folder is not None and not os.listdir(self._folder)
+    def names(self) -> list[str]:
+        """Of what lies in the folder."""
+        return [] if self._folder is None else os.listdir(self._folder)
 
     def read(self, name: str) -> bytes | None:
         """A small file of the folder; None if there is none, or it is a link."""

@@ -6,7 +6,7 @@
     _STARTED.json                             whose result it is to be
     <vertex>/*.parquet
     _COMMITTED.json                           renamed into place when all data is written
-<store>/stages/.pins/<store>.json             what the last run on a store uses
+<store>/stages/.pins/<id of the store>.json   what the last run on a store uses
 <store>/stages/.locks/<stage>.<fingerprint>   held while that is computed
 <store>/live/<sink>/checkpoint                of a live stage's query
 <store>/live/<sink>/adopted.json              where it is instead, if the user has said that
@@ -18,9 +18,11 @@ removed but folders with one of the markers in them, files that this module name
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import threading
 import uuid
@@ -41,6 +43,7 @@ from penstock.spark_plugin.errors import StoreInUseError, StoreLostError, StoreU
 
 _MARKER = "_COMMITTED.json"
 _STARTED = "_STARTED.json"
+_TEMPORARY = re.compile(rf"({re.escape(_MARKER)}|{re.escape(_STARTED)})\.[0-9]+")
 _ADOPTED = "adopted.json"
 _FORGOTTEN = ".forgotten-"
 _SECONDS_BETWEEN_LOOKS = 0.1
@@ -58,6 +61,8 @@ class CommittedStage:
     """Of the run that made it."""
     outputs: Mapping[str, str]
     """Folder of Parquet files by vertex, relative to the stage's own."""
+    beside: str = ""
+    """What it was computed with that is in no fingerprint, in words; empty if nothing was."""
 
 
 class StageFolder:
@@ -92,11 +97,18 @@ class StageFolder:
             return 0.0
 
     def begin(self, stage: str) -> None:
-        """Make the folder anew, without what an interrupted run left, for a stage that is computed from now on."""
+        """Make the folder anew, without what an interrupted run left, for a stage that is computed from now on.
+
+        Raises:
+            StoreUnusableError: It holds what is not ours.
+        """
         self.wipe()
-        self.path.mkdir(parents=True)
-        with open_own(self.path / _STARTED) as file:
-            json.dump({"stage": stage, "fingerprint": self.path.name}, file)
+        try:
+            self.path.mkdir(parents=True)
+        except FileExistsError as error:
+            reason = "it holds files that no run left there; move it away, and run again"
+            raise StoreUnusableError(str(self.path), reason) from error
+        self._put(_STARTED, {"stage": stage, "fingerprint": self.path.name})
 
     def wipe(self) -> int:
         """Remove the result, or what an interrupted run left of it; how many bytes that were.
@@ -105,9 +117,13 @@ class StageFolder:
         none.
         """
         with Removal(self.path) as found:
-            if not found.holds_nothing and not any(self._is_ours(found.read(name)) for name in (_MARKER, _STARTED)):
-                return 0
-            return found.remove(_MARKER)
+            if any(self._is_ours(found.read(name)) for name in (_MARKER, _STARTED)) or all(
+                # A driver was killed before it had said whose the folder is.
+                _TEMPORARY.fullmatch(name) or (name == _STARTED and found.read(name) == b"")
+                for name in found.names()
+            ):
+                return found.remove(_MARKER)
+            return 0
 
     def _is_ours(self, marker: bytes | None) -> bool:
         try:
@@ -138,13 +154,16 @@ class StageFolder:
 
     def commit(self, stage: CommittedStage) -> CommittedStage:
         """Declare the data complete. The marker appears at once and whole, or not at all."""
-        temporary = self.path / f"{_MARKER}.{os.getpid()}"
+        self._put(_MARKER, asdict(stage))
+        return stage
+
+    def _put(self, name: str, document: Mapping[str, object]) -> None:
+        temporary = self.path / f"{name}.{os.getpid()}"
         with open_own(temporary) as file:
-            json.dump(asdict(stage), file)
+            json.dump(document, file)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(self.path / _MARKER)
-        return stage
+        temporary.replace(self.path / name)
 
 
 class StageStore:
@@ -154,8 +173,7 @@ class StageStore:
         self.path = Path(path).absolute()
         self.stages = Path(stages).absolute() if stages is not None else self.path / "stages"
         self._lock = FileLock(self.path / "lock")
-        name = hashlib.sha256(str(self.path).encode()).hexdigest()[:16]
-        self._pins = self.stages / ".pins" / f"{name}.json"
+        self._pinning = self.stages / ".pins"
 
     def __enter__(self) -> Self:
         if not self._lock.acquire():
@@ -218,13 +236,30 @@ class StageStore:
 
     def pins(self) -> RunPins | None:
         """What the last run on this store uses."""
-        return RunPins.read(self._pins)
+        former = None if self._pins.exists() else self._former_pins()
+        return RunPins.read(former or self._pins)
 
     def pin(self, pins: RunPins) -> None:
         """Declare what the present run uses."""
         # Most runs go on with what is pinned; a file takes some 10 ms to reach the disk.
-        if pins != self.pins():
+        if pins != RunPins.read(self._pins):
             pins.write(self._pins)
+            self._drop_former_pins()
+
+    @functools.cached_property
+    def _pins(self) -> Path:
+        # Not by its path: on another host that may be another store, and this one be mounted elsewhere.
+        return self._pinning / f"{safe_name(self.identity())}.json"
+
+    def _former_pins(self) -> Path | None:
+        """A file that is named after the store's path, as all were once, and says that it is of that."""
+        file = self._pinning / f"{hashlib.sha256(self.name.encode()).hexdigest()[:16]}.json"
+        found = RunPins.read(file)
+        return file if found is not None and found.store == self.name else None
+
+    def _drop_former_pins(self) -> None:
+        if (former := self._former_pins()) is not None:
+            former.unlink(missing_ok=True)
 
     def checkpoint(self, sink: str) -> Path:
         """The checkpoint of a live stage's query.
@@ -302,6 +337,7 @@ class StageStore:
             else:
                 left.unlink()
         self._pins.unlink(missing_ok=True)
+        self._drop_former_pins()
         self.clean_up()
 
     def clean_up(self) -> int:
@@ -346,7 +382,7 @@ class StageStore:
         """Names of folders, and fingerprints, of the results that runs pin."""
         return {
             (safe_name(name), pin.fingerprint)
-            for file in self._pins.parent.glob("*.json")
+            for file in self._pinning.glob("*.json")
             if (pins := RunPins.read(file)) is not None
             for name, pin in (*pins.stages.items(), *pins.refreshing.items())
         }

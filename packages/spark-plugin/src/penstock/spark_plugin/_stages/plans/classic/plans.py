@@ -104,6 +104,17 @@ class ClassicPlans:
         leaves = (leaf_text(leaf) for leaf in all_leaves(frame))
         return digest(frame._jdf.schema().json(), _plan_text(frame), *functions, *leaves)
 
+    def beside(self, frame: DataFrame, inputs: Sequence[DataFrame]) -> list[str]:
+        known = [leaf for one in inputs for leaf in all_leaves(one)]
+        found = [
+            _reads(leaf, kind) or "a table of a database"
+            for leaf in all_leaves(frame)
+            if (kind := str(leaf.getClass().getSimpleName())) in _READING
+            and not any(leaf.sameResult(one) for one in known)
+        ]
+        calls = set(_called_by_name(frame)).difference(*map(_called_by_name, inputs))
+        return list(dict.fromkeys([*found, *(f"the registered function {name!r}" for name in sorted(calls))]))
+
     def files(self, frame: DataFrame) -> list[str] | None:
         leaves = [leaf for leaf in all_leaves(frame) if not _is_kinesis(leaf)]
         if not all(is_known(leaf) for leaf in leaves):
@@ -227,11 +238,30 @@ def _functions_of(expression: Any) -> Iterator[str]:
     if expression.getClass().getSimpleName().startswith("Python"):
         try:
             command = cloudpickle.loads(bytes(expression.func().command().unsafeArray()))
-            yield function_fingerprint(command[0])
+            # A plan that is made canonical has no types.
+            yield f"{expression.evalType()} {expression.dataType().json()} {function_fingerprint(command[0])}"
         except Exception:
             yield unique()
     for child in items(expression.children()):
         yield from _functions_of(child)
+
+
+def _called_by_name(frame: DataFrame) -> Iterator[str]:
+    """Names of the Python functions that texts of SQL call: of others the code is where they are called."""
+    jvm: Any = frame.sparkSession._jvm
+    pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+    plans = [plan for plan in all_plans(frame) if plan.containsPattern(pattern)]
+    expressions: list[Any] = []
+    while plans:
+        plan = plans.pop()
+        expressions += items(plan.expressions())
+        plans += [child for child in items(plan.children()) if child.containsPattern(pattern)]
+    while expressions:
+        one = expressions.pop()
+        if one.containsPattern(pattern):
+            if one.getClass().getSimpleName() == "PythonUDF" and one.origin().sqlText().isDefined():
+                yield str(one.name())
+            expressions += items(one.children())
 
 
 def _plan_text(frame: DataFrame) -> str:
@@ -263,6 +293,8 @@ def _value(one: Any, name: str) -> Any:
 
 # Leaves that can be told apart by their text, or by what `leaf_text` adds to it; files are looked up one by one.
 _KNOWN = frozenset({"LocalRelation", "Range", "OneRowRelation"})
+# Leaves whose rows lie somewhere else.
+_READING = frozenset({"LogicalRelation", "DataSourceV2Relation", "HiveTableRelation"})
 
 
 def items(sequence: Any) -> Iterator[Any]:
@@ -283,13 +315,18 @@ def all_leaves(frame: DataFrame) -> list[Any]:
 
 
 def leaf_text(leaf: Any) -> str:
-    """What the text of a leaf leaves out: the options that its files are read with, or its rows."""
+    """What the canonical text of a leaf leaves out: its columns, which files it reads and by what options, its rows."""
+    parts = [str(leaf.schema().json())]
     if reads_files(leaf):
-        entries = items(leaf.relation().options().toSeq())
-        return "|".join(sorted(f"{entry._1()}={entry._2()}" for entry in entries))
-    if leaf.nodeName() == "LocalRelation":
-        return f"{leaf.data().size()} rows of {leaf.data().hashCode()}"
-    return ""
+        entries = [(str(entry._1()), str(entry._2())) for entry in items(leaf.relation().options().toSeq())]
+        parts += sorted(f"{name}={value}" for name, value in entries)
+        if not any(name.lower() == "path" for name, _ in entries):
+            # Where there is such an option, it says what was asked for: what matches a pattern may be more by now.
+            parts += sorted(str(path) for path in items(leaf.relation().location().rootPaths()))
+        parts.append(str(leaf.relation().schema().json()))
+    elif leaf.nodeName() == "LocalRelation":
+        parts.append(f"{leaf.data().size()} rows of {leaf.data().hashCode()}")
+    return "|".join(parts)
 
 
 def reads_files(leaf: Any) -> bool:

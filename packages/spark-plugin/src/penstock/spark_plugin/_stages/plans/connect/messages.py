@@ -62,6 +62,13 @@ def messages(message: Message, *, below: bool = False) -> Iterator[Message]:
                 yield from messages(part, below=below)
 
 
+def reading(relation: Relation) -> Iterator[Relation]:
+    """Those in a relation, and in what its expressions ask, whose rows lie somewhere else, or may do."""
+    for one in (relation, *messages(relation, below=True)):
+        if isinstance(one, Relation) and one.WhichOneof("rel_type") in ("read", "sql"):
+            yield one
+
+
 def functions_called(message: Message) -> Iterator[str]:
     """Names of the functions that a relation's expressions call, but those over a window."""
     for field, value in message.ListFields():

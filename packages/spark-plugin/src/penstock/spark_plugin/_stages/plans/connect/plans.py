@@ -22,8 +22,8 @@ from penstock.spark_plugin._stages.plans.connect.cut import (
     rebuild,
 )
 from penstock.spark_plugin._stages.plans.connect.fingerprint import reads_files, relation_fingerprint
-from penstock.spark_plugin._stages.plans.connect.messages import relations
-from penstock.spark_plugin._stages.plans.connect.tree import read_relation
+from penstock.spark_plugin._stages.plans.connect.messages import reading, relations
+from penstock.spark_plugin._stages.plans.connect.tree import read_relation, what_a_leaf_reads
 from penstock.spark_plugin._stages.plans.plans import LiveSource
 from penstock.spark_plugin._stages.plans.tree import PlanNode
 from penstock.spark_plugin.errors import PipelineDefinitionError
@@ -121,6 +121,11 @@ class ConnectPlans:
 
     def fingerprint(self, frame: DataFrame) -> str:
         return digest(frame.schema.json(), relation_fingerprint(_relation(frame)))
+
+    def beside(self, frame: DataFrame, inputs: Sequence[DataFrame]) -> list[str]:
+        known = {relation_fingerprint(leaf) for one in inputs for leaf in reading(_relation(one))}
+        found = (leaf for leaf in reading(_relation(frame)) if relation_fingerprint(leaf) not in known)
+        return list(dict.fromkeys(what_a_leaf_reads(leaf) or "SQL text" for leaf in found))
 
     def files(self, frame: DataFrame) -> list[str] | None:
         relation = _relation(frame)

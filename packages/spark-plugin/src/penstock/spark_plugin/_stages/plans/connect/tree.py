@@ -85,11 +85,12 @@ def _read(relation: Relation, server: Server, numbers: Iterator[int]) -> PlanNod
         full_dam=full_dam,
         call_site=_call_site(relation),
         children=tuple(below),
-        reads="" if below else _reads(relation),
+        reads="" if below else what_a_leaf_reads(relation),
     )
 
 
-def _reads(leaf: Relation) -> str:
+def what_a_leaf_reads(leaf: Relation) -> str:
+    """In words; empty where that is not said."""
     kind = leaf.WhichOneof("rel_type") or ""
     if kind == "read" and leaf.read.HasField("named_table"):
         return f"table {leaf.read.named_table.unparsed_identifier}"
