@@ -6,6 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.spark_plugin import KinesisDataSource, WriteSummary
@@ -14,7 +16,13 @@ from penstock.spark_plugin._writing._record_ids import this_attempt
 from penstock.spark_plugin.testing import endpoint_options
 
 ROWS = StructType([StructField("data", StringType()), StructField("partitionKey", StringType())])
-BATCH = {"sql.streaming.queryId": "query", "streaming.sql.batchId": "7"}
+RUN, NEXT_RUN = "4df1883d-def8-4468-99b5-1fbde07f0469", "f6bb431b-2137-4e10-83bf-b5f07a912225"
+BATCH = {
+    "sql.streaming.queryId": "query",
+    "streaming.sql.batchId": "7",
+    "spark.jobGroup.id": RUN,
+    "spark.job.interruptOnCancel": "true",
+}
 
 
 @pytest.fixture(params=[{}, BATCH], ids=["by itself", "in foreachBatch"])
@@ -37,7 +45,7 @@ def put_aside(folder: Path, *rows: str, stream: bool = False, **options: str) ->
 
 
 def kept(folder: Path) -> int:
-    letters = [json.loads(line) for file in folder.iterdir() for line in file.read_text().splitlines()]
+    letters = [json.loads(line) for file in folder.glob("*.json") for line in file.read_text().splitlines()]
     return len(letters)
 
 
@@ -53,8 +61,8 @@ def test_writes_with_names_of_their_own_replace_their_dead_letters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By `jobId` two writes of one `foreachBatch` are told apart, and each from itself when it runs again."""
-    monkeypatch.setattr(_record_ids, "task_property", BATCH.get)
-    for _ in range(2):
+    for run in (RUN, NEXT_RUN):
+        monkeypatch.setattr(_record_ids, "task_property", (BATCH | {"spark.jobGroup.id": run}).get)
         put_aside(tmp_path, "a", "b", jobId="first")
         put_aside(tmp_path, "c", jobId="second")
     assert kept(tmp_path) == 3
@@ -62,6 +70,55 @@ def test_writes_with_names_of_their_own_replace_their_dead_letters(
     monkeypatch.setattr(_record_ids, "task_property", (BATCH | {"sql.streaming.queryId": "another"}).get)
     put_aside(tmp_path, "d", jobId="first")
     assert kept(tmp_path) == 4
+
+
+def test_two_writes_of_one_name_in_a_micro_batch_keep_the_dead_letters_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the second has none; when the micro-batch runs again, those of both are replaced."""
+    for run, rows in ((RUN, ["a", "b"]), (NEXT_RUN, ["a"])):
+        monkeypatch.setattr(_record_ids, "task_property", (BATCH | {"spark.jobGroup.id": run}).get)
+        put_aside(tmp_path, *rows, jobId="same")
+        put_aside(tmp_path, "c", jobId="same")
+        put_aside(tmp_path, jobId="same")
+        assert kept(tmp_path) == len(rows) + 1
+    monkeypatch.setattr(_record_ids, "task_property", (BATCH | {"streaming.sql.batchId": "8"}).get)
+    put_aside(tmp_path, jobId="same")
+    assert kept(tmp_path) == 2
+    # With groups of its own for its writes, a function hides which run it is: nothing is lost by that.
+    for group in ("first", "second"):
+        own = {"streaming.sql.batchId": "9", "spark.jobGroup.id": group, "spark.job.interruptOnCancel": "false"}
+        monkeypatch.setattr(_record_ids, "task_property", (BATCH | own).get)
+        put_aside(tmp_path, "d", jobId="same")
+    assert kept(tmp_path) == 4
+
+
+def test_a_foreach_batch_that_fails_and_runs_again_keeps_each_dead_letter_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As Spark runs it: two writes with the same `jobId`, of rows without a key, and a failure behind them."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "rows.json").write_text('{"data": "a"}\n{"data": "b"}\n')
+    given = endpoint_options("http://127.0.0.1:9", "s", deadLetterPath=str(tmp_path / "dead"), jobId="nightly")
+    failures = [RuntimeError("behind the writes")]
+
+    def write(rows: DataFrame, batch: int) -> None:
+        for data in ("a", "b", "none"):
+            rows.where(rows.data == data).write.format("kinesis").options(**given).mode("append").save()
+        for failure in failures:
+            raise failure
+
+    def run() -> None:
+        rows = spark.readStream.schema("data string, partitionKey string").json(str(tmp_path / "in"))
+        writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="behind the writes"):
+        run()
+    assert kept(tmp_path / "dead") == 2
+    failures.clear()
+    run()
+    assert kept(tmp_path / "dead") == 2
 
 
 def test_a_job_that_runs_each_night_keeps_the_dead_letters_of_every_night(tmp_path: Path) -> None:
@@ -75,12 +132,14 @@ def test_a_job_that_runs_each_night_keeps_the_dead_letters_of_every_night(tmp_pa
     for _ in range(2):
         writer.write(iter([pa.record_batch([pa.array(["wednesday"]), pa.nulls(1, pa.string())], names=ROWS.names)]))
     assert kept(tmp_path) == 4
+    assert isinstance(writer.write(iter([])), WriteSummary)
+    assert kept(tmp_path) == 3  # this time it has written the row
 
 
 def test_a_micro_batch_that_runs_again_and_loses_nothing_leaves_no_dead_letters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was given up the first time has been written now. A write that is no stream's knows of no time before."""
+    """What was given up the first time has been written now. Another write of the same `jobId` is not this one."""
     monkeypatch.setattr(_record_ids, "task_property", BATCH.get)
     put_aside(tmp_path, "a", stream=True)
     assert kept(tmp_path) == 1

@@ -2,7 +2,6 @@ import errno
 import json
 import os
 from base64 import b64decode
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -240,8 +239,13 @@ def test_dead_letters_on_s3_appear_whole_and_replace_those_of_the_run_before(mon
         failed.add([{"data": "failed"}])
         failed.discard()
         assert name in held()
-        DeadLetterFile(folder, replace(ATTEMPT, comes_again=True)).commit()  # it has none this time
+        DeadLetterFile(folder, ATTEMPT).commit()  # it has none this time
         assert name not in held()
+        for run, count in (("1", 1), ("1", 2), ("2", 1)):
+            named = DeadLetterFile(folder, WriteAttempt("job", 7, 3, 0, query="q", run=run, write=f"w{count}"))
+            named.add([{"data": "of a foreachBatch"}])
+            named.commit()
+            assert sum(key.endswith(".json") for key in held()) == count
         gone = DeadLetterFile(dead_letter_folder("s3://no-such-bucket/dead", KEYS), ATTEMPT)
         gone.add([{"data": "x"}])
         with pytest.raises(DeadLetterError, match="cannot be kept in s3://no-such-bucket/dead"):

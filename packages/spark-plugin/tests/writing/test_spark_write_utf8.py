@@ -1,14 +1,16 @@
 """Texts that are no UTF-8: Spark makes them by `CAST(data AS STRING)`, and hands them on as they are."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import DataType, DateType, StringType, StructField, StructType, TimestampType
 
+from penstock.async_sink.dead_letters import read_dead_letters, why_it_stays
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisDataSource, WriteSummary
 from penstock.spark_plugin._writing._value_csv import csv_rows
@@ -72,3 +74,33 @@ def test_values_are_text_that_everybody_can_read() -> None:
         {"b": "w"},
     ]
     assert csv_rows(batch, ",").to_pylist() == ["o\ufffdk,ü", '"\x01""\ufffd",v', ",w"]
+
+
+FAR_DAYS = pa.array([1, 2_932_897, 2], pa.int32()).view(pa.date32())
+FAR_TIMES = pa.array([0, 253_402_300_800_000_000, 1], pa.int64()).view(pa.timestamp("us", "UTC"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "fault", "kept"),
+    [
+        (StringType(), texts(b"good", b"\xff", None), "column 'v': 'utf-8' codec can't decode", "\ufffd"),
+        (DateType(), FAR_DAYS, "column 'v': date value out of range", "10000-01-01"),
+        (TimestampType(), FAR_TIMES, "column 'v': date value out of range", "10000-01-01T00:00:00.000Z"),
+    ],
+)
+def test_a_value_that_avro_cannot_take_is_a_bad_row(
+    emulator: RunningEmulator, tmp_path: Path, kind: DataType, values: Any, fault: str, kept: str
+) -> None:
+    """It is named, or put aside as JSON, which is told from a record; the rows before and behind it are written."""
+    schema = StructType([StructField("v", kind), StructField("partitionKey", StringType())])
+    batch = pa.record_batch({"v": values, "partitionKey": ["k"] * 3})
+    given = endpoint_options(emulator.endpoint_url, "texts", valueFormat="avro", stallTimeout="10s")
+    with pytest.raises(RowError, match=rf"row 1 .* it cannot be encoded as Avro: {re.escape(fault)}"):
+        KinesisDataSource(given).writer(schema, overwrite=False).write(iter([batch]))
+    writer = KinesisDataSource(given | {"deadLetterPath": str(tmp_path)}).writer(schema, overwrite=False)
+    summary = writer.write(iter([batch]))
+    assert isinstance(summary, WriteSummary)
+    assert (summary.records, summary.dead_letters) == (2, 1)
+    (letter,) = read_dead_letters(tmp_path)
+    assert (json.loads(letter.data or b""), letter.is_encoded) == ({"v": kept}, False)
+    assert why_it_stays(letter) is not None

@@ -211,7 +211,7 @@ def test_avro_is_read_by_another_reader(rows: list[dict[str, Any]]) -> None:
     """Apache's own reader gives every row back, by the schema that readers can ask for."""
     schema = avro_schema(SPARK)
     reader = avro.io.DatumReader(avro.schema.parse(schema))
-    for row, data in zip(rows, avro_encoder(schema, "binary")(batch_of(rows)).to_pylist(), strict=True):
+    for row, data in zip(rows, avro_encoder(schema, "binary")(batch_of(rows))[0].to_pylist(), strict=True):
         read: Any = reader.read(avro.io.BinaryDecoder(io.BytesIO(data)))
         assert read == row
 
@@ -232,7 +232,7 @@ def test_records_within_records_have_names_of_their_own() -> None:
     first = pa.struct([("b", kind), ("element", kind)])
     whole = pa.struct([("a", first), ("a_b", kind), ("a_element", pa.list_(kind))])
     batch = pa.RecordBatch.from_struct_array(pa.array([row], whole))
-    (data,) = avro_encoder(schema, "binary")(batch).to_pylist()
+    (data,) = avro_encoder(schema, "binary")(batch)[0].to_pylist()
     reader = avro.io.DatumReader(avro.schema.parse(schema))
     assert reader.read(avro.io.BinaryDecoder(io.BytesIO(data))) == row
 
@@ -242,10 +242,10 @@ def test_single_object_avro_names_its_schema() -> None:
     fields = StructType([StructField("a", IntegerType())])
     schema = avro_schema(fields)
     batch = pa.record_batch({"a": pa.array([7], pa.int32())})
-    (data,) = avro_encoder(schema, "single-object")(batch).to_pylist()
+    (data,) = avro_encoder(schema, "single-object")(batch)[0].to_pylist()
     fingerprint = avro.schema.parse(schema).fingerprint("CRC-64-AVRO")
     assert data[:10] == b"\xc3\x01" + fingerprint
-    assert data[10:] == avro_encoder(schema, "binary")(batch).to_pylist()[0]
+    assert data[10:] == avro_encoder(schema, "binary")(batch)[0].to_pylist()[0]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 from urllib.parse import unquote, urlsplit
 
+from pyarrow import fs
+
 from penstock.async_sink import TerminalRecord
 from penstock.aws import AwsError
 from penstock.spark_plugin._storage.places import S3_SCHEMES, Place
@@ -48,20 +50,23 @@ class DeadLetterFile:
     """The dead letters of one write task, a JSON object a line.
 
     The file is named after query, micro-batch and partition, and a write that is no stream's after its `jobId` and
-    itself, so that a later write of that job leaves it alone. It appears under its name when the task has ended well: a
-    task that runs again replaces it, a task that fails leaves none. Its fields: `data` (base64, which Spark reads as
-    binary), `partitionKey`, `explicitHashKey`, `streamName`, `reason`, `errorCode`, `errorMessage`, `attempts`, `row`
-    (of the partition; null if it was sent), `time`.
+    itself, so that other writes of that job leave it alone. It appears under its name when the task has ended well: a
+    task that runs again replaces it, a task that fails leaves none. A micro-batch that runs again replaces what writes
+    of the same `jobId` kept in its `foreachBatch` the time before. Its fields: `data` (base64, which Spark reads as
+    binary), `partitionKey`, `explicitHashKey`, `kind` (`kinesis` or `firehose`), `streamName`, `reason`, `errorCode`,
+    `errorMessage`, `attempts`, `row` (of the partition; null if it was sent), `time`.
     """
 
     def __init__(self, folder: Path | Place, attempt: WriteAttempt) -> None:
         self.count = 0
         """Records so far."""
-        parts = attempt.job, f"{attempt.batch:010}", f"{attempt.partition:05}", attempt.write
+        parts = attempt.job, f"{attempt.batch:010}", f"{attempt.partition:05}", attempt.query
         name = "-".join(filter(None, parts)).replace("/", "_")
         # Spark does not read files whose names begin with a dot or a low line.
         name = f"job{name}" if name.startswith((".", "_")) else name
-        self._comes_again = attempt.comes_again
+        # Where the run is not known nothing is removed: it may be of another write in this one.
+        self._all_runs, self._this_run = (f"{name}-", f"{name}-{attempt.run}-") if attempt.run else ("", "")
+        name = "-".join(filter(None, (name, attempt.run, attempt.write)))
         self._place = folder if isinstance(folder, Place) else None
         self._name = f"{name}.json"
         # Others may write into the folder: a name that they can tell could be a link of theirs.
@@ -92,49 +97,62 @@ class DeadLetterFile:
             self.count += len(letters)
 
     def commit(self) -> None:
-        """Make the file durable and give it its name. Without dead letters that of a run before goes.
+        """Make the file durable and give it its name. What was kept when the task ran before goes.
 
         Raises:
             DeadLetterError: It cannot be done; the disk is full, say.
         """
         with self._lock, self._typed():
             if self._place is not None:
-                self._send(self._place)
-                return
-            if self._file is None:
-                if self._comes_again and self.path.exists():
-                    self.path.unlink()
-                return
+                self._commit_far(self._place)
+            else:
+                self._commit_near()
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _commit_near(self) -> None:
+        folder = self.path.parent
+        if self._file is not None:
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._file.close()
             self._partial.replace(self.path)
-            folder = os.open(self.path.parent, os.O_RDONLY)
+            opened = os.open(folder, os.O_RDONLY)
             try:
-                os.fsync(folder)
+                os.fsync(opened)
             finally:
-                os.close(folder)
-            self._file = None
+                os.close(opened)
+        else:
+            self.path.unlink(missing_ok=True)
+        if self._all_runs and folder.exists():
+            for path in folder.iterdir():
+                if self._is_earlier(path.name):
+                    path.unlink(missing_ok=True)
 
-    def _send(self, place: Place) -> None:
+    def _commit_far(self, place: Place) -> None:
         system, folder = place.open()
         target = f"{folder}/{self._name}"
-        if self._file is None:
-            if self._comes_again and system.get_file_info(target).is_file:
-                system.delete_file(target)
-            return
-        self._file.seek(0)
-        data = self._file.read()
-        if place.is_s3:  # there an object appears whole
-            with system.open_output_stream(target) as out:
+        if self._file is not None:
+            self._file.seek(0)
+            data = self._file.read()
+            # On S3 an object appears whole.
+            sent = target if place.is_s3 else f"{folder}/{self._partial_name}"
+            if not place.is_s3:
+                system.create_dir(folder, recursive=True)
+            with system.open_output_stream(sent) as out:
                 out.write(data)
-        else:
-            system.create_dir(folder, recursive=True)
-            with system.open_output_stream(f"{folder}/{self._partial_name}") as out:
-                out.write(data)
-            system.move(f"{folder}/{self._partial_name}", target)
-        self._file.close()
-        self._file = None
+            if not place.is_s3:
+                system.move(sent, target)
+        elif system.get_file_info(target).is_file:
+            system.delete_file(target)
+        if self._all_runs:
+            for info in system.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
+                if self._is_earlier(info.base_name):
+                    system.delete_file(info.path)
+
+    def _is_earlier(self, name: str) -> bool:
+        """Whether a file was kept by this part of a micro-batch, for the same job, in a run of the query before."""
+        return name.startswith(self._all_runs) and name.endswith(".json") and not name.startswith(self._this_run)
 
     def discard(self) -> None:
         """Leave nothing behind of a task that failed."""
@@ -161,9 +179,10 @@ class DeadLetterFileHandler:
 
     takes_many = True
 
-    def __init__(self, file: DeadLetterFile, stream: str) -> None:
+    def __init__(self, file: DeadLetterFile, stream: str, kind: str = "kinesis") -> None:
         self._file = file
         self._stream = stream
+        self._kind = kind
 
     async def open(self) -> None:
         """Nothing to open: the file is the task's."""
@@ -180,6 +199,7 @@ class DeadLetterFileHandler:
                     getattr(record.entry, "partition_key", None),
                     getattr(record.entry, "explicit_hash_key", None),
                     self._stream,
+                    kind=self._kind,
                     reason=record.reason.value,
                     error_code=record.error_code,
                     error_message=record.error_message,
@@ -196,6 +216,7 @@ def letter(
     explicit_hash_key: str | None,
     stream: str | None,
     *,
+    kind: str = "kinesis",
     reason: str,
     error_code: str = "",
     error_message: str = "",
@@ -207,6 +228,7 @@ def letter(
         "data": None if data is None else b64encode(data).decode(),
         "partitionKey": partition_key,
         "explicitHashKey": explicit_hash_key,
+        "kind": kind,
         "streamName": stream,
         "reason": reason,
         "errorCode": error_code,

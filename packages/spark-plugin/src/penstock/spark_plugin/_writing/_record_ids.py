@@ -1,8 +1,12 @@
 """Ids of records that are the same when a micro-batch runs again."""
 
+import hashlib
+import re
 from dataclasses import dataclass
 
 from penstock.spark_plugin._telemetry import task_property
+
+_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +20,13 @@ class WriteAttempt:
     partition: int
     attempt: int
     """Counts the task's attempts from zero: not part of its records' ids."""
+    query: str = ""
+    """The query's id, for a write in its `foreachBatch` that is named by its job. Of dead letters alone, as are those
+    below: ids are the same each time."""
+    run: str = ""
+    """Of the query, for such a write, where it is known: a micro-batch that runs again does so in another run."""
     write: str = ""
-    """Tells dead letters of writes apart that go by the same name; not part of ids: those are the same each time."""
-    comes_again: bool = False
-    """Whether a later run of the same write goes by the same name: the micro-batch of a query."""
+    """Tells writes apart that go by the same name."""
 
     @property
     def record_prefix(self) -> str:
@@ -37,28 +44,37 @@ def this_attempt(job: str | None, write_id: str, *, is_stream: bool) -> WriteAtt
     """
     from pyspark import TaskContext
 
-    query = task_property("sql.streaming.queryId")
+    query = task_property("sql.streaming.queryId") or ""
     batch = task_property("streaming.sql.batchId")
     in_query = bool(query and batch)
     # Whatever writes in a `foreachBatch` has the properties of the query.
     by_query = in_query and (is_stream or job is None)
     name = (query if by_query else None) or job or write_id
-    comes_again = in_query and (is_stream or job is not None)
-    write = ""
-    if comes_again and not by_query:
-        # With a new checkpoint micro-batches are counted anew, and are others.
-        write = query or ""
-    elif not is_stream and name != write_id:
-        write = write_id
+    is_named = in_query and not by_query
     task = TaskContext.get()
     return WriteAttempt(
         name,
         int(batch or 0) if in_query else 0,
         task.partitionId() if task is not None else 0,
         task.attemptNumber() if task is not None else 0,
-        write,
-        comes_again=comes_again,
+        # With a new checkpoint micro-batches are counted anew, and are others.
+        query=query if is_named else "",
+        run=_run() if is_named else "",
+        write="" if is_stream or name == write_id else _short(write_id) if is_named else write_id,
     )
+
+
+def _run() -> str:
+    """The query's run, by its group of jobs; empty where `foreachBatch` has set a group of its own for its writes."""
+    group = task_property("spark.jobGroup.id") or ""
+    # Spark's own is the run's id, and its tasks are interrupted by a stop; those of users seldom are either.
+    is_the_querys = _RUN_ID.fullmatch(group) and task_property("spark.job.interruptOnCancel") == "true"
+    return _short(group) if is_the_querys else ""
+
+
+def _short(text: str) -> str:
+    # Names of files are 255 bytes at most, and the job's is the user's.
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def split_record_id(data: bytes) -> tuple[str, bytes]:

@@ -12,7 +12,7 @@ from penstock.efo_consumer import SchemaVersion
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import RECORD_ID, SinkColumns
 from penstock.spark_plugin._writing._value_formats import ValueEncoder, value_encoder
-from penstock.spark_plugin._writing._value_registry import Encoded
+from penstock.spark_plugin._writing._value_rows import Encoded
 from penstock.spark_plugin._writing._value_text import compute, decoded, is_utf8, join
 
 _RANDOM_KEY_BYTES = 16

@@ -5,8 +5,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from penstock.async_sink import AsyncSinkConfig, KinesisStreamsSink, rate_strategy
+from penstock.async_sink.errors import SinkOptionError
 from penstock.spark_plugin._connections import aws_options, service_security
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.spec import field_name
 
 if TYPE_CHECKING:
     from penstock.async_sink import FirehoseSink, RateLimitingStrategy, RemoteSink, TerminalRecordHandler
@@ -14,11 +16,11 @@ if TYPE_CHECKING:
 
 _DEFAULTS = KinesisOptions(stream_name=("",))
 _LIMITS = (
-    "max_batch_size",
-    "max_in_flight_requests",
-    "max_buffered_requests",
-    "max_batch_size_in_bytes",
-    "max_record_size_in_bytes",
+    "maxBatchSize",
+    "maxInFlightRequests",
+    "maxBufferedRequests",
+    "maxBatchSizeInBytes",
+    "maxRecordSizeInBytes",
 )
 
 Terminal = Callable[[], "TerminalRecordHandler"]
@@ -85,8 +87,11 @@ def sink_config(options: KinesisOptions, *, firehose: bool = False) -> AsyncSink
     Raises:
         penstock.async_sink.errors.SinkOptionError: They contradict each other.
     """
-    # A limit that was left out is not distinguished from one that was given as the default is.
-    limits = {name: getattr(options, name) for name in _LIMITS if getattr(options, name) != getattr(_DEFAULTS, name)}
+    limits = {
+        field: getattr(options, field)
+        for name in _LIMITS
+        if getattr(options, field := field_name(name)) != getattr(_DEFAULTS, field) or name in options.written
+    }
     common: dict[str, Any] = {
         **limits,
         "max_time_in_buffer": timedelta(milliseconds=options.max_time_in_buffer),
@@ -97,7 +102,11 @@ def sink_config(options: KinesisOptions, *, firehose: bool = False) -> AsyncSink
     if firehose:
         from penstock.async_sink import firehose_config
 
-        return firehose_config(**common)
+        config, most = firehose_config(**common), firehose_config().max_record_size_in_bytes
+        if config.max_record_size_in_bytes > most:
+            reason = f"{config.max_record_size_in_bytes} is more than the service takes, {most}"
+            raise SinkOptionError("max_record_size_in_bytes", reason)
+        return config
     if options.aggregation:
         from penstock.async_sink import kinesis_aggregation_config
 

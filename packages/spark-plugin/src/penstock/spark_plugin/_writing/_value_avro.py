@@ -7,7 +7,6 @@ from io import BytesIO
 from itertools import count
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -31,6 +30,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
+from penstock.spark_plugin._writing._value_rows import Encoded, row_encoder
 from penstock.spark_plugin.errors import ExtraMissingError, SchemaError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -114,7 +114,7 @@ def _type(kind: DataType, path: str, taken: set[str], *, with_defaults: bool) ->
     return found
 
 
-def avro_encoder(schema_json: str, encoding: str) -> Callable[[Any], Any]:
+def avro_encoder(schema_json: str, encoding: str) -> Callable[[Any], Encoded]:
     """Makes a column of binaries of a record batch; `encoding` is `binary` or `single-object`.
 
     Raises:
@@ -125,12 +125,7 @@ def avro_encoder(schema_json: str, encoding: str) -> Callable[[Any], Any]:
         from fastavro.schema import fingerprint, to_parsing_canonical_form
 
         header = _MARKER + bytes.fromhex(fingerprint(to_parsing_canonical_form(json.loads(schema_json)), "CRC-64-AVRO"))
-
-    def encode(batch: Any) -> Any:
-        rows = batch.to_pylist(maps_as_pydicts="strict")
-        return pa.array([header + encode_row(row) for row in rows], pa.binary())
-
-    return encode
+    return row_encoder(lambda row: header + encode_row(row), "it cannot be encoded as Avro")
 
 
 def avro_row_encoder(schema_json: str) -> Callable[[Any], bytes]:

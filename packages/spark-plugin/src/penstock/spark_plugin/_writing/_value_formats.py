@@ -22,7 +22,8 @@ from pyspark.sql.types import (
 from penstock.efo_consumer import SchemaVersion
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import RECORD_ID
-from penstock.spark_plugin._writing._value_registry import Encoded, registered_schema, registry_encoder
+from penstock.spark_plugin._writing._value_registry import registered_schema, registry_encoder
+from penstock.spark_plugin._writing._value_rows import Encoded
 from penstock.spark_plugin.errors import SchemaError
 
 ValueEncoder = Callable[[Any], Encoded]
@@ -77,8 +78,7 @@ def value_encoder(options: KinesisOptions, schema: SchemaVersion | str | None) -
     if options.value_format == "avro":
         from penstock.spark_plugin._writing._value_avro import avro_encoder
 
-        avro_rows = avro_encoder(schema or "", options.avro_encoding)
-        return lambda batch: (avro_rows(batch), {})
+        return avro_encoder(schema or "", options.avro_encoding)
     if options.value_format == "csv":
         from penstock.spark_plugin._writing._value_csv import csv_rows
 

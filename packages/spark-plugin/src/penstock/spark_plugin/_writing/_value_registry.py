@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from penstock.efo_consumer import SchemaVersion, glue_header
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.spec import field_name
 from penstock.spark_plugin._schemas.registry import open_registry
+from penstock.spark_plugin._writing._value_rows import Encoded, row_encoder
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
     InvalidOptionError,
@@ -29,9 +30,6 @@ _OF_REGISTRY = {
     "glueEndpointUrl": None,
 }
 """What an option is when it was left out."""
-
-Encoded = tuple[Any, dict[int, str]]
-"""A column of binaries, and why rows are none that the schema takes, by their place; those are JSON instead."""
 
 
 def check_registry_options(options: KinesisOptions) -> None:
@@ -140,52 +138,37 @@ def registry_encoder(options: KinesisOptions, version: SchemaVersion) -> Callabl
     """Makes records, with their header, of a record batch with the value's columns."""
     is_compressed = options.schema_compression == "zlib"
     header = glue_header(version.id, "zlib" if is_compressed else "none")
-    payloads = _json_payloads(version) if version.data_format == "JSON" else _row_payloads(options, version)
+    problem = f"schema {version.schema!r} (version {version.number}) does not take it"
 
-    def encode(batch: Any) -> Encoded:
-        values, faults = [], {}
-        for index, (payload, fault) in enumerate(payloads(batch)):
-            if fault is None:
-                values.append(header + (zlib.compress(payload) if is_compressed else payload))
-            else:
-                values.append(payload)
-                faults[index] = f"schema {version.schema!r} (version {version.number}) does not take it: {fault}"
-        return pa.array(values, pa.binary()), faults
+    def record(payload: bytes) -> bytes:
+        return header + (zlib.compress(payload) if is_compressed else payload)
 
-    return encode
+    if version.data_format == "JSON":
+        return _json_encoder(version, record, problem)
+    if version.data_format == "AVRO":
+        from penstock.spark_plugin._writing._value_avro import avro_row_encoder
+
+        payload_of: Callable[[Any], bytes] = avro_row_encoder(version.definition)
+    else:
+        from penstock.spark_plugin._schemas.protobuf import protobuf_encoder
+
+        payload_of = protobuf_encoder(version.definition, options.schema_message)
+    return row_encoder(lambda row: record(payload_of(row)), problem)
 
 
-Payloads = Callable[[Any], Iterator[tuple[bytes, str | None]]]
-
-
-def _json_payloads(version: SchemaVersion) -> Payloads:
+def _json_encoder(version: SchemaVersion, record: Callable[[bytes], bytes], problem: str) -> Callable[[Any], Encoded]:
     from penstock.spark_plugin._schemas.json_schema import json_check
     from penstock.spark_plugin._writing._value_json import json_rows
 
     check = json_check(version.definition)
 
-    def payloads(batch: Any) -> Iterator[tuple[bytes, str | None]]:
-        for text in json_rows(batch).to_pylist():
-            yield text.encode(), check(json.loads(text))
+    def encode(batch: Any) -> Encoded:
+        values, faults = [], {}
+        for index, text in enumerate(json_rows(batch).to_pylist()):
+            fault = check(json.loads(text))
+            if fault is not None:
+                faults[index] = f"{problem}: {fault}"
+            values.append(text.encode() if fault is not None else record(text.encode()))
+        return pa.array(values, pa.binary()), faults
 
-    return payloads
-
-
-def _row_payloads(options: KinesisOptions, version: SchemaVersion) -> Payloads:
-    if version.data_format == "AVRO":
-        from penstock.spark_plugin._writing._value_avro import avro_row_encoder
-
-        encode: Callable[[Any], bytes] = avro_row_encoder(version.definition)
-    else:
-        from penstock.spark_plugin._schemas.protobuf import protobuf_encoder
-
-        encode = protobuf_encoder(version.definition, options.schema_message)
-
-    def payloads(batch: Any) -> Iterator[tuple[bytes, str | None]]:
-        for row in batch.to_pylist(maps_as_pydicts="strict"):
-            try:
-                yield encode(row), None
-            except Exception as error:  # whatever the libraries say of a value; the row is reported as JSON
-                yield json.dumps(row, default=str, ensure_ascii=False).encode(), str(error) or type(error).__name__
-
-    return payloads
+    return encode

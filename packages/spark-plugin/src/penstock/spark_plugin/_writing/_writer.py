@@ -13,6 +13,7 @@ from opentelemetry import context as context_api
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from penstock.async_sink.dead_letters import NOT_ENCODED
 from penstock.async_sink.errors import SinkOptionError
 from penstock.efo_consumer import SchemaVersion
 from penstock.rpc import LoopThread
@@ -54,6 +55,7 @@ class _Writer:
     def __init__(self, options: KinesisOptions, schema: StructType, *, firehose: bool = False) -> None:
         self._options = options
         self._firehose = firehose
+        self._kind = "firehose" if firehose else "kinesis"
         check_registry_options(options)
         self._columns = sink_columns(schema, options, firehose=firehose)
         self._schema: SchemaVersion | str | None = None
@@ -75,7 +77,7 @@ class _Writer:
         # Once, on the driver: executors may have another environment.
         self._caller = None
         if options.sink_endpoint is not None:
-            self._caller = caller_location(options, "firehose" if firehose else "kinesis")
+            self._caller = caller_location(options, self._kind)
         self._write_id = f"write-{uuid.uuid4().hex}"
 
     @property
@@ -141,7 +143,7 @@ class _Writer:
 
     def _sinks(self, letters: DeadLetterFile | None) -> "Callable[[str], object]":
         def make(stream: str) -> object:
-            terminal = None if letters is None else lambda: DeadLetterFileHandler(letters, stream)
+            terminal = None if letters is None else lambda: DeadLetterFileHandler(letters, stream, self._kind)
             # Made of the options by each writer, it would look for configuration and assume roles each time.
             session = None if self._options.sink_endpoint is not None else shared_session(aws_options(self._options))
             return make_sink(
@@ -185,7 +187,8 @@ class _Writer:
                     values.get("partitionKey"),
                     values.get("explicitHashKey"),
                     named[place] or None,
-                    reason="bad row",
+                    kind=self._kind,
+                    reason=NOT_ENCODED if one.index in records.faults else "bad row",
                     error_message=one.reason,
                     row=records.first_row + one.index,
                 )
