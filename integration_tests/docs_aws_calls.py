@@ -1,18 +1,21 @@
-"""The operations of AWS that the sources of a package can call, by the service models of botocore."""
+"""The operations of AWS that the sources of a package, or of a service, can call, by the service models of botocore."""
 
 import ast
 from functools import cache
-from pathlib import Path
 
 import botocore.session
 from botocore import xform_name
 
+from integration_tests.docs_pages import ROOT
+
 # What is looked at: packages that call AWS by names of operations, and of which services.
 SERVICES = {
     "registration": ("kinesis", "dynamodb"),
-    "efo-consumer": ("kinesis", "dynamodb", "dynamodbstreams", "glue"),
+    "efo-consumer": ("kinesis", "dynamodb", "dynamodbstreams", "glue", "s3"),
     "async-sink": ("kinesis", "firehose", "dynamodb", "sqs"),
     "spark-plugin": ("kinesis", "glue", "s3"),
+    "cli": ("kinesis",),
+    "console": ("kinesis",),
 }
 # An action of IAM that has another name than the operation.
 ACTIONS = {
@@ -34,32 +37,44 @@ def operations(service: str) -> frozenset[str]:
 
 
 def words_of(tree: ast.AST) -> tuple[set[str], set[str]]:
-    """Strings and attributes that a module names, and functions that it defines."""
+    """What a module calls, or names at the head of a call, or by an operation's own name; and functions of its own.
+
+    An attribute alone is no call: a URL has a `query`, too. What is told as left out is not called either.
+    """
     words: set[str] = set()
     own: set[str] = set()
+    left_out: set[ast.AST] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            words.add(node.value)
-        elif isinstance(node, ast.Attribute):
-            words.add(node.attr)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "skipped":
+            left_out.update(node.args)
+        elif isinstance(node, ast.Call):
+            for one in (node.func, *node.args[:2]):
+                if isinstance(one, ast.Attribute):
+                    words.add(one.attr)
+                elif isinstance(one, ast.Constant) and isinstance(one.value, str):
+                    words.add(one.value)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             own.add(node.name)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in left_out:
+            # Elsewhere a word such as "query" may mean anything.
+            words |= {node.value} if node.value[:1].isupper() else set()
     return words, own
 
 
-def called_by(package: Path) -> set[str]:
-    """The actions that a package needs: the operations that its modules name, in either spelling.
+def called_by(package: str) -> set[str]:
+    """The actions that a package or service needs: the operations that its modules name, in either spelling.
 
     Not helpers of tests, nor names of options and settings; a method of the package's own that is called like a
     client's is none.
     """
-    files = [file for file in (package / "src").rglob("*.py") if not {"testing", "configs"} & set(file.stem.split("_"))]
+    (folder,) = ROOT.glob(f"[ps]*/{package}/src")
+    files = [file for file in folder.rglob("*.py") if not {"testing", "configs"} & set(file.stem.split("_"))]
     sources = [file.read_text() for file in files if "_options" not in file.parts]
     parsed = [(source, *words_of(ast.parse(source))) for source in sources]
     own = {name for _, _, names in parsed for name in names}
     called = set()
     for source, words, _ in parsed:
-        for service in SERVICES[package.name]:
+        for service in SERVICES[package]:
             if service in ("dynamodb", "dynamodbstreams", "glue") and service not in source.lower():
                 continue
             # It names operations of Kinesis to answer them, and calls none.

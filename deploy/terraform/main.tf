@@ -114,7 +114,6 @@ data "aws_iam_policy_document" "services" {
       "dynamodb:GetItem",
       "dynamodb:PutItem",
       "dynamodb:UpdateItem",
-      "dynamodb:Query",
       "dynamodb:Scan",
     ]
     resources = [aws_dynamodb_table.leases.arn]

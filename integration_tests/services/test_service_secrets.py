@@ -315,7 +315,7 @@ def test_credentials_do_not_leave_for_an_endpoint_without_tls(name: str, tmp_pat
         refused = run_main(main_of(name), ["serve"], environ={**environment, **role, variable: url})
         assert refused.returncode == 2, refused.stderr
         assert "would go to kinesis.internal without encryption" in refused.stderr
-        assert "allow_insecure_endpoint" in refused.stderr
+        assert "--allow-insecure-endpoint" in refused.stderr
         assert SECRETS["key"] not in refused.stderr
     for further in (
         {f"PENSTOCK_{prefix}_ALLOW_INSECURE_ENDPOINT": "true"},

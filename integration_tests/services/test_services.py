@@ -66,9 +66,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("given", "cure"),
     [
-        ((), "set a token (token_file)"),
-        (("certificate", "allow_plain_text"), "set a token (token_file)"),
-        (("token", "allow_unauthenticated"), "set certificate_file"),
+        ((), "set a token (--token-file)"),
+        (("certificate", "allow_plain_text"), "set a token (--token-file)"),
+        (("token", "allow_unauthenticated"), "set --certificate-file"),
     ],
     ids=["nothing", "certificate", "token"],
 )

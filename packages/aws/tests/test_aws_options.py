@@ -5,6 +5,7 @@ import pytest
 from penstock.aws import AwsOptionError, AwsOptions
 
 KEYS = {"awsAccessKeyId": "AKIA", "awsSecretAccessKey": "hush"}
+ROLE = "arn:aws:iam::123456789012:role/reader"
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,10 @@ KEYS = {"awsAccessKeyId": "AKIA", "awsSecretAccessKey": "hush"}
         ({"webIdentityTokenFile": "token"}, "roleArn"),
         ({**KEYS, "awsProfile": "work"}, "awsProfile"),
         ({"endpointUrl": "localhost:4567"}, "endpointUrl"),
-        ({"roleArn": "arn", "stsEndpointUrl": "ftp://host"}, "stsEndpointUrl"),
+        ({"roleArn": ROLE, "stsEndpointUrl": "ftp://host"}, "stsEndpointUrl"),
+        ({"roleArn": "admin"}, "roleArn"),
+        ({"roleArn": f"{ROLE},admin"}, "roleArn"),
+        ({"roleArn": f"{ROLE},"}, "roleArn"),
     ],
 )
 def test_a_half_or_contradictory_option_is_named(options: dict[str, str], named: str) -> None:
@@ -37,6 +41,6 @@ def test_names_are_read_in_any_case() -> None:
 def test_secrets_are_not_in_the_representation() -> None:
     """Keys, tokens and external ids never reach a log by way of `repr`."""
     options = AwsOptions(
-        access_key_id="AKIA", secret_access_key="hush", session_token="hush", role_arn="arn", role_external_id="hush"
+        access_key_id="AKIA", secret_access_key="hush", session_token="hush", role_arn=ROLE, role_external_id="hush"
     )
     assert "hush" not in repr(options)

@@ -147,7 +147,10 @@ def test_a_page_is_asked_by_http(tmp_path: Path, tls: bool, capsys: pytest.Captu
     [
         ({}, "PENSTOCK_X_PORT: names no port"),
         ({"PENSTOCK_X_PORT": "0"}, "PENSTOCK_X_PORT: names no port"),
-        ({"PENSTOCK_X_PORT": "1", "PENSTOCK_X_CERTIFICATE_FILE": "/nowhere.pem"}, "cannot read /nowhere.pem"),
+        (
+            {"PENSTOCK_X_PORT": "1", "PENSTOCK_X_CERTIFICATE_FILE": "/nowhere.pem"},
+            "PENSTOCK_X_CERTIFICATE_FILE: cannot read /nowhere.pem",
+        ),
     ],
 )
 def test_a_wrong_setting_is_named(environment: dict[str, str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,6 +162,16 @@ def test_a_wrong_setting_is_named(environment: dict[str, str], words: str, capsy
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--prefix", "X", "--tls"], "--tls does not go with --prefix"),
+        (["--prefix", "X", "--ca-file", "ca.pem"], "--ca-file does not go with --prefix"),
+        (["--prefix", "X", "--certificate-file", "c"], "--certificate-file does not go with --prefix"),
+        (["--prefix", "X", "--private-key-file", "k"], "--private-key-file does not go with --prefix"),
+        (["--prefix", "X", "--token-file", "token"], "--token-file does not go with --prefix"),
+        (["--prefix", "X", "--server-name", "name"], "--server-name does not go with --prefix"),
+        (["--endpoint", "a:1", "--http-path", "/", "--service", "s"], "--service does not go with --http-path"),
+        (["--endpoint", "a:1", "--http-path", "/", "--server-name", "n"], "--server-name does not go with --http-path"),
+        (["--endpoint", "a:1", "--http-path", "/", "--token-file", "t"], "--token-file does not go with --http-path"),
+        (["--endpoint", "a:1", "--server-name", "n"], "--server-name is of a certificate: turn TLS on"),
         ([], "one of the arguments --endpoint --prefix is required"),
         (["--endpoint", "127.0.0.1:1", "--nonsense"], "--nonsense"),
         (["--endpoint", "127.0.0.1:1", "--timeout-seconds", "0"], "--timeout-seconds: '0'"),
@@ -197,7 +210,7 @@ def test_an_address_or_a_file_that_is_none_is_a_wrong_setting(
     assert main([places.get(one, one) for one in arguments]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
-    assert said.err.startswith("health: ")
+    assert said.err.startswith("health: --")
 
 
 def test_tls_is_used_for_a_page_when_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -303,6 +303,30 @@ def test_an_option_is_told_by_its_flag() -> None:
     assert describe_by_flag(ValueError("so"), arguments, "PENSTOCK_X") == "so"
 
 
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("needs spill_bytes", "needs --spill-bytes"),
+        ("set clientCaFile, too", "set --client-ca-file, too"),
+        ("must not be less than default_time_to_live", "must not be less than --time-to-live"),
+        ("set a token (token_file), or other_setting", "set a token (--token-file), or other_setting"),
+        ("cannot read /run/token_file", "cannot read /run/token_file"),
+        ("'spill_bytes' is no number", "'spill_bytes' is no number"),
+        ("cannot read token_file.pem", "cannot read token_file.pem"),
+    ],
+)
+def test_other_settings_that_a_reason_names_are_told_by_their_flags(reason: str, told: str) -> None:
+    """What the user wrote, such as a path, stays as it is, and so does a setting that is no flag here."""
+
+    class OptionError(ValueError):
+        option = "limit"
+
+    arguments = argparse.Namespace(limit=None, spill_bytes=None, client_ca_file=None, token_file=None)
+    error = OptionError(f"limit: {reason}")
+    said = describe_by_flag(error, arguments, "PENSTOCK_X", default_time_to_live="--time-to-live")
+    assert said == f"--limit (PENSTOCK_X_LIMIT): {told}"
+
+
 def test_what_loops_of_others_left_is_not_written_by_a_command() -> None:
     """gRPC has one queue for all event loops of a process, and the one that looks tells of those that are closed."""
 

@@ -170,7 +170,12 @@ def test_mutual_tls(serve: Serve, certificates: tuple[str, list[str], list[str]]
         (["serve", "--store", "sqlite:///tmp/never.db", "--time-to-live-seconds", "0"], "--time-to-live-seconds"),
         (
             ["serve", "--store", "sqlite:///tmp/never.db", "--longest-time-to-live-seconds", "1"],
-            "--longest-time-to-live-seconds",
+            "--longest-time-to-live-seconds (PENSTOCK_REGISTRY_LONGEST_TIME_TO_LIVE_SECONDS): must not be less than "
+            "--time-to-live-seconds (PENSTOCK_REGISTRY_TIME_TO_LIVE_SECONDS)",
+        ),
+        (
+            ["serve", "--store", "sqlite:///tmp/never.db", "--audit-log", "/dev/null/x", "--region", "eu-west-1"],
+            "--audit-log (PENSTOCK_REGISTRY_AUDIT_LOG): cannot write /dev/null/x",
         ),
         (["ls"], "endpoint"),
     ],

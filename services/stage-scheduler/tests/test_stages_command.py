@@ -53,9 +53,36 @@ def test_explained_json_is_the_plan(document: Path, capsys: pytest.CaptureFixtur
 
 def test_explain_reads_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A dash stands for it."""
-    monkeypatch.setattr("sys.stdin", io.StringIO(job().to_json()))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(job().to_json().encode())))
     assert main(["explain", "-"]) == 0
     assert "stage-2  table" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("handler", ["strict", "surrogateescape"])
+def test_standard_input_that_is_no_utf_8_holds_no_job(
+    handler: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However Python decodes it, which differs by locale: one line, and exit code 2."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8", errors=handler))
+    assert main(["explain", "-"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("penstock-stages: '-' holds no job graph ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["--tls", "--endpoint=x:1", "--token-file=/x", "--ca-file=x", "--certificate-file=x"])
+def test_a_file_is_explained_without_the_flags_of_a_service(
+    flag: str, document: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would do nothing; variables, which stand for other commands too, contradict no file."""
+    assert main(["explain", str(document), flag]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        f"penstock-stages: {flag.partition('=')[0]} needs --job: a file is explained without a service\n",
+    )
+    monkeypatch.setenv("PENSTOCK_STAGES_TLS", "true")
+    assert main(["explain", str(document)]) == 0
 
 
 def test_a_job_that_cannot_be_compiled_is_told_without_a_stack_trace(
@@ -87,14 +114,15 @@ def test_a_file_that_holds_no_graph_is_wrong_usage(
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["--max-jobs", "0"], "max_jobs"),
+        (["--max-jobs", "0"], "--max-jobs (PENSTOCK_STAGES_MAX_JOBS): "),
+        (["--max-jobs", "many"], "--max-jobs (PENSTOCK_STAGES_MAX_JOBS): 'many' is not a whole number"),
         (["--host", "0.0.0.0"], "host"),
         (["--certificate-file", "server.pem"], "--private-key-file"),
         (["--token-file", "/no/such/file"], "--token-file"),
         (["--store", "sqlite:///nonexistent/x.db"], "--store (PENSTOCK_STAGES_STORE): "),
         (["--store", "dynamodb://jobs"], "--store (PENSTOCK_STAGES_STORE): "),
         (["--store", "/dev/null/x.db"], "/dev/null/x.db"),
-        (["--audit-log", "/dev/null/x"], "audit_log: cannot write /dev/null/x"),
+        (["--audit-log", "/dev/null/x"], "--audit-log (PENSTOCK_STAGES_AUDIT_LOG): cannot write /dev/null/x"),
         (["--host", "nowhere.invalid", "--allow-plain-text", "--allow-unauthenticated"], "nowhere.invalid"),
     ],
 )

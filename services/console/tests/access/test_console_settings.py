@@ -101,6 +101,49 @@ def test_a_wrong_setting_is_named(flags: list[str], option: str, capsys: pytest.
     assert f"penstock-console: --{flag} (PENSTOCK_CONSOLE_{option.upper()}): " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ["--services-ca-file", "ca.pem"],
+            "--services-ca-file (PENSTOCK_CONSOLE_SERVICES_CA_FILE): no service",
+        ),
+        (["--services-certificate-file", "c.pem"], "--services-certificate-file"),
+        (["--services-private-key-file", "k.pem"], "--services-private-key-file"),
+        (["--services-token-file", "token"], "--services-token-file"),
+        (
+            ["--services-tls"],
+            "--services-tls (PENSTOCK_CONSOLE_SERVICES_TLS): no service is asked: give",
+        ),
+        (
+            ["--sink-endpoint", "127.0.0.1:1", "--reader-token-file", "token"],
+            "--reader-token-file (PENSTOCK_CONSOLE_READER_TOKEN_FILE): needs --reader-endpoint",
+        ),
+        (
+            ["--allow-insecure-endpoint", "maybe"],
+            "--allow-insecure-endpoint (PENSTOCK_CONSOLE_ALLOW_INSECURE_ENDPOINT): 'maybe' is neither true nor false",
+        ),
+        (
+            ["--region", "eu-west-1", "--list-shards", "false", "--show-records", "true"],
+            "--show-records (PENSTOCK_CONSOLE_SHOW_RECORDS): does not go with --list-shards false",
+        ),
+        (
+            ["--list-shards", "false", "--list-streams", "true"],
+            "--list-streams (PENSTOCK_CONSOLE_LIST_STREAMS): does not go with --list-shards false",
+        ),
+        (["--show-records", "true"], "--show-records (PENSTOCK_CONSOLE_SHOW_RECORDS): needs --region"),
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused(
+    flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the setting that it needs, or does not go with."""
+    with pytest.raises((ConsoleOptionError, RpcOptionError)):
+        settings(*flags)
+    assert main(["serve", *flags]) == 2
+    assert f"penstock-console: {words}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["services_tls", "allow_actions", "allow_plain_text"])
 def test_a_switch_that_is_neither_true_nor_false_is_refused(
     option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -116,7 +159,7 @@ def test_a_switch_that_is_neither_true_nor_false_is_refused(
     [
         (["--history-file", "{folder}/notes"], "--history-file (PENSTOCK_CONSOLE_HISTORY_FILE): "),
         (["--history-file", "{folder}/none/history.db"], "No such file or directory"),
-        (["--audit-log", "{folder}/none/audit"], "audit_log: cannot write "),
+        (["--audit-log", "{folder}/none/audit"], "--audit-log (PENSTOCK_CONSOLE_AUDIT_LOG): cannot write "),
         (["--host", "nowhere.invalid", "--allow-plain-text", "--allow-unauthenticated"], "nowhere.invalid"),
     ],
 )

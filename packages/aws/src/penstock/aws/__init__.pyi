@@ -26,7 +26,7 @@ from ._location import (
     mismatch_message,
     region_of_endpoint,
 )
-from ._options import AwsOptions
+from ._options import ROLE_ARN, AwsOptions
 from ._provider import (
     CredentialsProvider,
     ProvidedCredentials,
@@ -46,6 +46,7 @@ from .errors import (
 )
 
 __all__ = [
+    "ROLE_ARN",
     "AwsClient",
     "AwsConnectionError",
     "AwsCredentialsError",

@@ -41,6 +41,8 @@ _FLAGS: Final = {
 }
 CREDENTIALS_PROVIDER = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 """What `credentialsProvider` looks like."""
+ROLE_ARN: Final = re.compile(r"arn:[\w-]+:iam::\d*:role/.+", re.ASCII)
+"""What the ARN of a role looks like."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +131,10 @@ class AwsOptions:
         return tuple(arn.strip() for arn in (self.role_arn or "").split(",") if arn.strip())
 
     def _check_role_session(self) -> None:
+        for arn in self.role_arn.split(",") if self.role_arn else ():
+            if ROLE_ARN.fullmatch(arn.strip()) is None:
+                reason = f"{arn.strip()!r} must be an ARN such as arn:aws:iam::123456789012:role/reader"
+                raise AwsOptionError("roleArn", reason)
         seconds = self.role_session_seconds
         most = 3600 if len(self.role_arns) > 1 else 43_200
         if seconds is not None and not 900 <= seconds <= most:

@@ -5,7 +5,7 @@ from ._client.channel import (
     open_channel,
 )
 from ._client.settings import ClientSettings
-from ._flags import add_switch, read_path, read_switch
+from ._flags import add_switch, flags_in, read_path, read_switch
 from ._gc_thresholds import collect_seldom
 from ._loop_thread import LoopThread
 from ._security.files import FileChanges, OwnFiles, stamp_of
@@ -77,6 +77,7 @@ __all__ = [
     "errors_as_status",
     "explain_failure",
     "failed_call",
+    "flags_in",
     "is_answered",
     "open_aio_channel",
     "open_channel",

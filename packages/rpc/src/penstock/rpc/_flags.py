@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -38,6 +39,20 @@ def read_switch(name: str, text: str) -> bool:
     if text.lower() not in ("", "true", "false"):
         raise RpcOptionError(name, f"{text!r} is neither true nor false")
     return text.lower() == "true"
+
+
+def flags_in(words: Sequence[str], add: Callable[[argparse.ArgumentParser, str], None], prefix: str) -> list[str]:
+    """Those of the flags that `add` gives a parser which stand in a command line; what variables say is none of it.
+
+    Args:
+        words: the command line.
+        add: such as `ClientSettings.add_arguments`.
+        prefix: of the variables of the environment.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    add(parser, prefix)
+    given = {word.partition("=")[0] for word in words if word.startswith("--")}
+    return [flag for action in parser._actions for flag in action.option_strings if flag in given]
 
 
 def read_path(name: str, text: str) -> Path:

@@ -147,7 +147,10 @@ def own_endpoint(prefix: str, environment: Mapping[str, str] | None = None) -> t
             path = environment.get(f"{prefix}_HEALTH_{name}") or environment.get(f"{prefix}_{name}")
             own[index] = Path(path) if path else None
     security = ClientSecurity(ca_file=Path(certificate), certificate_file=own[0], private_key_file=own[1])
-    return endpoint, security, _served_name(host, int(port), Path(certificate))
+    try:
+        return endpoint, security, _served_name(host, int(port), Path(certificate))
+    except RpcOptionError as error:
+        raise RpcOptionError(f"{prefix}_CERTIFICATE_FILE", error.reason) from error
 
 
 def _reachable(host: str) -> str:
@@ -202,6 +205,21 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+_OF_AN_ENDPOINT: Final = ("tls", "ca_file", "certificate_file", "private_key_file", "token_file", "server_name")
+_OF_GRPC: Final = ("service", "server_name", "token_file")
+
+
+def _contradiction(arguments: argparse.Namespace) -> str | None:
+    """Which flag would do nothing beside another one; None if all are used."""
+    for flag, others in (("prefix", _OF_AN_ENDPOINT), ("http_path", _OF_GRPC)):
+        found = next((one for one in others if getattr(arguments, flag) and getattr(arguments, one)), None)
+        if found is not None:
+            return f"--{found.replace('_', '-')} does not go with --{flag.replace('_', '-')}"
+    if arguments.server_name and not (arguments.tls or arguments.ca_file or arguments.certificate_file):
+        return "--server-name is of a certificate: turn TLS on, by --tls or --ca-file"
+    return None
+
+
 def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
     """Check once. Returns the exit code: 0 for a service that serves, 1 for one that does not, 2 for wrong settings."""
     environment = os.environ if environment is None else environment
@@ -225,6 +243,8 @@ def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] | Non
     parser.add_argument("--server-name", help="name in the server's certificate, when it is not that of the endpoint")
     parser.add_argument("--tls", action="store_true", help="use TLS with the authorities that gRPC trusts")
     arguments = parser.parse_args(argv)
+    if (refusal := _contradiction(arguments)) is not None:
+        parser.error(refusal)
     try:
         if arguments.prefix:
             endpoint, security, server_name = own_endpoint(arguments.prefix, environment)
@@ -248,7 +268,9 @@ def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] | Non
                 endpoint, security, service=arguments.service, timeout_seconds=wait, server_name=server_name
             )
     except RpcOptionError as error:
-        sys.stderr.write(f"health: {error}\n")
+        is_flag = arguments.endpoint is not None and hasattr(arguments, error.option)
+        name = f"--{error.option.replace('_', '-')}" if is_flag else error.option
+        sys.stderr.write(f"health: {name}: {error.reason}\n")
         return 2
     sys.stdout.write(f"{endpoint} {answer.status}{f' ({answer.detail})' if answer.detail else ''}\n")
     return 0 if answer.is_serving else 1

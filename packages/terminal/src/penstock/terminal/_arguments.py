@@ -26,8 +26,14 @@ def _heading(name: str) -> str:
     return name
 
 
+# The name of a setting in a sentence; neither a part of a path nor of something that is quoted.
+_SETTING = re.compile(r"(?<![\w./'\"-])[a-z]+(?:_[a-z]+|[A-Z][a-z]+)+(?![\w/'\"]|\.\w)")
+
+
 def describe_by_flag(error: Exception, arguments: argparse.Namespace, prefix: str, **flags: str) -> str:
     """An error about an option, in the words of the command line: by its flag and the variable behind it.
+
+    Other settings that its text names are told by their flags, too.
 
     Args:
         error: `option` names it, as other callers know it, and its text begins with that name.
@@ -38,10 +44,15 @@ def describe_by_flag(error: Exception, arguments: argparse.Namespace, prefix: st
     option = getattr(error, "option", None)
     if not isinstance(option, str):
         return str(error)
-    reason = str(error).removeprefix(f"{option}: ")
+
+    def in_words(found: re.Match[str]) -> str:
+        name = _argument(found[0])
+        return flags.get(found[0]) or (f"--{name.replace('_', '-')}" if hasattr(arguments, name) else found[0])
+
+    reason = _SETTING.sub(in_words, str(error).removeprefix(f"{option}: "))
     if option in flags:
         return f"{flags[option]}: {reason}"
-    name = re.sub("[A-Z]", lambda found: "_" + found[0].lower(), option).removeprefix("aws_")
+    name = _argument(option)
     if hasattr(arguments, name):
         return f"--{name.replace('_', '-')} ({prefix}_{name.upper()}): {reason}"
     if hasattr(arguments, f"{name}_file"):
@@ -49,6 +60,10 @@ def describe_by_flag(error: Exception, arguments: argparse.Namespace, prefix: st
         return f"--{name.replace('_', '-')}-file ({prefix}_{name.upper()}): {reason}"
     # An option of other callers: the reason says what is missing.
     return reason
+
+
+def _argument(option: str) -> str:
+    return re.sub("[A-Z]", lambda found: "_" + found[0].lower(), option).removeprefix("aws_")
 
 
 def add_setting(parser: argparse.ArgumentParser, prefix: str, name: str, text: str) -> None:

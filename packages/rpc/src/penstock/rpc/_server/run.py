@@ -13,7 +13,6 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Protocol
 
 from penstock.rpc._gc_thresholds import collect_seldom
-from penstock.rpc.errors import PenstockRpcError
 
 
 class Served(Protocol):
@@ -87,11 +86,10 @@ def run_service(make: Callable[[], AbstractAsyncContextManager[Served]], *, name
     """Serve until SIGTERM or SIGINT, then drain. Returns the exit code for `sys.exit`.
 
     Prints one JSON line when ready: `{"service": …, "address": "127.0.0.1:1234", "pid": …}`.
+
+    Raises:
+        PenstockRpcError: it cannot listen, or a setting is wrong, which the caller tells by its flag.
     """
     _raise_file_limit()
-    try:
-        asyncio.run(_serve(make, name))
-    except PenstockRpcError as error:
-        sys.stderr.write(f"{name}: {error}\n")
-        return 2
+    asyncio.run(_serve(make, name))
     return 0

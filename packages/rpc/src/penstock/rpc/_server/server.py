@@ -162,13 +162,12 @@ class ServerSettings:
         The token itself is never a flag, because flags can be seen by every user of a machine: it is
         read from `--token-file` or from `<prefix>_TOKEN`.
         """
-        for name, (variable, kind, text) in _SETTINGS.items():
+        for name, (variable, _, text) in _SETTINGS.items():
             variable = f"{prefix}_{variable}"
             # One is named as often as several are.
             names = [name, name.removesuffix("ies") + "y"] if name.endswith("ies") else [name]
             parser.add_argument(
                 *("--" + one.replace("_", "-") for one in names),
-                type=kind,
                 default=os.environ.get(variable),
                 help=f"{text} [{variable}]",
             )
@@ -185,7 +184,11 @@ class ServerSettings:
             RpcOptionError: a setting is contradictory or unsafe.
         """
         environment = os.environ if environment is None else environment
-        given = {name: getattr(arguments, name) for name in _SETTINGS if getattr(arguments, name) is not None}
+        given = {
+            name: _value(name, kind, text)
+            for name, (_, kind, _) in _SETTINGS.items()
+            if (text := getattr(arguments, name)) is not None
+        }
         # The file is the nearer wish: a token in the environment may be another's.
         token = None if "token_file" in given or "principals" in given else environment.get(f"{prefix}_TOKEN")
         files = {
@@ -204,6 +207,15 @@ class ServerSettings:
         security = ServerSecurity(token=token, **files, **switches)  # type: ignore[arg-type]  # by their names
         security.check_files()
         return cls(security=security, **given)
+
+
+def _value(name: str, kind: Callable[[str], Any], text: str) -> Any:
+    try:
+        return kind(text)
+    except RpcOptionError:
+        raise
+    except ValueError as error:
+        raise RpcOptionError(name, f"{text!r} is not a {'whole ' if kind is int else ''}number") from error
 
 
 class GrpcServer:

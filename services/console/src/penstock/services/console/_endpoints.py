@@ -83,7 +83,11 @@ class Endpoint:
     def from_arguments(
         cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None
     ) -> tuple[Self, ...]:
-        """The endpoints that were given. Raises: RpcOptionError."""
+        """The endpoints that were given.
+
+        Raises:
+            RpcOptionError: an endpoint is none, a file cannot be read, or a setting has no service that it is for.
+        """
         environment = os.environ if environment is None else environment
         tls = read_switch("services_tls", arguments.services_tls)
         found = []
@@ -91,7 +95,10 @@ class Endpoint:
             own_file = getattr(arguments, f"{kind.value}_token_file")
             token_file = own_file or arguments.services_token_file
             variables = (f"{PREFIX}_{kind.name}_TOKEN", f"{PREFIX}_SERVICES_TOKEN")
-            for address in _addresses(getattr(arguments, f"{kind.value}_endpoint"), kind):
+            addresses = _addresses(getattr(arguments, f"{kind.value}_endpoint"), kind)
+            if own_file and not addresses:
+                raise RpcOptionError(f"{kind.value}_token_file", f"needs --{kind.value}-endpoint")
+            for address in addresses:
                 endpoint = cls(
                     kind=kind,
                     address=address,
@@ -109,6 +116,9 @@ class Endpoint:
                     whose = kind.value if has_own and error.option.startswith("token") else "services"
                     raise RpcOptionError(f"{whose}_{error.option}", error.reason) from error
                 found.append(endpoint)
+        for name in () if found else ("services_tls", *_FILES, "services_token_file"):
+            if tls if name == "services_tls" else getattr(arguments, name):
+                raise RpcOptionError(name, "no service is asked: give --reader-endpoint, or that of another service")
         return tuple(found)
 
 

@@ -151,7 +151,11 @@ class ConsoleSettings:
 def _aws(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AwsOptions | None:
     options = AwsOptions.from_arguments(arguments)
     wanted = arguments.list_shards and read_switch("list_shards", arguments.list_shards)
+    for name in ("show_records", "list_streams") if wanted is False else ():
+        if read_switch(name, getattr(arguments, name) or "false"):
+            raise ConsoleOptionError(name, "does not go with --list-shards false")
     if wanted is False or not (wanted or options != AwsOptions()):
+        read_switch("allow_insecure_endpoint", arguments.allow_insecure_endpoint or "")
         return None
     return check_encrypted(options, arguments.allow_insecure_endpoint, environ)
 

@@ -64,7 +64,7 @@ def _serve(arguments: argparse.Namespace, prog: str) -> int:
         return _refuse(describe_by_flag(error, arguments, PREFIX, **FLAGS), ExitCode.USAGE, prog)
     try:
         return run_service(lambda: registry_server(settings), name=NAME)
-    except (AwsError, RegistrationError) as error:
+    except (PenstockRpcError, AwsError, RegistrationError) as error:
         return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
     finally:
         if tracing is not None:

@@ -10,7 +10,7 @@ from typing import Final, TextIO
 
 from penstock.aws import AwsOptions
 from penstock.registration import Lease, Orphan, OrphanFate, RemoteConsumerRegistry
-from penstock.rpc import ClientSettings, RpcOptionError
+from penstock.rpc import ClientSettings, RpcOptionError, flags_in
 from penstock.services.consumer_registry._settings import PREFIX
 from penstock.services.consumer_registry._table import consumer_table, orphan_table
 from penstock.terminal import ExitCode, Row, Screen, Table, add_json_argument, age, positive_seconds, watch
@@ -53,20 +53,13 @@ def contradiction(arguments: argparse.Namespace, words: Sequence[str]) -> str | 
     """
     if arguments.command != "ls":
         return None
-    given = {word.partition("=")[0] for word in words if word.startswith("--")}
-    service = [flag for flag in _flags(ClientSettings.add_arguments) if flag in given]
-    store = [flag for flag in _flags(AwsOptions.add_arguments) if flag in given]
+    service = flags_in(words, ClientSettings.add_arguments, PREFIX)
+    store = flags_in(words, AwsOptions.add_arguments, PREFIX)
     if arguments.registry_store and service:
         return f"{service[0]} and --registry-store exclude each other: it is looked at without a service"
     if not arguments.registry_store and store:
         return f"{store[0]} needs --registry-store: a service asks Kinesis by settings of its own"
     return None
-
-
-def _flags(add: Callable[[argparse.ArgumentParser, str], None]) -> list[str]:
-    parser = argparse.ArgumentParser(add_help=False)
-    add(parser, PREFIX)
-    return [flag for action in parser._actions for flag in action.option_strings]
 
 
 async def answer(arguments: argparse.Namespace, settings: ClientSettings, out: TextIO) -> int:

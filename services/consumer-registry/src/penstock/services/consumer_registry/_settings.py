@@ -28,11 +28,11 @@ _ALIASES: Final = "endpoint_aliases"
 _INSECURE: Final = "allow_insecure_endpoint"
 _PRICE: Final = "consumer_shard_hour_usd"
 FLAGS: Final = {
-    "default_time_to_live": "--time-to-live-seconds",
-    "longest_time_to_live": "--longest-time-to-live-seconds",
-    "grace_period": "--grace-seconds",
+    "default_time_to_live": f"--time-to-live-seconds ({PREFIX}_TIME_TO_LIVE_SECONDS)",
+    "longest_time_to_live": f"--longest-time-to-live-seconds ({PREFIX}_LONGEST_TIME_TO_LIVE_SECONDS)",
+    "grace_period": f"--grace-seconds ({PREFIX}_GRACE_SECONDS)",
 }
-"""Flags of options that `LeaseSettings` knows by other names."""
+"""Flags, and the variables behind them, of options that `LeaseSettings` knows by other names."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,12 @@ from penstock.operator_attributes.errors import (
 )
 from penstock.rpc import (
     ClientSettings,
+    PenstockRpcError,
     RpcOptionError,
     ServerSettings,
     explain_failure,
     failed_call,
+    flags_in,
     read_path,
     run_service,
     set_up_logging,
@@ -43,6 +45,10 @@ def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
     """
     arguments = _parser(prog).parse_args(argv)
     if arguments.command == "explain":
+        service = flags_in(sys.argv[1:] if argv is None else argv, ClientSettings.add_arguments, PREFIX)
+        if arguments.job is None and service:
+            text = f"{service[0]} needs --job: a file is explained without a service"
+            return _refuse(text, ExitCode.USAGE, prog)
         return run_command(lambda: _explain(arguments, prog))
     if arguments.command == "serve":
         return _serve(arguments, prog)
@@ -61,7 +67,6 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     ServerSettings.add_arguments(serve, PREFIX)
     serve.add_argument(
         "--max-jobs",
-        type=int,
         default=os.environ.get(f"{PREFIX}_MAX_JOBS", "1000"),
         help=f"jobs that are remembered; ended ones are forgotten first [{PREFIX}_MAX_JOBS]",
     )
@@ -85,17 +90,28 @@ def _serve(arguments: argparse.Namespace, prog: str) -> int:
     try:
         settings = ServerSettings.from_arguments(arguments, PREFIX)
         store = read_path("store", arguments.store) if arguments.store else None
+        max_jobs = _count("max_jobs", arguments.max_jobs)
         tracing = set_up_tracing(NAME)
     except RpcOptionError as error:
         return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
     try:
-        make = partial(stage_scheduler_server, settings, max_jobs=arguments.max_jobs, store=store)
+        make = partial(stage_scheduler_server, settings, max_jobs=max_jobs, store=store)
         return run_service(make, name=NAME)
-    except (InvalidOptionError, JobStoreError) as error:
-        return _refuse(error, ExitCode.USAGE, prog)
+    except (PenstockRpcError, JobStoreError) as error:
+        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
     finally:
         if tracing is not None:
             tracing.shutdown()
+
+
+def _count(name: str, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise RpcOptionError(name, f"{text!r} is not a whole number") from error
+    if number < 1:
+        raise RpcOptionError(name, f"{number} must be at least 1")
+    return number
 
 
 def _explain(arguments: argparse.Namespace, prog: str) -> int:

@@ -25,11 +25,12 @@ def explain_file(path: str, form: str) -> str:
 
     Raises:
         OSError: the file cannot be read.
-        InvalidDocumentError: it holds no graph.
+        UnicodeDecodeError, InvalidDocumentError: it holds no graph.
         CompileError: the graph cannot become a plan.
     """
-    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    return render(compile(JobGraph.from_json(text)), form)
+    # Not as the locale has it.
+    document = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    return render(compile(JobGraph.from_json(document.decode())), form)
 
 
 def render(plan: StagePlan, form: str, job: JobStatus | None = None) -> str:
