@@ -1,5 +1,6 @@
 """`penstock audit`: what it finds in the logs that services write."""
 
+import argparse
 import io
 import json
 from datetime import UTC, datetime
@@ -75,7 +76,8 @@ def test_refusals_that_were_only_counted_are_shown(
     for _ in range(150):
         audit.refused(who="nobody", address="10.0.0.9", method="/x/Open", reason="no token", code="UNAUTHENTICATED")
     audit.close()
-    monkeypatch.setattr("sys.stdin", io.StringIO('{"service": "ready"}\n\n[1]\n' + file.read_text() + '{"time": "20'))
+    given = b'{"service": "ready"}\n\n[\xff]\n' + file.read_bytes() + b'{"time": "20'
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
     assert main([]) == 1
     told = capsys.readouterr()
     assert len(told.out.splitlines()) == 101
@@ -95,8 +97,9 @@ def test_moments_are_so_long_ago_or_by_the_calendar() -> None:
     assert moment("90s", now).isoformat() == "2026-12-31T23:58:30+00:00"
     assert moment("7d", now).isoformat() == "2026-12-25T00:00:00+00:00"
     assert moment("2027-01-31T00:00:00Z").year == 2027
-    with pytest.raises(Exception, match="is none of"):
-        moment("2027-01-31T00:00:00")
+    for wrong in ("2027-01-31T00:00:00", "999999999d"):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"'{wrong}' is none of"):
+            moment(wrong, now)
 
 
 def test_the_command_is_known() -> None:

@@ -1,5 +1,6 @@
 """`penstock`: which commands there are, what is missing, what is broken, and how it ends."""
 
+import fnmatch
 import json
 import os
 import subprocess
@@ -149,7 +150,40 @@ def test_options_are_searched_by_words(capsys: pytest.CaptureFixture[str]) -> No
     assert "efoConsumerName" in {one["option"] for one in found}
     assert main(["options", "no-such-thing"]) == 1
     assert "no option has the words no-such-thing" in capsys.readouterr().err
-    assert options_rows("| a | b |\n| --- | --- |\n| x \\| y | `z` |\n") == [{"a": "x | y", "b": "`z`"}]
+    assert options_rows("| a | b |\n| --- | --- |\n| x \\| y | `z` |\n") == [{"a": "x | y", "b": "z"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "connector", "here", "why"),
+    [
+        ("source.init.position", "Flink", "initialPosition", ""),
+        ("SOURCE.reader.type", "Flink", "recordPublisher", ""),
+        ("scan.stream.initpos", "Flink", "initialPosition", ""),
+        ("registeredConsumerId", "Databricks", "efoConsumerName", "ARNs are efoConsumerArn.<stream>"),
+        ("addRecordTimestamp", "AWS connector", "an error", "the column approximateArrivalTimestamp"),
+        ("kinesis.executor.metadata.anything", "AWS connector", "not needed", "offsets are in Spark's checkpoint"),
+        ("startingOffsets", "Kafka", "an error", "initialPosition is TRIM_HORIZON for earliest"),
+        ("kafka.bootstrap.servers", "Kafka", "an error", "Kinesis has no brokers"),
+        ("maxFilesPerTrigger", "Spark", "an error", "maxRecordsPerBatch"),
+    ],
+)
+def test_options_of_other_connectors_are_found(
+    capsys: pytest.CaptureFixture[str], name: str, connector: str, here: str, why: str
+) -> None:
+    """By each of their names, with what becomes of it; an option of ours that has it by another name comes along."""
+    assert main(["options", "--json", name]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (others,) = (
+        one
+        for one in found
+        if one.get("connector") == connector and fnmatch.fnmatchcase(name.lower(), one["option"].lower())
+    )
+    assert (others["here"], why in others["why"]) == (here, True)
+    if here not in ("an error", "not needed"):
+        assert here in {one["option"] for one in found if "type" in one}
+    assert main(["options", name]) == 0
+    line = next(one for one in capsys.readouterr().out.splitlines() if one.lower().startswith(others["option"].lower()))
+    assert (connector in line, here in line, why in line) == (True, True, True)
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,8 @@ def test_wrong_prices_are_named(
         ["--retention-hours", "23"],
         ["--shards", "2", "--on-demand"],
         ["--shards", "2", "--compare"],
+        ["--record-bytes", "10485761"],
+        ["--aggregate-bytes", "10485761"],
     ],
 )
 def test_what_cannot_be_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ def emulator() -> Iterator[RunningEmulator]:
         yield running
 
 
-def run(emulator: RunningEmulator, command: str, path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(emulator: RunningEmulator, command: str, path: Path | str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environ = os.environ | {
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
@@ -59,7 +59,7 @@ def in_stream(emulator: RunningEmulator, stream: str) -> list[tuple[str, bytes]]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """As the plugin's own code writes it: two refused records that are alike, and a row without a key."""
-    attempt = WriteAttempt(job="job", batch=1, partition=0, attempt=0, write="", comes_again=False)
+    attempt = WriteAttempt(job="job", batch=1, partition=0, attempt=0)
     file = DeadLetterFile(tmp_path / "letters", attempt)
     refused = TerminalRecord(
         destination="flights",
@@ -128,6 +128,10 @@ def test_what_is_refused_again_stays_a_letter(emulator: RunningEmulator, folder:
     nowhere = run(emulator, "redrive", folder, "--execute", "--to", "nothing", "--stream", "flights")
     assert (nowhere.returncode, "nothing" in nowhere.stderr) == (1, True)
     assert rows(run(emulator, "ls", folder, "--json"))[0]["open"] == 2
+    silent = run(emulator, "redrive", folder, "--execute", "--attempts", "1", "--endpoint-url", "http://127.0.0.1:9")
+    assert (silent.returncode, "AwsConnectionError" in silent.stderr) == (3, True), silent.stderr
+    wrong = run(emulator, "redrive", folder, "--key", "\udcff")
+    assert (wrong.returncode, "--key must be UTF-8" in wrong.stderr) == (2, True), wrong.stderr
 
 
 def test_letters_of_a_gateway_are_redriven(emulator: RunningEmulator, tmp_path: Path) -> None:
@@ -150,9 +154,18 @@ def test_a_path_that_is_not_there_is_named_with_what_belongs_there(emulator: Run
     assert (ended.returncode, ended.stderr.startswith(told)) == (2, True), ended.stderr
 
 
+def test_a_place_is_named_as_the_job_names_it(emulator: RunningEmulator, folder: Path) -> None:
+    """By file:///…, too. What is on S3 is not taken for a folder here, and the cure is told."""
+    named = folder.rename(folder.parent / "job's letters")
+    assert [one["open"] for one in rows(run(emulator, "ls", named.as_uri(), "--json"))] == [2, 1]
+    for command in ("ls", "show", "redrive"):
+        far = run(emulator, command, "s3://bucket/letters")
+        assert (far.returncode, "aws s3 sync" in far.stderr) == (2, True), far.stderr
+
+
 def test_what_ends_a_line_for_unicode_ends_no_letter(emulator: RunningEmulator, folder: Path) -> None:
     """Keys and messages hold what they like; they are noted as they are, too."""
-    attempt = WriteAttempt(job="other", batch=1, partition=0, attempt=0, write="", comes_again=False)
+    attempt = WriteAttempt(job="other", batch=1, partition=0, attempt=0)
     file = DeadLetterFile(folder, attempt)
     key = "JFK\u2028\x85\x0c"
     file.add([letter(b"AA1", key, None, "delays", reason="row", error_message="\u2029")])

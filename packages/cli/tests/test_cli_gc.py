@@ -12,12 +12,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import trustme
 
 from penstock.cli._gc import main
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.registration import default_store_path
+from penstock.registration.testing import running_dynamodb
 from penstock.rpc.testing import service_process
 
 HOLDER = """
@@ -281,6 +283,43 @@ def test_a_store_that_does_not_answer_is_code_3(
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     assert main(["--store", "dynamodb://leases", "--region", "us-east-1"]) == 3
     assert "dynamodb://leases" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, b"", b"a diary"], ids=["none", "empty", "other"])
+def test_a_file_that_is_no_store_is_neither_made_nor_changed_by_a_removal(
+    spill: Path, capsys: pytest.CaptureFixture[str], content: bytes | None
+) -> None:
+    """Its path was mistyped: that nothing is left over there would be no answer."""
+    path = spill.parent / "typo.db"
+    if content is not None:
+        path.write_bytes(content)
+    store = ["--store", f"sqlite://{path}", "--region", "us-east-1"]
+    assert main(store) == 2
+    shown = capsys.readouterr().err
+    assert main([*store, "--remove"]) == 2
+    assert capsys.readouterr().err == shown
+    assert str(path) in shown
+    assert (path.read_bytes() if path.exists() else None) == content
+    # That of jobs that name none may be missing, but is no other file.
+    default_store_path().parent.mkdir(parents=True)
+    if content is not None:
+        default_store_path().write_bytes(content)
+    assert main(["--region", "us-east-1", "--remove"]) == (0 if content is None else 2)
+    assert (default_store_path().read_bytes() if default_store_path().exists() else None) == content
+
+
+def test_a_table_that_is_not_there_is_not_made_by_a_removal(
+    spill: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of another name has the leases."""
+    store = ["--store", "dynamodb://typo", "--region", "us-east-1"]
+    with running_dynamodb() as endpoint_url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", endpoint_url)
+        for flags in ([], ["--remove"]):
+            assert main([*store, *flags]) == 1
+            assert "dynamodb://typo" in capsys.readouterr().err
+        tables = boto3.client("dynamodb", endpoint_url=endpoint_url, region_name="us-east-1").list_tables()
+    assert tables["TableNames"] == []
 
 
 def test_the_readme_names_each_kind_of_what_is_left() -> None:

@@ -138,7 +138,9 @@ def test_offsets_are_shown_and_compared(emulator: RunningEmulator, written: tupl
     moved = json.loads(penstock(emulator, "offsets", "diff", location, "--json").stdout)
     assert (moved["from"]["value"], moved["to"]["value"]) == (numbers[1], numbers[2])
     nothing = penstock(emulator, "offsets", "show", str(folder))
-    assert (nothing.returncode, "is no checkpoint" in nothing.stderr) == (1, True)
+    assert (nothing.returncode, "is no checkpoint" in nothing.stderr) == (2, True)
+    lag = penstock(emulator, "lag", "--checkpoint-location", str(folder))
+    assert (lag.returncode, "is no checkpoint" in lag.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["show", "diff"])
@@ -151,7 +153,7 @@ def test_flags_of_aws_are_refused_where_a_folder_is_read(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("AWS_REGION", raising=False)
     (tmp_path / "s3-copy").mkdir()
-    assert main(["offsets", command, "s3-copy"]) == 1
+    assert main(["offsets", command, "s3-copy"]) == 2
     assert "s3-copy" in capsys.readouterr().err
 
 
@@ -189,7 +191,10 @@ def test_a_query_goes_on_where_it_was_reset_to(emulator: RunningEmulator, run_qu
 
 
 def test_what_cannot_be_reset_is_refused(emulator: RunningEmulator, run_query: RunQuery, folder: Path) -> None:
-    """A micro-batch that is not done, unless it is given up; state; a place that is none; a query that writes."""
+    """A micro-batch that is not done, unless it is given up; state; a place that is none; a query that writes.
+
+    Whether it is to be done or only shown, but for the query that writes.
+    """
     checkpoint = folder / "checkpoint-out"
     reset = ("offsets", "reset", str(checkpoint), "--execute", "--watch", "0.1")
     for arguments, code, word in (
@@ -203,13 +208,18 @@ def test_what_cannot_be_reset_is_refused(emulator: RunningEmulator, run_query: R
     last = max(int(file.name) for file in (checkpoint / "commits").iterdir() if file.name.isdigit())
     for name in (f"{last}", f".{last}.crc"):
         (checkpoint / "commits" / name).unlink()
-    unfinished = penstock(emulator, *reset, "--to", "batch:0")
-    assert (unfinished.returncode, "not done" in unfinished.stderr) == (1, True)
+    for command in (reset, reset[:3]):
+        unfinished = penstock(emulator, *command, "--to", "batch:0")
+        assert (unfinished.returncode, unfinished.stdout, "not done" in unfinished.stderr) == (1, "", True)
+    shown = penstock(emulator, *reset[:3], "--to", "batch:0", "--give-up-batch")
+    assert (shown.returncode, "flights" in shown.stdout) == (0, True), shown.stderr
     given_up = penstock(emulator, *reset, "--to", "batch:0", "--give-up-batch")
     assert given_up.returncode == 0, given_up.stderr
     run_query(folder, "states", stateful=True)
-    stateful = penstock(emulator, *reset[:2], str(folder / "checkpoint-states"), *reset[3:], "--to", "-1h")
-    assert (stateful.returncode, "query with state" in stateful.stderr) == (1, True), stateful.stderr
+    for flags in (reset[3:], ()):
+        stateful = penstock(emulator, *reset[:2], str(folder / "checkpoint-states"), *flags, "--to", "-1h")
+        assert (stateful.returncode, stateful.stdout) == (1, ""), stateful.stderr
+        assert "query with state" in stateful.stderr
     with subprocess.Popen(
         [*PENSTOCK, "offsets", "reset", str(checkpoint), "--to", "TRIM_HORIZON", "--execute", "--watch", "20"],
         env=environment(emulator),

@@ -105,6 +105,19 @@ def test_what_is_not_in_the_stream_is_told_and_is_code_1(emulator: RunningEmulat
     assert len(records(emulator)) == 2
 
 
+def test_a_key_that_is_not_utf8_is_told_and_no_other_key(emulator: RunningEmulator) -> None:
+    """Keys that differ in such bytes would become one. Data, and what is between them, may be any bytes."""
+    given = "München|1\nMönchen|2\n".encode("latin-1") + b"key|\xff\n"
+    done = run(emulator, "put", "flights", "--key-separator", "|", given=given)
+    assert (done.returncode, "2 failed" in done.stdout) == (1, True), done.stderr
+    assert "line 1: its key is not UTF-8" in done.stderr
+    done = run(emulator, "put", "flights", "--key-separator", "\udca7", given=b"key\xa72\n")
+    assert done.returncode == 0, done.stderr
+    assert sorted(records(emulator)) == [("key", b"2"), ("key", b"\xff")]
+    done = run(emulator, "put", "flights", "--key", "\udcff", given=b"x\n")
+    assert (done.returncode, "--key must be 1 to 256 characters of UTF-8" in done.stderr) == (2, True), done.stderr
+
+
 def test_a_rate_is_kept(emulator: RunningEmulator) -> None:
     """The bucket holds a second's records; the others take their time."""
     done = run(emulator, "put", "flights", "--rate", "20", "--json", given=b"x\n" * 60)
@@ -172,6 +185,8 @@ def test_a_stream_is_resharded_in_steps(emulator: RunningEmulator) -> None:
     """Shown first; only by a person's yes or by --yes; told step by step, to its end."""
     shown = run(emulator, "streams", "reshard", "flights", "--shards", "8", "--dry-run")
     assert (shown.returncode, "2 -> 4 -> 8" in shown.stdout) == (0, True)
+    both = run(emulator, "streams", "reshard", "flights", "--shards", "8", "--dry-run", "--yes")
+    assert (both.returncode, "--yes: not allowed with argument --dry-run" in both.stderr) == (2, True), both.stderr
     refused = run(emulator, "streams", "reshard", "flights", "--shards", "3")
     assert (refused.returncode, "--yes" in refused.stderr) == (1, True)
     no = at_terminal(emulator, "streams", "reshard", "flights", "--shards", "3", send=b"n\n", when="[y/N]")

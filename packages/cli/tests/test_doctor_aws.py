@@ -388,12 +388,23 @@ def test_a_check_that_breaks_is_a_problem_and_stops_no_other(monkeypatch: pytest
         (["--consumer", "delays"], ["--consumer", "--stream"]),
         (["--write"], ["--write", "--stream"]),
         (["--tls"], ["--tls", "--registry"]),
+        (["--only", "aws", "--stream", "flights", "--write"], ["--stream", "--only stream"]),
+        (["--only", "stream", "--stream=flights", "--reader-host=here"], ["--reader-host", "--only spark-session"]),
+        (["--only", "packages", "--registry", "127.0.0.1:1", "--tls"], ["--registry", "--only services"]),
+        (["--only", "services", "--conf", "a=b"], ["--conf", "--only spark-session or --only machine"]),
+        (["--only", "services", "--spark-conf", "none"], ["--spark-conf", "--only spark-session"]),
+        (["--only", "services", "--state-folder", "none"], ["--state-folder", "--only machine"]),
+        (["--only", "machine", "--region", "us-east-1"], ["--region", "--only aws or --only stream"]),
+        (["--only", "machine", "--timeout", "9"], ["--timeout", "--only aws or --only services"]),
+        (["--stream", ""], ["--stream must not be empty"]),
+        (["--stream=flights", "--consumer="], ["--consumer must not be empty"]),
+        (["--sink", ""], ["--sink must not be empty"]),
     ],
 )
 def test_a_flag_that_would_do_nothing_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], flags: list[str]
 ) -> None:
-    """With the flag that it goes with; a variable counts as that one."""
+    """With the flag that it goes with, or the group that looks at it; a variable counts as the flag."""
     for name in ("REGISTRY", "READER", "SINK", "STAGES"):
         monkeypatch.delenv(f"PENSTOCK_{name}_ENDPOINT", raising=False)
     with pytest.raises(SystemExit) as ended:
@@ -402,4 +413,5 @@ def test_a_flag_that_would_do_nothing_is_refused(
     (line,) = capsys.readouterr().err.splitlines()
     assert all(flag in line for flag in flags)
     monkeypatch.setenv("PENSTOCK_SINK_ENDPOINT", "127.0.0.1:1")
-    assert main(["--tls", "--only", "aws", "--region", "us-east-1"]) == 1
+    assert main(["--tls", "--only", "services"]) == 1
+    assert main(["--only", "packages", "--quiet"]) == 0

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -46,11 +47,11 @@ def moment(text: str, now: datetime | None = None) -> datetime:
     Raises:
         ArgumentTypeError: it names none.
     """
-    if found := re.fullmatch(r"(\d{1,9})([smhd])", text):
-        return (now or datetime.now(UTC)) - timedelta(seconds=int(found[1]) * _UNITS[found[2]])
     try:
+        if found := re.fullmatch(r"(\d{1,9})([smhd])", text):
+            return (now or datetime.now(UTC)) - timedelta(seconds=int(found[1]) * _UNITS[found[2]])
         named = datetime.fromisoformat(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         named = None
     if named is None or named.tzinfo is None:
         raise argparse.ArgumentTypeError(f"{text!r} is none of 90s, 15m, 2h, 7d, 2027-01-31T00:00:00Z")
@@ -128,11 +129,9 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _lines(name: str) -> Iterator[str]:
-    if name == "-":
-        yield from sys.stdin
-        return
-    with open(name, encoding="utf-8", errors="replace") as file:
-        yield from file
+    with nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb") as file:
+        for line in file:
+            yield line.decode(errors="replace")
 
 
 def _row(line: dict[str, Any]) -> Row:

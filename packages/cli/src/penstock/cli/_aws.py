@@ -64,6 +64,15 @@ def run_calls(prog: str, arguments: argparse.Namespace, calls: Callable[[], Coro
         return code
 
 
+def is_utf8(text: str) -> bool:
+    """Whether an argument is; Python hands others on with surrogates in the place of their bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def missing(prog: str, error: ImportError) -> int:
     """Tell what brings a command's packages."""
     sys.stderr.write(f"{prog}: {error}: {EXTRA}\n")

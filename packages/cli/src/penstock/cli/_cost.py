@@ -20,6 +20,8 @@ _KB, _MB, _GB = 2**10, 2**20, 2**30
 _SHARD_RECORDS: Final = 1_000
 _DAY, _WEEK = 24, 168
 _PUT_UNIT: Final = 25 * _KB
+_LARGEST_RECORD_BYTES: Final = 10 * _MB
+"""With its key, where UpdateMaxRecordSize allows it; 1 MiB elsewhere."""
 _HEARTBEATS: Final = 360
 """Writes of a lease an hour: one every 10 s."""
 # Of an aggregate: its mark and digest with the table of keys, and what stands around each record in it.
@@ -229,6 +231,8 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     if not _DAY <= arguments.retention_hours <= 8_760:
         parser.error("--retention-hours is 24 to 8760")
+    if max(arguments.record_bytes, arguments.aggregate_bytes or 0) > _LARGEST_RECORD_BYTES:
+        parser.error(f"--record-bytes and --aggregate-bytes are at most {_LARGEST_RECORD_BYTES}: no record is larger")
     if arguments.shards is not None and arguments.on_demand:
         parser.error("--shards is of provisioned streams: an on-demand stream is billed by its bytes")
     if arguments.compare and (arguments.shards is not None or arguments.on_demand or arguments.aggregate_bytes):

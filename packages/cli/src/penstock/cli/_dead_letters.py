@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
 
-from penstock.cli._aws import add_aws_arguments, aws_options, missing, run_calls
+from penstock.cli._aws import add_aws_arguments, aws_options, is_utf8, missing, run_calls
 from penstock.terminal import Cell, Column, ExitCode, Parser, Row, Screen, Table, add_json_argument, positive_count
 
 if TYPE_CHECKING:
@@ -69,12 +70,14 @@ def main(argv: Sequence[str]) -> int:
         help=f"how often a record is sent before it stays a letter; default: {_ATTEMPTS}",
     )
     for command in (ls, show, redrive):
-        command.add_argument("path", type=Path, metavar="PATH")
+        command.add_argument("path", type=_path, metavar="PATH")
         command.add_argument("--stream", metavar="NAME", help="only letters for this stream")
         command.add_argument("--code", metavar="CODE", help="only letters with this error code")
         add_json_argument(command)
     add_aws_arguments(redrive)
     arguments = parser.parse_args(argv)
+    if arguments.command == "redrive" and arguments.key is not None and not is_utf8(arguments.key):
+        redrive.error("--key must be UTF-8")
     screen = Screen(sys.stdout, as_json=arguments.json)
     try:
         from penstock.async_sink.dead_letters import read_dead_letters
@@ -99,6 +102,19 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"{PROG} {arguments.command}: {error}\n")
         return ExitCode.USAGE
     return ExitCode.OK
+
+
+def _path(text: str) -> Path:
+    """A folder or file, also by a URL as `deadLetterPath` takes it."""
+    parts = urlsplit(text)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path))
+    if "://" in text:
+        raise argparse.ArgumentTypeError(
+            f"letters are not read from {parts.scheme}:// here: copy them into a folder, such as by 'aws s3 sync', and "
+            "name that (what is redriven is noted there), or read them with Spark"
+        )
+    return Path(text)
 
 
 @dataclass
@@ -186,6 +202,8 @@ def _redrive(arguments: argparse.Namespace, screen: Screen) -> int:
             report=lambda stream, words: print(f"{PROG} redrive: {stream}: {words}", file=sys.stderr),
         )
         report(summary, "written")
+        if summary.is_unreachable and not summary.written.total():
+            return ExitCode.UNREACHABLE
         return ExitCode.OK if summary.is_complete else ExitCode.FAILED
 
     return run_calls(f"{PROG} redrive", arguments, calls)

@@ -315,12 +315,21 @@ async def _collector(
             ca_bundle=arguments.ca_bundle,
         )
     )
-    looks = not arguments.remove
-    if is_local:
-        namespace = session.endpoint_url("kinesis")
-        store: LeaseStore = SqliteLeaseStore(default_store_path(), namespace=namespace, read_only=looks)
-    else:
-        store = open_store(arguments.store, session, read_only=looks)
+
+    def open_it(*, read_only: bool) -> LeaseStore:
+        if is_local:
+            namespace = session.endpoint_url("kinesis")
+            return SqliteLeaseStore(default_store_path(), namespace=namespace, read_only=read_only)
+        return open_store(arguments.store, session, read_only=read_only)
+
+    store = open_it(read_only=True)
+    if arguments.remove:
+        # Opened for writing it would be made where its name is mistyped, and have nothing left over.
+        try:
+            await store.list()
+        finally:
+            await store.close()
+        store = open_it(read_only=False)
     registry = open_local_registry(session, store=store)
     try:
         yield registry.collect_garbage

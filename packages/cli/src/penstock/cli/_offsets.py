@@ -42,7 +42,7 @@ _SHOWN: Final = (
     Column("REACHED"),
 )
 _MOVED: Final = (Column("SOURCE", justify="right"), Column("STREAM"), Column("SHARD"), Column("FROM"), Column("TO"))
-_EXITS: Final = "exit codes: 0 done, or shown, 1 refused, 2 wrong usage, 3 AWS cannot be reached"
+_EXITS: Final = "exit codes: 0 done, or shown, 1 refused, 2 wrong usage, or no checkpoint, 3 AWS cannot be reached"
 
 
 class OffsetsError(Exception):
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         description="Let a stopped query go on from other positions, as if a micro-batch without rows had led there. "
         "Shows what would change; --execute does it. Nothing is overwritten: the next micro-batch is logged and "
         "committed, and penstock-reset in the checkpoint says what stood there before. Refused: a query that keeps "
-        "state, one whose last micro-batch is not done, and one that is seen to run.",
+        "state, one whose last micro-batch is not done, and with --execute one that is seen to run.",
         epilog=_EXITS,
     )
     reset.add_argument(
@@ -110,9 +110,17 @@ def main(argv: Sequence[str]) -> int:
     run = {"show": _show, "diff": _diff, "reset": _reset}[arguments.command]
 
     def calls() -> int:
-        from penstock.efo_consumer import SparkCheckpoint
+        from penstock.efo_consumer import CheckpointError, SparkCheckpoint
 
-        checkpoint = SparkCheckpoint(arguments.location, _session(arguments) if is_s3 else None)
+        try:
+            checkpoint = SparkCheckpoint(arguments.location, _session(arguments) if is_s3 else None)
+            checkpoint.numbers()
+        except CheckpointError as error:
+            if error.__cause__ is not None:
+                raise
+            # Nobody said no: the location is not that of a checkpoint.
+            sys.stderr.write(f"{PROG} {arguments.command}: {error}\n")
+            return ExitCode.USAGE
         return run(checkpoint, arguments, Screen(sys.stdout, as_json=arguments.json))
 
     return run_calls(f"{PROG} {arguments.command}", arguments, calls)
@@ -158,7 +166,7 @@ def _diff(checkpoint: SparkCheckpoint, arguments: argparse.Namespace, screen: Sc
 
 def _reset(checkpoint: SparkCheckpoint, arguments: argparse.Namespace, screen: Screen) -> int:
     activity = checkpoint.activity()
-    number = checkpoint.numbers()[-1]
+    number = checkpoint.check_reset(give_up_batch=arguments.give_up_batch).number
     known = _positions(checkpoint, number)
     if arguments.source is not None:
         if arguments.source not in known:

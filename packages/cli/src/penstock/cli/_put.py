@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import random
 import sys
 import time
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from penstock.cli._aws import add_aws_arguments, aws_options, missing, run_calls
+from penstock.cli._aws import add_aws_arguments, aws_options, is_utf8, missing, run_calls
 from penstock.terminal import (
     Column,
     ExitCode,
@@ -94,8 +95,8 @@ def main(argv: Sequence[str]) -> int:
     add_json_argument(parser)
     add_aws_arguments(parser)
     arguments = parser.parse_args(argv)
-    if arguments.key is not None and not 1 <= len(arguments.key) <= _MOST_KEY:
-        parser.error("--key must be 1 to 256 characters")
+    if arguments.key is not None and not (1 <= len(arguments.key) <= _MOST_KEY and is_utf8(arguments.key)):
+        parser.error("--key must be 1 to 256 characters of UTF-8")
     if arguments.key_separator == "":
         parser.error("--key-separator must not be empty")
     try:
@@ -190,7 +191,8 @@ class _Lines:
 
     def __init__(self, key: str | None, separator: str | None, failures: Failures) -> None:
         self._key = key
-        self._separator = separator.encode() if separator is not None else None
+        # As it was given: lines are bytes, of whatever encoding.
+        self._separator = os.fsencode(separator) if separator is not None else None
         self._failures = failures
         self._number = 0
 
@@ -200,9 +202,14 @@ class _Lines:
         key = self._key if self._key is not None else f"{random.getrandbits(64):016x}"
         if self._separator is not None:
             head, found, line = line.partition(self._separator)
-            key = head.decode(errors="replace")
             if not found:
                 self._fail("has no key: --key-separator is not in it")
+                return None
+            try:
+                key = head.decode()
+            except UnicodeDecodeError:
+                # With marks in the place of what it holds, keys that differ would be one.
+                self._fail("its key is not UTF-8, as keys of Kinesis are: convert the file, such as by iconv")
                 return None
             if not 1 <= len(key) <= _MOST_KEY:
                 self._fail(f"its key has {len(key)} characters; 1 to {_MOST_KEY} are allowed")

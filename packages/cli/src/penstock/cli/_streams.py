@@ -73,8 +73,9 @@ def main(argv: Sequence[str]) -> int:
     )
     reshard.add_argument("stream", metavar="STREAM")
     reshard.add_argument("--shards", type=positive_count, required=True, metavar="N", help="open shards to have")
-    reshard.add_argument("--dry-run", action="store_true", help="only show what would be done")
-    reshard.add_argument("--yes", action="store_true", help="without asking")
+    asks = reshard.add_mutually_exclusive_group()
+    asks.add_argument("--dry-run", action="store_true", help="only show what would be done")
+    asks.add_argument("--yes", action="store_true", help="without asking")
     for command in (ls, describe, create, reshard):
         add_json_argument(command)
         add_aws_arguments(command)

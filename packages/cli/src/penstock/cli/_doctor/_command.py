@@ -25,6 +25,25 @@ _MARKS: Final = {
     Verdict.PROBLEM: ("✘", "X", "bold red"),
     Verdict.SKIPPED: ("–", "-", "dim"),
 }
+_AWS: Final = ("aws", "stream")
+_GROUPS_OF: Final[dict[str, tuple[str, ...]]] = {
+    "--stream": ("stream",),
+    "--consumer": ("stream",),
+    "--write": ("stream",),
+    "--region": _AWS,
+    "--endpoint-url": _AWS,
+    "--profile": _AWS,
+    "--ca-bundle": _AWS,
+    # The machine's disks are those of spark.local.dir.
+    "--spark-conf": ("spark-session", "machine"),
+    "--conf": ("spark-session", "machine"),
+    "--reader-host": ("spark-session",),
+    "--state-folder": ("machine",),
+    **dict.fromkeys((f"--{name}" for name in CONTRACTS), ("services",)),
+    "--tls": ("services",),
+    "--timeout": ("aws", "services"),
+}
+"""The groups that look at what a flag says."""
 
 
 def main(argv: Sequence[str], *, surroundings: Surroundings | None = None) -> int:
@@ -36,6 +55,14 @@ def main(argv: Sequence[str], *, surroundings: Surroundings | None = None) -> in
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
+    given = [flag for word in argv if (flag := word.partition("=")[0]) in _GROUPS_OF]
+    for flag in given:
+        if getattr(arguments, flag[2:].replace("-", "_")) == "":
+            parser.error(f"{flag} must not be empty")
+        groups = _GROUPS_OF[flag]
+        if arguments.only is not None and not {*groups} & {*arguments.only}:
+            wanted = " or ".join(f"--only {group}" for group in groups)
+            parser.error(f"{flag} needs {wanted}: the groups that were chosen do not look at it")
     if arguments.stream is None and (arguments.consumer or arguments.write):
         parser.error(f"{'--consumer' if arguments.consumer else '--write'} needs --stream")
     if arguments.tls and not any(getattr(arguments, name) for name in CONTRACTS):
