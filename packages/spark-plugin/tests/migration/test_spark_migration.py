@@ -130,6 +130,45 @@ def test_values_are_translated() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "number", "field", "expected"),
+    [
+        ("source.efo.subscription.timeout", "60000", "subscribe_to_shard_timeout", 60.0),
+        ("source.efo.deregister.timeout", "60000", "deregister_stream_consumer_timeout", 60.0),
+        ("source.shard.discovery.interval", "60000", "shard_discovery_interval", 60.0),
+        ("flink.shard.subscribetoshard.timeout", "60", "subscribe_to_shard_timeout", 60.0),
+        ("flink.stream.deregisterstreamconsumer.timeout", "60", "deregister_stream_consumer_timeout", 60.0),
+        ("flink.dynamodbstreams.backoff.mindelayduration", "500", "get_records_backoff_base", 500.0),
+        ("flink.dynamodbstreams.getrecords.nonempty.mindelay", "500", "get_records_interval", 500.0),
+    ],
+)
+def test_a_number_without_a_unit_is_what_flink_takes_it_for(
+    name: str, number: str, field: str, expected: float
+) -> None:
+    """Milliseconds for a duration of its newer sources, seconds for a timeout of its older consumer."""
+    efo = {"source.reader.type": "EFO", "source.efo.consumer.name": "me"} if field.endswith("timeout") else {}
+    assert getattr(parse({name: number, **efo}), field) == expected
+    if efo:
+        assert getattr(parse({name: "30 s", **efo}), field) == 30.0
+
+
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        ({"consumerMode": "efo", "registeredConsumerIdType": "ARN"}, "registeredConsumerId"),
+        ({"sink.producer.kinesis-port": "4567"}, "sink.producer.kinesis-endpoint"),
+    ],
+)
+def test_an_option_that_only_says_more_of_another_needs_that_one(options: dict[str, str], missing: str) -> None:
+    """It would be left out in silence otherwise."""
+    with pytest.raises(MissingOptionError) as caught:
+        parse({name.lower(): text for name, text in options.items()})
+    assert caught.value.option == missing
+    with pytest.raises(InvalidOptionError, match="'registeredConsumerIdType' is 'id'; it must be name or ARN"):
+        parse({"registeredConsumerId": "c", "registeredConsumerIdType": "id"})
+    assert parse({"registeredConsumerIdType": "NAME"}) == parse({})
+
+
+@pytest.mark.parametrize(
     ("options", "retries", "base", "longest"),
     [
         ({"retry-strategy.attempts.max": "5"}, 4, 300, 1000),

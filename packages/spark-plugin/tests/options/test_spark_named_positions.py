@@ -258,3 +258,59 @@ def test_a_read_that_ends_before_one_of_its_streams_begins_names_the_stream() ->
         )
         with pytest.raises(ContradictoryOptionsError, match=r"the read of trains ends 86400\.000 s before it begins"):
             bounded(options)
+
+
+@pytest.mark.parametrize("start", ["LATEST", "AT_TIMESTAMP"])
+def test_a_closed_shard_begins_at_a_time_in_the_shards_that_it_became(start: str) -> None:
+    """What its children held before is left out, however long ago it ended; what comes is read."""
+    clock = ManualClock(float(int(time.time() - 7200)))
+    with running_emulator(clock=clock, enforce_limits=False) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="flights", ShardCount=1)
+
+        def put() -> Keys:
+            keys = [
+                client.put_record(StreamName="flights", Data=b"x", PartitionKey="k", ExplicitHashKey=key)
+                for key in ("0", str(2**128 - 1))
+            ]
+            return [(key["ShardId"], key["SequenceNumber"]) for key in keys]
+
+        put()
+        client.split_shard(StreamName="flights", ShardToSplit=FIRST, NewStartingHashKey=str(2**127))
+        put()
+        clock.advance(3600)
+        moment = datetime.fromtimestamp(clock.time() - 60, UTC).isoformat()
+        begin = start if start == "LATEST" else f"{start} {moment}"
+        runs = Runs()
+        options = endpoint_options(emulator.endpoint_url, "flights", initialPosition=json.dumps({FIRST: begin}))
+        runs.available_now(options)
+        assert runs.keys == []
+        wanted = put()
+        runs.available_now(options)
+        assert sorted(runs.keys) == sorted(wanted)
+
+
+def test_a_shard_that_was_merged_into_one_from_the_tip_leaves_that_to_the_other_parent() -> None:
+    """The other one begins at its beginning, and goes on in the shard that both became: nothing of that is left out."""
+    clock = ManualClock(float(int(time.time() - 7200)))
+    with running_emulator(clock=clock, enforce_limits=False) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="flights", ShardCount=2)
+        put: Keys = []
+
+        def put_all() -> None:
+            for key in ("0", str(2**128 - 1)):
+                answer = client.put_record(StreamName="flights", Data=b"x", PartitionKey="k", ExplicitHashKey=key)
+                put.append((answer["ShardId"], answer["SequenceNumber"]))
+
+        put_all()
+        other = "shardId-000000000001"
+        client.merge_shards(StreamName="flights", ShardToMerge=FIRST, AdjacentShardToMerge=other)
+        put_all()
+        clock.advance(3600)
+        runs = Runs()
+        options = endpoint_options(emulator.endpoint_url, "flights", initialPosition=json.dumps({FIRST: "LATEST"}))
+        runs.available_now(options)
+        put_all()
+        runs.available_now(options)
+        assert runs.keys == put[1:]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from penstock.spark_plugin import KinesisDataSource, KinesisOptions
+from penstock.spark_plugin import FirehoseDataSource, KinesisDataSource, KinesisOptions
 from penstock.spark_plugin._options.spec import OptionSpec, OptionType
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
@@ -193,6 +193,55 @@ def test_a_limit_of_the_destination_is_told_by_its_option(options: dict[str, str
     schema = StructType().add("data", BinaryType()).add("partitionKey", StringType())
     with pytest.raises(InvalidOptionError, match=re.escape(told)):
         KinesisDataSource({"streamName": "s", "region": "us-east-1", **options}).writer(schema, overwrite=False)
+
+
+@pytest.mark.parametrize("limit", ["maxBatchSize", "maxBufferedRequests", "maxBatchSizeInBytes", "sink.batch.max-size"])
+def test_a_limit_that_is_given_as_its_default_is_given(limit: str) -> None:
+    """What is left out suits the destination; what is written holds, whatever its value."""
+    size = "5m" if limit.endswith("Bytes") else "10000" if limit.endswith("Requests") else "500"
+    many = {"maxBatchSize": "9000"} if limit == "maxBufferedRequests" else {}
+    left_out, given_options = (
+        sink_config(parse({"aggregation": "true"})),
+        parse({"aggregation": "true", limit: size, **many}),
+    )
+    name = "max_batch_size" if "." in limit else re.sub("(?=[A-Z])", "_", limit).lower()
+    assert getattr(sink_config(given_options), name) == getattr(given_options, name) != getattr(left_out, name)
+
+
+def test_both_sizes_of_aggregates_may_be_those_of_a_request() -> None:
+    """A record that fills a request of 5 MiB, by options that name both."""
+    schema = StructType().add("data", BinaryType()).add("partitionKey", StringType())
+    sizes = {"maxRecordSizeInBytes": "5m", "maxBatchSizeInBytes": "5m"}
+    source = KinesisDataSource({"streamName": "s", "region": "us-east-1", "aggregation": "true", **sizes})
+    source.writer(schema, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        ("maxBatchSizeInBytes", "'5242880'; it must be at most 4194304"),
+        ("maxRecordSizeInBytes", "'1048576'; it must be at most 1024000"),
+    ],
+)
+def test_a_limit_that_firehose_does_not_take_is_refused_whatever_the_default(limit: str, told: str) -> None:
+    """The defaults of Kinesis are not taken for left out, where somebody writes them."""
+    text = "5m" if limit == "maxBatchSizeInBytes" else "1m"
+    source = FirehoseDataSource({"deliveryStreamName": "d", "region": "us-east-1", limit: text})
+    with pytest.raises(InvalidOptionError, match=re.escape(f"option '{limit}' is {told}")):
+        source.writer(StructType().add("data", BinaryType()), overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"), [("maxAttempts", "7"), ("timeToLive", "7s"), ("deadLetterPath", "/letters")]
+)
+def test_what_fails_on_the_first_error_has_no_second_attempt(option: str, text: str) -> None:
+    """Nor a dead letter: one of the two would do nothing, and is refused by the name that was written."""
+    for name in ("failOnError", "sink.fail-on-error"):
+        with pytest.raises(ContradictoryOptionsError) as caught:
+            parse({option: text, name: "true"})
+        assert caught.value.options == (option, name)
+        parse({option: text, name: "false"})
+    assert parse({"failOnError": "true", "maxAttempts": "1"}).max_attempts == 1
 
 
 def test_an_endpoint_of_another_region_is_refused() -> None:

@@ -282,6 +282,27 @@ def test_a_consumer_of_another_stream_is_refused() -> None:
         parse(recordPublisher="efo", consumerName="a/b")
 
 
+def test_a_consumer_of_another_account_needs_its_streams_arn() -> None:
+    """A consumer's ARN names its stream, which is compared with the one that is read as far as that is known."""
+    stream = "arn:aws:kinesis:{}:{}:stream/flights"
+    own, others = (stream.format("eu-west-1", account) for account in ("111111111111", "222222222222"))
+    efo = {"recordPublisher": "efo", "efoRegistration": "none"}
+
+    def read(consumer_of: str, **options: str) -> KinesisOptions:
+        return parse_keys({**efo, "efoConsumerArn.flights": f"{consumer_of}/consumer/c:1700000000", **options})
+
+    assert read(others, streamArn=others).stream_arn == (others,)
+    assert read(others, streamName="flights").region is None
+    with pytest.raises(ContradictoryOptionsError, match=f"of {others}: give that as streamArn") as caught:
+        read(others, streamArn=own)
+    assert caught.value.options == ("streamArn", "efoConsumerArn.flights")
+    elsewhere = stream.format("us-east-1", "111111111111")
+    for place in ({"region": "eu-west-1"}, {"endpointUrl": "https://kinesis.eu-west-1.amazonaws.com"}):
+        with pytest.raises(ContradictoryOptionsError, match="the consumer is in us-east-1, not in eu-west-1") as caught:
+            read(elsewhere, streamName="flights", **place)
+        assert caught.value.options == ("region", "efoConsumerArn.flights")
+
+
 SERVICE = {"serviceToken": "SVC", "readerEndpoint": "reader:1"}
 
 

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from penstock.efo_consumer import DataLossError
+from penstock.efo_consumer import DataLossError, ShardPosition, StreamPositions
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
+from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin._schema import read_schema
 from penstock.spark_plugin.errors import ContradictoryOptionsError
 from penstock.spark_plugin.testing import endpoint_options
 
 HOUR = 3600.0
+SHARDS = ("shardId-000000000000", "shardId-000000000001")
 Keys = list[tuple[str, str]]
 
 
@@ -130,6 +132,71 @@ def test_nonsense_is_refused_before_anything_is_read(day: Day) -> None:
     assert day.partitions(day.options(startingPosition="LATEST")) in ([], [[]])
 
 
+def test_an_offset_of_a_query_that_has_read_nothing_ends_a_read_at_its_time(day: Day) -> None:
+    """Each shard where the query began: with what precedes it, without what continues it, and nothing comes twice."""
+    day.put(10)
+    day.client.split_shard(StreamName="flights", ShardToSplit=SHARDS[0], NewStartingHashKey=str(2**126))
+    day.put(10)
+    day.clock.advance(60)
+    begin = day.clock.time()
+    day.put(10)
+    day.client.split_shard(StreamName="flights", ShardToSplit=SHARDS[1], NewStartingHashKey=str(3 * 2**126))
+    day.put(10)
+    day.clock.advance(60)
+    query = KinesisStreamReader(KinesisOptions.parse(day.options(startingPosition=f"{begin:.3f}")))
+    offset = json.dumps(query.initialOffset())
+    assert "AT_TIMESTAMP" in offset
+    everything = day.options(startingPosition="TRIM_HORIZON", endingPosition=offset)
+    for more in ({}, {"minPartitions": "12"}):
+        assert day.keys(everything | more) == day.between(0, begin)
+    assert day.keys(day.options(startingPosition=offset)) == day.between(begin, day.clock.time())
+    assert day.keys(day.options(startingPosition=offset, endingPosition=offset)) == []
+    assert day.keys(day.options(startingPosition=f"{begin - 65:.3f}", endingPosition=offset)) == day.between(
+        begin - 65, begin
+    )
+    with pytest.raises(ContradictoryOptionsError, match="before it begins"):
+        day.partitions(day.options(startingPosition=f"{begin + 1:.3f}", endingPosition=offset))
+
+
+def test_a_shard_that_ended_before_the_time_at_which_it_begins_is_left_to_what_it_became(day: Day) -> None:
+    """The shards that continue it begin at that time, too, and not with all that they hold."""
+    day.put(10)
+    day.client.split_shard(StreamName="flights", ShardToSplit=SHARDS[0], NewStartingHashKey=str(2**126))
+    day.put(10)
+    day.clock.advance(60)
+    begin = day.clock.time()
+    day.put(10)
+    positions = dict.fromkeys(SHARDS, ShardPosition.at_timestamp(round(begin * 1000)))
+    offset = json.dumps(StreamPositions({"flights": positions}).to_json())
+    day.clock.advance(60)
+    assert day.keys(day.options(startingPosition=offset)) == day.between(begin, day.clock.time())
+    latest = json.dumps(dict.fromkeys(SHARDS, "LATEST"))
+    assert day.keys(day.options(startingPosition=latest)) == []
+
+
+def test_a_shard_of_which_a_query_has_read_nothing_ends_a_read_at_its_time(day: Day) -> None:
+    """Beside others, which end after their last record, at their end, and before their oldest record."""
+    day.put(10)
+    begin = day.clock.time()
+    day.put(10)
+    day.client.split_shard(StreamName="flights", ShardToSplit=SHARDS[0], NewStartingHashKey=str(2**126))
+    day.put(10)
+    *_, last = (number for shard, number in day.put_keys if shard == "shardId-000000000003")
+    positions = {
+        SHARDS[0]: ShardPosition.shard_end(),
+        SHARDS[1]: ShardPosition.at_timestamp(round(begin * 1000)),
+        "shardId-000000000002": ShardPosition.trim_horizon(),
+        "shardId-000000000003": ShardPosition.after(last),
+    }
+    offset = json.dumps(StreamPositions({"flights": positions}).to_json())
+    wanted = sorted(
+        key
+        for key, at in day.put_keys.items()
+        if key[0] in (SHARDS[0], "shardId-000000000003") or (key[0] == SHARDS[1] and at < begin)
+    )
+    assert day.keys(day.options(startingPosition="TRIM_HORIZON", endingPosition=offset)) == wanted
+
+
 def test_shards_that_have_expired_are_a_loss(day: Day, caplog: pytest.LogCaptureFixture) -> None:
     """Their records are gone: without them a read that begins among them fails, or says what it skips."""
     day.put(10)
@@ -190,6 +257,24 @@ def test_shards_are_divided_among_more_partitions(day: Day, count: int) -> None:
     for shard in {shard for shard, _ in wanted}:
         numbers = [int(number) for rows in found for one, number in rows if one == shard]
         assert numbers == sorted(numbers), "from one partition to the next"
+
+
+@pytest.mark.parametrize("count", [1, 4, 8])
+def test_shards_that_end_after_a_sequence_number_are_divided(day: Day, count: int) -> None:
+    """A part ends where its time does or its shard: every row comes once, and none from beyond the shard's end."""
+    begins = []
+    for _ in range(10):
+        begins.append(day.clock.time())
+        day.put(5)
+        day.clock.advance(2 * HOUR)
+    # A part ends among the records of a burst.
+    day.clock.advance(begins[5] + 2.5 + 12 * HOUR - day.clock.time())
+    ends = {
+        shard: max(int(number) for one, number in day.between(0, begins[8] + 3) if one == shard) for shard in SHARDS
+    }
+    ending = json.dumps({shard: str(number) for shard, number in ends.items()})
+    options = day.options(startingPosition="TRIM_HORIZON", endingPosition=ending, minPartitions=str(count))
+    assert day.keys(options) == sorted(key for key in day.put_keys if int(key[1]) <= ends[key[0]])
 
 
 def test_contradictory_numbers_of_partitions_are_refused() -> None:

@@ -1,3 +1,4 @@
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -218,6 +219,40 @@ def test_a_read_of_its_own_end_stays_within_it(history: History) -> None:
     rows, _ = history.read(filters, {"endingTimestamp": middle.isoformat()})
     assert len(rows) == 20
     assert all(row["approximateArrivalTimestamp"] < middle for row in rows)
+
+
+def test_a_time_beyond_a_shards_end_does_not_move_that(history: History) -> None:
+    """Records between an end in sequence numbers and a time that the filters name are not read, wherever they lie."""
+    returns = [row for row in history.rows if row["streamName"] == "returns"]
+    arrivals = sorted({row["approximateArrivalTimestamp"] for row in returns})
+    ends = {
+        shard: max(
+            int(row["sequenceNumber"])
+            for row in returns
+            if row["shardId"] == shard and row["approximateArrivalTimestamp"] <= arrivals[4]
+        )
+        for shard in SHARDS[:2]
+    }
+    ending = json.dumps({shard: str(number) for shard, number in ends.items()})
+    wanted = sorted(key(row) for row in returns if int(row["sequenceNumber"]) <= ends[row["shardId"]])
+    # With its margin the time ends just behind the records of an hour, or hours away from any.
+    for margin in (timedelta(seconds=9.5), timedelta(minutes=30)):
+        rows, _ = history.read(
+            [LessThanOrEqual(ARRIVAL, arrivals[7] - margin)], {"streamName": "returns", "endingPosition": ending}
+        )
+        assert sorted(map(key, rows)) == wanted
+
+
+def test_a_time_that_is_to_come_is_not_waited_for_in_front_of_a_shards_end(history: History) -> None:
+    """An offset of enhanced fan-out may stand behind the last record: a read to there ends at the shards' tips."""
+    returns = [row for row in history.rows if row["streamName"] == "returns"]
+    ends = {
+        shard: max(int(row["sequenceNumber"]) for row in returns if row["shardId"] == shard) for shard in SHARDS[:2]
+    }
+    ending = json.dumps({shard: str(number + 1) for shard, number in ends.items()})
+    tomorrow: list[Filter] = [LessThanOrEqual(ARRIVAL, datetime.now(UTC) + timedelta(days=1))]
+    rows, _ = history.read(tomorrow, {"streamName": "returns", "endingPosition": ending})
+    assert sorted(map(key, rows)) == sorted(map(key, returns))
 
 
 def test_shards_are_chosen_by_option(history: History, monkeypatch: pytest.MonkeyPatch) -> None:

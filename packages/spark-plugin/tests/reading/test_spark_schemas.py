@@ -73,6 +73,7 @@ USER = json.dumps(
         ],
     }
 )
+USER_MESSAGE = 'syntax = "proto3"; message User { string name = 1; sint32 favorite_number = 2; }'
 ORDER = """
 syntax = "proto3";
 package shop;
@@ -350,7 +351,7 @@ def test_rows_are_written_by_a_registered_schema(glue: Any, name: str, options: 
     rows: list[dict[str, Any]] = [{"name": "sansa", "favorite_number": 99}, {"name": None, "favorite_number": 1}]
     records, wrong = written(USERS, rows, **writer_options(options, name, "avro"))
     assert records[0] == bytes((3, 0)) + first.bytes + b"\x0asansa\x00\xc6\x01\x02"
-    assert (list(wrong), json.loads(records[1])) == ([1], rows[1])
+    assert (list(wrong), json.loads(records[1])) == ([1], {"favorite_number": 1})
     assert wrong[1].startswith(f"schema '{name}' (version 1) does not take it: ")
     packed, _ = written(USERS, rows[:1], **writer_options(options, name, "avro", schemaCompression="zlib"))
     assert packed[0][1] == 5
@@ -360,6 +361,31 @@ def test_rows_are_written_by_a_registered_schema(glue: Any, name: str, options: 
     assert decode_glue_record(records[0]).schema_version_id == second
     records, _ = written(USERS, rows[:1], **writer_options(options, name, "avro", schemaVersion="1"))
     assert decode_glue_record(records[0]).schema_version_id == first
+
+
+@pytest.mark.parametrize(("value_format", "definition"), [("avro", USER), ("protobuf", USER_MESSAGE)])
+def test_a_text_that_is_not_utf8_spoils_no_row_but_its_own(
+    glue: Any, name: str, options: dict[str, str], value_format: str, definition: str
+) -> None:
+    """Spark makes such texts of any bytes, and hands them on."""
+    register(glue, name, value_format.upper(), definition)
+    parsed = KinesisOptions.parse(
+        {"streamName": "s", "fixedPartitionKey": "k", **writer_options(options, name, value_format)}
+    )
+    maker = RecordMaker(sink_columns(USERS, parsed), parsed, schema=check_value_fields(USERS.fields, parsed))
+    names = pa.array([b"sansa", b"\xff", b"arya"], pa.binary())
+    batch = pa.record_batch(
+        {
+            "name": pa.Array.from_buffers(pa.string(), 3, names.buffers()),
+            "favorite_number": pa.array([1, 2, 3], pa.int32()),
+        }
+    )
+    records = maker.of(batch)
+    (wrong,) = records.faults.values()
+    assert wrong.startswith(f"schema '{name}' (version 1) does not take it: column 'name': 'utf-8' codec can't decode")
+    first, bad, last = records.batch.column("data").to_pylist()
+    assert (b"sansa" in first, b"arya" in last, first[:2]) == (True, True, last[:2])
+    assert json.loads(bad) == {"name": "\ufffd", "favorite_number": 2}
 
 
 def test_json_is_checked_against_its_schema(glue: Any, name: str, options: dict[str, str]) -> None:

@@ -345,6 +345,24 @@ def test_a_query_makes_no_micro_batch_of_fewer_records() -> None:
     assert source.latestOffset(start, EVERYTHING) == at(s0=after(7)).to_json()
 
 
+def test_a_micro_batch_whose_bytes_are_full_waits_for_no_more_records() -> None:
+    """Fewer records than the fewest are no reason to wait where `maxBytesPerBatch` holds no more of them."""
+    there = 9
+
+    class RecordsOf100Bytes(FakeShardReader):
+        def positions(self, start: StreamPositions, *, max_bytes: int = 0, **_: float) -> PositionsSnapshot:
+            records = min(there, max_bytes // 100) if max_bytes else there
+            return PositionsSnapshot(at(s0=after(1 + records)), records, records * 100, 0)
+
+    source = reader(FakeReadingSession(RecordsOf100Bytes()), min_records_per_batch=20, max_bytes_per_batch=1050)
+    limit, start = source.getDefaultReadLimit(), at(s0=after(1)).to_json()
+    assert source.latestOffset(start, limit) is start, "more fit"
+    there = 11
+    assert source.latestOffset(start, limit) == at(s0=after(11)).to_json()
+    there = 10
+    assert source.latestOffset(start, limit) is start, "the wait begins anew"
+
+
 def test_no_records_are_no_news_until_every_shard_has_answered() -> None:
     """A query that is asked for all that is there, as it begins, is not answered before its shards were heard."""
 

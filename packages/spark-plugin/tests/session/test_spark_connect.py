@@ -267,12 +267,22 @@ def test_fingerprints_are_of_what_is_done(connect: SparkSession, folder: Path) -
     def plus(step: int) -> DataFrame:
         return rates(connect, folder).select(F.udf(lambda value: value + step, "int")("k").alias("x"))
 
+    def typed(type_: str) -> DataFrame:
+        halves = rates(connect, folder).select(F.udf(lambda value: value / 2, type_)("k").cast("string").alias("x"))
+        return halves.agg(F.max("x").alias("x"))
+
+    def column(name: str) -> DataFrame:
+        return connect.read.csv(str(folder / "rates.csv"), schema=f"{name} int").agg(F.max(name).alias("x"))
+
     def side(left: bool) -> DataFrame:
         one, two = totals(connect, folder), totals(connect, folder)
         return one.join(two, one["k"] == two["k"]).select((one if left else two)["v"])
 
     assert plan_fingerprint(plus(1)) == plan_fingerprint(plus(1))
     assert plan_fingerprint(plus(1)) != plan_fingerprint(plus(2))
+    assert plan_fingerprint(typed("int")) == plan_fingerprint(typed("int"))
+    assert plan_fingerprint(typed("int")) != plan_fingerprint(typed("double"))
+    assert plan_fingerprint(column("p")) != plan_fingerprint(column("q"))
     assert plan_fingerprint(side(True)) == plan_fingerprint(side(True))
     assert plan_fingerprint(side(True)) != plan_fingerprint(side(False))
     frame = rates(connect, folder)
@@ -282,6 +292,20 @@ def test_fingerprints_are_of_what_is_done(connect: SparkSession, folder: Path) -
     assert source_fingerprint(frame) != before
     text = connect.sql("select 1")
     assert source_fingerprint(text) != source_fingerprint(text)
+
+
+def test_what_is_read_beside_the_inputs_is_seen(connect: SparkSession, folder: Path) -> None:
+    """Files, and what only the server knows: tables, views and texts of SQL."""
+
+    def beside(make: Callable[[DataFrame], DataFrame]) -> list[str]:
+        source = rates(connect, folder)
+        return [*plans_of(source).beside(make(source), [source])]
+
+    assert beside(lambda source: source.join(source.alias("again"), "k").join(connect.range(5), F.expr("k = id"))) == []
+    other = connect.read.schema("k int").csv(str(folder / "other.csv"))
+    assert beside(lambda source: source.join(other, "k")) == ["csv other.csv"]
+    assert beside(lambda source: source.join(connect.table("names"), "k")) == ["table names"]
+    assert beside(lambda source: connect.sql("SELECT * FROM {source}", source=source)) == ["SQL text"]
 
 
 def test_jobs_are_ended_by_the_name_of_their_stage(

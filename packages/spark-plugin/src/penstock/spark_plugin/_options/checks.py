@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING
 
-from penstock.aws import AwsOptionError, AwsOptions, exposed_endpoint, region_of_endpoint
+from penstock.aws import ROLE_ARN, AwsOptionError, AwsOptions, exposed_endpoint, region_of_endpoint
 from penstock.rpc import RpcOptionError, check_address
 from penstock.spark_plugin._options.spec import READER, field_name
 from penstock.spark_plugin._options.table import OPTIONS
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 
 _CONSUMER_ARN = re.compile(
-    r"arn:[^:]+:kinesis:[^:]*:\d{12}:stream/(?P<stream>[\w.-]+)/consumer/(?P<name>[\w.-]{1,128}):\d+", re.ASCII
+    r"(?P<arn>arn:[^:]+:kinesis:(?P<region>[^:]*):\d{12}:stream/(?P<stream>[\w.-]+))"
+    r"/consumer/(?P<name>[\w.-]{1,128}):\d+",
+    re.ASCII,
 )
 _CONSUMER_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _STREAM_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _REGION = re.compile(r"[a-z0-9-]+")
 _SESSION_NAME = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
-_ROLE_ARN = re.compile(r"arn:[\w-]+:iam::\d*:role/.+", re.ASCII)
 _SHORTEST_MILLIS = 10.0
 _QUERY_LENGTH = 32
 """Of the name of a query in its checkpoint."""
@@ -46,7 +47,7 @@ def check_credentials(options: "KinesisOptions") -> None:
     if name is not None and _SESSION_NAME.fullmatch(name) is None:
         raise InvalidOptionError("roleSessionName", name, "2 to 64 letters, digits, _ + = , . @ and -")
     for arn in (options.role_arn or "").split(",") if options.role_arn else ():
-        if not _ROLE_ARN.fullmatch(arn.strip()):
+        if not ROLE_ARN.fullmatch(arn.strip()):
             raise InvalidOptionError("roleArn", arn.strip(), "an ARN such as arn:aws:iam::123456789012:role/reader")
     if (options.aws_access_key_id is None) != (options.aws_secret_access_key is None):
         missing = "awsSecretAccessKey" if options.aws_secret_access_key is None else "awsAccessKeyId"
@@ -207,7 +208,7 @@ def check_homes(options: "KinesisOptions", given: Mapping[str, str] | None = Non
                 continue
             if given is None:
                 value = getattr(options, field_name(spec.name))
-                is_given = value not in (_default_of(type(options), spec.name), refusal.unless)
+                is_given = value != _default_of(type(options), spec.name) and str(value) != refusal.unless
             else:
                 is_given = spec.name in given and given[spec.name].strip().lower() != refusal.unless
             if is_given:
@@ -296,6 +297,17 @@ def check_efo(options: "KinesisOptions") -> None:
             if consumer is None or consumer["stream"] != stream:
                 raise InvalidOptionError(
                     f"efoConsumerArn.{stream}", arns[stream], f"the ARN of a consumer of stream {stream}"
+                )
+            # A stream of that name in another account or region is another one.
+            if options.arn_of(stream) not in (None, consumer["arn"]):
+                raise ContradictoryOptionsError(
+                    ("streamArn", f"efoConsumerArn.{stream}"),
+                    f"the consumer is one of {consumer['arn']}: give that as streamArn, or another consumer",
+                )
+            if options.region not in (None, consumer["region"]):
+                raise ContradictoryOptionsError(
+                    ("region", f"efoConsumerArn.{stream}"),
+                    f"the consumer is in {consumer['region']}, not in {options.region}",
                 )
             if options.efo_consumer_name not in (None, consumer["name"]):
                 raise ContradictoryOptionsError(
@@ -544,8 +556,7 @@ def _check_limits(options: "KinesisOptions") -> None:
     from penstock.async_sink.errors import SinkOptionError
 
     batch = options.max_batch_size
-    if options.aggregation and batch == _LARGEST_REQUEST:
-        # As for the sink, one that was given as the default is was left out.
+    if options.aggregation and batch == _LARGEST_REQUEST and "maxBatchSize" not in options.written:
         batch = kinesis_aggregation_config().max_batch_size
     names = {field_name(name).removeprefix("sink_"): name for name in _OF_AIMD}
     names |= {field_name(name): name for name in ("maxInFlightRequests", "maxBatchSize")}

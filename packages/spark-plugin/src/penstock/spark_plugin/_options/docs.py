@@ -5,10 +5,11 @@ markers: `packages/spark-plugin/docs` and `docs/pages`.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
+from penstock.spark_plugin._options.foreign.elsewhere import elsewhere_remedies
 from penstock.spark_plugin._options.foreign.migration import FOREIGN_OPTIONS
 from penstock.spark_plugin._options.foreign.spec import Connector, Effect, ForeignOption
 from penstock.spark_plugin._options.spec import READ, STREAM, WRITE, OptionSpec, OptionType
@@ -42,15 +43,30 @@ def options_table() -> str:
 
 def migration_table(connector: Connector) -> str:
     """All options of another connector as a Markdown table: what each one is here, or why it is nothing."""
-    rows = (_foreign_row(one) for one in FOREIGN_OPTIONS if one.connector is connector)
+    return _migration(_foreign_row(one) for one in FOREIGN_OPTIONS if one.connector is connector)
+
+
+def migration_tables() -> dict[str, str]:
+    """By connector, all of its options as a Markdown table; those of Kafka and Spark that are written out of habit."""
+    tables = {one.value: migration_table(one) for one in Connector}
+    for source, remedies in groupby(elsewhere_remedies(), key=lambda one: one[0]):
+        tables[source] = _migration(f"| `{name}` | an error | {_escaped(remedy)} |" for _, name, remedy in remedies)
+    return tables
+
+
+def _migration(rows: Iterable[str]) -> str:
     return "| option | here | |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
 
 
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 def _row(spec: OptionSpec) -> str:
-    kind = " \\| ".join(spec.choices) if spec.type is OptionType.CHOICE else spec.type.value.replace("|", "\\|")
+    kind = " \\| ".join(spec.choices) if spec.type is OptionType.CHOICE else _escaped(spec.type.value)
     name = f"`{spec.name}.<stream>`" if spec.prefix else f"`{spec.name}`"
     aliases = (_alias(spec, connector) for connector in Connector)
-    doc = spec.doc.replace("|", "\\|") + (" A secret: never shown." if spec.secret else "")
+    doc = _escaped(spec.doc) + (" A secret: never shown." if spec.secret else "")
     return f"| {name} | {kind} | {spec.default or ''} | {doc} | {places(spec)} | {' | '.join(aliases)} |"
 
 
@@ -80,7 +96,7 @@ def _foreign_row(one: ForeignOption) -> str:
         here, text = "not needed", one.text
     else:
         here, text = "an error", one.text + (f" (`{one.harmless[0]}` is accepted)" if one.harmless else "")
-    return f"| `{one.name}{per_stream}` | {here} | {text.replace('|', chr(92) + '|')} |"
+    return f"| `{one.name}{per_stream}` | {here} | {_escaped(text)} |"
 
 
 def generated() -> Iterator[tuple[str, str]]:

@@ -227,7 +227,7 @@ class KinesisOptions:
     get_shard_iterator_backoff_max: float = 1000.0
     get_shard_iterator_backoff_exponent: float = 1.5
     written: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """No option: the names that the user wrote, by those of ours, where they differ."""
+    """No option: the names that the user wrote, by those of ours. What is not there was left out, in `parse`."""
 
     def __post_init__(self) -> None:
         check_credentials(self)
@@ -254,7 +254,7 @@ class KinesisOptions:
         values, names, given, arns = collect(options)
         written = {spec.name: names[name] for spec in OPTIONS if (name := field_name(spec.name)) in names}
         written |= {name: own for name, own in names.items() if "." in name}
-        values["written"] = {name: own for name, own in written.items() if name != own}
+        values["written"] = written
         try:
             parsed = cls._of(values, names, arns, environ, stream_required=stream_required)
             check_homes(parsed, given)

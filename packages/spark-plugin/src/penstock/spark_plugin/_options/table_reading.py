@@ -58,9 +58,10 @@ READING = (
         acts=(DRIVER,),
         only=(READ,),
         type=OptionType.POSITION,
-        doc="Where a bounded read ends: now (or LATEST; the default), before a time, or with sequence numbers; then "
-        "nothing is read of shards that are neither named nor parents of these. Now is by the service's clock, and "
-        "includes every record that was acknowledged before the read was planned. An end in the future is waited for.",
+        doc="Where a bounded read ends: now (or LATEST; the default), before a time, or with sequence numbers or an "
+        "offset of a checkpoint; then nothing is read of shards that are neither named nor parents of these. Now is by "
+        "the service's clock, and includes every record that was acknowledged before the read was planned. An end in "
+        "the future is waited for.",
     ),
     OptionSpec(
         name="boundedUntil",
@@ -172,7 +173,8 @@ READING = (
         acts=(REGISTRY, READER),
         refused_with=(OF_EFO,),
         prefix=True,
-        doc="`efoConsumerArn.<stream>`: ARN of the consumer to use, with `efoRegistration=none`.",
+        doc="`efoConsumerArn.<stream>`: ARN of the consumer to use, with `efoRegistration=none`; of another account's "
+        "stream with that one's `streamArn`.",
         flink="flink.stream.efo.consumerarn",
     ),
     OptionSpec(
@@ -316,7 +318,7 @@ READING = (
         type=OptionType.INTEGER,
         minimum=1,
         doc="Fewest records of a micro-batch: with fewer the query waits, at most `maxTriggerDelay`, and not where its "
-        "buffers are full. Runs that end by themselves do not wait.",
+        "buffers are full or `maxBytesPerBatch` holds no more. Runs that end by themselves do not wait.",
     ),
     OptionSpec(
         name="maxTriggerDelay",
@@ -348,7 +350,8 @@ READING = (
         default="128m",
         minimum=1,
         maximum=1 << 38,
-        doc="Most bytes that the reader buffers in all.",
+        doc="Bytes that the reader buffers in all. Each shard may exceed it: by an event with enhanced fan-out, by "
+        "64 KiB or one record without.",
         databricks="fetchBufferSize",
     ),
     OptionSpec(
@@ -359,7 +362,7 @@ READING = (
         type=OptionType.BYTES,
         default="8m",
         minimum=1,
-        doc="Most bytes that the reader buffers of one shard.",
+        doc="Bytes that the reader buffers of one shard; one event, or one answer to GetRecords, may exceed it.",
     ),
     OptionSpec(
         name="spillBytes",

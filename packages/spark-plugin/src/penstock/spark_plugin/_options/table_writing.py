@@ -16,6 +16,10 @@ from penstock.spark_plugin._options.spec import (
     Refusal,
 )
 
+_NO_OTHER_ATTEMPT = Refusal(
+    "failOnError", "the first record that Kinesis refuses fails the task, without another attempt"
+)
+
 WRITING = (
     OptionSpec(
         name="partitionKeyColumn",
@@ -169,6 +173,13 @@ WRITING = (
         name="deadLetterPath",
         group="writing",
         acts=(DRIVER, TASK),
+        refused_with=(
+            Refusal(
+                "failOnError",
+                "the first record that Kinesis refuses fails the task, or is kept; maxAttempts=1 in the place of "
+                "failOnError keeps it without another attempt",
+            ),
+        ),
         doc="Folder (shared by the executors), or s3://BUCKET/FOLDER, for records that cannot be written. Default: "
         "they fail the task.",
     ),
@@ -176,7 +187,10 @@ WRITING = (
         name="maxAttempts",
         group="writing",
         acts=(TASK,),
-        refused_with=(Refusal("sinkEndpoint", "start the sink gateway with --max-attempts, for all of its clients"),),
+        refused_with=(
+            Refusal("sinkEndpoint", "start the sink gateway with --max-attempts, for all of its clients"),
+            replace(_NO_OTHER_ATTEMPT, unless="1"),
+        ),
         type=OptionType.INTEGER,
         minimum=1,
         doc="Most submissions of a record before it is given up. Default: no bound.",
@@ -185,7 +199,7 @@ WRITING = (
         name="timeToLive",
         group="writing",
         acts=(TASK,),
-        refused_with=(GATEWAY_DECIDES,),
+        refused_with=(GATEWAY_DECIDES, _NO_OTHER_ATTEMPT),
         type=OptionType.SECONDS,
         minimum=0.001,
         doc="How long a record may be sent again before it is given up. Default: no bound.",
@@ -293,7 +307,7 @@ WRITING = (
         type=OptionType.INTEGER,
         default="500",
         minimum=1,
-        doc="Most records of a PutRecords request.",
+        doc="Most records of a PutRecords request. Left out with `aggregation`: 10000 rows.",
         flink="sink.batch.max-size",
     ),
     OptionSpec(
@@ -315,7 +329,7 @@ WRITING = (
         default="10000",
         minimum=1,
         maximum=1_000_000,
-        doc="Most records that wait in a write task, besides those in flight.",
+        doc="Most records that wait in a write task, besides those in flight. Left out with `aggregation`: 100000.",
         flink="sink.requests.max-buffered",
     ),
     OptionSpec(
@@ -325,7 +339,7 @@ WRITING = (
         type=OptionType.BYTES,
         default="5m",
         minimum=1,
-        doc="Most bytes of a PutRecords request.",
+        doc="Most bytes of a PutRecords request. Left out with `aggregation`: 4.5 MiB; for Firehose: 4 MiB.",
         flink="sink.flush-buffer.size",
     ),
     OptionSpec(
@@ -335,7 +349,7 @@ WRITING = (
         type=OptionType.BYTES,
         default="1m",
         minimum=1,
-        doc="Largest record, its partition key included.",
+        doc="Largest record, its partition key included. Left out for Firehose: 1,024,000 bytes.",
     ),
     OptionSpec(
         name="maxTimeInBuffer",

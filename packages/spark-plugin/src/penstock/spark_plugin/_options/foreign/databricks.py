@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from penstock.spark_plugin._options.foreign.spec import Connector, ForeignOption, means, not_needed, refused
+from penstock.spark_plugin.errors import InvalidOptionError, MissingOptionError
 
 _means = partial(means, Connector.DATABRICKS)
 _not_needed = partial(not_needed, Connector.DATABRICKS)
@@ -24,6 +25,10 @@ def _stream_of(consumer_arn: str) -> str:
 
 
 def _id_has_it(text: str, given: Mapping[str, str]) -> dict[str, str]:
+    if text.lower() not in ("name", "arn"):
+        raise InvalidOptionError("registeredConsumerIdType", text, "name or ARN")
+    if text.lower() == "arn" and "registeredconsumerid" not in given:
+        raise MissingOptionError("registeredConsumerId", "registeredConsumerIdType=ARN says that it is one")
     return {}
 
 

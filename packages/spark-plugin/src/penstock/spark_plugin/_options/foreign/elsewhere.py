@@ -60,6 +60,12 @@ _KAFKA_CREDENTIALS = "credentials are AWS's: the default chain, `roleArn`, `awsP
 _BY_NAME = {name.lower(): (name, *what) for name, what in _ELSEWHERE.items()}
 
 
+def elsewhere_remedies() -> list[tuple[str, str, str]]:
+    """Each name with the source that it is of, and what to do instead; in the order of their sources."""
+    named = [(source, name, remedy) for name, (source, remedy) in _ELSEWHERE.items()]
+    return sorted([*named, *((_KAFKA, name, remedy) for name, remedy in _KAFKA_CLIENT.items())])
+
+
 def from_elsewhere(name: str) -> ForeignOptionError | None:
     """The error that says what to do instead of an option of Kafka's or Spark's; None for any other name."""
     low = name.lower()

@@ -18,6 +18,7 @@ from penstock.spark_plugin._options.foreign.spec import (
     not_needed,
     refused,
 )
+from penstock.spark_plugin.errors import MissingOptionError
 
 _means = partial(means, Connector.FLINK)
 _not_needed = partial(not_needed, Connector.FLINK)
@@ -30,6 +31,10 @@ def _producer_endpoint(text: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _endpoint_has_it(text: str, given: Mapping[str, str]) -> dict[str, str]:
+    if "sink.producer.kinesis-endpoint" not in given:
+        raise MissingOptionError(
+            "sink.producer.kinesis-endpoint", "sink.producer.kinesis-port is the port of that host"
+        )
     return {}
 
 
@@ -124,8 +129,8 @@ FLINK: tuple[ForeignOption, ...] = (
         "source.efo.describe.retry-strategy.delay.min",
         "source.efo.describe.retry-strategy.delay.max",
     ),
-    *_means("deregisterStreamConsumerTimeout", "source.efo.deregister.timeout"),
-    *_means("subscribeToShardTimeout", "source.efo.subscription.timeout"),
+    *_means("deregisterStreamConsumerTimeout", "source.efo.deregister.timeout", bare_unit="ms"),
+    *_means("subscribeToShardTimeout", "source.efo.subscription.timeout", bare_unit="ms"),
     *client_retries(
         Connector.FLINK,
         "retry-strategy.attempts.max",

@@ -41,7 +41,11 @@ class BoundedShard:
     @property
     def complete_millis(self) -> int:
         """The time whose records have to be seen before the tip of the shard is the end of the read."""
-        return self.planned_millis if self.before_micros is None else -(-self.before_micros // 1000)
+        if self.before_micros is None:
+            return self.planned_millis
+        before = -(-self.before_micros // 1000)
+        # A filter may name a time that is to come; the last sequence number was there when the read was planned.
+        return before if self.upto is None else min(before, self.planned_millis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +55,7 @@ class Bounds:
     after: Mapping[str, ShardPosition]
     """By stream."""
     after_shards: Mapping[str, Mapping[str, ShardPosition]]
-    """By stream and shard, where the user has named them; children of these begin at TRIM_HORIZON."""
+    """By stream and shard, where the user has named them; children begin at the time of these, or at TRIM_HORIZON."""
     before_micros: int | None
     upto_shards: Mapping[str, Mapping[str, ShardPosition]]
     """By stream and shard, where the user has named them; nothing else is read then."""
@@ -124,8 +128,10 @@ class Bounds:
         after_shards, upto_shards = self.after_shards.get(stream), self.upto_shards.get(stream)
         _check_listed(stream, shards, after_shards or {}, upto_shards or {}, fail_on_data_loss=fail_on_data_loss)
         past: set[str] = set()
+        begins: Mapping[str, ShardPosition] = {}
         if after_shards is not None:
             past = with_ancestors(after_shards, shards) - after_shards.keys()
+            begins = _with_descendants(after_shards, shards)
         # All that precedes a named end belongs to the read: the parents of its shards are read to their end.
         whole: set[str] = set()
         if upto_shards is not None:
@@ -135,7 +141,7 @@ class Bounds:
             for parent in one.parent_shard_ids:
                 children.setdefault(parent, []).append(one)
         for shard in shards:
-            after = (after_shards or {}).get(shard.shard_id, self.after[stream])
+            after = begins.get(shard.shard_id, self.after[stream])
             upto = (upto_shards or {}).get(shard.shard_id)
             listed_children = children.get(shard.shard_id, [])
             # LATEST, up to now, is empty.
@@ -146,21 +152,33 @@ class Bounds:
                 after = ShardPosition.shard_end()
             if upto_shards is not None and upto is None and shard.shard_id not in whole:
                 continue
-            if upto is not None and not upto.is_shard_end and upto.sequence_number is None:
-                continue  # up to TRIM_HORIZON: nothing
             if _is_nothing(stream, shard.shard_id, after, upto):
                 continue
+            # An offset of a checkpoint has a time where the query began at one and has read nothing since.
+            end_millis = None if upto is None else upto.timestamp_millis
             yield BoundedShard(
                 stream,
                 shard.shard_id,
                 after,
-                self.before_micros,
+                self.before_micros if end_millis is None else end_millis * 1000,
                 upto.sequence_number if upto is not None else None,
                 HashKeyRange.of(shard.starting_hash_key, shard.ending_hash_key),
                 self.planned_micros // 1000,
                 with_children=upto_shards is None,
                 listed_children=tuple(one.shard_id for one in listed_children),
             )
+
+
+def _with_descendants(named_shards: Mapping[str, ShardPosition], shards: Sequence[Shard]) -> dict[str, ShardPosition]:
+    """The named shards, and those that came of shards that begin at times: these may have ended before their time."""
+    begins, listed = dict(named_shards), {one.shard_id for one in shards}
+    # Kinesis numbers shards as they are made: parents come first.
+    for shard in sorted(shards, key=lambda one: one.shard_id):
+        parents = [begins.get(one) for one in shard.parent_shard_ids if one in begins or one in listed]
+        times = [one.timestamp_millis for one in parents if one is not None and one.timestamp_millis is not None]
+        if shard.shard_id not in begins and times and len(times) == len(parents):
+            begins[shard.shard_id] = ShardPosition.at_timestamp(min(times))
+    return begins
 
 
 def is_empty(after: ShardPosition, before_micros: int | None) -> bool:
@@ -170,14 +188,19 @@ def is_empty(after: ShardPosition, before_micros: int | None) -> bool:
 
 
 def _is_nothing(stream: str, shard_id: str, after: ShardPosition, upto: ShardPosition | None) -> bool:
-    if upto is None or upto.sequence_number is None or after.sequence_number is None:
+    if upto is None or upto.is_shard_end:
         return False
-    if int(upto.sequence_number) < int(after.sequence_number):
+    if upto == ShardPosition.trim_horizon():
+        return True
+    if upto.type is not after.type:
+        return False  # a time and a sequence number cannot be compared
+    end, begin = (int(one.sequence_number or one.timestamp_millis or 0) for one in (upto, after))
+    if end < begin:
         raise ContradictoryOptionsError(
             ("initialPosition", "endingPosition"),
-            f"{stream}/{shard_id} would end at {upto.sequence_number}, before it begins, after {after.sequence_number}",
+            f"{stream}/{shard_id} would end at {upto}, before it begins, at {after}",
         )
-    return int(upto.sequence_number) == int(after.sequence_number)
+    return end == begin
 
 
 def _check_listed(

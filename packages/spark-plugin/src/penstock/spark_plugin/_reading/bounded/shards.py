@@ -114,8 +114,10 @@ class _ShardRead:
             created_millis=shard.created_millis,
         )
         self._is_asked = False
+        self._before_micros = shard.before_micros
+        """The bound in time; None once the first record beyond it is known."""
         self._beyond: int | None = None if shard.upto is None else int(shard.upto) + 1
-        """The first sequence number beyond the bound, once it is known."""
+        """The first sequence number beyond either bound, as far as it is known."""
         self.children: Sequence[Shard] = ()
         """Of a shard that was read to its end."""
 
@@ -155,21 +157,22 @@ class _ShardRead:
         await self._read.prove()
 
     async def _within(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The records up to the bound."""
-        before = self._shard.before_micros
+        """The records up to the nearer bound."""
+        before = self._before_micros
         if before is not None and not self._is_asked:
             near = rows_before(records, before - ARRIVAL_MICROS)
             if near < rows_before(records, before):
                 self._is_asked = True
-                self._beyond = await self._first_record(-(-before // 1000))
-        if before is not None and self._beyond is None:
-            return records.slice(0, rows_before(records, before))
-        if self._beyond is None:
-            return records
-        # Decimal digits of different lengths: compared as numbers.
-        numbers = records.column("sequenceNumber")
-        key = self._beyond
-        return records.slice(0, bisect_left(range(records.num_rows), key, key=lambda row: int(numbers[row].as_py())))
+                first = await self._first_record(-(-before // 1000))
+                if first is not None:
+                    self._before_micros = None
+                    self._beyond = first if self._beyond is None else min(first, self._beyond)
+        count = records.num_rows if self._before_micros is None else rows_before(records, self._before_micros)
+        if self._beyond is not None:
+            # Decimal digits of different lengths: compared as numbers.
+            numbers, beyond = records.column("sequenceNumber"), self._beyond
+            count = bisect_left(range(count), beyond, key=lambda row: int(numbers[row].as_py()))
+        return records.slice(0, count)
 
     async def _first_record(self, millis: int) -> int | None:
         """The sequence number of the first record that arrived at a time or later; None if there is none yet."""

@@ -18,6 +18,7 @@ from penstock.efo_consumer import (
     latest_arrival_millis,
     list_shards,
     resolve_initial_positions,
+    resolve_named_shards,
     stream_client,
     with_ancestors,
 )
@@ -146,7 +147,8 @@ def after_sequence_numbers(
 ) -> Mapping[str, ShardPosition]:
     """The named shards, and those that none of them descends from or leads to, from their beginning.
 
-    `stream` is a name or an ARN.
+    `stream` is a name or an ARN. A named shard that had ended by the time at which it is to begin is left to the shards
+    that it had become by then.
     """
 
     async def list_all() -> list[Shard]:
@@ -162,7 +164,8 @@ def after_sequence_numbers(
         for one in listed
         if one.shard_id in unread and not (shards.keys() | unread) & set(one.parent_shard_ids)
     }
-    return {**dict.fromkeys(sorted(others), ShardPosition.trim_horizon()), **shards}
+    positions = {**dict.fromkeys(sorted(others), ShardPosition.trim_horizon()), **shards}
+    return resolve_named_shards(session, stream, positions, retry_patience=timedelta(seconds=retry_patience))
 
 
 async def list_with(

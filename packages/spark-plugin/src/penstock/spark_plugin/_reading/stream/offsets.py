@@ -21,6 +21,10 @@ class BatchLimit:
     bytes: int = 0
     records_per_shard: int = 0
 
+    def cuts(self, records: int, size: int) -> bool:
+        """Whether so many records and bytes are more than a micro-batch may have."""
+        return 0 < self.records < records or 0 < self.bytes < size
+
 
 class LeastRecords:
     """Whether a micro-batch waits for more records (`minRecordsPerBatch`).
@@ -38,7 +42,7 @@ class LeastRecords:
     def holds(self, records: int, now: float, *, is_full: bool) -> bool:
         """Whether so many are too few at this moment. Once there are enough, the next one's wait begins anew.
 
-        Buffers that are full get no more: what they hold is read.
+        Buffers, or a micro-batch, that are full get no more: what they hold is read.
         """
         if self._since is None:
             self._since = now

@@ -331,9 +331,15 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The next offset; the start itself while there are no records, or fewer than `minRecordsPerBatch`."""
         until, least = time.monotonic() + self._options.latest_offset_wait, self._options.min_records_per_batch or 1
         while True:
-            snapshot = self._snapshot(session, start, bound, wait=True)
+            snapshot, is_full = self._snapshot(session, start, bound, wait=True), False
+            if 0 < snapshot.records < least and bound != BatchLimit():
+                # A limit in bytes may hold fewer records, however many are there.
+                whole = self._snapshot(session, start, BatchLimit(), wait=False)
+                is_full = bound.cuts(whole.records, whole.bytes)
+                # What came in between belongs to it, too.
+                snapshot = self._snapshot(session, start, bound, wait=False)
             stats, now = session.reader.stats() if snapshot.records < least else [], time.monotonic()
-            is_full = any(one.condition.state is ShardState.STARVED for one in stats)
+            is_full |= any(one.condition.state is ShardState.STARVED for one in stats)
             if self._least.holds(snapshot.records, now, is_full=is_full):
                 if now >= until:
                     return start
