@@ -363,6 +363,16 @@ def test_a_micro_batch_whose_bytes_are_full_waits_for_no_more_records() -> None:
     assert source.latestOffset(start, limit) is start, "the wait begins anew"
 
 
+def test_the_last_records_of_a_shard_wait_for_none_of_what_came_of_it() -> None:
+    """Children bring theirs in a later micro-batch: waiting would bring no more."""
+    session = FakeReadingSession()
+    session.reader.rows = 5
+    session.reader.reaches = {"flights": {"s0": ShardPosition.shard_end(), "s1": ShardPosition.trim_horizon()}}
+    source = reader(session, min_records_per_batch=20)
+    end = source.latestOffset(at(s0=after(1)).to_json(), source.getDefaultReadLimit())
+    assert end == at(s0=ShardPosition.shard_end(), s1=ShardPosition.trim_horizon()).to_json()
+
+
 def test_no_records_are_no_news_until_every_shard_has_answered() -> None:
     """A query that is asked for all that is there, as it begins, is not answered before its shards were heard."""
 

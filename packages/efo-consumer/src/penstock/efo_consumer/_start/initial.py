@@ -179,6 +179,9 @@ async def _moved_to_open(
     patience: timedelta,
     sleep: Callable[[float], Awaitable[object]],
 ) -> dict[str, ShardPosition]:
+    if session.options.stream_service == DYNAMODB_STREAMS:
+        # It lists no shards of a time that has passed.
+        return dict(positions)
     found = {shard_id: at for shard_id, at in positions.items() if at.timestamp_millis is None}
     times = {at.timestamp_millis for at in positions.values() if at.timestamp_millis is not None}
     async with _StartClient(session, patience, sleep) as client:

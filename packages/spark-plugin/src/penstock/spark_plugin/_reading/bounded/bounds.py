@@ -131,10 +131,11 @@ class Bounds:
         begins: Mapping[str, ShardPosition] = {}
         if after_shards is not None:
             past = with_ancestors(after_shards, shards) - after_shards.keys()
-            begins = _with_descendants(after_shards, shards)
+            begins = _with_descendants(after_shards, shards, self.before_micros)
         # All that precedes a named end belongs to the read: the parents of its shards are read to their end.
         whole: set[str] = set()
         if upto_shards is not None:
+            upto_shards = _with_descendants(upto_shards, shards, None)
             whole = with_ancestors(upto_shards, shards) - upto_shards.keys()
         children: dict[str, list[Shard]] = {}
         for one in shards:
@@ -169,13 +170,22 @@ class Bounds:
             )
 
 
-def _with_descendants(named_shards: Mapping[str, ShardPosition], shards: Sequence[Shard]) -> dict[str, ShardPosition]:
-    """The named shards, and those that came of shards that begin at times: these may have ended before their time."""
+def _with_descendants(
+    named_shards: Mapping[str, ShardPosition], shards: Sequence[Shard], before_micros: int | None
+) -> dict[str, ShardPosition]:
+    """The named shards, and those that came of shards that are at times: these may have ended before their time.
+
+    What begins where the read ends, as at LATEST, is at its own end: what came of it is read from its beginning.
+    """
     begins, listed = dict(named_shards), {one.shard_id for one in shards}
     # Kinesis numbers shards as they are made: parents come first.
     for shard in sorted(shards, key=lambda one: one.shard_id):
         parents = [begins.get(one) for one in shard.parent_shard_ids if one in begins or one in listed]
-        times = [one.timestamp_millis for one in parents if one is not None and one.timestamp_millis is not None]
+        times = [
+            one.timestamp_millis
+            for one in parents
+            if one is not None and one.timestamp_millis is not None and not is_empty(one, before_micros)
+        ]
         if shard.shard_id not in begins and times and len(times) == len(parents):
             begins[shard.shard_id] = ShardPosition.at_timestamp(min(times))
     return begins

@@ -331,8 +331,10 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The next offset; the start itself while there are no records, or fewer than `minRecordsPerBatch`."""
         until, least = time.monotonic() + self._options.latest_offset_wait, self._options.min_records_per_batch or 1
         while True:
-            snapshot, is_full = self._snapshot(session, start, bound, wait=True), False
-            if 0 < snapshot.records < least and bound != BatchLimit():
+            snapshot = self._snapshot(session, start, bound, wait=True)
+            # Of shards that come of others no record is in the same micro-batch as the last ones of these.
+            is_full = turnover(start, snapshot.positions)[1] > 0
+            if 0 < snapshot.records < least and bound.bytes and not is_full:
                 # A limit in bytes may hold fewer records, however many are there.
                 whole = self._snapshot(session, start, BatchLimit(), wait=False)
                 is_full = bound.cuts(whole.records, whole.bytes)
