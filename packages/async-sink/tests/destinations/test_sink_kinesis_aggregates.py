@@ -283,6 +283,8 @@ class SplitStream:
 
     def __init__(self, *listings: list[dict[str, Any]]) -> None:
         self.listings = list(listings)
+        self.open = CHILDREN
+        """The shards that take records, whatever is listed."""
         self.puts: list[tuple[str, bytes]] = []
         """The shard that a record went to, and what is in it."""
 
@@ -292,7 +294,7 @@ class SplitStream:
         results = []
         for each in body["Records"]:
             key = hash_key_of(KinesisRequestEntry(b"", each["PartitionKey"], each.get("ExplicitHashKey")))
-            child = next(child for child, (low, high) in CHILDREN.items() if low <= key <= high)
+            child = next(child for child, (low, high) in self.open.items() if low <= key <= high)
             self.puts.append((child, base64.b64decode(each["Data"])))
             results.append({"SequenceNumber": "1", "ShardId": child})
         return 200, {"FailedRecordCount": 0, "Records": results}
@@ -339,6 +341,31 @@ async def test_a_split_that_is_listed_late_is_told_by_the_answers(service: Scrip
         await writer.flush(end_of_input=True)
         assert writer.metrics.retried == 1_000
     assert len(stream.puts) - before == 2
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+async def test_a_shard_that_takes_records_is_aggregated_again(service: ScriptedService, ahead: bool) -> None:
+    """The ids of a stream that is made again begin anew, and a listing may be ahead of what takes records."""
+    whole, split = {PARENT: (0, TOP)}, CHILDREN
+    stream = SplitStream([CLOSED, LOWER, UPPER] if ahead else [STILL_OPEN])
+    stream.open = whole
+    service.script = [stream.answer] * 10_000
+    aggregated = KinesisStreamsSink(emulator_options(service.url), "flights", aggregation=AggregationConfig())
+
+    async def write() -> int:
+        before = len(stream.puts)
+        await writer.write_many(rows(1_000))
+        await writer.flush(end_of_input=True)
+        return len(stream.puts) - before
+
+    async with aggregated.create_writer() as writer:
+        await write()
+        stream.open, stream.listings = split, [[CLOSED, LOWER, UPPER]]
+        await write()
+        assert await write() == 2
+        stream.open, stream.listings = whole, [[STILL_OPEN]]
+        await write()
+        assert await write() == 1
 
 
 def test_a_missing_stream_is_said_when_the_writer_opens(emulator: RunningEmulator) -> None:

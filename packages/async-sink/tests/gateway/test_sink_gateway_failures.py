@@ -346,7 +346,7 @@ async def test_numbers_go_on_when_a_destination_is_opened_anew() -> None:
 
 @pytest.mark.parametrize("durable", [False, True])
 async def test_an_entry_that_spoils_a_request_fails_alone(
-    durable: bool, service: ScriptedService, tmp_path: Path
+    durable: bool, service: ScriptedService, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The service names no entry, and refuses all of a request that has entries of several clients."""
 
@@ -385,6 +385,7 @@ async def test_an_entry_that_spoils_a_request_fails_alone(
     if durable:
         (line,) = (tmp_path / "rejected.jsonl").read_text().splitlines()
         assert "does not match the schema" in line
+        assert "dynamodb flights has refused 1 acknowledged record(s) for good" in caplog.text
 
 
 @pytest.mark.parametrize("durable", [False, True])

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.async_sink import AsyncSinkConfig, KinesisStreamsSink
 from penstock.async_sink._gateway import destinations as gateway_destinations
-from penstock.async_sink.errors import DestinationError
+from penstock.async_sink.errors import DestinationError, TooManyDestinationsError
 from penstock.async_sink.gateway import Journal, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import wait_until
 from penstock.aws.testing import emulator_options
@@ -57,6 +57,19 @@ async def test_a_stream_is_opened_once_by_its_name_and_its_arn(emulator: Running
     assert await destinations.get("kinesis", "trains") is not first
     stats = await SinkGatewayServicer(destinations).Stats(pb.StatsRequest(), None)
     assert len(stats.destinations) == 2
+    await destinations.close(1.0)
+
+
+async def test_the_second_name_of_a_stream_needs_no_place(emulator: RunningEmulator) -> None:
+    """Also where as many destinations are needed as may be open; another stream has none."""
+    destinations = serving(emulator, max_destinations=1)
+    first = await destinations.get("kinesis", "flights")
+    with first.client("c"):
+        assert await destinations.get("kinesis", arn_of(emulator)) is first
+        with pytest.raises(TooManyDestinationsError):
+            await destinations.get("kinesis", "trains")
+    assert (await destinations.get("kinesis", "trains")).name == "trains"
+    assert len(destinations.all()) == 1
     await destinations.close(1.0)
 
 

@@ -158,6 +158,26 @@ async def test_waiting_for_ones_own_rate_is_a_sign_of_life(
         fake.requests[-1].answer.set()
 
 
+async def test_waiting_for_ones_own_rate_is_no_sign_of_life_of_a_destination_that_takes_nothing(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """What fails pays for its next attempt, so with a backlog the rate always holds something back."""
+    fake.script = [fake.fail(throttled=False)] * 10_000
+    strategy = TokenBucketRateLimitingStrategy(records_per_second=20.0)
+    writer = make_writer(strategy=strategy, max_in_flight_requests=50, max_buffered_requests=1_000)
+    await writer.__aenter__()
+    await writer.write_many(["x"] * 400)
+    await clock.advance(10.0)
+    before, sent = writer.metrics.signs_of_life, len(fake.requests)
+    await clock.advance(10.0)
+    assert len(fake.requests) > sent
+    assert writer.metrics.signs_of_life == before
+    fake.script = [fake.fail()]
+    await clock.advance(5.0)
+    assert writer.metrics.signs_of_life > before
+    await writer.close()
+
+
 async def test_all_of_a_rate_and_a_limit_keeps_both(make_writer: MakeWriter, clock: FakeClock) -> None:
     """Never more in flight than the one says, never more in a second than the other."""
     fake = Roomy(clock, 1_000)

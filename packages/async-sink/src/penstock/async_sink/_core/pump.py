@@ -85,6 +85,7 @@ class RequestPump(Generic[R]):
         self._wake_at: float | None = None
         self._spans_timer: Timer | None = None
         self._closed = False
+        self._goes_on = True
         self.changed = Signal()
         self.failure: BaseException | None = None
 
@@ -127,7 +128,8 @@ class RequestPump(Generic[R]):
             # They have left room.
             self.changed.notify()
         self._telemetry.blocked(self._dispatcher.blocked_by, now)
-        if self._dispatcher.is_paced:
+        # What fails pays for its next attempt: with a backlog the rate always holds something back, whatever is wrong.
+        if self._dispatcher.is_paced and self._goes_on:
             self._telemetry.metrics.signs_of_life += 1
         if expired := self._dispatcher.take_expired():
             error = self._handover.give_up(expired, failed=self.failure is not None)
@@ -214,6 +216,7 @@ class RequestPump(Generic[R]):
         now, batch = self._clock.now(), request.batch
         give_up = outcome.error is not None or self.failure is not None or self._closed
         settlement = self._dispatcher.settle(batch, outcome.failures, now, give_up=give_up, lanes=outcome.lanes)
+        self._goes_on = settlement.throttled > 0 or len(settlement.retried) < batch.size
         error = outcome.error
         if error is None and settlement.terminated:
             error = self._handover.give_up(settlement.terminated, failed=self.failure is not None)

@@ -149,6 +149,8 @@ class SharedDestinations:
         self._open: dict[tuple[str, str], SharedDestination] = {}
         self._by_arn: dict[tuple[str, str], SharedDestination] = {}
         self._opening: dict[tuple[str, str], asyncio.Task[SharedDestination]] = {}
+        # Not in `_open` yet, but they have their places.
+        self._starting: list[SharedDestination] = []
         self._counted: dict[tuple[str, str], Counted] = {}
         self._resuming: asyncio.Task[None] | None = None
 
@@ -189,7 +191,6 @@ class SharedDestinations:
         if failed is not None:
             await self._close(failed)
             self._counted[kind, failed.name] = failed.counted()
-        await self._make_place(name)
         try:
             writer = self._make_sink[kind](name).create_writer()
             await writer.__aenter__()
@@ -221,18 +222,23 @@ class SharedDestinations:
         destination.used_at = asyncio.get_running_loop().time()
         if arn:
             self._by_arn[kind, arn] = destination
+        self._starting.append(destination)
         try:
+            # Only now: another name of a destination that is open needs no place of its own.
+            await self._make_place(name)
             if durable is not None:
                 await durable.resume(name)
+            self._open[kind, name] = destination
         except BaseException:
             await self._close(destination)
             raise
-        self._open[kind, name] = destination
+        finally:
+            self._starting = [each for each in self._starting if each is not destination]
         return destination
 
     async def _make_place(self, name: str) -> None:
-        # This one is among those that are being opened.
-        if len(self.all()) + len(self._opening) <= self._max_destinations:
+        # This one is among those that start.
+        if len({id(each) for each in (*self.all(), *self._starting)}) <= self._max_destinations:
             return
         idle = [key for key, shared in self._open.items() if not shared.is_needed]
         if not idle:

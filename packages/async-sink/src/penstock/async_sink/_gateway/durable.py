@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import time
 
+from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._gateway.feeder import Feeder
 from penstock.async_sink._gateway.journal import Journal
 from penstock.async_sink._gateway.kinds import DestinationKind
@@ -10,6 +12,7 @@ from penstock.async_sink._gateway.session import BatchTracker, Orphanage
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 
 _logger = logging.getLogger(__name__)
+_WARNING_SECONDS = 10.0
 
 
 class DurableBatches:
@@ -26,6 +29,8 @@ class DurableBatches:
         self._in_hand: set[int] = set()
         self._released = False
         self._told = False
+        self._rejected = 0
+        self._warned_at: float | None = None
 
     @property
     def in_hand(self) -> int:
@@ -52,8 +57,24 @@ class DurableBatches:
         if tracker.answered:
             for index, failure in sorted(tracker.failed.items()):
                 self._journal.reject(self._kind.name, self._name, client_id, batch.entries[index], failure)
+                self._warn_of_rejected(failure)
         self._in_hand.discard(sequence)
         self._journal.settle(sequence)
+
+    def _warn_of_rejected(self, failure: EntryFailure) -> None:
+        """A destination may refuse all that comes, for a cause of its own: then somebody has to look."""
+        self._rejected += 1
+        now = time.monotonic()
+        if self._warned_at is None or now - self._warned_at >= _WARNING_SECONDS:
+            self._warned_at = now
+            _logger.warning(
+                "%s %s has refused %d acknowledged record(s) for good, which are kept in rejected.jsonl: %s: %s",
+                self._kind.name,
+                self._name,
+                self._rejected,
+                failure.error_code,
+                failure.error_message,
+            )
 
     async def resume(self, name: str) -> None:
         """Queue what the journal holds under that name of the destination and is not being written."""

@@ -41,7 +41,8 @@ class SinkMetrics:
     """Requests without an answer in time."""
     signs_of_life: int = 0
     """Times that a sink gateway said that its destination goes on, or that the strategy held entries back by a rate of
-    its own: no answer comes meanwhile, though nothing is wrong."""
+    its own: no answer comes meanwhile, though nothing is wrong. Not after a request that failed as a whole, unless the
+    destination was full."""
     last_failure: str = ""
     """Code and words of the latest failure of an entry, also of one that was sent again; empty before the first."""
     current_send_time_ms: float = 0.0

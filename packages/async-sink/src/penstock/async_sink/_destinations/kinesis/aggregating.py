@@ -42,7 +42,8 @@ class AggregatedStream(AwsDestination[KinesisRequestEntry]):
         # They leave in aggregates, never in CBOR as they come.
         super().__init__(aws, self._stream.name, KinesisEntries(partition_key))
         self._aggregation = aggregation
-        # A shard that an answer has shown to be closed never opens again, whatever a list that lags behind says.
+        # What answers have shown to be closed, whatever a list that lags behind says, until one shows the opposite: a
+        # list may also be ahead, and the ids of a stream that is made again begin anew.
         self._closed = set[str]()
         self._shards = ShardRanges(())
         self._refreshing = asyncio.Lock()
@@ -104,6 +105,8 @@ class AggregatedStream(AwsDestination[KinesisRequestEntry]):
                 continue
             for index, aggregate in enumerate(aggregates):
                 failure = refused.get(index)
+                if failure is None:
+                    self._closed.discard(went_to[index] or "")
                 if failure is not None:
                     for place in aggregate.places:
                         failures[place] = EntryFailure(
