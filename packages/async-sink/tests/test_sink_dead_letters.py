@@ -135,11 +135,11 @@ def test_half_a_line_of_the_notes_does_not_spoil_the_next(
     assert held(emulator, "noted") == [b"1", b"1", b"2"]
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o640])
+@pytest.mark.parametrize(("mode", "noted"), [(0o600, 0o600), (0o640, 0o640), (0o444, 0o644)])
 def test_notes_are_as_private_as_the_letters(
-    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path, mode: int
+    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path, mode: int, noted: int
 ) -> None:
-    """They hold the same records. A gateway's are its owner's alone."""
+    """They hold the same records. A gateway's are its owner's alone. Their owner can add to them in any case."""
     make_stream(emulator, f"private-{mode}")
     keep(tmp_path, letter(b"secret", f"private-{mode}"))
     (tmp_path / "job-0-0.json").chmod(mode)
@@ -148,7 +148,51 @@ def test_notes_are_as_private_as_the_letters(
         assert redrive(tmp_path, options).is_complete
     finally:
         os.umask(before)
-    assert (tmp_path / "_redriven" / "job-0-0.json").stat().st_mode & 0o777 == mode
+    assert (tmp_path / "_redriven" / "job-0-0.json").stat().st_mode & 0o777 == noted
+
+
+@pytest.mark.parametrize("when", ["before they are sent", "as they are sent"])
+def test_letters_whose_file_goes_away_meanwhile_are_written_once_and_so_are_the_others(
+    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path, when: str
+) -> None:
+    """A micro-batch that runs again removes those of the time before."""
+    stream = f"vanishing {when}".replace(" ", "-")
+    make_stream(emulator, stream)
+    keep(tmp_path, letter(b"1", stream), name="a.json")
+    keep(tmp_path, letter(b"2", stream), name="b.json")
+    keep(tmp_path, letter(b"3", stream) | {"explicitHashKey": "no number"}, name="c.json")
+
+    def vanish(at: str) -> bool:
+        if at == when:
+            (tmp_path / "a.json").unlink(missing_ok=True)
+        return True
+
+    def report(stream: str, words: str) -> None:
+        vanish("as they are sent")
+
+    for _ in range(2):
+        redrive(
+            tmp_path,
+            options,
+            wanted=lambda one: one.data != b"3" or vanish("before they are sent"),
+            report=report,
+        )
+    assert held(emulator, stream) == [b"1", b"2"]
+
+
+def test_letters_that_could_not_be_noted_are_not_sent(
+    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path
+) -> None:
+    """They would be sent again each time."""
+    make_stream(emulator, "not-noted")
+    keep(tmp_path, letter(b"1", "not-noted"), name="a.json")
+    keep(tmp_path, letter(b"2", "not-noted"), name="b.json")
+    (tmp_path / "_redriven").mkdir()
+    (tmp_path / "_redriven" / "b.json").symlink_to(tmp_path / "elsewhere")
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"b\.json"):
+            redrive(tmp_path, options)
+    assert held(emulator, "not-noted") == []
 
 
 def test_a_summary_says_whether_kinesis_was_there(options: AwsOptions, tmp_path: Path) -> None:

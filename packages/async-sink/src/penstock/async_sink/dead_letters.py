@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -161,7 +161,7 @@ def redrive(
         report: gets the stream of each letter that is refused again, and why.
 
     Raises:
-        OSError: the letters cannot be read, or nothing be noted beside them; then nothing was sent.
+        OSError: the letters cannot be read, or nothing be noted beside them; then these were not sent.
         DeadLetterFileError: a file holds something else; letters before it may be written.
         RedriveInProgressError: another process redrives these letters.
         SinkError: a stream cannot be written at all.
@@ -177,6 +177,7 @@ def redrive(
                     of_stream.setdefault(to or one.stream or "", []).append(one)
                 else:
                     summary.kept[why] += 1
+            _make_notes({one.file for some in of_stream.values() for one in some})
             for stream, some in of_stream.items():
                 done = asyncio.run(_write(options, stream, some, key, max_attempts, report, summary))
                 _note(done)
@@ -242,10 +243,21 @@ async def _write(
     return [one for number, one in enumerate(sent) if number not in failed]
 
 
+def _make_notes(files: Iterable[Path]) -> None:
+    """Make sure that letters of these files can be noted, before they are sent."""
+    for file in files:
+        try:
+            # Nobody else reads here what the letters' own file keeps from them.
+            mode = file.stat().st_mode & 0o666
+        except FileNotFoundError:
+            mode = 0  # a micro-batch that ran again has removed it
+        with _own(file.parent / REDRIVEN / file.name, mode | 0o600):
+            pass
+
+
 def _note(done: list[DeadLetter]) -> None:
     for file in dict.fromkeys(one.file for one in done):
-        # Nobody reads here what the letters' own file keeps from them.
-        with _own(file.parent / REDRIVEN / file.name, file.stat().st_mode & 0o666) as number:
+        with _own(file.parent / REDRIVEN / file.name, 0o600) as number:
             lines = [one.line.encode() + b"\n" for one in done if one.file == file]
             with open(number, "ab", closefd=False) as opened:
                 size = os.fstat(number).st_size

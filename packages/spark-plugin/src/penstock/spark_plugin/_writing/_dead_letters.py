@@ -2,10 +2,12 @@
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 import tempfile
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,6 +23,7 @@ from penstock.spark_plugin._storage.places import S3_SCHEMES, Place
 from penstock.spark_plugin._writing._record_ids import WriteAttempt
 from penstock.spark_plugin.errors import DeadLetterError, InvalidOptionError
 
+_log = logging.getLogger(__name__)
 _FAR = (*S3_SCHEMES, "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 """Schemes that Arrow has a file system for."""
 _OF_KINESIS = ("endpointUrl", "caBundle")
@@ -67,6 +70,10 @@ class DeadLetterFile:
         # Where the run is not known nothing is removed: it may be of another write in this one.
         self._all_runs, self._this_run = (f"{name}-", f"{name}-{attempt.run}-") if attempt.run else ("", "")
         name = "-".join(filter(None, (name, attempt.run, attempt.write)))
+        # Elsewhere only a task that is tried again finds what it kept: the others need not ask a store that is far.
+        self._may_be_there = attempt.is_stream or attempt.attempt > 0
+        # A task of a former run that ends late is to leave alone what the newer one has kept meanwhile.
+        self._began_ns = time.time_ns()
         self._place = folder if isinstance(folder, Place) else None
         self._name = f"{name}.json"
         # Others may write into the folder: a name that they can tell could be a link of theirs.
@@ -102,56 +109,70 @@ class DeadLetterFile:
         Raises:
             DeadLetterError: It cannot be done; the disk is full, say.
         """
-        with self._lock, self._typed():
-            if self._place is not None:
-                self._commit_far(self._place)
-            else:
-                self._commit_near()
-            if self._file is not None:
-                self._file.close()
-                self._file = None
-
-    def _commit_near(self) -> None:
-        folder = self.path.parent
-        if self._file is not None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._partial.replace(self.path)
-            opened = os.open(folder, os.O_RDONLY)
+        with self._lock:
+            kept = self._file
+            if kept is not None:
+                with self._typed():
+                    self._keep_near(kept) if self._place is None else self._keep_far(kept, self._place)
+                    kept.close()
+                    self._file = None
             try:
-                os.fsync(opened)
-            finally:
-                os.close(opened)
-        else:
+                if self._place is None:
+                    self._remove_near(is_kept=kept is not None)
+                else:
+                    self._remove_far(self._place, is_kept=kept is not None)
+            except (OSError, AwsError) as error:
+                # All is written: a task that failed now would write it again.
+                folder = self.path.parent if self._place is None else self._place.shown
+                _log.warning("%s: cannot remove dead letters of an earlier try, if there are any: %s", folder, error)
+
+    def _keep_near(self, file: IO[bytes]) -> None:
+        file.flush()
+        os.fsync(file.fileno())
+        self._partial.replace(self.path)
+        opened = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+    def _remove_near(self, *, is_kept: bool) -> None:
+        if not is_kept:
             self.path.unlink(missing_ok=True)
-        if self._all_runs and folder.exists():
-            for path in folder.iterdir():
-                if self._is_earlier(path.name):
+        if self._all_runs and self.path.parent.exists():
+            for path in self.path.parent.iterdir():
+                if self._is_of_former_run(path.name) and path.stat().st_mtime_ns < self._began_ns:
                     path.unlink(missing_ok=True)
 
-    def _commit_far(self, place: Place) -> None:
+    def _keep_far(self, file: IO[bytes], place: Place) -> None:
         system, folder = place.open()
         target = f"{folder}/{self._name}"
-        if self._file is not None:
-            self._file.seek(0)
-            data = self._file.read()
-            # On S3 an object appears whole.
-            sent = target if place.is_s3 else f"{folder}/{self._partial_name}"
-            if not place.is_s3:
-                system.create_dir(folder, recursive=True)
-            with system.open_output_stream(sent) as out:
-                out.write(data)
-            if not place.is_s3:
-                system.move(sent, target)
-        elif system.get_file_info(target).is_file:
+        file.seek(0)
+        data = file.read()
+        # On S3 an object appears whole.
+        sent = target if place.is_s3 else f"{folder}/{self._partial_name}"
+        if not place.is_s3:
+            system.create_dir(folder, recursive=True)
+        with system.open_output_stream(sent) as out:
+            out.write(data)
+        if not place.is_s3:
+            system.move(sent, target)
+
+    def _remove_far(self, place: Place, *, is_kept: bool) -> None:
+        is_asked = self._may_be_there and not is_kept
+        if not is_asked and not self._all_runs:
+            return
+        system, folder = place.open()
+        target = f"{folder}/{self._name}"
+        if is_asked and system.get_file_info(target).is_file:
             system.delete_file(target)
         if self._all_runs:
             for info in system.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
-                if self._is_earlier(info.base_name):
+                if self._is_of_former_run(info.base_name) and (info.mtime_ns or 0) < self._began_ns:
                     system.delete_file(info.path)
 
-    def _is_earlier(self, name: str) -> bool:
-        """Whether a file was kept by this part of a micro-batch, for the same job, in a run of the query before."""
+    def _is_of_former_run(self, name: str) -> bool:
+        """Whether a file was kept by this part of a micro-batch, for the same job, in another run of the query."""
         return name.startswith(self._all_runs) and name.endswith(".json") and not name.startswith(self._this_run)
 
     def discard(self) -> None:

@@ -27,6 +27,8 @@ class WriteAttempt:
     """Of the query, for such a write, where it is known: a micro-batch that runs again does so in another run."""
     write: str = ""
     """Tells writes apart that go by the same name."""
+    is_stream: bool = False
+    """Whether it is of a query's own sink, which writes under the same name again when its micro-batch runs again."""
 
     @property
     def record_prefix(self) -> str:
@@ -61,6 +63,7 @@ def this_attempt(job: str | None, write_id: str, *, is_stream: bool) -> WriteAtt
         query=query if is_named else "",
         run=_run() if is_named else "",
         write="" if is_stream or name == write_id else _short(write_id) if is_named else write_id,
+        is_stream=is_stream,
     )
 
 

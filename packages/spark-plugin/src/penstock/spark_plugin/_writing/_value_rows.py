@@ -28,8 +28,12 @@ def row_encoder(encode_row: Callable[[Any], bytes], problem: str) -> Callable[[A
                 try:
                     values += encode_rows(row)
                 except Exception as error:
-                    values += [text.encode() for text in json_rows(row).to_pylist()]
+                    values.append(b"")
                     faults[index] = f"{problem}: {_column_of(row)}{str(error) or type(error).__name__}"
+            # All at once, and taken out: a slice has the lists and maps of all rows, made JSON each time.
+            texts = json_rows(batch.take(pa.array(list(faults), pa.int64()))).to_pylist() if faults else []
+            for index, text in zip(faults, texts, strict=True):
+                values[index] = text.encode()
         return pa.array(values, pa.binary()), faults
 
     return encode
