@@ -31,6 +31,19 @@ def test_a_half_or_contradictory_option_is_named(options: dict[str, str], named:
     assert error.value.option == named
 
 
+@pytest.mark.parametrize("role", [f"{ROLE},", f"{ROLE},,{ROLE}", ","])
+def test_an_empty_role_beside_a_comma_is_told_as_such(role: str) -> None:
+    """Its text alone would say nothing."""
+    with pytest.raises(AwsOptionError, match=r"roleArn.* has an empty ARN beside a comma"):
+        AwsOptions(role_arn=role)
+
+
+@pytest.mark.parametrize("role", ["", "  "])
+def test_a_blank_role_is_none(role: str) -> None:
+    """As of a variable that is blank."""
+    assert AwsOptions(role_arn=role).role_arns == ()
+
+
 def test_names_are_read_in_any_case() -> None:
     """Spark hands option names over in lower case; options can be pickled."""
     options = AwsOptions.from_mapping({name.lower(): value for name, value in {**KEYS, "region": "eu-west-1"}.items()})

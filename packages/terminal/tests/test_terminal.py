@@ -313,6 +313,7 @@ def test_an_option_is_told_by_its_flag() -> None:
         ("cannot read /run/token_file", "cannot read /run/token_file"),
         ("'spill_bytes' is no number", "'spill_bytes' is no number"),
         ("cannot read token_file.pem", "cannot read token_file.pem"),
+        ("cannot read C:token_file", "cannot read C:token_file"),
     ],
 )
 def test_other_settings_that_a_reason_names_are_told_by_their_flags(reason: str, told: str) -> None:

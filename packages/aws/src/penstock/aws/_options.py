@@ -131,7 +131,10 @@ class AwsOptions:
         return tuple(arn.strip() for arn in (self.role_arn or "").split(",") if arn.strip())
 
     def _check_role_session(self) -> None:
-        for arn in self.role_arn.split(",") if self.role_arn else ():
+        # Blank is none, as of a variable that is set to nothing.
+        for arn in self.role_arn.split(",") if self.role_arn and self.role_arn.strip() else ():
+            if not arn.strip():
+                raise AwsOptionError("roleArn", f"{self.role_arn!r} has an empty ARN beside a comma")
             if ROLE_ARN.fullmatch(arn.strip()) is None:
                 reason = f"{arn.strip()!r} must be an ARN such as arn:aws:iam::123456789012:role/reader"
                 raise AwsOptionError("roleArn", reason)

@@ -264,6 +264,25 @@ def test_what_a_function_makes_once_is_no_input_of_it(helpers: Callable[..., typ
     assert function_fingerprint(client.clean) == before
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def rates():\n    if not hasattr(rates, 'cache'): rates.cache = {1: 2}\n    return rates.cache\n",
+        "def rates():\n    try: return rates.cache\n    except AttributeError: rates.cache = (row for row in ())\n",
+        "def rates():\n    rates.calls += 1\n    return rates.calls\nrates.calls = 0\n",
+    ],
+)
+@pytest.mark.parametrize("reads", ["", "    print(rates.calls if hasattr(rates, 'calls') else rates.cache)\n"])
+def test_what_a_function_keeps_in_itself_from_its_first_call_on_is_no_input(
+    helpers: Callable[..., types.ModuleType], text: str, reads: str
+) -> None:
+    """Neither of it, nor of a function that calls it and reads what it has kept."""
+    module = helpers(f"{text}def clean(x):\n    rates()\n{reads}    return x\n")
+    before = function_fingerprint(module.clean)
+    module.clean(1)
+    assert function_fingerprint(module.clean) == before
+
+
 HIDDEN = {
     "cached": "import functools\n@functools.cache\ndef f(n): return f(n - 1) * {0} if n else 1\n",
     "cached method": "import functools\nclass f:\n    @functools.lru_cache(8)\n    def g(self): return {0}\n",

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
+from pyspark.sql.pandas.functions import pandas_udf
 
 from penstock.operator_attributes import OperatorAttributes, StageState
 from penstock.spark_plugin import Pipeline
@@ -77,8 +79,8 @@ def test_a_file_that_an_operator_reads_itself_is_read_by_each_new_run(
     place = f"{daily.__code__.co_filename}:{daily.__code__.co_firstlineno}"
     assert warnings == [
         f"operator 'daily' ({place}) uses csv rates.csv beside its inputs: whether that changes is not seen, so that "
-        "each new run computes its stage again; declare what it reads as a source, and name functions instead of "
-        "calling them by a registered name"
+        "each new run computes its stage again, and writes the sinks again that it reaches; declare what it reads as a "
+        "source, and name functions instead of calling them by a registered name"
     ]
     for rate in (1000, 2000, 3000):
         (folder / "rates.csv").write_text(f"1,{rate}\n2,{rate}\n")
@@ -93,6 +95,26 @@ def test_a_registered_function_is_called_by_each_new_run(spark: SparkSession, fo
         state, warnings = run(spark, job(folder, calls_by_name))
         assert (state, total(spark, folder)) == (StageState.FINISHED, 3 * factor)
         assert "uses the registered function 'unseen_scale' beside its inputs" in warnings[0]
+
+
+def test_a_registered_aggregate_is_called_by_each_new_run(spark: SparkSession, folder: Path) -> None:
+    """One of pandas, which Spark has a class of its own for."""
+    make: Any = pandas_udf
+
+    def register(factor: int) -> None:
+        def scaled(values: pd.Series) -> float:
+            return float(values.sum() * factor)
+
+        spark.udf.register("unseen_sum", make(scaled, "double"))
+
+    def daily(sales: DataFrame) -> DataFrame:
+        return sales.agg(F.expr("unseen_sum(k)").alias("total"))
+
+    for factor in (1, 100):
+        register(factor)
+        state, warnings = run(spark, job(folder, daily))
+        assert (state, total(spark, folder)) == (StageState.FINISHED, 3 * factor)
+        assert "uses the registered function 'unseen_sum' beside its inputs" in warnings[0]
 
 
 def test_a_run_that_goes_on_keeps_what_an_operator_has_read(spark: SparkSession, folder: Path) -> None:

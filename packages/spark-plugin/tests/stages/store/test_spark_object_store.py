@@ -1,5 +1,6 @@
 """A store on S3: what a driver that is killed leaves, what two drivers may do, and what is never removed."""
 
+import json
 import threading
 import time
 import uuid
@@ -196,6 +197,17 @@ def test_what_comes_late_is_read_by_nobody(world: World) -> None:
         marker = result._marker()
         assert marker is not None
         assert [name for name, _, _ in marker.files["daily"]] == ["part-1.parquet"]
+
+
+def test_a_marker_says_no_more_than_it_has_to_and_is_read_whatever_else_it_says(world: World) -> None:
+    """A driver of another version that shares the results takes a marker that it cannot read for none."""
+    with world.store() as store:
+        found = compute(store, world, FINGERPRINTS[0])
+        (key,) = (key for key in world.all_keys() if key.endswith("_COMMITTED.json"))
+        document = json.loads(world.held[key][0])
+        assert "beside" not in document
+        world.put(key, json.dumps(document | {"of_a_later_version": 1}).encode())
+        assert store.stage("daily", FINGERPRINTS[0]).committed() == found
 
 
 def test_a_result_whose_files_are_not_all_there_is_damaged(world: World) -> None:

@@ -2,7 +2,9 @@
 
 import errno
 import hashlib
+import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,6 +114,58 @@ def test_a_store_without_hard_links_has_pins(tmp_path: Path, monkeypatch: pytest
     store = StageStore(tmp_path)
     store.pin(pins(store, FINGERPRINTS[0]))
     assert StageStore(tmp_path).pins() == pins(store, FINGERPRINTS[0])
+
+
+def test_a_copy_of_a_store_goes_on_with_its_snapshot_and_keeps_the_results_of_the_original(tmp_path: Path) -> None:
+    """What it is known by was copied as well."""
+    original, copy = (StageStore(tmp_path / name, stages=tmp_path / "shared") for name in ("original", "copy"))
+    first, second = (result(original, one) for one in FINGERPRINTS[:2])
+    with original:
+        original.pin(pins(original, FINGERPRINTS[0]))
+    shutil.copytree(original.path, copy.path)
+    with copy:
+        assert copy.pins() == pins(copy, FINGERPRINTS[0])
+        copy.pin(pins(copy, FINGERPRINTS[1]))
+        copy.clean_up()
+        known = copy.identity()
+    assert [one.committed() is not None for one in (first, second)] == [True, True]
+    assert original.pins() == pins(original, FINGERPRINTS[0])
+    assert known != original.identity()
+    with StageStore(copy.path, stages=tmp_path / "shared") as again:
+        assert (again.identity(), again.pins()) == (known, pins(copy, FINGERPRINTS[1]))
+
+
+@pytest.mark.parametrize("sees_each_other", [True, False])
+def test_a_store_at_two_paths_is_no_copy_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sees_each_other: bool
+) -> None:
+    """By a link, or by two mounts whose files the operating system does not take for the same."""
+    store = StageStore(tmp_path / "store", stages=tmp_path / "shared")
+    with store:
+        store.pin(pins(store, FINGERPRINTS[0]))
+    (tmp_path / "mounted").symlink_to(store.path)
+    if not sees_each_other:
+        monkeypatch.setattr(os.path, "samefile", lambda *_: False)
+    with StageStore(tmp_path / "mounted", stages=tmp_path / "shared") as mounted:
+        assert (mounted.identity(), mounted.pins()) == (store.identity(), pins(store, FINGERPRINTS[0]))
+
+
+@pytest.mark.parametrize(
+    ("beside", "later"), [("", {}), ("csv rates.csv", {"beside": "csv rates.csv"}), ("", {"of_a_later_version": 1})]
+)
+def test_a_marker_says_no_more_than_it_has_to_and_is_read_whatever_else_it_says(
+    tmp_path: Path, beside: str, later: dict[str, object]
+) -> None:
+    """A driver of another version that shares the results takes a marker that it cannot read for none."""
+    folder = result(StageStore(tmp_path), FINGERPRINTS[0])
+    committed = CommittedStage("daily", FINGERPRINTS[0], rows=1, size_bytes=1, seconds=0.1, outputs={}, beside=beside)
+    folder.commit(committed)
+    marker = folder.path / "_COMMITTED.json"
+    document = json.loads(marker.read_text())
+    assert document.get("beside", "") == beside
+    assert ("beside" in document) == bool(beside)
+    marker.write_text(json.dumps(document | later))
+    assert folder.committed() == committed
 
 
 @pytest.mark.parametrize("ends", ["pin", "forget"])

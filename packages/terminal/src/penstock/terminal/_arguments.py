@@ -27,7 +27,7 @@ def _heading(name: str) -> str:
 
 
 # The name of a setting in a sentence; neither a part of a path nor of something that is quoted.
-_SETTING = re.compile(r"(?<![\w./'\"-])[a-z]+(?:_[a-z]+|[A-Z][a-z]+)+(?![\w/'\"]|\.\w)")
+_SETTING = re.compile(r"(?<![\w./:'\"-])[a-z]+(?:_[a-z]+|[A-Z][a-z]+)+(?![\w/'\"]|\.\w)")
 
 
 def describe_by_flag(error: Exception, arguments: argparse.Namespace, prefix: str, **flags: str) -> str:

@@ -205,6 +205,7 @@ def _places(text: str) -> list[dict[str, int]]:
 
 
 def _principal(table: Any, lines: dict[str, int]) -> Principal:
+    # Keys are quoted that are flags of a service, too: a reason would name the flag.
     def wrong(key: str, reason: str) -> RpcOptionError:
         return RpcOptionError(_OPTION, f"line {lines.get(key, lines[''])}: {reason}")
 
@@ -213,7 +214,8 @@ def _principal(table: Any, lines: dict[str, int]) -> Principal:
     for key in table:
         if key not in _KEYS:
             close = difflib.get_close_matches(key, _KEYS, n=1)
-            raise wrong(key, f"unknown {key[:50]!r}: {f'did you mean {close[0]}?' if close else ', '.join(_KEYS)}")
+            cure = f"did you mean {close[0]!r}?" if close else ", ".join(map(repr, _KEYS))
+            raise wrong(key, f"unknown {key[:50]!r}: {cure}")
     name = table.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise wrong("name", "a principal needs a name: 1 to 64 letters, digits and ._-")
@@ -235,14 +237,14 @@ def _principal(table: Any, lines: dict[str, int]) -> Principal:
     if _AT_ONCE in table:
         number = table[_AT_ONCE]
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise wrong(_AT_ONCE, f"{_AT_ONCE} must be a whole number, and at least 1")
+            raise wrong(_AT_ONCE, f"{_AT_ONCE!r} must be a whole number, and at least 1")
         given[_AT_ONCE] = number
     for key in _RATES:
         if key in table:
             rate = table[key]
             # Numbers of TOML have no bound, and what is beyond it is no float any more.
             if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= _MOST_PER_SECOND:
-                raise wrong(key, f"{key} must be a positive number, and at most {_MOST_PER_SECOND:g}")
+                raise wrong(key, f"{key!r} must be a positive number, and at most {_MOST_PER_SECOND:g}")
             given[key] = float(rate)
     expires = table.get("expires")
     if expires is not None and not (isinstance(expires, datetime) and expires.tzinfo is not None):

@@ -242,11 +242,14 @@ def _named(code: types.CodeType, roots: Mapping[str, object]) -> dict[str, objec
         if _library(one) is not None or _is_extension(one):
             continue
         scope = vars(one)
-        is_function = isinstance(one, types.FunctionType)
+        kept: set[str] = set()
+        if isinstance(one, types.FunctionType):
+            kept = stored | _stored_by(one.__code__, "STORE_ATTR")
         attributes = {
-            f"{path}.{name}": _first_look(one, scope, name) if is_function and name in stored else scope[name]
+            f"{path}.{name}": _first_look(one, scope, name) if name in kept else scope[name]
             for name in names
-            if name in scope
+            # What the first call sets is not there before: to come is no change either.
+            if name in scope or name in kept
         }
         found |= attributes
         pending += attributes.items()

@@ -274,8 +274,8 @@ class StageBuilder:
         if not told.keys() >= set(found):
             self._warn(
                 f"{named([one])} uses {' and '.join(found)} beside its inputs: whether that changes is not seen, so "
-                "that each new run computes its stage again; declare what it reads as a source, and name functions "
-                "instead of calling them by a registered name"
+                "that each new run computes its stage again, and writes the sinks again that it reaches; declare what "
+                "it reads as a source, and name functions instead of calling them by a registered name"
             )
         told |= dict.fromkeys(found)
 

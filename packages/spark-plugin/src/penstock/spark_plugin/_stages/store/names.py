@@ -114,3 +114,19 @@ def folder_id(folder: Path) -> str:
     text = file.read_text().strip()
     # A file that was emptied by hand still gives one name to all.
     return text or hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]
+
+
+def is_copy(folder: Path, other: object) -> bool:
+    """Whether another folder, by its path, is known by the same, and is not this one by another path."""
+    probe = folder / f".id.{os.getpid()}.{secrets.token_hex(4)}"
+    try:
+        original = Path(str(other))
+        if folder_id(folder) != (original / ".id").read_text().strip() or os.path.samefile(folder, original):
+            return False
+        # Mounted twice, a folder may look like two: what comes into the one is in the other.
+        probe.touch()
+        return not (original / probe.name).exists()
+    except (OSError, ValueError):
+        return False  # it is gone, or none that is mounted here
+    finally:
+        probe.unlink(missing_ok=True)

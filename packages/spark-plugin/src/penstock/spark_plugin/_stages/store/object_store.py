@@ -78,7 +78,7 @@ class _Marker:
             "schemas": self.schemas,
             "format": StageFormat.SPARK if self.by_spark else StageFormat.ARROW,
         }
-        return json.dumps(asdict(self.result) | document).encode()
+        return json.dumps(self.result.document() | document).encode()
 
     @classmethod
     def parse(cls, data: bytes, age_seconds: float) -> "_Marker":
@@ -91,7 +91,7 @@ class _Marker:
             vertex: [(str(name), int(size), int(rows)) for name, size, rows in found] for vertex, found in files.items()
         }
         return cls(
-            result=CommittedStage(**document),
+            result=CommittedStage.of_document(document),
             attempt=attempt,
             files=named,
             schemas=schemas,

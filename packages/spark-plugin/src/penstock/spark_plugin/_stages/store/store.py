@@ -23,20 +23,29 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark_plugin._stages.store.committed import damage, measure, read_committed
 from penstock.spark_plugin._stages.store.file_lock import FileLock
-from penstock.spark_plugin._stages.store.names import as_url, folder_id, is_fingerprint, open_own, safe_name, within
+from penstock.spark_plugin._stages.store.names import (
+    as_url,
+    folder_id,
+    is_copy,
+    is_fingerprint,
+    open_own,
+    safe_name,
+    within,
+)
 from penstock.spark_plugin._stages.store.pins import RunPins
 from penstock.spark_plugin._stages.store.removal import HIDDEN, Removal
 from penstock.spark_plugin.errors import StoreInUseError, StoreLostError, StoreUnusableError
@@ -64,6 +73,22 @@ class CommittedStage:
     beside: str = ""
     """What it was computed with that is in no fingerprint, in words; empty if nothing was."""
 
+    @classmethod
+    def of_document(cls, document: Any) -> Self:
+        """Of what a marker says, whatever else a later version has added to it.
+
+        Raises:
+            TypeError: It is none of a result.
+        """
+        return cls(**{one.name: document[one.name] for one in fields(cls) if one.name in document})
+
+    def document(self) -> dict[str, object]:
+        """For a marker. Earlier versions take one with a key that they do not know for none, and remove the result."""
+        document = asdict(self)
+        if not self.beside:
+            del document["beside"]
+        return document
+
 
 class StageFolder:
     """Where one stage with one fingerprint leaves its result."""
@@ -85,7 +110,7 @@ class StageFolder:
     def committed(self) -> CommittedStage | None:
         """The result, if it was committed."""
         try:
-            return CommittedStage(**json.loads((self.path / _MARKER).read_text()))
+            return CommittedStage.of_document(json.loads((self.path / _MARKER).read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
@@ -154,7 +179,7 @@ class StageFolder:
 
     def commit(self, stage: CommittedStage) -> CommittedStage:
         """Declare the data complete. The marker appears at once and whole, or not at all."""
-        self._put(_MARKER, asdict(stage))
+        self._put(_MARKER, stage.document())
         return stage
 
     def _put(self, name: str, document: Mapping[str, object]) -> None:
@@ -178,6 +203,11 @@ class StageStore:
     def __enter__(self) -> Self:
         if not self._lock.acquire():
             raise StoreInUseError(str(self.path), self._lock.holder())
+        try:
+            self._part_from_original()
+        except BaseException:
+            self.release()
+            raise
         return self
 
     def __exit__(
@@ -250,6 +280,22 @@ class StageStore:
     def _pins(self) -> Path:
         # Not by its path: on another host that may be another store, and this one be mounted elsewhere.
         return self._pinning / f"{safe_name(self.identity())}.json"
+
+    def _part_from_original(self) -> None:
+        """Make a copy of a store known by another id than the original: else one would remove what the other pins.
+
+        It goes on with the snapshot that was copied, as do its checkpoints.
+        """
+        found = RunPins.read(self._pins)
+        if found is None or self.stages.is_relative_to(self.path) or not is_copy(self.path, found.store):
+            return
+        new_id = secrets.token_hex(16)
+        # Before it is known by that: a driver that is killed between the two does the same again.
+        replace(found, store=self.name).write(self._pinning / f"{new_id}.json")
+        temporary = self.path / f".id.{os.getpid()}.{secrets.token_hex(4)}"
+        temporary.write_text(new_id)
+        temporary.replace(self.path / ".id")
+        del self._pins
 
     def _former_pins(self) -> Path | None:
         """A file that is named after the store's path, as all were once, and says that it is of that."""

@@ -259,7 +259,8 @@ def _called_by_name(frame: DataFrame) -> Iterator[str]:
     while expressions:
         one = expressions.pop()
         if one.containsPattern(pattern):
-            if one.getClass().getSimpleName() == "PythonUDF" and one.origin().sqlText().isDefined():
+            # Aggregates of pandas have a class of their own.
+            if one.getClass().getSimpleName().startswith("PythonUD") and one.origin().sqlText().isDefined():
                 yield str(one.name())
             expressions += items(one.children())
 
