@@ -351,6 +351,32 @@ async def test_children_that_lists_show_late_are_all_read(world: World) -> None:
     assert sorted(query.ids, key=int) == world.put_ids
 
 
+async def test_the_last_changes_of_a_shard_do_not_wait_until_its_children_are_believed(world: World) -> None:
+    """They are given without the shard's end, and no call waits for it: each keeps room for an answer."""
+    world.put(3)
+    [parent] = world.start().streams[world.arn]
+    children = world.split(age=0)
+    async with stream_client(world.session) as client:
+
+        async def records(iterator: str) -> dict[str, Any]:
+            return dict(await client.call("GetRecords", {"StreamARN": world.arn, "ShardIterator": iterator}))
+
+        request = {"StreamARN": world.arn, "ShardId": parent, "ShardIteratorType": "TRIM_HORIZON"}
+        last = await records((await client.call("GetShardIterator", request))["ShardIterator"])
+        assert len(last["Records"]) == 3
+        assert "ChildShards" not in last
+        young = await records(last["NextShardIterator"])
+        assert young["Records"] == []
+        assert "ChildShards" not in young
+        # Behind what was read, and not at a tip: a bounded read goes on.
+        assert young["MillisBehindLatest"] > 0
+        world.clock.advance(11)
+        await client.call("ListShards", {"StreamARN": world.arn, "MaxResults": 1})
+        end = await records(young["NextShardIterator"])
+    assert sorted(one["ShardId"] for one in end["ChildShards"]) == sorted(children)
+    assert "NextShardIterator" not in end
+
+
 @pytest.mark.parametrize("start", ["LATEST", "at the end of the parent"])
 async def test_both_children_are_read_though_a_list_shows_one_of_them(world: World, start: str) -> None:
     """The list in which a query finds where it begins, or what comes after the shard that it had read to its end."""

@@ -105,7 +105,7 @@ class _Iterator(msgspec.Struct, array_like=True, gc=False):
     """An iterator of DynamoDB Streams, and what was found on the way to it."""
 
     value: str | None
-    """None: behind the end of the last shards of a stream that was disabled."""
+    """None: behind the shard's last record."""
     shard_id: str
     since: float | None = None
     """What was made before this time, and comes before the first record that was not, is left out."""
@@ -114,7 +114,11 @@ class _Iterator(msgspec.Struct, array_like=True, gc=False):
     empty_answers: int = 0
     """In a row, up to this iterator."""
     empty_since: float = 0.0
-    """When the first of these was asked for; of a stream that was disabled, when it was asked for children."""
+    """When the first of these was asked for."""
+    looks_at: float = 0.0
+    """Behind the last record: when children are looked for again; 0 before that was done."""
+    is_over: bool = False
+    """Behind the last record: nothing follows, as the stream was disabled."""
 
 
 class _KinesisRecord(msgspec.Struct, gc=False):
@@ -271,7 +275,7 @@ class DynamoDbStreamsClient(JsonClient):
     async def _get_records(self, request: dict[str, Any]) -> bytes:
         at = _iterator(request["ShardIterator"])
         if at.value is None:
-            return await self._rest(request["StreamARN"], at)
+            return await self._end(request["StreamARN"], at)
         # On the way to a time each record costs a part of a call.
         limit = MAX_RECORDS if at.since is not None else min(request.get("Limit", MAX_RECORDS), MAX_RECORDS)
         asked_at = self._clock.latest()
@@ -292,32 +296,35 @@ class DynamoDbStreamsClient(JsonClient):
                 after.since = None
         records = [_KinesisRecord(facts.number, facts.made, bytes(raw)) for facts, raw in found]
         now = self._clock.latest()
-        behind = None if after.made is None else max(1, round((now - after.made) * 1000))
         if page.next_iterator is not None:
-            return _answer(records, after, behind_millis=0 if _at_tip(after, now) else behind)
-        children, is_over = await self._children(request["StreamARN"], at.shard_id)
-        if is_over:
-            _log.warning("%s was disabled: nothing comes after what shard %s holds", request["StreamARN"], at.shard_id)
-            return _answer(records, _Iterator(None, at.shard_id, empty_since=now), behind_millis=0)
-        return _answer(records, None, behind_millis=behind, children=children)
+            return _answer(records, after, behind_millis=0 if _at_tip(after, now) else _behind_millis(after, now))
+        after = _Iterator(None, at.shard_id, made=after.made)
+        if records:
+            # They do not wait for the children.
+            return _answer(records, after, behind_millis=_behind_millis(after, now))
+        return await self._end(request["StreamARN"], after)
 
-    async def _rest(self, arn: str, at: _Iterator) -> bytes:
-        """What there is behind the end of a stream that was disabled: nothing, or a child that was shown late."""
-        now = self._clock.latest()
-        if now - at.empty_since >= _REST_SECONDS:
-            children, _ = await self._children(arn, at.shard_id)
-            if children:
-                return _answer([], None, behind_millis=None, children=children)
-            at.empty_since = now
+    async def _end(self, arn: str, at: _Iterator) -> bytes:
+        """What follows on a shard's last record: its children, once lists are sure to show all of them.
+
+        None as long as no list shows any; of a stream that was disabled nothing, or a child that was shown late. Until
+        it is time to look again nothing is asked, and nobody waits in a call: room is kept for its answer.
+        """
+        now = self._clock.earliest()
+        behind = 0 if at.is_over else _behind_millis(at, self._clock.latest())
+        if now < at.looks_at:
+            return _answer([], at, behind_millis=behind)
+        stream = await self._describe(arn, of=at.shard_id)
+        is_first_look = at.is_over or not at.looks_at
+        if is_first_look and (seconds := self._youth_seconds(stream.shards)):
+            at = _Iterator(None, at.shard_id, made=at.made, looks_at=now + seconds)
+            return _answer([], at, behind_millis=_behind_millis(at, self._clock.latest()))
+        if stream.shards or not (at.is_over or stream.status in ("DISABLING", "DISABLED")):
+            return _answer([], None, behind_millis=behind or None, children=stream.shards)
+        if not at.is_over:
+            _log.warning("%s was disabled: nothing comes after what shard %s holds", arn, at.shard_id)
+        at = _Iterator(None, at.shard_id, looks_at=now + _REST_SECONDS, is_over=True)
         return _answer([], at, behind_millis=0)
-
-    async def _children(self, arn: str, shard_id: str) -> tuple[Sequence[_Shard], bool]:
-        """The shards that follow a closed one, and whether none ever will; none as long as no list shows them."""
-        stream = await self._describe(arn, of=shard_id)
-        if seconds := self._youth_seconds(stream.shards):
-            await self._sleep(seconds)
-            stream = await self._describe(arn, of=shard_id)
-        return stream.shards, not stream.shards and stream.status in ("DISABLING", "DISABLED")
 
     def _youth_seconds(self, children: Iterable[_Shard]) -> float:
         """How long a list may still lack siblings of these: one child may be shown before the other.
@@ -336,6 +343,10 @@ def _at_tip(after: _Iterator, now: float) -> bool:
     """Whether so many answers were empty that nothing more is taken to be there."""
     is_long = after.empty_answers > 1 and now - after.empty_since >= _EMPTY_SECONDS
     return after.empty_answers >= _EMPTY_ANSWERS or is_long
+
+
+def _behind_millis(after: _Iterator, now: float) -> int | None:
+    return None if after.made is None else max(1, round((now - after.made) * 1000))
 
 
 def _as_kinesis(shard: _Shard, *, is_parent: bool) -> dict[str, Any]:
