@@ -319,7 +319,7 @@ def test_a_table_that_is_not_there_is_not_made_by_a_removal(
             assert main([*store, *flags]) == 1
             assert "dynamodb://typo" in capsys.readouterr().err
         tables = boto3.client("dynamodb", endpoint_url=endpoint_url, region_name="us-east-1").list_tables()
-    assert tables["TableNames"] == []
+    assert "typo" not in tables["TableNames"]
 
 
 def test_the_readme_names_each_kind_of_what_is_left() -> None:
