@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext, TaskContext
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -72,17 +74,25 @@ def write(frame: DataFrame, batch_id: int) -> None:
 def run_once(spark: SparkSession, settings: str) -> None:
     """Run the query until it fails, or a test wants something else."""
     parsed = json.loads(settings)
-    frame = spark.readStream.format(parsed["format"]).options(**parsed["options"]).load()
-    (FOLDER / "starting").touch()
-    query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(FOLDER / "checkpoint")).start()
+    try:
+        frame = spark.readStream.format(parsed["format"]).options(**parsed["options"]).load()
+        (FOLDER / "starting").touch()
+        query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(FOLDER / "checkpoint")).start()
+    except (PySparkException, Py4JJavaError) as refusal:  # the worker in which Spark looks at the source was killed
+        note_failure(refusal)
+        return
     while query.isActive:
         time.sleep(0.05)
         if (FOLDER / "end").exists() or (FOLDER / "settings.json").read_text() != settings:
             query.stop()
     error = query.exception()
     if error is not None:
-        with (FOLDER / "failures").open("a") as file:
-            file.write(str(error).replace("\n", " | ") + "\n")
+        note_failure(error)
+
+
+def note_failure(error: Exception) -> None:
+    with (FOLDER / "failures").open("a") as file:
+        file.write(str(error).replace("\n", " | ") + "\n")
 
 
 SPECULATION = {
