@@ -1,9 +1,20 @@
 """What a registry may conclude from what it saw."""
 
 from dataclasses import replace
+from typing import Any
 
-from penstock.registration import ConsumerRecord, Holding
+from registry_homes import Home
+
+from penstock.registration import (
+    ConsumerRecord,
+    Holding,
+    LeaseSettings,
+    LeaseStore,
+    LocalConsumerRegistry,
+    StreamConsumerRegistrar,
+)
 from penstock.registration._lease.watch import Sight, Standing, Watch
+from penstock.registration.testing import FakeKinesis, InMemoryLeaseStore, ManualClock
 
 HOLDING = Holding(job_id="job", fencing_token=1, acquired_at=0.0, renewed_at=0.0, time_to_live_seconds=30.0)
 RECORD = ConsumerRecord(stream_arn="arn:any", consumer_name="any", created_at=0.0, version=5, holding=HOLDING)
@@ -75,6 +86,45 @@ def test_an_answer_that_was_overtaken_changes_nothing() -> None:
     look(watch, 100.0, answered_at=102.0)
     assert watch.sight(newer).standing is Standing.UNPROVED
     assert watch.sight(RECORD).remaining_seconds == 30.0
+
+
+def test_a_record_of_a_store_that_was_put_back_is_watched_anew() -> None:
+    """It is older than what was seen before it was asked for: a table that was made again, or restored from a copy."""
+    watch = Watch(0.0)
+    look(watch, 100.0, replace(RECORD, version=6))
+    assert looks(watch, 105, 130).standing is Standing.UNPROVED
+    assert looks(watch, 135, 135).standing is Standing.OVER
+
+
+class MadeAgain:
+    """A table of leases that was deleted and made again behind the backs of those who use it."""
+
+    def __init__(self) -> None:
+        self.store: LeaseStore = InMemoryLeaseStore()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
+async def test_a_dead_lease_ends_in_a_store_that_was_made_again() -> None:
+    """Its versions begin anew, below those that the registry saw."""
+    kinesis, clock, store = FakeKinesis(), ManualClock(), MadeAgain()
+
+    def open_registry() -> Home:
+        registrar = StreamConsumerRegistrar(kinesis, sleep=clock.sleep, clock=clock)
+        settings = LeaseSettings()
+        registry = LocalConsumerRegistry(registrar, store, settings=settings, clock=clock, sleep=clock.sleep)
+        return Home(registry, registry, kinesis, clock, store)
+
+    watching, other = open_registry(), open_registry()
+    for _ in range(9):
+        before = await watching.acquire("before")
+    store.store = InMemoryLeaseStore()
+    kinesis.delete_outside("flights", "delays")
+    dead = await other.acquire("dead")
+    life = before.time_to_live_seconds + LeaseSettings().grace_period.total_seconds()
+    assert await watching.watch(life - 1) == []
+    assert await watching.watch(10) == [(dead.stream_arn, "delays")]
 
 
 def test_a_sign_of_life_from_before_an_absence_is_old() -> None:

@@ -100,7 +100,10 @@ class Watch:
             self._seen[record.key] = _Seen(record.version, now, asked_at, moved=True)
         elif record.version == seen.version:
             seen.until = max(seen.until, asked_at)
-        # An older version is the answer to a question that was overtaken.
+        elif asked_at > seen.since:
+            # The store was put back, or made again: what was seen of it before is of no use.
+            self._seen[record.key] = _Seen(record.version, now, asked_at, moved=False)
+        # Any other older version is the answer to a question that was overtaken.
 
     def wrote(self, record: ConsumerRecord, now: float) -> None:
         """This registry wrote the record, which has the version that it was given."""
