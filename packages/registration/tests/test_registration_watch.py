@@ -88,6 +88,15 @@ def test_an_answer_that_was_overtaken_changes_nothing() -> None:
     assert watch.sight(RECORD).remaining_seconds == 30.0
 
 
+def test_a_write_that_is_answered_late_changes_nothing() -> None:
+    """The record was written again since, and seen: no store was put back."""
+    watch = Watch(0.0)
+    newer = replace(RECORD, version=6)
+    look(watch, 101.0, newer)
+    watch.wrote(RECORD, 100.0, 103.0)
+    assert watch.sight(newer).standing is Standing.LIVE
+
+
 def test_a_record_of_a_store_that_was_put_back_is_watched_anew() -> None:
     """It is older than what was seen before it was asked for: a table that was made again, or restored from a copy."""
     watch = Watch(0.0)

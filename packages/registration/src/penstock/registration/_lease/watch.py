@@ -105,9 +105,9 @@ class Watch:
             self._seen[record.key] = _Seen(record.version, now, asked_at, moved=False)
         # Any other older version is the answer to a question that was overtaken.
 
-    def wrote(self, record: ConsumerRecord, now: float) -> None:
-        """This registry wrote the record, which has the version that it was given."""
-        self.saw(record, now, now)
+    def wrote(self, record: ConsumerRecord, asked_at: float, now: float) -> None:
+        """This registry wrote the record, by a call that began at `asked_at`. It has the version that it was given."""
+        self.saw(record, asked_at, now)
         self._seen[record.key].moved = True
 
     def renewed(self, key: Key, now: float) -> None:

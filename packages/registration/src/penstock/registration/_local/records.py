@@ -61,9 +61,10 @@ class Records:
 
     async def write(self, record: ConsumerRecord) -> bool:
         """Write one record. False: it changed since it was read."""
+        asked_at = self._clock()
         (written,) = await self._timed(self._store.write([record]))
         if written:
-            self._watch.wrote(replace(record, version=record.version + 1), self._clock())
+            self._watch.wrote(replace(record, version=record.version + 1), asked_at, self._clock())
         return written
 
     async def renew(self, leases: Sequence[tuple[str, Lease]]) -> builtins.list[float | None]:
