@@ -11,10 +11,11 @@ from typing import Any
 import aiohttp
 import psutil
 import pytest
+from aiohttp import web
 from console_world import World, console, session, shard_stats, world
 
 from penstock.rpc import ServerSecurity, ServerStartError
-from penstock.services.console._access.connection import Patience
+from penstock.services.console._access.connection import Connection, Patience
 from penstock.services.console.testing import Limits
 
 QUICK = Limits(handshake=0.5, head=1.0, form=1.0, stuck=1.0)
@@ -79,7 +80,7 @@ def test_who_reads_slowly_is_waited_for_as_long_as_something_is_read() -> None:
     patience = Patience(Limits(head=20, stuck=5), now=0)
     patience.asked()
     patience.answered(1)
-    patience.stuck(1)
+    patience.stuck(1, 65_536)
     assert not patience.is_over(5.9)
     patience.asked()
     patience.answered(5)
@@ -87,9 +88,50 @@ def test_who_reads_slowly_is_waited_for_as_long_as_something_is_read() -> None:
     patience.freed(6)
     assert not patience.is_over(25)
     patience.asked()
-    patience.stuck(30)
+    patience.stuck(30, 65_536)
     patience.freed(31)
     assert not patience.is_over(1_000)
+
+
+class Pipe(asyncio.Transport):
+    """A connection of which only what waits is real."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = 500_000
+        self.is_aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+async def nothing(request: web.BaseRequest) -> web.StreamResponse:
+    raise AssertionError("nobody asks")
+
+
+@pytest.mark.parametrize(("taken", "ended_at"), [(0, 20), (1_024, 20), (50_000, None), (100_000, None)])
+async def test_a_large_page_has_its_time_for_each_part(taken: int, ended_at: int | None) -> None:
+    """A page of 500 kB, of which so much is taken in every 19 seconds; a limit for all of it would end most links."""
+    pipe = Pipe()
+    connection = Connection(web.Server(nothing), Limits(stuck=20), {}, lambda gone: None)
+    connection.connection_made(pipe)
+    begin = asyncio.get_running_loop().time()
+    connection.pause_writing()
+    for second in range(1, 96):
+        if not second % 19:
+            pipe.waiting -= taken
+        # The pause was a moment after the beginning.
+        if connection.end_if_over(begin + second + 0.5):
+            assert second == ended_at
+            break
+    assert pipe.is_aborted == (ended_at is not None)
+    connection.connection_lost(None)
 
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -149,9 +191,13 @@ async def test_who_reads_nothing_is_ended() -> None:
                 for one in (slow, steady):
                     await loop.sock_sendall(one, request * 64)
                 async with asyncio.timeout(DEADLINE):
+                    # Who came first is served by then, too.
+                    assert await loop.sock_recv(steady, 32_768)
                     while is_served(slow):
                         assert await loop.sock_recv(steady, 32_768), "who reads was ended"
-                        await asyncio.sleep(0.02)
+                        # A page takes several times as long as a browser may stand still.
+                        await asyncio.sleep(0.15)
+                assert is_served(steady), "who reads was ended"
                 assert await answers(running.address)
                 # What was under way when it was ended is far less than the pages that were asked for.
                 assert await rest(slow) < 32 * len(page)
@@ -174,10 +220,11 @@ def small_window(address: str) -> socket.socket:
 
 
 def is_served(one: socket.socket) -> bool:
-    """Whether the other side has the connection open still; nothing of it is read by that."""
+    """Whether the console, which is in this process, has the connection open; nothing of it is read by that."""
     mine = one.getsockname()
     return any(
-        other.raddr == mine and other.status == psutil.CONN_ESTABLISHED for other in psutil.net_connections("tcp4")
+        other.raddr == mine and other.status == psutil.CONN_ESTABLISHED
+        for other in psutil.Process().net_connections("tcp4")
     )
 
 

@@ -20,7 +20,12 @@ class Limits:
     form: float = 20.0
     """For the body of a request."""
     stuck: float = 20.0
-    """In which an answer that waits for the browser has to come down to a fraction of the buffer (some 48 kB)."""
+    """In which an answer that waits for the browser has to come down by `PROGRESS_BYTES`, or to be taken whole."""
+
+
+PROGRESS_BYTES = 48 * 1_024
+"""What a browser has to take of an answer each time. The system holds some of it, and takes more in steps: what a
+browser reads shows every 100 kB or so."""
 
 
 class Patience:
@@ -35,6 +40,7 @@ class Patience:
         self._limits = limits
         self._answering = False
         self._stuck = False
+        self._waiting = 0
         self._deadline: float | None = now + limits.head
 
     def asked(self) -> None:
@@ -49,10 +55,18 @@ class Patience:
         if not self._stuck:
             self._deadline = now + self._limits.head
 
-    def stuck(self, now: float) -> None:
-        """The browser reads more slowly than the console writes."""
+    def stuck(self, now: float, waiting: int) -> None:
+        """The browser reads more slowly than the console writes; so many bytes wait for it."""
         self._stuck = True
+        self._waiting = waiting
         self._deadline = now + self._limits.stuck
+
+    def looked(self, now: float, waiting: int) -> None:
+        """So many bytes wait now: a page of any size may take as long as enough of it is taken each time."""
+        if self._stuck and waiting <= self._waiting - PROGRESS_BYTES:
+            self.stuck(now, waiting)
+        # More of the answer may have come to it.
+        self._waiting = max(self._waiting, waiting)
 
     def freed(self, now: float) -> None:
         """It has read most of what there was."""
@@ -118,7 +132,8 @@ class Connection(web.RequestHandler):
         """The browser does not read as fast as the console writes."""
         super().pause_writing()
         if self._patience is not None:
-            self._patience.stuck(self._loop.time())
+            assert self._wire is not None
+            self._patience.stuck(self._loop.time(), self._wire.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """It has read."""
@@ -153,7 +168,10 @@ class Connection(web.RequestHandler):
 
     def end_if_over(self, now: float) -> bool:
         """End it without a word when its time is over; whether that was so."""
-        if self._wire is None or self._patience is None or not self._patience.is_over(now):
+        if self._wire is None or self._patience is None:
+            return False
+        self._patience.looked(now, self._wire.get_write_buffer_size())
+        if not self._patience.is_over(now):
             return False
         # Not `close`, which would wait for a browser that does not read.
         self._wire.abort()
