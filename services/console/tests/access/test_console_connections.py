@@ -91,6 +91,11 @@ def test_who_reads_slowly_is_waited_for_as_long_as_something_is_read() -> None:
     patience.stuck(30, 65_536)
     patience.freed(31)
     assert not patience.is_over(1_000)
+    patience.stuck(1_000, 65_536)
+    patience.looked(1_001, 500_000)
+    patience.looked(1_004, 440_000)
+    assert not patience.is_over(1_008), "what came to it since hides what was taken"
+    assert patience.is_over(1_009)
 
 
 class Pipe(asyncio.Transport):
