@@ -229,7 +229,7 @@ def test_a_query_without_a_job_id_is_not_told_of_itself(
     monkeypatch.setattr(waiting_module, "_LATE_SECONDS", 0.01)
     monkeypatch.setattr(leases_module, "open_query_registry", lambda *_: Creating())
     options = {"streamName": "s", "region": "eu-west-1", "recordPublisher": "efo", "efoConsumerName": "mine"}
-    leases_module.ConsumerLeases(KinesisOptions.parse(options, environ={}), AwsOptions(region="eu-west-1"), "query-1")
+    leases_module.QueryLeases(KinesisOptions.parse(options, environ={}), AwsOptions(region="eu-west-1"), "query-1")
     assert "consumer 'mine' of s: Kinesis is creating it" in caplog.text
     assert "held by" not in caplog.text
 

@@ -33,7 +33,7 @@ _ASK_AGAIN_SECONDS = 0.5
 _TELL_AGAIN_SECONDS = 30.0
 
 
-class ConsumerLeases:
+class QueryLeases:
     """Leases on a query's stream consumers, kept by heartbeats until they are released.
 
     One that ran out, in a pause of this process for instance, is taken back if nobody else has the consumer; that is

@@ -35,7 +35,7 @@ from penstock.spark_plugin._reading.executors.fleet_file import ExecutorFleet
 from penstock.spark_plugin._reading.session.addresses import reader_address
 from penstock.spark_plugin._reading.session.announcing import ReaderAnnouncer
 from penstock.spark_plugin._reading.session.configs import reader_config, session_settings
-from penstock.spark_plugin._reading.session.leases import ConsumerLeases
+from penstock.spark_plugin._reading.session.leases import QueryLeases
 from penstock.spark_plugin.errors import ReaderAddressError
 
 _log = logging.getLogger(__name__)
@@ -152,14 +152,14 @@ class KinesisSession:
         # A job may read several streams, each by a source of its own: they must not take each other's session.
         self.session_id = "/".join((job_id, ",".join(options.stream_name), options.efo_consumer_name or ""))
         self._options = options
-        self._leases: ConsumerLeases | None = None
+        self._leases: QueryLeases | None = None
         self._used: tuple[Lease, ...] = ()
         self._host: ReaderHost | None = None
         self._announcer: ReaderAnnouncer | None = None
         self._fleet = _executor_fleet(options)
         with contextlib.ExitStack() as undo:
             if options.record_publisher == "efo":
-                self._leases = ConsumerLeases(options, aws, job_id, query)
+                self._leases = QueryLeases(options, aws, job_id, query)
                 undo.callback(self._leases.release)
                 self._used = self._leases.leases
             patience = options.retry_patience or math.inf
