@@ -17,8 +17,8 @@ from penstock.efo_consumer import (
 )
 from penstock.efo_consumer._reader import local, session
 from penstock.efo_consumer._reader.shards import SessionShards, _Standing
-from penstock.efo_consumer._reader.signal import Bell
 from penstock.efo_consumer.testing import FakeKinesis
+from penstock.rpc import Signal
 
 
 @HOMES
@@ -252,7 +252,7 @@ async def test_looks_at_all_shards_take_half_of_a_long_polls_time(monkeypatch: p
         now += 0.3
         await follow(self, positions)
 
-    async def pause(self: Bell, timeout_seconds: float) -> None:
+    async def pause(self: Signal, timeout_seconds: float) -> None:
         await asyncio.sleep(0)
 
     async def sleep(seconds: float) -> None:
@@ -266,7 +266,7 @@ async def test_looks_at_all_shards_take_half_of_a_long_polls_time(monkeypatch: p
     async with LocalShardReader(kinesis, clock=lambda: now) as reader:
         epoch = await reader.open(request(start))
         monkeypatch.setattr(SessionShards, "follow", slow)
-        monkeypatch.setattr(Bell, "wait", pause)
+        monkeypatch.setattr(Signal, "wait", pause)
         monkeypatch.setattr(session, "sleep", sleep)
         assert (await reader.positions("q", epoch, start, wait_seconds=1.0)).records == 0
     assert pauses == pytest.approx([0.3, 0.1])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import fcntl
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.async_sink.errors import DeadLetterFileError, RecordError, RedriveInProgressError
+from penstock.rpc import lock_file
 
 if TYPE_CHECKING:
     from penstock.async_sink import TerminalRecord
@@ -273,10 +273,8 @@ def _alone(folder: Path) -> Iterator[None]:
     """Keep other processes from redriving the same letters, which would be written twice."""
     (folder / REDRIVEN).mkdir(exist_ok=True)
     with _own(folder / REDRIVEN / ".lock") as number:
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RedriveInProgressError(folder) from None
+        if not lock_file(number):
+            raise RedriveInProgressError(folder)
         yield
 
 

@@ -16,8 +16,8 @@ from penstock.efo_consumer._model.positions import ShardPosition, StreamPosition
 from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.publisher import unbounded
-from penstock.efo_consumer._reader.signal import Bell
 from penstock.efo_consumer.errors import RecordPublisherFatalError
+from penstock.rpc import Signal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -112,7 +112,7 @@ class FakeKinesis:
         """When each stream was created, in milliseconds since the epoch; nothing is known of others."""
         self.failures: dict[tuple[str, str], Exception] = {}
         self._event_records = event_records
-        self._changed = Bell()
+        self._changed = Signal()
 
     def create_stream(self, stream: str, shards: int = 1) -> list[str]:
         """Add a stream; give its shards' ids."""
@@ -128,13 +128,13 @@ class FakeKinesis:
             shard.sequence_numbers.append(self.tip)
             shard.data.append(str(self.tip).encode().ljust(size, b"."))
             written.append(self.tip)
-        self._changed.ring()
+        self._changed.notify()
         return written
 
     def idle(self) -> None:
         """Let time pass: each followed shard that has nothing else gets an event without records."""
         self.tip += 1
-        self._changed.ring()
+        self._changed.notify()
 
     def reshard(self, stream: str, parents: Sequence[str], count: int) -> list[str]:
         """Close the parents and open `count` children of all of them: two of one is a split, one of two a merge."""
@@ -147,7 +147,7 @@ class FakeKinesis:
         )
         for parent in parents:
             self.shards[stream, parent].children = children
-        self._changed.ring()
+        self._changed.notify()
         return ids
 
     def trim(self, stream: str, shard_id: str, upto: int) -> None:
@@ -167,7 +167,7 @@ class FakeKinesis:
     def fail(self, stream: str, shard_id: str, error: Exception) -> None:
         """Let every follower of the shard meet the error, once each."""
         self.failures[stream, shard_id] = error
-        self._changed.ring()
+        self._changed.notify()
 
     def trim_horizon(self, stream: str) -> StreamPositions:
         """Give the positions of a reader that begins with everything."""

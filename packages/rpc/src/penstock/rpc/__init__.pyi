@@ -5,7 +5,8 @@ from ._client.channel import (
     open_channel,
 )
 from ._client.settings import ClientSettings
-from ._flags import add_switch, flags_in, read_path, read_switch
+from ._file_lock import lock_file, unlock_file
+from ._flags import add_switch, flags_in, read_number, read_path, read_switch
 from ._gc_thresholds import collect_seldom
 from ._loop_thread import LoopThread
 from ._security.files import FileChanges, OwnFiles, stamp_of
@@ -30,6 +31,7 @@ from ._server.server import (
     is_answered,
 )
 from ._server.token_check import Callers
+from ._signal import Signal
 from ._status import (
     StatusTable,
     abort_with,
@@ -69,6 +71,7 @@ __all__ = [
     "ServerSettings",
     "ServerStartError",
     "ServiceRights",
+    "Signal",
     "StatusTable",
     "abort_with",
     "add_switch",
@@ -79,12 +82,15 @@ __all__ = [
     "failed_call",
     "flags_in",
     "is_answered",
+    "lock_file",
     "open_aio_channel",
     "open_channel",
+    "read_number",
     "read_path",
     "read_switch",
     "run_service",
     "set_up_logging",
     "stamp_of",
     "typed_error",
+    "unlock_file",
 ]

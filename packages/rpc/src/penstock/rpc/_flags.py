@@ -1,12 +1,15 @@
-"""Flags that can be misread: switches, which are words in a variable, and paths, for which URLs are taken."""
+"""Flags that can be misread: switches, numbers, and paths, for which URLs are taken."""
 
 import argparse
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote
 
 from penstock.rpc.errors import RpcOptionError
+
+T = TypeVar("T")
 
 
 def add_switch(parser: argparse._ActionsContainer, prefix: str, name: str, text: str) -> None:
@@ -39,6 +42,24 @@ def read_switch(name: str, text: str) -> bool:
     if text.lower() not in ("", "true", "false"):
         raise RpcOptionError(name, f"{text!r} is neither true nor false")
     return text.lower() == "true"
+
+
+def read_number(name: str, text: str, kind: Callable[[str], T], *, of: str = "a number") -> T:
+    """What the text of a number means.
+
+    Args:
+        name: of the setting, with underscores.
+        text: what was given.
+        kind: makes a number of it.
+        of: what the error says that it is not.
+
+    Raises:
+        RpcOptionError: it is none.
+    """
+    try:
+        return kind(text)
+    except (ValueError, OverflowError) as error:
+        raise RpcOptionError(name, f"{text!r} is not {of}") from error
 
 
 def flags_in(words: Sequence[str], add: Callable[[argparse.ArgumentParser, str], None], prefix: str) -> list[str]:

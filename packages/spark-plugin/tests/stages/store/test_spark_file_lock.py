@@ -3,7 +3,6 @@
 import errno
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +16,10 @@ from penstock.spark_plugin.errors import StoreUnusableError
 def test_a_file_system_without_locks_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not as another driver, which nobody would find; and no stage is computed without the lock."""
 
-    def refuse(file: Any, operation: int) -> None:
+    def refuse(file: Any) -> bool:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(file_lock, "fcntl", SimpleNamespace(flock=refuse, LOCK_EX=2, LOCK_NB=4, LOCK_UN=8))
+    monkeypatch.setattr(file_lock, "lock_file", refuse)
     store = StageStore(tmp_path)
     with pytest.raises(StoreUnusableError, match="No locks available"):
         store.__enter__()

@@ -13,12 +13,13 @@ from penstock.async_sink._core.batches import Batch
 from penstock.async_sink._core.classifier import FatalExceptionClassifier
 from penstock.async_sink._core.dispatcher import Dispatcher
 from penstock.async_sink._core.entries import EntryListener, EntryRunListener, RequestEntryWrapper
-from penstock.async_sink._core.loop import Clock, Signal, Timer
+from penstock.async_sink._core.loop import Clock, Timer
 from penstock.async_sink._core.runs import Part
 from penstock.async_sink._core.settlement import Outcome, ResultHandler, all_failed
 from penstock.async_sink._core.terminal import Handover, TerminalRecordHandler
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.async_sink.errors import RequestTimeoutError, UnansweredRequestError
+from penstock.rpc import Signal
 
 _logger = logging.getLogger(__name__)
 

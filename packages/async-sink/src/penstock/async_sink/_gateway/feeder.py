@@ -8,10 +8,10 @@ from typing import Any, Generic, TypeVar
 from opentelemetry import context as otel_context
 
 from penstock.async_sink._core.entries import EntryFailure
-from penstock.async_sink._core.loop import Signal
 from penstock.async_sink._core.writer import AsyncSinkWriter
 from penstock.async_sink._gateway.session import BatchTracker
 from penstock.async_sink.errors import GatewayDrainingError, RecordError
+from penstock.rpc import Signal
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.async_sink._core.entries import EntryFailure
-from penstock.async_sink._core.loop import Signal
 from penstock.async_sink._gateway.credits import CreditAccount, CreditWindow
 from penstock.async_sink._gateway.kinds import DestinationKind
 from penstock.async_sink.errors import GatewayProtocolError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
+from penstock.rpc import Signal
 
 
 class Orphanage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import stat
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.rpc import is_answered
+from penstock.rpc import is_answered, lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -93,7 +92,7 @@ def new_folder(prefix: str, parent: Path) -> tuple[Path, TextIOWrapper]:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         # Held for as long as the process lives, however it ends.
         lock = (folder / _LOCK).open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock_file(lock, wait=True)
         if folder.exists():
             return folder, lock
         # Another process took it for abandoned just before.
@@ -118,8 +117,10 @@ def _lock(folder: Path) -> int | None:
             return None
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_ours = lock_file(lock)
     except OSError:
+        is_ours = False
+    if not is_ours:
         os.close(lock)
         return None
     return lock

@@ -29,11 +29,7 @@ from penstock.registration import (
     open_store,
 )
 from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover  # not on Windows
-    fcntl = None  # type: ignore[assignment]
+from penstock.rpc import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,12 +64,13 @@ class JobIdentity:
         path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.job"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+")
+            with ExitStack() as unless_ours:
+                file = unless_ours.enter_context(path.open("a+"))
+                if not lock_file(file):
+                    return
+                unless_ours.pop_all()
         except OSError as error:
             _log.debug("%s is a new job with each start: %s", name, error)
-            return
-        if fcntl is None or not _is_locked(file):
-            file.close()
             return
         self._file = file
         file.seek(0)
@@ -91,14 +88,6 @@ class JobIdentity:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-
-
-def _is_locked(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 class ConsumerLeases:

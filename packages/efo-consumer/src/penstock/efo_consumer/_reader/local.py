@@ -28,7 +28,6 @@ from penstock.efo_consumer._reader.follow import follow_steps
 from penstock.efo_consumer._reader.metrics import observe
 from penstock.efo_consumer._reader.replay import prove, replay
 from penstock.efo_consumer._reader.session import ReaderSession
-from penstock.efo_consumer._reader.signal import Bell
 from penstock.efo_consumer.errors import (
     EfoConsumerConfigError,
     EfoConsumerError,
@@ -36,6 +35,7 @@ from penstock.efo_consumer.errors import (
     SessionNotFoundError,
     StaleEpochError,
 )
+from penstock.rpc import Signal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
@@ -99,7 +99,7 @@ class LocalShardReader:
             promise_grace_seconds=self._config.promise_grace.total_seconds(),
             spill=self._spill,
         )
-        self._room = Bell()
+        self._room = Signal()
         self._sessions: dict[str, ReaderSession] = {}
         # By session: the newest run that was closed, its owner, and when. What that had asked before may come later.
         self._closed: dict[str, tuple[int, str, float]] = {}
@@ -273,7 +273,7 @@ class LocalShardReader:
                 yield
         finally:
             if nbytes:
-                self._room.ring()
+                self._room.notify()
 
     follow = follow_steps
 
@@ -365,7 +365,7 @@ class LocalShardReader:
         if self._loop is not None:
             with suppress(RuntimeError):
                 # The loop may be over already.
-                self._loop.call_soon_threadsafe(self._room.ring)
+                self._loop.call_soon_threadsafe(self._room.notify)
 
     def _watch_for_abandoned(self, session: ReaderSession) -> None:
         if session.seconds_to_live(self._clock()) is not None and (self._watch is None or self._watch.done()):

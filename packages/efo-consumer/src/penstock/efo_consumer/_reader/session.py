@@ -14,8 +14,8 @@ from penstock.efo_consumer._publish.condition import ShardState, WatchedShard
 from penstock.efo_consumer._reader.api import PositionsSnapshot, SessionInfo, ShardStats
 from penstock.efo_consumer._reader.reach import Reach, reach
 from penstock.efo_consumer._reader.shards import SessionShards
-from penstock.efo_consumer._reader.signal import Bell
 from penstock.efo_consumer.errors import SessionNotFoundError, StaleEpochError
+from penstock.rpc import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -47,7 +47,7 @@ class ReaderSession:
         config: ReaderConfig,
         deaggregator: Deaggregator | None = None,
         pool: BufferPool,
-        room: Bell,
+        room: Signal,
         clock: Callable[[], float],
     ) -> None:
         self.session_id = session_id
@@ -58,7 +58,7 @@ class ReaderSession:
         """With the settings that the caller asked for."""
         self._room = room
         self._clock = clock
-        self._news = Bell()
+        self._news = Signal()
         self._pool = pool
         self._followed = SessionShards(
             backend=backend,
@@ -101,7 +101,7 @@ class ReaderSession:
         self._named_only = request.named_shards_only
         self._time_to_live = request.session_seconds or self._config.session_timeout.total_seconds()
         self.touch()
-        self._news.ring()
+        self._news.notify()
         self._told_idle_at = self._clock()
         await self._followed.adopt(request, created, self._config)
 
@@ -201,7 +201,7 @@ class ReaderSession:
         shard = self.shard(shard_range)
         if shard is not None:
             self._pool.deliver(shard.buffer, shard_range.after, shard_range.upto)
-            self._room.ring()
+            self._room.notify()
 
     def skipped(self, keys: Iterable[ShardKey]) -> None:
         """Count shards whose records were lost before the session was opened."""
@@ -266,13 +266,13 @@ class ReaderSession:
     def drain(self) -> None:
         """Answer long polls at once from now on."""
         self._draining = True
-        self._news.ring()
+        self._news.notify()
 
     async def aclose(self) -> None:
         """End all subscriptions."""
         # Whoever still waits has no session any more.
         self.epoch = -1
-        self._news.ring()
+        self._news.notify()
         await self._followed.aclose()
 
     async def _answer(self, epoch: int, start: StreamPositions, found: Reach, now: float) -> PositionsSnapshot:
@@ -281,7 +281,7 @@ class ReaderSession:
             position = found.positions.get(stream, shard_id)
             if position is not None:
                 shard.buffer.promise(position, now)
-        self._room.ring()
+        self._room.notify()
         snapshot = self._snapshot(replace(found, positions=self._with_facts(start, found.positions)))
         await self._followed.prove()
         self.check_epoch(epoch)

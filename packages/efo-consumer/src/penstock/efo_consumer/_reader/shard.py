@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.shards import Shard, StreamIdentity
     from penstock.efo_consumer._publish.condition import ShardCondition
     from penstock.efo_consumer._publish.publisher import RecordPublisher
-    from penstock.efo_consumer._reader.signal import Bell
     from penstock.efo_consumer.errors import ShardReaderError
+    from penstock.rpc import Signal
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -81,7 +81,7 @@ class FollowedShard:
         origin: ShardPosition,
         *,
         pool: BufferPool,
-        room: Bell,
+        room: Signal,
         on_news: Callable[[], None],
         on_end: Callable[[FollowedShard, tuple[Shard, ...]], None],
         source: ContinuitySource,

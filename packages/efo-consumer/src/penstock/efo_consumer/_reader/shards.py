@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader.backend import ReaderBackend
     from penstock.efo_consumer._reader.config import ReaderConfig
     from penstock.efo_consumer._reader.reach import ShardKey
-    from penstock.efo_consumer._reader.signal import Bell
+    from penstock.rpc import Signal
 
 _log = logging.getLogger(__name__)
 # GetRecords may be a second behind what was written.
@@ -61,8 +61,8 @@ class SessionShards:
         backend: ReaderBackend,
         config: ReaderConfig,
         pool: BufferPool,
-        room: Bell,
-        news: Bell,
+        room: Signal,
+        news: Signal,
         on_children: Callable[[str, tuple[Shard, ...]], None] | None = None,
         clock: Callable[[], float],
     ) -> None:
@@ -181,7 +181,7 @@ class SessionShards:
             if not self._named_only and stream in self.graphs:
                 followed = {shard_id for name, shard_id in self.shards if name == stream}
                 self.graphs[stream].prune(followed | shards.keys())
-        self._room.ring()
+        self._room.notify()
 
     def _is_over(self, key: ShardKey, shard: FollowedShard, positions: StreamPositions) -> bool:
         """Whether nobody needs a shard any more: it ended, and left the committed positions to its children."""
@@ -272,7 +272,7 @@ class SessionShards:
             position,
             pool=self._pool,
             room=self._room,
-            on_news=self._news.ring,
+            on_news=self._news.notify,
             on_end=self._ended,
             source=self.backend,
             judge=self._judge,
@@ -406,13 +406,13 @@ class SessionShards:
                     failure.__cause__ = last
                     # Tried on: whoever asks when that is over is not told of it.
                     self._failures[stream] = failure
-                    self._news.ring()
+                    self._news.notify()
                 else:
                     _log.warning("cannot list the shards of %s, trying again: %s", stream, error)
             else:
                 self._failures.pop(stream, None)
                 self._begin_children(stream)
-                self._news.ring()
+                self._news.notify()
             if self._discovery_needed(stream):
                 seconds = self._config.discovery_interval.total_seconds()
                 await asyncio.sleep(min(seconds, _EMPTY_SECONDS) if empty_since or halved_since else seconds)
@@ -531,7 +531,7 @@ class SessionShards:
     def _remove(self, key: ShardKey) -> FollowedShard:
         shard = self.shards.pop(key)
         self._pool.remove(shard.buffer)
-        self._room.ring()
+        self._room.notify()
         return shard
 
     async def _use_publisher(self, request: OpenRequest) -> None:

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from penstock.aws import AwsOptions, check_encrypted
 from penstock.registration import CONSUMER_SHARD_HOUR_USD
-from penstock.rpc import RpcOptionError, ServerSettings, add_switch, read_path, read_switch
+from penstock.rpc import RpcOptionError, ServerSettings, add_switch, read_number, read_path, read_switch
 from penstock.services.console._endpoints import PREFIX, Endpoint, Several, parts
 from penstock.services.console.errors import ConsoleOptionError
 from penstock.terminal import add_setting
@@ -161,10 +161,7 @@ def _aws(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AwsOption
 
 
 def _number(name: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError as error:
-        raise ConsoleOptionError(name, f"{text!r} is not a number") from error
+    number = read_number(name, text, float)
     if not math.isfinite(number):
         raise ConsoleOptionError(name, f"{text!r} is not a number to count with")
     return number

@@ -13,7 +13,7 @@ from typing import Final, Self
 from penstock.aws import AwsOptions, check_encrypted, endpoint_aliases
 from penstock.registration import CONSUMER_SHARD_HOUR_USD, LeaseSettings, store_location
 from penstock.registration.errors import RegistrationOptionError
-from penstock.rpc import ServerSettings
+from penstock.rpc import ServerSettings, read_number
 from penstock.terminal import add_setting
 
 PREFIX: Final = "PENSTOCK_REGISTRY"
@@ -94,17 +94,15 @@ class RegistrySettings:
 
 
 def _seconds(name: str, value: str | None, default: float) -> timedelta:
-    try:
-        return timedelta(seconds=default if value is None else float(value))
-    except (ValueError, OverflowError) as error:
-        raise RegistrationOptionError(option=name, reason=f"{value!r} is not a number of seconds") from error
+    if value is None:
+        return timedelta(seconds=default)
+    return read_number(name, value, lambda text: timedelta(seconds=float(text)), of="a number of seconds")
 
 
 def _price(value: str | None) -> float:
-    try:
-        price = CONSUMER_SHARD_HOUR_USD if value is None else float(value)
-    except ValueError as error:
-        raise RegistrationOptionError(option=_PRICE, reason=f"{value!r} is not a number of US dollars") from error
+    if value is None:
+        return CONSUMER_SHARD_HOUR_USD
+    price = read_number(_PRICE, value, float, of="a number of US dollars")
     if not 0 <= price < float("inf"):
         raise RegistrationOptionError(option=_PRICE, reason="must not be negative")
     return price

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from penstock.aws import AwsOptions, check_encrypted, endpoint_aliases
-from penstock.efo_consumer import EfoConsumerConfigError, ReaderConfig, RecordPublisherConfig
-from penstock.rpc import ServerSettings, read_path
+from penstock.efo_consumer import ReaderConfig, RecordPublisherConfig
+from penstock.rpc import ServerSettings, read_number, read_path, read_switch
 from penstock.terminal import add_setting
 
-T = TypeVar("T")
 PREFIX: Final = "PENSTOCK_READER"
 
 # Callers of a service come and go without a word; their subscriptions must not stay for good.
@@ -78,12 +77,12 @@ class ReaderSettings:
         """
         environment = os.environ if environment is None else environment
         given = {name: value for name, value in vars(arguments).items() if value}
-        numbers = {name: _number(name, given[name], int) for name in _BYTES if name in given}
-        times = {name: _number(name, given[name], _time) for name in _SECONDS if name in given}
+        numbers = {name: read_number(name, given[name], int) for name in _BYTES if name in given}
+        times = {name: read_number(name, given[name], _time) for name in _SECONDS if name in given}
         transport = {"subscribeTransport": given[_SUBSCRIBE_TRANSPORT]} if _SUBSCRIBE_TRANSPORT in given else {}
         publisher = RecordPublisherConfig.from_mapping(transport)
         if _RETRY_PATIENCE in given:
-            publisher = replace(publisher, retry_patience=_number(_RETRY_PATIENCE, given[_RETRY_PATIENCE], _time))
+            publisher = replace(publisher, retry_patience=read_number(_RETRY_PATIENCE, given[_RETRY_PATIENCE], _time))
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
             aws=check_encrypted(AwsOptions.from_arguments(arguments), given.get(_INSECURE), environment),
@@ -97,25 +96,12 @@ class ReaderSettings:
                 promise_grace=times.get("promise_grace", _DEFAULTS.promise_grace),
                 range_deadline=times.get("range_deadline", _DEFAULTS.range_deadline),
                 session_timeout=times.get("session_timeout", _DEFAULTS.session_timeout),
-                deaggregate=_boolean("deaggregate", given.get("deaggregate", "true")),
-                fail_on_data_loss=_boolean("fail_on_data_loss", given.get("fail_on_data_loss", "true")),
+                deaggregate=read_switch("deaggregate", given.get("deaggregate", "true")),
+                fail_on_data_loss=read_switch("fail_on_data_loss", given.get("fail_on_data_loss", "true")),
                 publisher=publisher,
             ),
         )
 
 
-def _number(name: str, value: str, kind: Callable[[str], T]) -> T:
-    try:
-        return kind(value)
-    except (ValueError, OverflowError) as error:
-        raise EfoConsumerConfigError(option=name, reason=f"{value!r} is not a number") from error
-
-
 def _time(value: str) -> timedelta:
     return timedelta(seconds=float(value))
-
-
-def _boolean(name: str, value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise EfoConsumerConfigError(option=name, reason=f"{value!r} is neither true nor false")
-    return value.lower() == "true"

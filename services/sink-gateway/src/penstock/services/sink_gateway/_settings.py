@@ -14,7 +14,7 @@ from penstock.async_sink import AsyncSinkConfig, check_aimd
 from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.gateway import CreditWindow
 from penstock.aws import AwsOptions, check_encrypted, endpoint_aliases
-from penstock.rpc import ServerSettings, read_path
+from penstock.rpc import ServerSettings, read_number, read_path
 from penstock.terminal import add_setting
 
 PREFIX: Final = "PENSTOCK_SINK"
@@ -216,13 +216,7 @@ def _record_limits(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _numbers(arguments: argparse.Namespace, names: Mapping[str, str]) -> dict[str, Any]:
-    numbers = {}
-    for name in names:
-        value = getattr(arguments, name)
-        if value is None:
-            continue
-        try:
-            numbers[name] = int(value)
-        except ValueError as error:
-            raise SinkOptionError(name, f"{value!r} is not a whole number") from error
-    return numbers
+    given = {name: getattr(arguments, name) for name in names}
+    return {
+        name: read_number(name, value, int, of="a whole number") for name, value in given.items() if value is not None
+    }

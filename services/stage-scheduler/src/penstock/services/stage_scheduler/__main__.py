@@ -23,6 +23,7 @@ from penstock.rpc import (
     explain_failure,
     failed_call,
     flags_in,
+    read_number,
     read_path,
     run_service,
     set_up_logging,
@@ -105,10 +106,7 @@ def _serve(arguments: argparse.Namespace, prog: str) -> int:
 
 
 def _count(name: str, text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError as error:
-        raise RpcOptionError(name, f"{text!r} is not a whole number") from error
+    number = read_number(name, text, int, of="a whole number")
     if number < 1:
         raise RpcOptionError(name, f"{number} must be at least 1")
     return number

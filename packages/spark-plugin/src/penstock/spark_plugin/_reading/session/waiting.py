@@ -14,12 +14,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from penstock.registration import AcquireRequest, BlockingConsumerRegistry, ConflictPolicy, Lease, default_store_path
+from penstock.rpc import lock_file
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover  # not on Windows
-    fcntl = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
 HELD_TIMEOUT = timedelta(minutes=5)
@@ -53,7 +49,7 @@ class LeaseMarks:
 
     def hold(self, lease: Lease) -> None:
         """Say that this process holds a lease, until `close`."""
-        if fcntl is None or not self._place[-1]:
+        if not self._place[-1]:
             return
         path = self._path(lease)
         try:
@@ -61,7 +57,7 @@ class LeaseMarks:
             self._remove_old()
             # Under its name it is seen locked only.
             number, made = tempfile.mkstemp(dir=self._folder)
-            fcntl.flock(number, fcntl.LOCK_EX)
+            lock_file(number, wait=True)
             os.replace(made, path)
         except OSError as error:
             _log.debug("a restart would have to wait for this lease to end: %s", error)
@@ -93,18 +89,14 @@ class LeaseMarks:
 
 
 def _is_free(path: Path) -> bool:
-    if fcntl is None:
-        return False
     try:
         number = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lock_file(number)
     except OSError:
         return False
-    else:
-        return True
     finally:
         os.close(number)
 

@@ -5,13 +5,9 @@ import time
 from pathlib import Path
 from typing import IO
 
+from penstock.rpc import lock_file, unlock_file
 from penstock.spark_plugin._stages.store.names import open_lock
 from penstock.spark_plugin.errors import StoreUnusableError
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - no file locks here
-    fcntl = None  # type: ignore[assignment]  # a platform without it
 
 
 class FileLock:
@@ -29,17 +25,15 @@ class FileLock:
         """
         while True:
             file = self._open()
-            if fcntl is None:
-                break
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.close()
-                return False
+                is_ours = lock_file(file)
             except OSError as error:
                 file.close()
                 reason = f"no file can be locked there: {error.strerror or error}"
                 raise StoreUnusableError(str(self.path.parent), reason) from error
+            if not is_ours:
+                file.close()
+                return False
             if self._is(file):
                 break
             file.close()  # its holder removed it: whoever comes next makes another
@@ -74,7 +68,5 @@ class FileLock:
         """Let another have it. Can be repeated."""
         file, self._file = self._file, None
         if file is not None:
-            if fcntl is not None:
-                # Closed alone, a process that this one has forked would go on holding it.
-                fcntl.flock(file, fcntl.LOCK_UN)
+            unlock_file(file)
             file.close()
