@@ -44,6 +44,7 @@ FOUND = [
     ("offset", b'{"version": 1, "streams": {}, "epoch": Infinity}'),
     ("offset", b'{"version": 1, "streams": {}, "epoch": 1e999}'),
     ("principals", b'[[principal]]\nname = "a"\ncertificate = "a"\ncalls_per_second = 1' + b"0" * 400),
+    ("principals", b'[[principal]]\nname = "a"\ncertificate = "a"\nbytes_per_second = 1' + b"0" * 5000),
 ]
 
 

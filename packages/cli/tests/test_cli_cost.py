@@ -104,6 +104,7 @@ def test_prices_of_a_file_are_taken(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         (("shard_hour = 0.015 ", "shard_hour = -1 "), "shard_hour in [us-east-1] of FILE is -1, and has to be a price"),
         (("shard_hour = 0.015 ", "shard_hour = nan "), "shard_hour in [us-east-1] of FILE is nan"),
+        (("shard_hour = 0.015 ", f"shard_hour = {10**400} "), f"shard_hour in [us-east-1] of FILE is {10**400}"),
         (
             ("shard_hour = 0.015 ", "shard_price = 1 "),
             "[us-east-1] of FILE lacks, or does not know: shard_hour, shard_price",

@@ -185,7 +185,7 @@ def read_prices(region: str, file: Path | None = None) -> Prices:
     if wrong := sorted(known ^ set(table)):
         raise PricesError(f"[{region}] of {name} lacks, or does not know: {', '.join(wrong)}")
     for key, value in table.items():
-        is_price = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+        is_price = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
         if not (isinstance(value, str) if key == "as_of" else is_price):
             raise PricesError(f"{key} in [{region}] of {name} is {value!r}, and has to be a price of 0 or more")
     return Prices(**table)

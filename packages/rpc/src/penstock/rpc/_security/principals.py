@@ -180,9 +180,13 @@ def parse_principals(content: bytes) -> tuple[Principal, ...]:
         document = tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise RpcOptionError(_OPTION, "the file of principals is no text in UTF-8") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        reason = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is nested too deeply"
-        raise RpcOptionError(_OPTION, f"the file of principals is no TOML: {reason}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise RpcOptionError(_OPTION, f"the file of principals is no TOML: {error}") from error
+    except RecursionError as error:
+        raise RpcOptionError(_OPTION, "the file of principals is nested too deeply") from error
+    except ValueError as error:
+        # TOML's numbers have no bound, and Python's have one when they are read.
+        raise RpcOptionError(_OPTION, "the file of principals has a number with thousands of digits") from error
     tables = document.pop("principal", [])
     if document:
         raise RpcOptionError(_OPTION, f"unknown {next(iter(document))!r}: the file has [[principal]] tables only")
