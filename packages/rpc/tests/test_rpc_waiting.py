@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -50,12 +49,15 @@ async def test_a_signal_that_does_not_come_is_waited_for_as_long_as_told() -> No
 def test_a_lock_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with subprocess.Popen([sys.executable, "-c", HOLDER, path], stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "True\n"
-        with path.open() as file:
-            assert not lock_file(file)
-            holder.send_signal(signal.SIGKILL)
-            assert lock_file(file, wait=True)
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "True\n"
+            with path.open() as file:
+                assert not lock_file(file)
+                holder.kill()
+                assert lock_file(file, wait=True)
+        finally:
+            holder.kill()
 
 
 def test_a_file_that_is_unlocked_is_free_for_another(tmp_path: Path) -> None:
