@@ -74,6 +74,19 @@ def test_a_letter_for_the_arn_of_a_stream_is_written_to_it(
     assert held(emulator, "named") == [b"AA1", b"AA2"]
 
 
+def test_a_file_that_a_micro_batch_removes_meanwhile_holds_no_letters(tmp_path: Path) -> None:
+    """It was written again without them. One that is named and not there is an error."""
+    for name in ("first.json", "second.json", "third.json"):
+        keep(tmp_path, letter(name.encode(), "flights"), name=name)
+    letters = read_dead_letters(tmp_path)
+    read = [next(letters)]
+    (tmp_path / "second.json").unlink()
+    read += letters
+    assert [one.data for one in read] == [b"first.json", b"third.json"]
+    with pytest.raises(FileNotFoundError, match=r"second\.json"):
+        list(read_dead_letters(tmp_path / "second.json"))
+
+
 def test_large_letters_are_written_to_streams_that_take_them(
     emulator: RunningEmulator, options: AwsOptions, tmp_path: Path
 ) -> None:

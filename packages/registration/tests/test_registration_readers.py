@@ -1,7 +1,9 @@
 """The readers inside drivers: announced, listed and forgotten, at a service and in files of one user."""
 
+import asyncio
 import stat
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -171,6 +173,27 @@ async def test_files_are_for_their_owner_alone_and_those_of_killed_drivers_go(tm
     await directory.announce(replace(READER, reader_id="r2"))
     assert [one.reader_id for one in await directory.readers()] == ["r2"]
     assert not (folder / "r1.json").exists()
+
+
+async def test_readers_that_are_withdrawn_while_others_are_listed_are_no_trouble(tmp_path: Path) -> None:
+    """Their files go between the listing of the folder and the reading of each."""
+    leaving, listing = ReaderFiles(tmp_path), ReaderFiles(tmp_path)
+    await listing.announce(READER)
+    others = [replace(READER, reader_id=f"r2-{number}") for number in range(50)]
+
+    async def come_and_go() -> None:
+        for one in others:
+            await leaving.announce(one)
+        for one in others:
+            await leaving.withdraw(one)
+
+    with ThreadPoolExecutor(1) as threads:
+        for _ in range(20):
+            leaves = threads.submit(asyncio.run, come_and_go())
+            while not leaves.done():
+                assert READER.reader_id in [one.reader_id for one in await listing.readers()]
+            leaves.result()
+    assert [one.reader_id for one in await listing.readers()] == [READER.reader_id]
 
 
 async def test_no_folder_is_no_readers_and_one_that_cannot_be_written_says_so(tmp_path: Path) -> None:

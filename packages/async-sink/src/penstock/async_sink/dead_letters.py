@@ -100,6 +100,8 @@ class RedriveSummary:
 def read_dead_letters(path: Path) -> Iterator[DeadLetter]:
     """The letters of a folder, or of one file, file by file in the order of names. Holds one at a time.
 
+    A file of a folder that goes meanwhile is left out: a micro-batch that ran again removed it.
+
     Raises:
         OSError: it cannot be read.
         DeadLetterFileError: a file holds something else; names file and line.
@@ -110,17 +112,11 @@ def read_dead_letters(path: Path) -> Iterator[DeadLetter]:
     else:
         files = [path]
     for file in files:
-        noted = file.parent / REDRIVEN / file.name
-        # Two letters may be alike in every field: each is noted by itself.
-        redriven = Counter(map(_digest, _lines(noted) if noted.exists() else ()))
-        for number, line in enumerate(_lines(file), 1):
-            digest = _digest(line)
-            is_redriven = redriven[digest] > 0
-            redriven[digest] -= is_redriven
-            try:
-                yield _parse(file, line, is_redriven)
-            except (ValueError, KeyError, TypeError) as error:
-                raise DeadLetterFileError(file, number, error) from error
+        try:
+            yield from _letters(file)
+        except FileNotFoundError:
+            if file == path:
+                raise
 
 
 def why_it_stays(letter: DeadLetter, to: str | None = None, key: str | None = None) -> str | None:
@@ -290,6 +286,20 @@ def _own(path: Path, mode: int = 0o666) -> Iterator[int]:
         yield number
     finally:
         os.close(number)
+
+
+def _letters(file: Path) -> Iterator[DeadLetter]:
+    noted = file.parent / REDRIVEN / file.name
+    # Two letters may be alike in every field: each is noted by itself.
+    redriven = Counter(map(_digest, _lines(noted) if noted.exists() else ()))
+    for number, line in enumerate(_lines(file), 1):
+        digest = _digest(line)
+        is_redriven = redriven[digest] > 0
+        redriven[digest] -= is_redriven
+        try:
+            yield _parse(file, line, is_redriven)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DeadLetterFileError(file, number, error) from error
 
 
 def _lines(file: Path) -> Iterator[str]:

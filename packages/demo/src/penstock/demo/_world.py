@@ -62,7 +62,7 @@ class Folders:
 
     def is_committed(self, batch_id: int) -> bool:
         """Whether Spark has committed a micro-batch of the live stage: only then its delays are written."""
-        return any((log / str(batch_id)).exists() for log in self.store.rglob("commits"))
+        return any(self.store.glob(f"live/*/checkpoint/commits/{batch_id}"))
 
     def clear(self) -> None:
         """Begin anew: nothing of an earlier run is left.

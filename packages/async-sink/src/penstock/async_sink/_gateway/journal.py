@@ -122,7 +122,10 @@ def find_leftover_journal(folder: Path) -> LeftoverJournal | None:
         trouble = f"{path} cannot be read: {error}"
     except (OSError, JournalError) as error:
         trouble = str(error)
-    about = [file.stat() for file in files if file.exists()]
+    about = []
+    for file in files:
+        with suppress(FileNotFoundError):  # SQLite removes its own, of what it has written to the database
+            about.append(file.stat())
     age = max(0.0, default_time() - max((one.st_mtime for one in about), default=0.0))
     return LeftoverJournal(folder, pending, sum(one.st_size for one in about), age, trouble)
 

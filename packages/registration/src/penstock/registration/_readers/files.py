@@ -63,18 +63,11 @@ class ReaderFiles:
     async def readers(self) -> Sequence[AnnouncedReader]:
         """See ReaderDirectory. A file that holds no reader is left out."""
         now = self._wall_clock()
-        found = []
         try:
-            for path in sorted(self._folder.glob("*.json")):
-                silent = now - path.stat().st_mtime
-                document = self._read(path) if silent <= TIME_TO_LIVE_SECONDS else None
-                reader = None if document is None else _reader(document)
-                if document is not None and reader is not None:
-                    age = now - float(document["begun"])
-                    found.append(replace(reader, age_seconds=max(0.0, age), silent_seconds=max(0.0, silent)))
+            found = [self._announced(path, now) for path in self._folder.glob("*.json")]
         except OSError as error:
             raise self._unusable(error) from error
-        return sorted(found, key=lambda one: (one.job_id, one.reader_id))
+        return sorted(filter(None, found), key=lambda one: (one.job_id, one.reader_id))
 
     async def close(self) -> None:
         """See ReaderDirectory."""
@@ -86,6 +79,18 @@ class ReaderFiles:
     def _begun(self, path: Path) -> float | None:
         document = self._read(path)
         return None if document is None else float(document["begun"])
+
+    def _announced(self, path: Path, now: float) -> AnnouncedReader | None:
+        try:
+            silent = now - path.stat().st_mtime
+        except FileNotFoundError:
+            return None  # its driver has withdrawn it since the folder was listed
+        document = self._read(path) if silent <= TIME_TO_LIVE_SECONDS else None
+        reader = None if document is None else _reader(document)
+        if document is None or reader is None:
+            return None
+        age = now - float(document["begun"])
+        return replace(reader, age_seconds=max(0.0, age), silent_seconds=max(0.0, silent))
 
     @staticmethod
     def _read(path: Path) -> dict[str, Any] | None:

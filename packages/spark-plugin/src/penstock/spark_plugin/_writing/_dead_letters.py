@@ -141,8 +141,10 @@ class DeadLetterFile:
             self.path.unlink(missing_ok=True)
         if self._all_runs and self.path.parent.exists():
             for path in self.path.parent.iterdir():
-                if self._is_of_former_run(path.name) and path.stat().st_mtime_ns < self._began_ns:
-                    path.unlink(missing_ok=True)
+                # Another task of the same rows may be at it, too.
+                with contextlib.suppress(FileNotFoundError):
+                    if self._is_of_former_run(path.name) and path.stat().st_mtime_ns < self._began_ns:
+                        path.unlink()
 
     def _keep_far(self, file: IO[bytes], place: Place) -> None:
         system, folder = place.open()
