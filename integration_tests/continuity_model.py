@@ -100,7 +100,7 @@ class Loop:
         """Give a call's result.
 
         Raises:
-            TimeoutError: there is none after some real seconds.
+            TimeoutError: no result came within some real seconds.
         """
         return asyncio.run_coroutine_threadsafe(call, self._loop).result(seconds)
 

@@ -39,7 +39,7 @@ def operations(service: str) -> frozenset[str]:
 def words_of(tree: ast.AST) -> tuple[set[str], set[str]]:
     """What a module calls, or names at the head of a call, or by an operation's own name; and functions of its own.
 
-    An attribute alone is no call: a URL has a `query`, too. What is told as left out is not called either.
+    An attribute alone is not a call: a URL has a `query`, too. What is told as left out is not called either.
     """
     words: set[str] = set()
     own: set[str] = set()

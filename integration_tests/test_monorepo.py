@@ -29,6 +29,15 @@ DISTRIBUTIONS = {
 }
 
 
+# Words with which a condition may begin in capitals.
+NAMES = {"Arrow", "Avro", "Firehose", "Glue", "Java", "Kinesis", "Penstock", "Python", "Spark"}
+
+
+def tracked(*patterns: str) -> list[str]:
+    listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return listed.splitlines()
+
+
 def project(member: Path) -> dict[str, Any]:
     found: dict[str, Any] = tomllib.loads((member / "pyproject.toml").read_text())["project"]
     return found
@@ -106,10 +115,30 @@ def test_a_package_is_complete(member: Path) -> None:
 
 def test_no_folder_has_more_modules_than_one_look_takes_in() -> None:
     """Twenty, of sources, tests and tools alike; what is generated is nobody's to read."""
-    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    folders = Counter(str(Path(file).parent) for file in listed.splitlines())
+    folders = Counter(str(Path(file).parent) for file in tracked("*.py"))
     assert len(folders) > 80
     assert {folder: modules for folder, modules in folders.items() if modules > 20 and "proto" not in folder} == {}
+
+
+def test_markdown_is_wrapped() -> None:
+    """No line of prose has 160 characters; tables, code, pictures and HTML cannot be wrapped."""
+    long = []
+    for name in tracked("*.md"):
+        text = re.sub(r"^( *)(```+).*?^\1\2 *$", "", (ROOT / name).read_text(), flags=re.MULTILINE | re.DOTALL)
+        long += [
+            f"{name}: {line[:80]}" for line in text.splitlines() if len(line) >= 160 and line.lstrip()[0] not in "|!<"
+        ]
+    assert long == []
+
+
+def test_docstrings_say_in_one_way_what_is_raised() -> None:
+    """`SomeError: the condition`, which goes on the line and is no sentence of its own."""
+    entry = re.compile(r"^ +(?:\w+\.)*\w+(?:Error|Exception|Warning): ([A-Z][a-z]+) ", re.MULTILINE)
+    others = []
+    for name in tracked("packages/*.py", "services/*.py", "tools/*.py"):
+        for section in re.findall(r"^ +Raises:\n((?: +\S.*\n)+)", (ROOT / name).read_text(), re.MULTILINE):
+            others += [f"{name}: {word}" for word in entry.findall(section) if word not in NAMES]
+    assert others == []
 
 
 def test_penstock_is_a_namespace_package() -> None:

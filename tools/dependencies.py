@@ -63,7 +63,7 @@ def read_lock(text: str) -> list[Locked]:
     """The versions of a lock.
 
     Raises:
-        ValueError: a line is no version with `==`.
+        ValueError: a line is not a name and a version with `==` between them.
     """
     locked = []
     for entry in re.sub(r"\\\n\s*", " ", text).splitlines():
@@ -74,7 +74,7 @@ def read_lock(text: str) -> list[Locked]:
             requirement = Requirement(line.partition("--hash")[0].strip())
             (specifier,) = requirement.specifier
         except (InvalidRequirement, ValueError) as error:
-            raise ValueError(f"{line.partition('--hash')[0].strip()!r} is no version that is locked") from error
+            raise ValueError(f"{line.partition('--hash')[0].strip()!r} is not a version that is locked") from error
         if specifier.operator != "==":
             raise ValueError(f"{requirement.name} is locked by {specifier.operator}, not by ==")
         name = canonicalize_name(requirement.name)

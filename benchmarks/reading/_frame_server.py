@@ -1,6 +1,6 @@
 """A server for `consume` and `shards`: answers SubscribeToShard with frames that were made before, over TLS.
 
-It is no Kinesis: it knows nothing of streams and limits, and does as little as it can per byte, so that it is the
+It is not Kinesis: it knows nothing of streams and limits, and does as little as it can per byte, so that it is the
 client that is measured. What a subscription gets, the last twelve digits of its shard's name say: six for the bytes of
 a record, six for how often the frames of about 2 MB are sent before the end of the shard. Without records it is paced:
 events come at the rate that the command line says, over all subscriptions in turn, or every five seconds if that is 0.

@@ -110,7 +110,7 @@ class _Measured:
         """Megabytes per second of processor time.
 
         Raises:
-            RuntimeError: Workers come and go in each write.
+            RuntimeError: the workers of one write are not those of the next.
         """
         for _ in range(_TRIES):
             # Spark ends workers that were idle for a minute: starting them is not what is measured.

@@ -12,7 +12,7 @@ from reference_text import prose
 
 import penstock
 
-# Commands, what pytest and OpenTelemetry look for, and generated code are no API to be called.
+# Commands, what pytest and OpenTelemetry look for, and generated code are not an API to be called.
 _APART = {"errors", "pytest_plugin", "producer", "job", "__main__"}
 _PACKAGES_APART = {"proto", "services", "demo"}
 _Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -10,7 +10,7 @@ _ENTRY = re.compile(r"^( {4}|\t)(\S[^:]*): (.*)$")
 
 
 def escaped(text: str) -> str:
-    """Text whose angle brackets are no HTML, outside of code."""
+    """Text whose angle brackets are not HTML, outside of code."""
     parts = _CODE.split(text)
     return "".join(part if part.startswith("`") else html.escape(part, quote=False) for part in parts)
 

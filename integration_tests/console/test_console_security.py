@@ -100,7 +100,7 @@ def test_no_route_is_open_without_a_valid_token(locked: Service, pki: Pki, token
 
 @pytest.mark.parametrize("own", ["stranger", None])
 def test_only_browsers_of_the_authority_get_in(locked: Service, pki: Pki, own: str | None) -> None:
-    """A certificate of another authority, or none, ends the connection, whatever the token; health is no exception."""
+    """A certificate of another authority, or none, ends the connection, whatever the token, also for health."""
     for path in ("/", "/healthz", "/login"):
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.BadStatusLine)):
             ask(locked, path, context=context_of(pki, own), Authorization=f"Bearer {TOKEN}")

@@ -135,7 +135,7 @@ def words_of(html: str) -> str:
 
 
 def needs_no_extra(module: str) -> bool:
-    """Whether it is no command, no help for tests, nor what an extra is for."""
+    """Whether it is not a command, no help for tests, nor what an extra is for."""
     last = module.rpartition(".")[2]
     return last not in {"__main__", "testing", "pytest_plugin", "telemetry"} and not last.startswith("_connect_")
 

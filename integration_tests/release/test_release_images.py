@@ -16,7 +16,7 @@ each_dockerfile = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda 
 
 
 def test_each_service_and_the_emulator_has_a_dockerfile() -> None:
-    """What compose starts, and nothing that is no process of its own."""
+    """What compose starts, and nothing that is not a process of its own."""
     wanted = {*(ROOT / "services").glob("*/pyproject.toml"), ROOT / "packages" / "emulator" / "pyproject.toml"}
     assert {path.parent for path in DOCKERFILES} == {path.parent for path in wanted}
 
@@ -69,7 +69,7 @@ def test_an_image_is_made_of_its_wheel_and_runs_its_command(dockerfile: Path) ->
 
 @each_dockerfile
 def test_health_is_asked_at_the_port_that_the_image_listens_on(dockerfile: Path) -> None:
-    """By the service's own settings, so that a changed port or a certificate is no reason for another check."""
+    """By the service's own settings, so that a changed port or a certificate is not a reason for another check."""
     image = read_image(dockerfile)
     (port,) = image.ports
     if "--prefix" not in image.health:

@@ -213,7 +213,7 @@ def test_half_a_message_is_no_message(service: Service, body: bytes) -> None:
 
 
 def test_garbage_is_refused_by_every_method(service: Service) -> None:
-    """Bytes that are no message of the contract: INVALID_ARGUMENT, and nothing from inside the service."""
+    """Bytes that are not a message of the contract: INVALID_ARGUMENT, and nothing from inside the service."""
     with raw_channel(service.address) as channel:
         for method in service.methods:
             for garbage in (b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x05ab", b"\x0b", b"\x0a\x02\xc3\x28"):

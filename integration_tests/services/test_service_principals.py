@@ -291,7 +291,7 @@ def test_the_console_of_the_page_looks_and_changes_nothing(team: Team) -> None:
 
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_no_method_is_open_to_a_principal_without_rights(team: Team, name: str) -> None:
-    """Every method of every service refuses, before it reads what would be no message."""
+    """Every method of every service refuses, before it reads what would not be a message."""
     who = "nightly" if name != "stage-scheduler" else "orders"
     with raw_channel(team.services[name].address, team.security(who).channel_credentials()) as channel:
         for method in methods_of(name):

@@ -99,7 +99,7 @@ class Table:
         """Each record once, in the order of its shard.
 
         Raises:
-            AssertionError: it is not so.
+            AssertionError: a record is missing, doubled or out of order.
         """
         rows = [row for batch in self.batches() for row in batch]
         assert len(rows) == len(set(rows)), f"{len(rows) - len(set(rows))} rows twice"

@@ -258,7 +258,7 @@ class World:
         """Wait for rows.
 
         Raises:
-            RuntimeError: they do not come.
+            RuntimeError: the rows did not come in time.
         """
         deadline = time.monotonic() + SETTLE_SECONDS
         while not is_there():

@@ -310,7 +310,7 @@ class World:
         """Wait for the first rows of all queries.
 
         Raises:
-            RuntimeError: they do not come.
+            RuntimeError: the rows did not come in time.
         """
         deadline = time.monotonic() + START_SECONDS
         while not all(life.is_live() for life in self.lives.values()):

@@ -91,7 +91,7 @@ def read_cells(root: Path, names: Sequence[str]) -> list[Cell]:
     """Those of the repository, or of these the named ones.
 
     Raises:
-        ValueError: there is none of such a name.
+        ValueError: no cell has such a name.
     """
     cells = find_cells((root / "hatch.toml").read_text())
     known = {cell.environment: cell for cell in cells}

@@ -41,7 +41,7 @@ def read_member(folder: Path) -> Member:
     """The member in a folder.
 
     Raises:
-        OSError, KeyError, tomllib.TOMLDecodeError: there is none.
+        OSError, KeyError, tomllib.TOMLDecodeError: the folder holds no member.
     """
     project: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     requirements = [*project.get("dependencies", [])]

@@ -190,7 +190,7 @@ def test_what_sts_says_decides_whether_it_passes(sts: Sts, refusal: tuple[int, s
 
 
 def test_an_sts_that_cannot_be_reached_passes(unused_tcp_port: int) -> None:
-    """A connection that is refused is no defect of the options."""
+    """A connection that is refused is not a defect of the options."""
     options = Sts(f"http://127.0.0.1:{unused_tcp_port}").options("http://127.0.0.1:1")
     with pytest.raises(AwsCredentialsError, match="EndpointConnectionError") as caught:
         AwsSession(options).frozen_credentials()

@@ -60,7 +60,7 @@ async def test_an_error_answer_becomes_a_typed_error(moto_url: str) -> None:
 
 
 async def test_a_server_that_is_away_or_garbled_is_told_apart(unused_tcp_port: int) -> None:
-    """No answer is a connection error; an answer that is no JSON is a service error with its status."""
+    """No answer is a connection error; an answer that is not JSON is a service error with its status."""
     async with JsonClient(AwsSession(emulator_options(f"http://127.0.0.1:{unused_tcp_port}"))) as client:
         with pytest.raises(AwsConnectionError):
             await client.call("ListShards", {})

@@ -70,7 +70,7 @@ def test_a_pipe_gets_a_line_each_and_no_escapes(log: Path, capsys: pytest.Captur
 def test_refusals_that_were_only_counted_are_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also from standard input; what is no line of the log is told of."""
+    """Also from standard input; what is not a line of the log is told of."""
     file = tmp_path / "audit.jsonl"
     audit = AuditLog(str(file), "shard-reader", clock=lambda: 1.0)
     for _ in range(150):

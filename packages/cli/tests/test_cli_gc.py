@@ -189,7 +189,7 @@ def test_a_database_that_is_no_journal_is_kept(
     arguments = ["--store", "none", f"--journal={tmp_path}", "--remove"]
     _, (shown,) = run(capsys, *arguments)
     assert shown["fate"] == "kept"
-    assert "is no journal of a gateway" in shown["why"]
+    assert "is not a journal of a gateway" in shown["why"]
     assert (tmp_path / "journal.db").exists()
 
 

@@ -127,7 +127,7 @@ def folder(written: tuple[Path, list[str]], tmp_path: Path) -> Path:
 
 
 def test_offsets_are_shown_and_compared(emulator: RunningEmulator, written: tuple[Path, list[str]]) -> None:
-    """Of the last micro-batch, of another, and what moved between them; what is no checkpoint is said."""
+    """Of the last micro-batch, of another, and what moved between them; what is not a checkpoint is said."""
     folder, numbers = written
     location = str(folder / "checkpoint-out")
     shown = [json.loads(line) for line in penstock(emulator, "offsets", "show", location, "--json").stdout.splitlines()]
@@ -138,9 +138,9 @@ def test_offsets_are_shown_and_compared(emulator: RunningEmulator, written: tupl
     moved = json.loads(penstock(emulator, "offsets", "diff", location, "--json").stdout)
     assert (moved["from"]["value"], moved["to"]["value"]) == (numbers[1], numbers[2])
     nothing = penstock(emulator, "offsets", "show", str(folder))
-    assert (nothing.returncode, "is no checkpoint" in nothing.stderr) == (2, True)
+    assert (nothing.returncode, "is not a checkpoint" in nothing.stderr) == (2, True)
     lag = penstock(emulator, "lag", "--checkpoint-location", str(folder))
-    assert (lag.returncode, "is no checkpoint" in lag.stderr) == (2, True)
+    assert (lag.returncode, "is not a checkpoint" in lag.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["show", "diff"])

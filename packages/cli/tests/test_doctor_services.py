@@ -73,7 +73,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_nothing_there_is_told_apart() -> None:
-    """Refused, unknown host, no address, silent; and none named is no problem."""
+    """Refused, unknown host, no address, silent; and none named is not a problem."""
     assert the(check_services(world())).verdict is SKIPPED
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

@@ -102,7 +102,7 @@ def test_the_state_folder_cannot_be_written(tmp_path: Path) -> None:
     store = tmp_path / "registry.db"
     sqlite3.connect(store).execute("CREATE TABLE leases (id)").connection.close()
     assert the(check_state_folder(world(state_folder=tmp_path))).verdict is OK
-    store.write_bytes(b"this is no database, whatever its name says" * 50)
+    store.write_bytes(b"this is not a database, whatever its name says" * 50)
     assert has_cure(the(check_state_folder(world(state_folder=tmp_path))), PROBLEM, "registry.db", "not a database")
 
 

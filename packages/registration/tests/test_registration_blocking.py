@@ -155,7 +155,7 @@ def test_after_a_fork_it_says_so(open_one: OpenOne) -> None:
 
 
 def test_after_close_it_says_so(open_one: OpenOne) -> None:
-    """And closing twice is no error."""
+    """And closing twice is not an error."""
     with open_one() as registry:
         registry.close()
         registry.close()

@@ -102,7 +102,7 @@ def test_a_request_that_makes_no_sense_is_refused(options: dict[str, Any], field
     ["sqlite:///var/lib/leases#1.db", "sqlite:///var/lib/leases.db?mode=rwc", "dynamodb://leases?region=eu-west-1"],
 )
 def test_a_store_whose_name_would_be_cut_off_is_refused(url: str) -> None:
-    """What stands behind ? or # is no part of a path in a URL: another store would be used, without a word."""
+    """What stands behind ? or # is not part of a path in a URL: another store would be used, without a word."""
     with pytest.raises(RegistrationOptionError, match="%3F") as refused:
         store_location(url)
     assert refused.value.option == "store"

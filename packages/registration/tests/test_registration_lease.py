@@ -167,7 +167,7 @@ def test_taking_over_ends_the_holders_lease() -> None:
 
 
 def test_the_same_job_gets_its_lease_again_with_a_greater_token() -> None:
-    """A restart is no conflict; the predecessor that may still run is fenced off."""
+    """A restart is not a conflict; the predecessor that may still run is fenced off."""
     record = held_by("a", registered(held_by("a")), now=1005.0)
     assert record.holding is not None
     assert record.holding.fencing_token == 2

@@ -148,7 +148,7 @@ async def test_a_token_that_is_missing_or_wrong_is_told_and_never_shown() -> Non
 )
 def test_an_endpoint_that_is_none_is_refused_before_grpc_makes_something_of_it(endpoint: str) -> None:
     """It takes port 99999 for another one, and waits for hosts that are none."""
-    with pytest.raises(RpcOptionError, match=f"{endpoint!r} is no HOST:PORT"):
+    with pytest.raises(RpcOptionError, match=f"{endpoint!r} is not a HOST:PORT"):
         settings("--endpoint", endpoint)
     with pytest.raises(RpcOptionError, match="give --endpoint HOST:PORT, or set PENSTOCK_FLIGHTS_ENDPOINT"):
         settings()

@@ -310,7 +310,7 @@ def test_principals_outlive_their_file_for_a_minute(file: Path, caplog: pytest.L
     principals = PrincipalsFile(file, clock=lambda: now)
     file.write_text(FILE + "\nhalf a line")
     assert principals.knows(ORDERS) is None
-    assert "the principals stay as they were, for 60 s at most: principals: the file of principals is no TOML" in (
+    assert "the principals stay as they were, for 60 s at most: principals: the file of principals is not TOML" in (
         caplog.text
     )
     now += 61

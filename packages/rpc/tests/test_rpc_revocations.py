@@ -165,7 +165,7 @@ async def test_a_revoked_certificate_is_refused_from_the_next_call_on(world: Wor
                     stub = pb_grpc.StageSchedulerServiceStub(channel)
                     assert await answer(stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)) == said
                     asked = servicer.asked
-                    # Were it read, it would be no message of the contract.
+                    # Were it read, it would not be a message of the contract.
                     async with open_aio_channel(server.address, world.client(name, token)) as raw:
                         garbage = await answer(
                             raw.unary_unary(f"/{NAME}/GetJob", None, None)(b"\xff", timeout=DEADLINE)
@@ -259,7 +259,7 @@ def test_what_is_no_list_of_the_authority_is_refused(world: World, kind: str) ->
     whole = revocation_list(world.authority)
     content, words = {
         "empty": (b"", "holds no list.*openssl crl"),
-        "garbage": (whole.replace(b"CRL-----\nMI", b"CRL-----\nAA", 1), "list 1 of the file is no list"),
+        "garbage": (whole.replace(b"CRL-----\nMI", b"CRL-----\nAA", 1), "list 1 of the file is not a list"),
         "other signer": (revocation_list(world.authority, signer=stranger), "is not signed by an authority"),
         "other authority": (whole + revocation_list(stranger), "list 2 .*put the certificate of who signed it"),
         "partial": (revocation_list(world.authority, delta=True), "is partial"),

@@ -29,7 +29,7 @@ class Context:
 
 
 def test_an_error_of_a_newer_service_is_known_by_what_this_release_knows_of_it() -> None:
-    """A field that came since is left out; one that lacks what is needed is no typed error, and no other error."""
+    """A field that came since is left out; one that lacks what is needed is not a typed error, and no other error."""
     newer = typed_error(Answer('{"holder": "job-1", "since": 3}'), [HeldError])
     assert isinstance(newer, HeldError)
     assert newer.holder == "job-1"

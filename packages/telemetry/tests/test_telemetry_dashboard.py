@@ -44,7 +44,7 @@ def parse_promql(expression: str) -> tuple[set[str], set[str]]:
     """The metrics that an expression names, and the labels that it matches or groups by.
 
     Raises:
-        ValueError: something that is no PromQL, or brackets that do not match.
+        ValueError: the expression is not PromQL, or its brackets do not match.
     """
     tokens = []
     place = 0
@@ -174,7 +174,7 @@ def test_a_service_shows_its_metrics_on_loopback(tmp_path: Path) -> None:
     ],
 )
 def test_the_parser_tells_metrics_from_words(expression: str, metrics: set[str], labels: set[str]) -> None:
-    """Functions, aggregations, labels and durations are no metrics."""
+    """Functions, aggregations, labels and durations are not metrics."""
     assert parse_promql(expression) == (metrics, labels)
 
 

@@ -219,7 +219,7 @@ def test_executors_are_given_no_variable_that_is_named_after_a_secret() -> None:
     ],
 )
 def test_executors_are_given_no_endpoint_that_holds_a_secret(endpoint: str) -> None:
-    """With or without a scheme; what is no endpoint may hold an `@`."""
+    """With or without a scheme; what is not an endpoint may hold an `@`."""
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_RESOURCE_ATTRIBUTES": "owner=flights@example.com"}
     configuration = executor_configuration(environment, "flights")
     assert "hush" not in str(configuration)

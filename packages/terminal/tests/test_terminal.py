@@ -169,7 +169,7 @@ def test_values_as_people_read_them() -> None:
 
 
 def test_the_end_of_a_command_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl+C is 130, and a reader that has seen enough is no error."""
+    """Ctrl+C is 130, and a reader that has seen enough is not an error."""
 
     def interrupted() -> int:
         raise KeyboardInterrupt
@@ -283,7 +283,7 @@ def test_a_command_without_a_name_is_the_default_one_but_a_wrong_name_is_none() 
 
 
 def test_an_option_is_told_by_its_flag() -> None:
-    """Libraries know it by another name; a secret goes by its file's; one that is no flag here is left out."""
+    """Libraries know it by another name; a secret goes by its file's; one that is not a flag here is left out."""
 
     class OptionError(ValueError):
         def __init__(self, option: str) -> None:
@@ -311,13 +311,13 @@ def test_an_option_is_told_by_its_flag() -> None:
         ("must not be less than default_time_to_live", "must not be less than --time-to-live"),
         ("set a token (token_file), or other_setting", "set a token (--token-file), or other_setting"),
         ("cannot read /run/token_file", "cannot read /run/token_file"),
-        ("'spill_bytes' is no number", "'spill_bytes' is no number"),
+        ("'spill_bytes' is not a number", "'spill_bytes' is not a number"),
         ("cannot read token_file.pem", "cannot read token_file.pem"),
         ("cannot read C:token_file", "cannot read C:token_file"),
     ],
 )
 def test_other_settings_that_a_reason_names_are_told_by_their_flags(reason: str, told: str) -> None:
-    """What the user wrote, such as a path, stays as it is, and so does a setting that is no flag here."""
+    """What the user wrote, such as a path, stays as it is, and so does a setting that is not a flag here."""
 
     class OptionError(ValueError):
         option = "limit"

@@ -65,7 +65,7 @@ def test_readers_are_told_by_session() -> None:
 
 
 def test_shards_that_cannot_be_read_say_why() -> None:
-    """In the list of readers, with the shard, and among what somebody should look at; a renewal is no trouble."""
+    """In the list of readers, with the shard, and among what somebody should look at; a renewal is not trouble."""
     throttled = ShardCondition(ShardState.THROTTLED, 2_000, "Rate exceeded")
     refused = ShardCondition(ShardState.REFUSED, 1_000, "no answer")
     renewed = ShardCondition(ShardState.RESUBSCRIBING, 1_000, "its five minutes are over")

@@ -393,7 +393,7 @@ def test_a_small_buffer_of_streams_leaves_room_for_a_request_of_each_other_kind(
 
 
 def test_a_wrong_variable_is_told_by_its_name() -> None:
-    """It was no flag that was wrong."""
+    """It was not a flag that was wrong."""
     ended = _serve([], {**ENVIRONMENT, "PENSTOCK_SINK_PORT": "abc"})
     assert ended.returncode == 2
     assert ended.stderr == "penstock-sink: --port (PENSTOCK_SINK_PORT): 'abc' is not a whole number\n"

@@ -78,7 +78,7 @@ def test_a_gateway_that_is_not_there_is_code_3_and_none_named_is_code_2(
     assert sink_command([]) == 2
     assert "--endpoint (PENSTOCK_SINK_ENDPOINT): is missing" in capsys.readouterr().err
     assert sink_command(["--endpoint", "nonsense"]) == 2
-    assert "--endpoint (PENSTOCK_SINK_ENDPOINT): 'nonsense' is no HOST:PORT" in capsys.readouterr().err
+    assert "--endpoint (PENSTOCK_SINK_ENDPOINT): 'nonsense' is not a HOST:PORT" in capsys.readouterr().err
 
 
 def test_a_wrong_token_is_code_1(emulator: RunningEmulator) -> None:

@@ -103,7 +103,7 @@ def test_however_a_writer_ends_each_record_is_somewhere(
             callback(record)
 
         def callback(record: TerminalRecord[Any]) -> None:
-            # A request that nobody waited for till its answer is no failure of its records.
+            # A request that nobody waited for till its answer is not a failure of its records.
             assert record.error_code != "WriterClosed"
             dead.append(record.entry)
 

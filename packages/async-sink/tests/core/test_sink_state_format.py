@@ -95,7 +95,7 @@ def test_a_state_of_any_destination_comes_back_as_it_was(kind: str, data: st.Dat
     try:
         state = state_of(data.draw(st.lists(entries, max_size=8)), size)
     except ValueError:
-        # Numbers that DynamoDB does not take are no entries.
+        # Numbers that DynamoDB does not take are not entries.
         return
     assert state_from_bytes(state_to_bytes(state)) == state
 
@@ -108,7 +108,7 @@ def test_numbers_keep_their_digits(number: float | Decimal) -> None:
 
 @pytest.mark.parametrize("number", [0.1, Decimal("0.1"), Decimal("0.00010904236434858432"), 10**30, -0.0, 1e300])
 def test_numbers_of_messages_keep_their_type(number: Any) -> None:
-    """A float is no decimal of the same digits: they are not equal."""
+    """A float is not a decimal of the same digits: they are not equal."""
     state = state_of([SqsRequestEntry("x", attributes={"n": number})], sqs.size_in_bytes)
     ((entry, _),) = state_from_bytes(state_to_bytes(state)).entries
     assert entry.attributes["n"] == number

@@ -192,7 +192,7 @@ def test_a_bad_key_is_named(emulator: RunningEmulator) -> None:
 
 
 def test_an_unreachable_endpoint_is_tried_again_so_often(emulator: RunningEmulator) -> None:
-    """A refused connection is no fatal error; attempts bound it."""
+    """A refused connection is not a fatal error; attempts bound it."""
     config = AsyncSinkConfig(max_attempts=3, retry_backoff_base=timedelta(milliseconds=1))
     sink = KinesisStreamsSink(emulator_options("http://127.0.0.1:1"), "flights", config=config)
     with pytest.raises(RecordsRejectedError) as caught:

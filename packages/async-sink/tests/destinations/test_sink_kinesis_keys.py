@@ -65,7 +65,7 @@ def test_values_of_any_type_make_the_same_key_of_a_row_and_of_an_element() -> No
 
 
 async def test_an_element_without_a_key_is_refused(emulator: RunningEmulator) -> None:
-    """A null is no key, and not the key "None"; an item that is not there, or makes no text, is named."""
+    """A null is not a key, and not the key "None"; an item that is not there, or makes no text, is named."""
     converter = KinesisElementConverter(lambda row: b"data", PartitionKey.from_column("airport"))
     async with sink(emulator, converter=converter).create_writer() as writer:
         await writer.write({"airport": "LHR"})

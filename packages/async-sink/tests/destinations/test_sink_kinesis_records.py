@@ -210,7 +210,7 @@ def test_a_missing_column_is_named(columns: dict[str, list[object]], option: str
 
 
 def test_a_column_of_a_wrong_type_is_named() -> None:
-    """Numbers are no bytes."""
+    """Numbers are not bytes."""
     with pytest.raises(SinkOptionError) as caught:
         check_rows(arrow(data=[1.5], partitionKey=["a"]), first_number=0, max_record_size_in_bytes=10)
     assert caught.value.option == "data"

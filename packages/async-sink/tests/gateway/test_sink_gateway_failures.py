@@ -110,7 +110,7 @@ async def test_a_record_that_only_the_writer_can_refuse_fails_alone() -> None:
 
 
 async def test_a_call_that_a_crowd_pushed_out_is_made_again() -> None:
-    """gRPC ends calls by CANCELLED where thousands wait before them, which is no answer of the gateway."""
+    """gRPC ends calls by CANCELLED where thousands wait before them, which is not an answer of the gateway."""
     fake, calls = FakeDestination(), []
 
     class Crowded(SinkGatewayServicer):

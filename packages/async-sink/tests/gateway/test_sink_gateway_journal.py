@@ -161,7 +161,7 @@ async def test_the_checksum_covers_all_of_a_batch(tmp_path: Path, damage: str) -
 async def test_damage_that_sqlite_takes_for_another_type_is_damage(
     tmp_path: Path, damage: str | bytes, words: str
 ) -> None:
-    """Also where the damaged bytes are in SQLite's own message, which is no text then."""
+    """Also where the damaged bytes are in SQLite's own message, which is not text then."""
     kept = journal(tmp_path)
     await append(kept, b"batch")
     await kept.close()

@@ -146,7 +146,7 @@ def test_a_block_that_cannot_be_opened_is_done_without(
 def test_without_memory_for_blocks_records_come_through_the_socket(
     host: tuple[ReaderHost, list[ShardRange]], monkeypatch: pytest.MonkeyPatch, taken: list[str]
 ) -> None:
-    """A full /dev/shm, as containers have it, is no error: it would have ended the process to find out later."""
+    """A full /dev/shm, as containers have it, is not an error: it would have ended the process to find out later."""
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

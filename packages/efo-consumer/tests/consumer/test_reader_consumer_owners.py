@@ -318,7 +318,7 @@ async def test_consumers_with_registries_of_their_own_are_told_of_the_theft(
 ) -> None:
     """One of them fails by it, naming the consumer, and leaves it registered for the other, which reads on."""
     caplog.set_level(logging.WARNING, logger="penstock.efo_consumer")
-    # The service's own 5 s apart are no part of this.
+    # The service's own 5 s apart are not part of this.
     soon = timedelta(milliseconds=50)
     retries = BackoffPolicy(base=soon, maximum=soon, max_attempts=None)
     config = ReaderConfig(publisher=RecordPublisherConfig(resubscribe_interval=soon, subscribe_to_shard=retries))
@@ -531,7 +531,7 @@ async def test_a_killed_consumer_goes_on_from_its_checkpoint_on_s3(emulator: Run
 
 
 async def test_a_place_on_s3_that_cannot_keep_checkpoints_is_told(emulator: RunningEmulator) -> None:
-    """A URL of something else at once; a bucket that is not there, and an object that is no checkpoint, when used."""
+    """A URL of something else at once; a bucket that is missing, and an object that is not a checkpoint, when used."""
     for url in ("gs://bucket/folder", "s3://", "s3://bucket/a?b"):
         with pytest.raises(EfoConsumerConfigError) as refused:
             Consumer("orders", name="billing", checkpoints=url)

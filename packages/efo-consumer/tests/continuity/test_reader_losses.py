@@ -199,7 +199,7 @@ def test_what_goes_on_after_an_expired_shard_is_what_nobody_reads() -> None:
 
 
 def test_of_a_child_that_is_gone_too_its_own_children_go_on() -> None:
-    """Beside the other child; what is older than the shard, or was never part of another, is no child of it."""
+    """Beside the other child; what is older than the shard, or was never part of another, is not a child of it."""
     listed = [Shard("a"), Shard("b", ("0",)), Shard("e", ("c",)), Shard("f", ("d",)), Shard("g")]
     found = successors("c", listed, {"c"})
     assert [(shard.shard_id, shard.parent_shard_ids) for shard in found] == [("e", ("c",)), ("f", ("c",))]

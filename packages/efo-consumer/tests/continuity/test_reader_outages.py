@@ -232,7 +232,7 @@ async def test_a_session_opens_during_an_outage() -> None:
 
 
 async def test_a_range_that_is_read_again_bears_what_reading_bears() -> None:
-    """Failures that are retried are no standstill of the range, however short its deadline is."""
+    """Failures that are retried are not a standstill of the range, however short its deadline is."""
     config = ReaderConfig(range_deadline=timedelta(seconds=1))
     async with query(RecordPublisherType.POLLING, config=config) as opened:
         await opened.put(b"1", b"2")

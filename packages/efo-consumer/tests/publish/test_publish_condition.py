@@ -99,7 +99,7 @@ def test_a_condition_says_since_when_and_why() -> None:
 
 @pytest.mark.parametrize("sign", [one for one in ShardSign if one not in (ShardSign.AT_TIP, ShardSign.END)])
 def test_the_lag_grows_from_the_last_proof_whatever_happens(sign: ShardSign) -> None:
-    """By the time since the answer that was at the tip; nothing that is no answer sets it back."""
+    """By the time since the answer that was at the tip; nothing that is not an answer sets it back."""
     shard = Shard()
     shard.answered(0)
     assert shard.behind == 0
@@ -124,7 +124,7 @@ def test_silence_proves_nothing() -> None:
 
 
 def test_what_was_behind_grows_older_until_an_answer_says_otherwise() -> None:
-    """An answer without a lag says nothing: it is no proof, and no reason to forget what was known."""
+    """An answer without a lag says nothing: it proves nothing, and is no reason to forget what was known."""
     shard = Shard()
     shard.answered(None)
     assert shard.behind is None

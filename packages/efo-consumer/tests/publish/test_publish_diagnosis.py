@@ -48,7 +48,7 @@ def diagnosis(client: ScriptedClient, clock: Clock | None = None) -> KinesisDiag
 
 
 async def test_a_call_that_fails_tells_nothing() -> None:
-    """What is missing stays unknown, and that is no error; the stream is asked for by its ARN where that is known."""
+    """What is missing stays unknown, which is not an error; the stream is asked for by its ARN where that is known."""
     client = ScriptedClient()
     client.answers["DescribeStreamSummary"] = AwsConnectionError(
         operation="DescribeStreamSummary", endpoint="there", reason="reset"

@@ -144,7 +144,7 @@ async def test_a_shard_that_is_throttled_is_told_with_what_is_known(emulator: Ru
 async def test_a_shard_that_is_polled_rarely_is_well_between_two_reads(
     emulator: RunningEmulator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An interval of an hour is no silence; an answer that is overdue after it is."""
+    """An interval of an hour is not a silence; an answer that is overdue after it is."""
     put(emulator)
     later = 0.0
     config = RecordPublisherConfig(get_records_interval=timedelta(hours=1))

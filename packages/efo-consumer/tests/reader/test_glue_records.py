@@ -177,9 +177,9 @@ def test_what_cannot_be_decoded_says_why(decoder: GlueDecoder, versions: dict[st
         (encode_glue_record(SANSA, unknown), SchemaRegistryError, f"there is no schema version {unknown}"),
         (encode_glue_record(SANSA[:4], versions["AVRO"]), SchemaDecodeError, "it is not what version 1 of schema"),
         (encode_glue_record(SANSA + b"x", versions["AVRO"]), SchemaDecodeError, "bytes are left behind what version 1"),
-        (encode_glue_record(b"{", versions["JSON"]), SchemaDecodeError, "it is no JSON"),
+        (encode_glue_record(b"{", versions["JSON"]), SchemaDecodeError, "it is not JSON"),
         (encode_glue_record(b"\x07", versions["PROTOBUF"]), SchemaDecodeError, "message 7 of a schema that has 2"),
-        (encode_glue_record(b"\x00\x0a\xff", versions["PROTOBUF"]), SchemaDecodeError, r"it is no shop\.Order"),
+        (encode_glue_record(b"\x00\x0a\xff", versions["PROTOBUF"]), SchemaDecodeError, r"it is not a shop\.Order"),
     ):
         with pytest.raises(error, match=words):
             decoder.decode(record)
@@ -215,7 +215,7 @@ def test_records_of_avro_are_decoded_by_a_schema_that_is_at_hand() -> None:
         with pytest.raises(SchemaDecodeError, match=words):
             decoder.decode(record)
     for definition in ("{", '{"type": "flight"}'):
-        with pytest.raises(SchemaDecodeError, match=r"n\.avsc is no schema of Avro"):
+        with pytest.raises(SchemaDecodeError, match=r"n\.avsc is not a schema of Avro"):
             AvroDecoder(definition, "n.avsc")
 
 

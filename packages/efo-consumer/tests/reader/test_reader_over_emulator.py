@@ -198,7 +198,7 @@ async def test_a_consumer_of_another_accounts_stream_of_the_same_name_is_refused
             if is_right:
                 assert await reader.open(request) > 0
                 continue
-            with pytest.raises(EfoConsumerConfigError, match=f"{consumer_arn} is no consumer of .* named by its ARN"):
+            with pytest.raises(EfoConsumerConfigError, match=f"{consumer_arn} is not a consumer of .* by its ARN"):
                 await reader.open(request)
 
 

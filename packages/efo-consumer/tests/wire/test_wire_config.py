@@ -169,7 +169,7 @@ class RefusingTransport:
 
 @pytest.mark.parametrize("negotiates", [True, False])
 async def test_only_a_missing_h2_makes_it_fall_back(negotiates: bool) -> None:
-    """A connection that fails is no reason to fall back; an endpoint without h2 is, from then on."""
+    """A connection that fails is not a reason to fall back; an endpoint without h2 is, from then on."""
     failure = SubscriptionConnectionError("reset")
     first = RefusingTransport("http2", failure if negotiates else Http2NotNegotiatedError(endpoint="there:443"))
     second = RefusingTransport("http1", failure)

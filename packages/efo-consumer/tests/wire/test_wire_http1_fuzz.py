@@ -252,7 +252,7 @@ def test_endless_trailers_are_refused(wire: Wire, trailers: bytes) -> None:
 
 @pytest.mark.parametrize("status", [101, 204, 302, 304])
 def test_any_other_status_is_a_refusal(wire: Wire, status: int) -> None:
-    """A redirection is not followed, and an answer without a body is no subscription."""
+    """A redirection is not followed, and an answer without a body is not a subscription."""
     _, error = wire.read([b"HTTP/1.1 %d Other\r\nLocation: /else\r\nContent-Length: 0\r\n\r\n" % status])
     assert isinstance(error, AwsServiceError)
     assert error.status == status

@@ -212,7 +212,7 @@ async def test_an_iterator_that_waited_too_long_is_not_tried() -> None:
 
 
 async def test_throttling_is_waited_out_by_all_readers_of_the_shard() -> None:
-    """A throttled read is no failed attempt; the whole process leaves the shard alone meanwhile."""
+    """A throttled read is not a failed attempt; the whole process leaves the shard alone meanwhile."""
     clock = Clock()
     throttled = [failure("ProvisionedThroughputExceededException") for _ in range(20)]
     client = ScriptedClient(clock, *throttled, failure("InternalFailure"), answer(1, end=True))
@@ -412,7 +412,7 @@ async def test_list_shards_that_fails_is_borne_and_counts_for_nothing_else() -> 
 
 
 async def test_an_iterator_begins_at_the_last_record_where_that_is_known() -> None:
-    """A continuation is no record's number and may be refused: the record before it is asked for instead."""
+    """A continuation is not a record's number and may be refused: the record before it is asked for instead."""
     for record, asked in (("7", "7"), ("", "9"), (None, "9")):
         clock = Clock()
         client = ScriptedClient(clock, answer(), answer(end=True))

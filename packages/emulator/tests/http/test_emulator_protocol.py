@@ -80,7 +80,7 @@ def test_a_request_that_is_no_call_is_unknown(connection: Any) -> None:
     ],
 )
 def test_a_value_of_the_wrong_type_is_a_serialization_error(connection: Any, body: str) -> None:
-    """Bodies that are no JSON, or not of the model's types, are SerializationException."""
+    """Bodies that are not JSON, or not of the model's types, are SerializationException."""
     response, error = ask(connection, "PutRecord", body)
     assert (response.status, error["__type"]) == (400, "SerializationException")
 
@@ -114,10 +114,10 @@ def test_a_client_that_waits_for_100_continue_gets_it(world: Any) -> None:
 
 
 def test_nonsense_on_the_socket_is_refused(world: Any) -> None:
-    """What is no HTTP gets a 400 and a closed connection; the emulator lives on."""
+    """What is not HTTP gets a 400 and a closed connection; the emulator lives on."""
     host, port = world.emulator.endpoint_url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as raw:
-        raw.sendall(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
+        raw.sendall(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
         answer = raw.recv(1000)
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert raw.recv(1000) == b""

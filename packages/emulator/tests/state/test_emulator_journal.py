@@ -83,7 +83,7 @@ async def test_damage_before_the_end_is_an_error(tmp_path: Path) -> None:
 
 
 async def test_another_file_is_refused(tmp_path: Path) -> None:
-    """A file that is no journal, or one of another version, is not written to."""
+    """A file that is not a journal, or one of another version, is not written to."""
     path = tmp_path / "notes.txt"
     path.write_text("penstock-emulator journal 9\n")
     with pytest.raises(JournalError, match="version"):

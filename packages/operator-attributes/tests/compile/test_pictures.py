@@ -173,7 +173,7 @@ def test_every_state_is_shown_in_words_by_every_form(state: StageState) -> None:
 
 
 def test_an_empty_plan_has_a_page_too() -> None:
-    """Nothing to see is no error."""
+    """Nothing to see is not an error."""
     plan = compile(JobGraph("nothing yet"))
     assert "nothing yet" in html(plan)
     ET.fromstring(svg(plan))

@@ -11,7 +11,7 @@ from penstock.operator_attributes import (
 
 
 def test_both_attributes_are_false_by_default() -> None:
-    """An operator that says nothing about itself is no full-dam operator and has no sorter."""
+    """An operator that says nothing about itself is not a full-dam operator and has no sorter."""
     assert OperatorAttributesBuilder().build() == OperatorAttributes(
         output_only_after_end_of_stream=False, internal_sorter_supported=False
     )

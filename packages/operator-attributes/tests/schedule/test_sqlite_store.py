@@ -78,7 +78,7 @@ def test_a_job_that_is_removed_is_gone_with_its_events(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("content", [b"this is no database, not at all", None], ids=["other content", "a folder"])
+@pytest.mark.parametrize("content", [b"this is not a database, not at all", None], ids=["other content", "a folder"])
 def test_a_file_that_is_no_store_is_refused_and_left_alone(content: bytes | None, tmp_path: Path) -> None:
     """The error names the file."""
     path = tmp_path / "stages.db"

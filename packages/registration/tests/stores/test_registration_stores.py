@@ -155,7 +155,7 @@ async def test_sqlite_keeps_namespaces_apart(tmp_path: Path) -> None:
 
 
 async def test_sqlite_says_what_it_cannot_open(tmp_path: Path) -> None:
-    """A file that is no database is an error of this package, which names it."""
+    """A file that is not a database is an error of this package, which names it."""
     path = tmp_path / "leases.db"
     path.write_bytes(b"not a database" * 100)
     store = SqliteLeaseStore(path)

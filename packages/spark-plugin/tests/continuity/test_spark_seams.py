@@ -191,7 +191,7 @@ def test_a_seam_is_over_before_shards_are_listed(
 
 
 def test_a_seam_lies_on_s3(emulator: RunningEmulator, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made once, whoever asks first, and read by all; what is no seam, and no place for one, is told."""
+    """It is made once, whoever asks first, and read by all; what is not a seam, and no place for one, is told."""
     name = f"s3-{uuid.uuid4().hex[:8]}"
     emulator.client().create_stream(StreamName=name, ShardCount=1)
     clock.advance(timedelta(minutes=1))

@@ -98,7 +98,7 @@ def test_what_must_not_be_ignored_is_an_error_that_says_what_to_do(name: str, va
 
 
 def test_harmless_values_are_accepted() -> None:
-    """A value that says what is so anyway is no error."""
+    """A value that says what is so anyway is not an error."""
     parse({"aws.trust.all.certificates": "false", "sink.producer.verify-certificate": "true", "format": "raw"})
 
 
@@ -189,7 +189,7 @@ def test_retries_of_a_whole_client_are_those_of_the_calls_that_read(
 
 
 def test_a_clients_retries_are_told_by_their_names() -> None:
-    """Where they contradict others, or are no numbers."""
+    """Where they contradict others, or are not numbers."""
     with pytest.raises(ContradictoryOptionsError, match=r"'retry-strategy\.delay\.max' and 'getRecordsBackoffBase'"):
         parse({"retry-strategy.delay.max": "100ms"})
     with pytest.raises(InvalidOptionError, match=r"'retry-strategy\.attempts\.max' is 'many'"):

@@ -172,7 +172,7 @@ def given(spec: OptionSpec) -> tuple[dict[str, str], dict[str, str]]:
     if any(one.with_option == "recordPublisher" for one in spec.refused_with) and not needed:
         needed = EFO
     if spec.name == "recordPublisher":
-        return EFO, {}  # the name of a consumer is no option without it
+        return EFO, {}  # the name of a consumer is not an option without it
     name = f"{spec.name}.s" if spec.prefix else spec.name
     return {**needed, name: text}, needed
 
@@ -320,7 +320,7 @@ def test_an_option_acts_in_its_home_or_is_refused_there(
     if acts_there and spec.name not in ("registryStore",):
         usual = parse({**endpoint, **without})
         if place is None and spec.name not in _CONFIGURED:
-            return  # what travels in a call, and is no setting: its own tests call it
+            return  # what travels in a call, and is not a setting: its own tests call it
         assert effects(parsed, place, monkeypatch) != effects(usual, place, monkeypatch)
         return
     # It is about something else, which the endpoint leaves where it is.

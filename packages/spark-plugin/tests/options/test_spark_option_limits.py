@@ -158,7 +158,7 @@ def test_a_time_that_no_calendar_has_is_refused(name: str) -> None:
 
 
 def test_an_option_per_stream_without_its_stream_is_told_how_it_is_written() -> None:
-    """The name alone is no option."""
+    """The name alone is not an option."""
     with pytest.raises(UnknownOptionError, match=r"did you mean 'efoConsumerArn\.<stream>'"):
         parse({"efoConsumerArn": "arn"})
 

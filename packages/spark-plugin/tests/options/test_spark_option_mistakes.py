@@ -35,7 +35,7 @@ def parse(**options: str) -> KinesisOptions:
             "initialPosition",
             '{"a": 5}',
             '{"a": 5}',
-            f"{_SHARDS}; 5 of a is no text such as TRIM_HORIZON",
+            f"{_SHARDS}; 5 of a is not text such as TRIM_HORIZON",
         ),
         (
             "initialPosition",

@@ -336,7 +336,7 @@ def waiting_reader(
 def test_a_record_that_expired_under_a_steady_producer_keeps_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another shard's records are no reason to wait for good, nor is its lag, nor are they asked for without pause."""
+    """Another shard's records are no cause to wait for good, nor is its lag, nor are they asked for without pause."""
     source, _, looks = waiting_reader(monkeypatch, {"s0": 700, "s1": 0})
     source.prepareForTriggerAvailableNow()
     start = StreamPositions({"f": {"s0": ShardPosition.after("5"), "s1": ShardPosition.after("7")}}).to_json()

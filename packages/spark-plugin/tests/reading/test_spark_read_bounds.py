@@ -230,7 +230,7 @@ def test_rows_have_the_columns_that_are_asked_for(day: Day) -> None:
 
 
 def test_an_empty_stream_has_no_rows(day: Day) -> None:
-    """There is nothing in it, which is no error."""
+    """There is nothing in it, which is not an error."""
     assert day.keys(day.options()) == []
 
 

@@ -334,7 +334,7 @@ def test_nothing_in_an_offset_depends_on_the_host(make_stream: Make) -> None:
 
 
 def test_offsets_of_earlier_versions_are_understood(make_stream: Make) -> None:
-    """Those without the times of idle shards and without a start; what is no offset says what to do."""
+    """Those without the times of idle shards and without a start; what is not an offset says what to do."""
     source = make_stream(1)
     source.put(10)
     (shard, number), *_ = list(source.put_keys)[4:]

@@ -146,7 +146,7 @@ def test_a_protobuf_message_goes_there_and_back() -> None:
         protobuf_decoder(ORDER, "Item", kind, "orders")(encode(ORDER_ROW))
     with pytest.raises(SchemaDecodeError, match="message 9 of a schema that has 3"):
         decode(b"\x09")
-    for row, words in (({"colour": "PINK"}, "'PINK' is no shop.Colour: RED, BLUE"), ({"tags": [None]}, "is null")):
+    for row, words in (({"colour": "PINK"}, "'PINK' is not a shop.Colour: RED, BLUE"), ({"tags": [None]}, "is null")):
         with pytest.raises(ValueError, match=words):
             encode(row)
 

@@ -346,7 +346,7 @@ def test_a_query_makes_no_micro_batch_of_fewer_records() -> None:
 
 
 def test_a_micro_batch_whose_bytes_are_full_waits_for_no_more_records() -> None:
-    """Fewer records than the fewest are no reason to wait where `maxBytesPerBatch` holds no more of them."""
+    """Fewer records than the fewest are not a reason to wait where `maxBytesPerBatch` holds no more of them."""
     there = 9
 
     class RecordsOf100Bytes(FakeShardReader):
@@ -407,7 +407,7 @@ def test_shards_are_waited_for_until_they_are_at_their_tips_once() -> None:
 
 
 def test_the_progress_counts_shards_that_ended_and_reshards() -> None:
-    """Since the run began; a stream that was added is no reshard."""
+    """Since the run began; a stream that was added is not a reshard."""
     session = FakeReadingSession()
     source = reader(session, record_publisher="efo")
     end = ShardPosition.shard_end()

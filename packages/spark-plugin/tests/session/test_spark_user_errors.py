@@ -50,7 +50,7 @@ def planned(options: dict[str, str], *, stream: bool) -> str:
 
 
 def test_a_remedy_is_of_what_is_missing() -> None:
-    """A consumer that was deregistered, or an expired shard, is no reason to look at the stream's name."""
+    """A consumer that was deregistered, or an expired shard, is not a reason to look at the stream's name."""
     options = KinesisOptions.parse({"streamName": "flights", "region": "eu-west-1"}, environ={})
     code, shard_id = "ResourceNotFoundException", "shardId-000000000000"
     found = {

@@ -1,4 +1,4 @@
-"""Texts that are no UTF-8: Spark makes them by `CAST(data AS STRING)`, and hands them on as they are."""
+"""Texts that are not UTF-8: Spark makes them by `CAST(data AS STRING)`, and hands them on as they are."""
 
 import json
 import re

@@ -128,7 +128,7 @@ def test_json_is_read_by_another_reader(rows: list[dict[str, Any]]) -> None:
     """Every type, nested and null, comes back; numbers keep all their digits, null fields are left out."""
     written = json_rows(batch_of(rows)).to_pylist()
     for row, text in zip(rows, written, strict=True):
-        # Entries of a map whose value is null stay: they are no fields.
+        # Entries of a map whose value is null stay: they are not fields.
         expected = as_json({**row, "map": None}) | ({} if row["map"] is None else {"map": row["map"]})
         read = json.loads(text, parse_float=Decimal)
         if read.get("number") is not None:

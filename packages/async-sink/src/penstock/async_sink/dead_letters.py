@@ -258,7 +258,7 @@ def _note(done: list[DeadLetter]) -> None:
             with open(number, "ab", closefd=False) as opened:
                 size = os.fstat(number).st_size
                 if size and os.pread(number, 1, size - 1) != b"\n":
-                    # A full disk or a cut of the power left half a line, which the next one is no part of.
+                    # A full disk or a cut of the power left half a line, which the next one is not part of.
                     opened.write(b"\n")
                 opened.writelines(lines)
             os.fsync(number)

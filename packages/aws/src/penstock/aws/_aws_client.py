@@ -63,7 +63,7 @@ class AwsClient:
             AwsServiceError: the service answered with an error, which is whole in the `__cause__`; or a parameter is
                 none, with the code `ValidationException`.
             AwsConnectionError: no answer came, or none that can be read.
-            AwsCredentialsError: there are no credentials that have not expired, and none can be fetched.
+            AwsCredentialsError: the credentials have expired, and no others can be fetched.
             AwsOptionError: there are no credentials, or the authorities to trust cannot be read.
         """
         client = self._client or await self._open()

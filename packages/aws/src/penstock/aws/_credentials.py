@@ -180,7 +180,7 @@ class RenewableCredentials:
         """Credentials of this moment. Blocks on the network when `must_fetch`; else at most starts a refresh.
 
         Raises:
-            AwsCredentialsError: there are none that have not expired, and none can be fetched.
+            AwsCredentialsError: the credentials have expired, and no others can be fetched.
         """
         # Read once: another thread may take refused ones away at any moment.
         given = None if self.must_fetch else self._given

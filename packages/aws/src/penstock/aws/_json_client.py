@@ -166,7 +166,7 @@ class JsonClient:
         Raises:
             AwsServiceError: the service answered with an error.
             AwsConnectionError: no answer came.
-            AwsCredentialsError: there are no credentials that have not expired, and none can be fetched.
+            AwsCredentialsError: the credentials have expired, and no others can be fetched.
             AwsOptionError: there are no credentials, or the authorities to trust cannot be read.
         """
         parts = (body,) if isinstance(body, bytes) else body

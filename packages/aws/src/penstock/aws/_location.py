@@ -49,7 +49,7 @@ class AwsLocation:
         credentials come from there.
 
         Raises:
-            AwsOptionError: the environment or the profile has an endpoint that is none.
+            AwsOptionError: the environment or the profile has an endpoint that is not a URL.
         """
         options = session.options
         account = account_of(options.role_arns[-1]) if options.role_arns else ""
@@ -124,7 +124,7 @@ def endpoint_aliases(text: str | None, option: str) -> tuple[str, ...]:
     """URLs from a text with commas.
 
     Raises:
-        AwsOptionError: one of them is none, or holds what may be a secret.
+        AwsOptionError: a part is not a URL, or holds what may be a secret.
     """
     urls = tuple(url.strip() for url in (text or "").split(",") if url.strip())
     for url in urls:

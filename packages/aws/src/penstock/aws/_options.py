@@ -175,7 +175,7 @@ class AwsOptions:
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser, prefix: str, *, note: str = "") -> None:
-        """Add the flags of a service; each falls back to `<prefix>_<NAME>`. Keys are no flags: anybody could see them.
+        """Add the flags of a service; each falls back to `<prefix>_<NAME>`. Keys are not flags: anybody could see them.
 
         Args:
             parser: of the service's command.
@@ -192,7 +192,7 @@ class AwsOptions:
         """Options from the flags of `add_arguments`.
 
         Raises:
-            AwsOptionError: naming the option that is wrong.
+            AwsOptionError: an option is wrong; the error names it.
         """
         return cls(**{name: value for name in _FLAGS if (value := getattr(arguments, name))})
 
@@ -201,7 +201,7 @@ def session_tags(text: str) -> tuple[tuple[str, str], ...]:
     """Keys and values of `key=value,key=value`.
 
     Raises:
-        AwsOptionError: the text is none of that form, or has a key twice.
+        AwsOptionError: the text does not have that form, or has a key twice.
     """
     pairs = [part.partition("=") for part in text.split(",")]
     tags = tuple((key.strip(), value.strip()) for key, _, value in pairs)
@@ -214,7 +214,7 @@ def check_url(option: str, url: str) -> None:
     """Check an endpoint.
 
     Raises:
-        AwsOptionError: it is none, or holds what may be a secret.
+        AwsOptionError: the endpoint is not a URL, or holds what may be a secret.
     """
     # Endpoints are shown, in errors and logs and spans: what may hold a secret is refused, and not shown.
     if any(sign in url for sign in "@?#"):

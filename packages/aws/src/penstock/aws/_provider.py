@@ -77,7 +77,7 @@ def provided_credentials(name: str) -> Credentials:
     """The credentials of a provider, which are asked for again before they expire.
 
     Raises:
-        AwsOptionError: there is no such provider.
+        AwsOptionError: the provider is unknown.
         AwsCredentialsError: it gives none.
     """
     provider = load_provider(name)

@@ -26,7 +26,7 @@ class HttpProxy:
         """The proxy of a URL such as `http://user:password@proxy.internal:3128`; without a scheme it is http.
 
         Raises:
-            AwsOptionError: it is none; says so without showing it, for it may hold a password.
+            AwsOptionError: the text is not such a URL. The error does not show it, since it may hold a password.
         """
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -43,7 +43,7 @@ class HttpProxy:
         """The proxy for an endpoint: `proxy_url`, or else that of the environment; None for those of `NO_PROXY`.
 
         Raises:
-            AwsOptionError: what the environment names is no proxy.
+            AwsOptionError: the environment names something that is not a proxy.
         """
         if should_bypass_proxies(endpoint_url):
             return None

@@ -174,7 +174,7 @@ class AwsSession:
 
         Raises:
             AwsOptionError: no credentials are to be found.
-            AwsCredentialsError: there are none that have not expired, and none can be fetched.
+            AwsCredentialsError: the credentials have expired, and no others can be fetched.
         """
         return self._credentials.get_frozen_credentials()
 
@@ -290,7 +290,7 @@ class AwsSession:
         """Where a service is, by default the streams', without a trailing slash.
 
         Raises:
-            AwsOptionError: the environment or the profile has an endpoint that is none, or holds a user and a password.
+            AwsOptionError: the environment or the profile has an endpoint that is not a URL, or holds a password.
         """
         if self._options.endpoint_url is not None:
             return self._options.endpoint_url.rstrip("/")
@@ -319,7 +319,7 @@ class AwsSession:
         """The HTTP proxy on the way to the service; None for a direct one.
 
         Raises:
-            AwsOptionError: what the environment names is no proxy.
+            AwsOptionError: the environment names something that is not a proxy.
         """
         return HttpProxy.of(self.endpoint_url(service_name), self._options.proxy_url)
 

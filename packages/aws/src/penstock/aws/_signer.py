@@ -93,7 +93,7 @@ class JsonSigner:
 
         Raises:
             AwsOptionError: an access key or a session token cannot stand in a header.
-            ValueError: the operation is none.
+            ValueError: the operation has a name that cannot be sent.
         """
         if not (operation.isascii() and operation.isalnum()):
             raise ValueError(f"{operation!r} is not an operation")

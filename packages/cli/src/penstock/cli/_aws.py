@@ -41,7 +41,7 @@ def aws_options(arguments: argparse.Namespace) -> AwsOptions:
     """The options from the flags of `add_aws_arguments`.
 
     Raises:
-        AwsOptionError: naming the setting that is wrong.
+        AwsOptionError: a setting is wrong; the error names it.
     """
     from penstock.aws import AwsOptions
 

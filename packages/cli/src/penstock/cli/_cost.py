@@ -169,7 +169,7 @@ def read_prices(region: str, file: Path | None = None) -> Prices:
     """Prices of a region, ours or of a file.
 
     Raises:
-        PricesError: there are none, or the file is wrong; says what to do.
+        PricesError: the region has no prices, or the file is wrong; the error says what to do.
     """
     name = "our prices" if file is None else str(file)
     try:

@@ -132,7 +132,7 @@ def _versions_table() -> Table:
 
     versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
-        # A folder that is no package any more has no name.
+        # A folder that is not a package any more has no name.
         name = canonicalize_name(distribution.metadata["Name"] or "")
         if _is_ours(name) or name in _GROUND:
             versions.setdefault(name, distribution.version)

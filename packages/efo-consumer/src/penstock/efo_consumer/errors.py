@@ -12,7 +12,7 @@ class EfoConsumerError(Exception):
 
 
 class EventStreamFrameError(EfoConsumerError):
-    """Bytes that are no event-stream frame. The connection cannot be trusted any more.
+    """Bytes that are not an event-stream frame. The connection cannot be trusted any more.
 
     Cure: Nothing, where a connection was cut: the reader makes a new one. If it stays, a proxy changes the bytes.
     """
@@ -71,7 +71,7 @@ class EventStreamTruncatedError(EventStreamFrameError):
 
 
 class PayloadDecodeError(EfoConsumerError):
-    """A payload that is no SubscribeToShardEvent or GetRecords answer.
+    """A payload that is not a SubscribeToShardEvent or GetRecords answer.
 
     Cure: Check that `endpointUrl` is a Kinesis, and that no proxy answers in its place.
     """
@@ -180,7 +180,7 @@ class ResourceMissingError(RecordPublisherFatalError):
     registered again by the next start, and by a query or a `Consumer` that holds its lease.
 
     Attributes:
-        resource: `stream`, `consumer` or `shard`; None where it could not be told.
+        resource: `stream`, `consumer` or `shard`; None where it is unknown.
     """
 
     def __init__(self, message: str, *, stream: str, shard_id: str, code: str, resource: str | None) -> None:

@@ -134,7 +134,7 @@ class Behaviour:
         """The profile of this name, one of `kind` and `hostile`.
 
         Raises:
-            EmulatorConfigError: there is no such profile.
+            EmulatorConfigError: no profile has this name.
         """
         match name:
             case "kind":
@@ -158,7 +158,7 @@ class Behaviour:
         """A copy with some fields changed, given as in `as_dict`.
 
         Raises:
-            EmulatorConfigError: there is no such field, or its value has the wrong type or is out of range.
+            EmulatorConfigError: a field is unknown, or its value has the wrong type or is out of range.
         """
         kinds = {item.name: str(item.type) for item in fields(self)}
         changes: dict[str, Any] = {}

@@ -130,7 +130,7 @@ class DynamoDbStreams:
         """Enable the stream of a table, a new one each time; gives its ARN.
 
         Raises:
-            EmulatorConfigError: the table has a stream that is enabled, or there is no such view.
+            EmulatorConfigError: the table has an enabled stream already, or the view is unknown.
         """
         if view not in _VIEWS:
             raise EmulatorConfigError(option="view", reason=f"must be one of {', '.join(_VIEWS)}")
@@ -150,7 +150,7 @@ class DynamoDbStreams:
         """Disable the table's stream: its shards end, and can be read for a day.
 
         Raises:
-            EmulatorConfigError: there is none that is enabled.
+            EmulatorConfigError: the table has no enabled stream.
         """
         stream = self._enabled(table)
         stream.status, stream.disabled = "DISABLED", self._clock.time()
@@ -220,7 +220,7 @@ class DynamoDbStreams:
         """What `POST /_emulator/dynamodb-streams` does: `{"do": "split", "table": …}`, or the settings of this class.
 
         Raises:
-            EmulatorConfigError: there is no such thing to do, or it cannot be done.
+            EmulatorConfigError: the action is unknown, or is not possible now.
         """
         fields = dict(params)
         do = fields.pop("do", None)

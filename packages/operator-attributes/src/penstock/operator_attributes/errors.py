@@ -7,7 +7,7 @@ OperatorAttributesError
 |- CompileError                   the graph cannot become a plan
 |  |- InvalidVertexError          a vertex contradicts its kind
 |  |- DuplicateNameError          two vertices have one name
-|  |- UnknownInputError           an input is no vertex of the graph
+|  |- UnknownInputError           an input is not a vertex of the graph
 |  |- CycleError                  vertices depend on themselves
 |  |- FullDamOverUnboundedError   the end that an operator waits for never comes
 |  `- UnboundedBlockingEdgeError  an edge that waits for all records of a source without end
@@ -98,7 +98,7 @@ class DuplicateNameError(CompileError):
 
 
 class UnknownInputError(CompileError):
-    """An input is no vertex of the graph; `nearest` is the name that resembles it most, or None.
+    """An input is not a vertex of the graph; `nearest` is the name that resembles it most, or None.
 
     Cure: Correct the name; `nearest` is the likely one.
     """

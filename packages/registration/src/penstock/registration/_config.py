@@ -76,7 +76,7 @@ class LeaseSettings:
     """How long leases live, and what they leave behind.
 
     Raises:
-        RegistrationOptionError: naming the option that is out of range.
+        RegistrationOptionError: an option is out of range; the error names it.
     """
 
     default_time_to_live: timedelta = timedelta(seconds=30)

@@ -170,7 +170,7 @@ class LeaseKeeper:
         kept.task = self._tasks.create_task(
             self._keep(kept, KeptLease.given(lease.time_to_live_seconds, sent_at)),
             name=f"keep lease on {lease.consumer_name} of {lease.stream_name}",
-            # Heartbeats go on for days: they are no part of the trace in which the lease was acquired.
+            # Heartbeats go on for days: they are not part of the trace in which the lease was acquired.
             context=contextvars.Context(),
         )
 

@@ -18,7 +18,7 @@ def consumer_name_of(consumer_arn: str) -> str:
     """The name inside a consumer's ARN.
 
     Raises:
-        RegistrationOptionError: it is no ARN of a stream consumer.
+        RegistrationOptionError: the text is not the ARN of a stream consumer.
     """
     match = _CONSUMER_ARN.fullmatch(consumer_arn)
     if match is None:

@@ -50,7 +50,7 @@ class ConsumerRegistry(Protocol):
         left registered, unless another job holds it here.
 
         Returns whether the registry deregisters the consumer, at once or after its grace period.
-        Repeating it, or giving back a lease that was lost, is no error, and gives back nothing.
+        Repeating it, or giving back a lease that was lost, is not an error, and gives back nothing.
         """
         ...
 
@@ -111,7 +111,7 @@ class ServedRegistry(ConsumerRegistry, RegistryAdministration, Protocol):
         """The ARN of the stream that this name means here.
 
         Raises:
-            StreamNotFoundError: there is no such stream.
+            StreamNotFoundError: the stream does not exist.
             RegistrationError: Kinesis does not answer.
         """
         ...

@@ -197,7 +197,7 @@ class BlockingConsumerRegistry:
     def close(self) -> None:
         """End the heartbeats and let go of everything. Leases that were not released run out.
 
-        Repeating it is no error.
+        Repeating it is not an error.
         """
         self._thread.close(self._registry.close)
 
@@ -225,7 +225,7 @@ class BlockingConsumerRegistry:
     async def _open(self, make: Callable[[], ConsumerRegistry]) -> tuple[ConsumerRegistry, LeaseKeeper]:
         registry = make()
         ready: asyncio.Future[LeaseKeeper] = asyncio.get_running_loop().create_future()
-        # Heartbeats and sweeps go on for days: they are no part of the trace in which the registry was opened.
+        # Heartbeats and sweeps go on for days: they are not part of the trace in which the registry was opened.
         context = contextvars.Context()
         self._life = asyncio.create_task(self._live(registry, ready), name="keep leases", context=context)
         return registry, await ready

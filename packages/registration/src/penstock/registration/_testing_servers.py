@@ -95,7 +95,7 @@ def running_wire(endpoint_url: str) -> Iterator[Wire]:
         request_queue_size = 128
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """A caller that is gone, as some tests want it, is no error."""
+            """A caller that is gone, as some tests want it, is not an error."""
 
     server = Server(("127.0.0.1", 0), Handler)
     wire.url = f"http://127.0.0.1:{server.server_port}"

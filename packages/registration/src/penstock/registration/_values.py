@@ -49,7 +49,7 @@ def one_of(kind: type[E], value: str, option: str) -> E:
     """The member of the enumeration, which may also be given by its value.
 
     Raises:
-        RegistrationOptionError: there is no such member; the error lists those that there are.
+        RegistrationOptionError: no member has this value; the error lists those that exist.
     """
     try:
         return kind(value)

@@ -33,10 +33,10 @@ def check_address(endpoint: str) -> None:
     """Refuse what is neither `host:port` nor of one of gRPC's schemes, which it would take for something else.
 
     Raises:
-        RpcOptionError: it is none.
+        RpcOptionError: the address is neither.
     """
     if _SCHEME.match(endpoint):
         return
     host, _, port = endpoint.rpartition(":")
     if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise RpcOptionError("endpoint", f"{endpoint!r} is no HOST:PORT, such as 127.0.0.1:50051")
+        raise RpcOptionError("endpoint", f"{endpoint!r} is not a HOST:PORT, such as 127.0.0.1:50051")

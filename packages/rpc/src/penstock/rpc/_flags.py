@@ -54,7 +54,7 @@ def read_number(name: str, text: str, kind: Callable[[str], T], *, of: str = "a 
         of: what the error says that it is not.
 
     Raises:
-        RpcOptionError: it is none.
+        RpcOptionError: the text is not a number.
     """
     try:
         return kind(text)

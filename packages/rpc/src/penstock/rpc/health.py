@@ -104,7 +104,7 @@ def check_http(
     host, _, port = endpoint.rpartition(":")
     host = host.strip("[]")
     if not port.isdecimal():
-        raise RpcOptionError("endpoint", f"{endpoint!r} is no HOST:PORT, by which pages are asked")
+        raise RpcOptionError("endpoint", f"{endpoint!r} is not a HOST:PORT, by which pages are asked")
     connection: http.client.HTTPConnection
     if security.uses_tls:
         context = ssl.create_default_context() if security.ca_file is None else _trusting(security.ca_file)
@@ -130,7 +130,7 @@ def own_endpoint(prefix: str, environment: Mapping[str, str] | None = None) -> t
     `<prefix>_HEALTH_PRIVATE_KEY_FILE`, by default the service's own.
 
     Raises:
-        RpcOptionError: there is no port, or a certificate cannot be used.
+        RpcOptionError: the service listens on no port, or a certificate cannot be used.
     """
     environment = os.environ if environment is None else environment
     host = _reachable(environment.get(f"{prefix}_HOST") or "127.0.0.1")
@@ -173,7 +173,7 @@ def _served_name(host: str, port: int, certificate: Path) -> str | None:
     except OSError:
         # Told by the check itself, in gRPC's words.
         return None
-    # A wildcard is no name; something below it is.
+    # A wildcard is not a name; something below it is.
     return next((str(name[1]).replace("*.", "health.", 1) for name in names if isinstance(name, tuple)), None)
 
 

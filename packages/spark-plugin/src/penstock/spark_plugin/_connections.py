@@ -25,7 +25,7 @@ def shared_session(options: AwsOptions) -> AwsSession:
     """The session of all tasks of a process that have the same options: what one of them found or renewed, all have.
 
     Raises:
-        penstock.aws.AwsOptionError: No region is to be found, or no such profile.
+        penstock.aws.AwsOptionError: no region is set, or the profile does not exist.
     """
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
     # A forked child has a session of its own: its parent's may be in the middle of something.
@@ -45,7 +45,7 @@ def caller_location(options: KinesisOptions, service_name: str = "kinesis") -> A
     A service that a query uses compares it with its own: a stream of the same name elsewhere is another one.
 
     Raises:
-        penstock.aws.AwsOptionError: The environment or the profile has a region or an endpoint that is none.
+        penstock.aws.AwsOptionError: the environment or the profile has an invalid region or endpoint.
     """
     aws = aws_options(options)
     try:

@@ -97,8 +97,8 @@ def dynamodb_options(options: Mapping[str, str], *, environ: Mapping[str, str] |
     """The options of a reader of a table's stream.
 
     Raises:
-        IrrelevantOptionError: An option of writing, or of what DynamoDB Streams has not; it says why.
-        OptionError: As `KinesisOptions.parse`.
+        IrrelevantOptionError: an option is for writing, or for what DynamoDB Streams does not have; the error says why.
+        OptionError: as in `KinesisOptions.parse`.
     """
     given: dict[str, str] = {}
     arn: tuple[str, str] | None = None

@@ -54,8 +54,8 @@ def firehose_options(options: Mapping[str, str]) -> KinesisOptions:
     """The options of a writer to delivery streams.
 
     Raises:
-        IrrelevantOptionError: An option of reading, or of Kinesis streams alone.
-        OptionError: As `KinesisOptions.parse`.
+        IrrelevantOptionError: an option is for reading, or for Kinesis streams only.
+        OptionError: as in `KinesisOptions.parse`.
     """
     given: dict[str, str] = {}
     by_name = {key.lower(): text for key, text in options.items()}

@@ -51,7 +51,7 @@ def check_environment(environ: Mapping[str, str] | None = None, *, patience: flo
     """Look at the Python that a session with this environment starts data sources in.
 
     Raises:
-        PythonUnusableError: It is not there, does not answer, or has not this package.
+        PythonUnusableError: the Python is missing, does not answer, or lacks this package.
     """
     environ = os.environ if environ is None else environ
     setting = next((name for name in _SOURCES if name in environ), _SOURCES[1])
@@ -67,7 +67,7 @@ def check_builder(options: Mapping[str, str], environ: Mapping[str, str] | None 
     Nothing is known here of the environment of a JVM that started this process, nor of a server of Spark Connect.
 
     Raises:
-        PythonUnusableError: It is not there, does not answer, or has not this package.
+        PythonUnusableError: the Python is missing, does not answer, or lacks this package.
     """
     environ = os.environ if environ is None else environ
     remote = "spark.remote" in options or "SPARK_REMOTE" in environ
@@ -91,7 +91,7 @@ def check_session(spark: "SparkSession") -> None:
     Functions' Python is looked at where the master is local: elsewhere its path is one of the executors.
 
     Raises:
-        PythonUnusableError: One is not there, does not answer, or has not what it needs.
+        PythonUnusableError: a Python is missing, does not answer, or lacks what it needs.
     """
     context = getattr(spark, "_sc", None)
     if context is None:
@@ -177,5 +177,5 @@ def _run(python: str, python_path: str, patience: float) -> Answer:
     try:
         version, failure = json.loads(out.strip().rpartition("\n")[2])
     except ValueError:
-        return Answer(failure=f"it is no Python that works: {errors.strip()[-200:] or out.strip()[-200:]}")
+        return Answer(failure=f"it is not a Python that works: {errors.strip()[-200:] or out.strip()[-200:]}")
     return Answer(tuple(version), failure and f"it cannot import penstock.spark_plugin ({failure})")

@@ -58,7 +58,7 @@ def ensure_java(*, environ: MutableMapping[str, str] | None = None, cache_folder
     Call it before the session is made. Gives the JAVA_HOME that Spark will use; None where it will use the PATH.
 
     Raises:
-        JavaNotFoundError: There is none; the message says what to install.
+        JavaNotFoundError: no Java was found; the message says what to install.
     """
     start_jvms_without_fork()
     environ = os.environ if environ is None else environ

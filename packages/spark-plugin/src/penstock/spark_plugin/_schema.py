@@ -84,7 +84,7 @@ def check_read_schema(schema: StructType, options: KinesisOptions) -> None:
     """Spark accepts any schema of a user's; only the source's own can be answered.
 
     Raises:
-        SchemaError: Naming the first column that differs.
+        SchemaError: a column differs; the error names the first one.
     """
     expected = read_schema(options)
     for wanted, given in zip(expected.fields, schema.fields, strict=False):
@@ -123,8 +123,8 @@ def sink_columns(schema: StructType, options: KinesisOptions, *, firehose: bool 
     """Find the columns of a DataFrame that is written.
 
     Raises:
-        SchemaError: Naming the column that is missing, is there twice, has another type, or is not written.
-        MissingOptionError: There is neither a stream's name in the options nor a column with one.
+        SchemaError: a column is missing, is there twice, has another type, or would not be written; the error names it.
+        MissingOptionError: the stream's name is neither in the options nor in a column.
     """
     names = schema.names
     for name in names:

@@ -88,7 +88,7 @@ def test_the_blocking_stage_is_committed_before_the_live_one_and_used_again(
 
 
 def test_a_folder_without_marker_is_wiped(spark: SparkSession, tmp_path: Path) -> None:
-    """What an interrupted run left is no result: the stage runs, and leaves only its own rows."""
+    """What an interrupted run left is not a result: the stage runs, and leaves only its own rows."""
     write_rates(tmp_path, [(0, 1), (1, 2)])
     target = tmp_path / "target"
 

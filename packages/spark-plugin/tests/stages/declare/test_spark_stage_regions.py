@@ -194,7 +194,7 @@ def live_job(folder: Path, **how: Any) -> Pipeline:
 def test_edges_and_circles_are_as_declared(
     spark: SparkSession, tmp_path: Path, how: dict[str, Any], stages: list[tuple[str, ...]]
 ) -> None:
-    """However the job is cut, its rows are the same; and what an edge declares to be computed anew is no warning."""
+    """However the job is cut, its rows are the same; and what an edge declares to be computed anew is not a warning."""
     run = live_job(tmp_path, **how).run(spark)
     run.await_termination()
     run.stop()

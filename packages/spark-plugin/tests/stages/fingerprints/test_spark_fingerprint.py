@@ -190,7 +190,7 @@ def test_rows_that_cannot_be_seen_are_unlike_anything(spark: SparkSession) -> No
 
 
 def test_a_stage_is_committed_by_its_marker_alone(tmp_path: Path) -> None:
-    """Data without a marker is no result; half a marker neither."""
+    """Data without a marker is not a result; half a marker neither."""
     folder = StageFolder(tmp_path / "daily" / "f")
     folder.output("daily").mkdir(parents=True)
     (folder.output("daily") / "part.parquet").write_bytes(b"x")

@@ -92,7 +92,7 @@ def test_modules_of_packages_and_imports_of_imports_count(helpers: Callable[...,
 
 
 def test_libraries_that_are_imported_within_a_function_are_not_run_for_it() -> None:
-    """Their versions count; one that is not there, as on a driver that only its executors need it on, is no error."""
+    """Their versions count; one that is missing, as on a driver that only its executors need it on, is not an error."""
     text = "def build(x):\n    import wave\n    import there_is_no_such_module\n    from json import dumps\n"
     sys.modules.pop("wave", None)
     assert function_fingerprint(function(text)) == function_fingerprint(function(text))

@@ -176,7 +176,7 @@ def test_a_large_result_is_kept_by_the_key_of_its_join(spark: SparkSession, tmp_
 
 
 def test_the_plan_names_what_blocks_and_where(spark: SparkSession, tmp_path: Path) -> None:
-    """A stage is the largest bounded part with a full-dam operator in it; a bounded part without one is no stage."""
+    """A stage is the largest bounded part with a full-dam operator in it; a bounded part without one is not a stage."""
     (tmp_path / "rates.csv").write_text("k,v\n0,1\n")
     stream = numbers(spark, tmp_path, [1])
     text = explain(plan(job(spark, stream, tmp_path / "rates.csv")))

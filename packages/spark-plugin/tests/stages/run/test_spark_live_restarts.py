@@ -98,7 +98,7 @@ def test_an_error_that_repeats_itself_ends_the_stage(spark: SparkSession, tmp_pa
 
 
 def test_without_a_policy_a_failure_ends_the_stage(spark: SparkSession, tmp_path: Path) -> None:
-    """As before; and a word that is no policy is refused."""
+    """As before; and a word that is not a policy is refused."""
     run = job(tmp_path, Table(ConnectionError("no table"))).run(spark)
     with pytest.raises(StreamingQueryException, match="no table"):
         run.await_termination(PATIENCE_SECONDS)

@@ -143,7 +143,7 @@ def test_a_checkpoint_that_cannot_be_removed_is_told(tmp_path: Path, monkeypatch
 
 
 def result(store: StageStore, *, size: int = 1) -> StageFolder:
-    """A committed result whose one file is no Parquet."""
+    """A committed result whose one file is not Parquet."""
     folder = store.stage("daily", FINGERPRINT)
     folder.output("daily").mkdir(parents=True)
     (folder.output("daily") / "part.parquet").write_bytes(b"x")
@@ -233,6 +233,6 @@ def test_the_callers_own_job_group_is_there_again_after_a_stage(before: dict[str
 
 
 def test_words_of_an_error_can_be_told(tmp_path: Path) -> None:
-    """A path that is no UTF-8 is in them as half of a pair, which neither a service nor a file takes."""
+    """A path that is not UTF-8 is in them as half of a pair, which neither a service nor a file takes."""
     name = os.fsdecode(b"rates-\xff.csv")
     assert words(OSError(f"no such file: {name}\nand more")) == "no such file: rates-?.csv"

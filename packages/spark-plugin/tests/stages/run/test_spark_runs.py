@@ -133,7 +133,7 @@ def test_a_sink_is_written_once_though_another_one_of_its_stage_fails(
     def appended(numbers: DataFrame) -> Any:
         return numbers.write.format("parquet").mode("append").option("path", f"{text}/appended")
 
-    # What a test counts is no part of the code.
+    # What a test counts is not part of the code.
     for function in (appended, flaky):
         pipeline.declare(function.__name__, VertexKind.SINK, function, inputs=("numbers",), code="its own")
     run = pipeline.run(spark)

@@ -94,7 +94,7 @@ def test_a_killed_driver_hands_over_and_goes_on_in_its_job_when_it_is_back(
     scheduler: tuple[str, BlockingStageScheduler], until: Callable[..., None], tmp_path: Path
 ) -> None:
     """kill -9 while it computes: the other has the stage within the lease. The one that was killed finds its own job:
-    what ran there is interrupted, which is no failure."""
+    what ran there is interrupted, which is not a failure."""
     endpoint, client = scheduler
     (tmp_path / "hold-a").touch()
     began = time.monotonic()

@@ -58,7 +58,7 @@ def live(
         before_last()
         return ranks.groupBy("k").agg(F.max("total").alias("last"))
 
-    # What a test does in between is no part of the code.
+    # What a test does in between is not part of the code.
     for function, name in ((ranks, "totals"), (last, "ranks")):
         pipeline.declare(
             function.__name__, VertexKind.OPERATOR, function, inputs=(name,), attributes=FULL_DAM, code="its own"
@@ -198,7 +198,7 @@ def damaged(folder: Path, stage: str, how: str) -> None:
 def test_a_result_that_is_gone_is_lost_and_computed_again(
     spark: SparkSession, folder: Path, until: Callable[..., None], how: str
 ) -> None:
-    """The marker alone is no result; those of the other stages are used again."""
+    """The marker alone is not a result; those of the other stages are used again."""
     stop_when_it_runs(live(folder).run(spark), until)
     damaged(folder, "last", how)
     run = live(folder).run(spark)

@@ -70,7 +70,7 @@ def at_one_path(tmp_path: Path, disk: str) -> StageStore:
 
 
 def test_hosts_with_stores_of_their_own_at_one_path_keep_each_others_results(tmp_path: Path) -> None:
-    """What a store is known by is in the store, and is no path."""
+    """What a store is known by is in the store, and is not a path."""
     for disk, fingerprint in zip("ab", FINGERPRINTS, strict=False):
         store = at_one_path(tmp_path, disk)
         assert store.pins() is None

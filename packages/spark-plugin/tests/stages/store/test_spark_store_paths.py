@@ -209,7 +209,7 @@ def test_a_fingerprint_that_others_left_is_not_believed(store: StageStore, outsi
     pins = RunPins(pipeline="p", store="s", stages={"daily": Pin(fingerprint=fingerprint, code="c", inputs={})})
     store.pin(pins)
     assert store.pins() is None
-    with pytest.raises(StoreUnusableError, match="is no fingerprint"):
+    with pytest.raises(StoreUnusableError, match="is not a fingerprint"):
         store.stage("daily", fingerprint)
     assert untouched(outside)
 

@@ -67,7 +67,7 @@ class LogRedaction:
         return text
 
     def attribute(self, name: str, value: object) -> str | bool | int | float:
-        """The value of an attribute without secrets; what is no plain value becomes its `str`."""
+        """The value of an attribute without secrets; what is not a plain value becomes its `str`."""
         if _HOLDS_SECRETS.search(name):
             return STARS
         return value if isinstance(value, bool | int | float) else self.text(str(value))

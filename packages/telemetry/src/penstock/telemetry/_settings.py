@@ -38,7 +38,7 @@ class TelemetrySettings:
         A signal goes where its `OTEL_…_EXPORTER` says; without it, to OTLP if an OTLP endpoint is given, else nowhere.
 
         Raises:
-            TelemetryOptionError: a variable has a value that means nothing.
+            TelemetryOptionError: a variable has a value that cannot be used.
         """
         if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             return cls(disabled=True)
@@ -65,7 +65,7 @@ def endpoint_of(environment: Mapping[str, str], signal: str) -> str:
     """Where OTLP goes, fit to be shown: without user, password and query.
 
     Raises:
-        TelemetryOptionError: it is no URL.
+        TelemetryOptionError: the endpoint is not a URL.
     """
     names = (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     name = next((name for name in names if environment.get(name)), "")

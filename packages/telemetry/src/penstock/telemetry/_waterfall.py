@@ -44,7 +44,7 @@ def waterfall(lines: Iterable[str], *, trace_id: str | None = None, max_rows: in
         max_rows: bars at most.
 
     Raises:
-        ValueError: there is no such trace, or a line is no span.
+        ValueError: the trace is not there, or a line is not a span.
     """
     spans = [_span(line, number) for number, line in enumerate(lines, 1) if line.strip()]
     of_trace: dict[str, list[dict[str, Any]]] = {}

@@ -71,7 +71,7 @@ class OtlpReceiver:
         """Wait until what was received fulfils a condition.
 
         Raises:
-            TimeoutError: it does not.
+            TimeoutError: the condition was not met in time.
         """
         with self._changed:
             if not self._changed.wait_for(condition, seconds):

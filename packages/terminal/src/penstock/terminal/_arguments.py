@@ -101,7 +101,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As `argparse` has it, but that a time ago is no flag of that name, and that flags part no words."""
+        """As `argparse` has it, but that a time ago is not a flag of that name, and that flags part no words."""
         words: list[str] = []
         for word in sys.argv[1:] if args is None else args:
             if words and words[-1].startswith("--") and "=" not in words[-1] and seconds_ago(word) is not None:
@@ -165,7 +165,7 @@ def _formatter() -> type[argparse.HelpFormatter]:
     from rich_argparse import RawDescriptionRichHelpFormatter
 
     class Formatter(RawDescriptionRichHelpFormatter):
-        """Texts are ours, and brackets in them name variables: they are no markup."""
+        """Texts are ours, and brackets in them name variables: they are not markup."""
 
         text_markup = False
         help_markup = False
@@ -183,7 +183,7 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 def run_command(command: Callable[[], int]) -> int:
     """Run a command that writes to the standard output, and give its exit code.
 
-    An interrupt is `ExitCode.INTERRUPTED`. A reader that has seen enough (`| head`) is no error.
+    An interrupt is `ExitCode.INTERRUPTED`. A reader that has seen enough (`| head`) is not an error.
     """
     # Python ends with a look for garbage in all that was imported: a sixth of the work of a short command.
     atexit.register(gc.freeze)
@@ -230,7 +230,7 @@ def positive_seconds(text: str) -> float:
     """The type of an argument that is a time.
 
     Raises:
-        argparse.ArgumentTypeError: it is no number above zero.
+        argparse.ArgumentTypeError: the text is not a number above zero.
     """
     try:
         seconds = float(text)
@@ -245,7 +245,7 @@ def positive_count(text: str) -> int:
     """The type of an argument that is a number of things.
 
     Raises:
-        argparse.ArgumentTypeError: it is no whole number above zero.
+        argparse.ArgumentTypeError: the text is not a whole number above zero.
     """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
@@ -257,7 +257,7 @@ def with_default(
 ) -> list[str]:
     """The arguments with a sub-command before them, unless they begin with one or ask for help.
 
-    Nor do words that are no sub-command get one, so that they are refused as such, unless the default one takes words.
+    Words that are not a sub-command get none either, so that they are refused, unless the default one takes words.
     """
     first = argv[0] if argv else "-"
     is_word = not first.startswith("-")

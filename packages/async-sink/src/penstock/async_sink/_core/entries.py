@@ -174,7 +174,7 @@ class EntryCodec(Protocol[R]):
         """The entry that `encode` made bytes of, in this version or an older one.
 
         Raises:
-            ValueError: the bytes are no entry.
+            ValueError: the bytes do not hold an entry.
         """
 
     def get_size_in_bytes(self, entry: R) -> int:

@@ -47,7 +47,7 @@ async def look_up(client: JsonClient, operation: str, parameters: Mapping[str, A
     Raises:
         AwsServiceError: the service refused, for good or each time.
         AwsConnectionError: no answer came, each time.
-        AwsCredentialsError: there are no credentials that have not expired, and none can be fetched.
+        AwsCredentialsError: the credentials have expired, and no others can be fetched.
     """
     return await retry(lambda: client.call(operation, parameters), LOOKUP_BACKOFF)
 
@@ -376,7 +376,7 @@ def named(option: str, name: str) -> str:
     """The name.
 
     Raises:
-        SinkOptionError: it is empty.
+        SinkOptionError: the name is empty.
     """
     if not name:
         raise SinkOptionError(option, "must not be empty")

@@ -25,7 +25,7 @@ def read_column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> Any:
     """The column, cast if need be.
 
     Raises:
-        SinkOptionError: there is no such column, more than one, or its type cannot be read so.
+        SinkOptionError: the column is missing, is there more than once, or has a type that cannot be read.
     """
     index = batch.schema.get_field_index(name)
     if index < 0:

@@ -167,7 +167,7 @@ class FirehoseSink(AwsSink[I, FirehoseRequestEntry]):
     Without a converter, elements are `FirehoseRequestEntry`s. Can be pickled if the converter can.
 
     Raises:
-        SinkOptionError: there is no name, or a limit is above the service's.
+        SinkOptionError: the name is missing, or a limit is above the service's.
     """
 
     def __init__(

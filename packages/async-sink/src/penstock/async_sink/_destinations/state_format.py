@@ -58,7 +58,7 @@ def state_to_bytes(state: BufferedRequestState[R], codec: EntryCodec[R] | None =
     """The state as bytes. Entries of your own destination need its codec.
 
     Raises:
-        StateFormatError: there is no codec for these entries, or one of them is not what the codec takes.
+        StateFormatError: these entries have no codec, or their codec does not take one of them.
     """
     chosen: EntryCodec[Any] = codec if codec is not None else _codec_of(state)
     encoded = []

@@ -47,7 +47,7 @@ def _is_sign_of_life(response: pb.WriteResponse) -> bool:
 class GatewayConnection:
     """One stream of batches at a time. `opened`, `granted`, `progressed`, `lost` and `failed` inform the writer.
 
-    `opened` gets the first grant of a stream, `granted` the others; an empty one is no grant: it says that the
+    `opened` gets the first grant of a stream, `granted` the others; an empty one is not a grant: it says that the
     destination goes on, and `progressed` is called.
     """
 

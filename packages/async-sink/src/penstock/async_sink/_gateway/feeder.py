@@ -56,7 +56,7 @@ class FairTurns(Generic[T]):
         """The next item.
 
         Raises:
-            IndexError: there is none.
+            IndexError: the feeder is empty.
         """
         while True:
             client = self._round[0]

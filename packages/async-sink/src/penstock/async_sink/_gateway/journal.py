@@ -41,7 +41,7 @@ COMMIT;
 _MEBIBYTE: Final = 1024 * 1024
 _CURE: Final = "make room on its disk, or wait until destinations have taken what is there"
 _DAMAGE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-# A message of SQLite's has the damaged bytes in it, which may be no text.
+# A message of SQLite's has the damaged bytes in it, which may not be text.
 _UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
 _FILES: Final = ("journal.db", "journal.db-wal", "journal.db-shm", "reserve")
 _REJECTED: Final = "rejected.jsonl"
@@ -151,7 +151,7 @@ def _count(database: sqlite3.Connection, path: Path) -> int:
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version == 0:
         if database.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-            raise JournalError(str(path), "is no journal of a gateway: name another folder")
+            raise JournalError(str(path), "is not a journal of a gateway: name another folder")
         return 0
     if version != _VERSION:
         raise _of_former_release(path, f"has version {version}, this release reads version {_VERSION}, ")
@@ -318,7 +318,7 @@ class Journal:
         """Keep a batch; returns its sequence when it is on disk.
 
         Raises:
-            GatewayStorageError: it could not be written; then it is not kept.
+            GatewayStorageError: the batch could not be written, and is not kept.
         """
         if self._closed:
             raise GatewayStorageError("its journal is closed")

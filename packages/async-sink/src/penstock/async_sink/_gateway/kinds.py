@@ -152,7 +152,7 @@ def _dynamodb_from(sent: pb.Entry) -> DynamoDbRequestEntry:
     try:
         return DynamoDbRequestEntry(item_from_json(sent.data), sent.delete)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"its item is no object of attribute values: {error}") from error
+        raise ValueError(f"its item is not an object of attribute values: {error}") from error
 
 
 def _kinesis_description(name: str) -> tuple[str, dict[str, Any], tuple[str, str]]:

@@ -207,7 +207,7 @@ class ScalingTarget(Enum):
 class CongestionControlRateLimitingStrategy:
     """Blocks when requests or messages in flight would pass their limit; moves the limit by the answers.
 
-    A request with a throttled entry scales down, a whole success scales up. A failure that is no throttle says nothing
+    A request with a throttled entry scales down, a whole success scales up. Another failure says nothing
     about the destination's room and moves nothing. A limit of requests never grows past `max_in_flight_requests`:
     beyond it a decrease would decrease nothing.
 

@@ -190,7 +190,7 @@ class All:
     waits for an answer. At most one of the strategies may have lanes.
 
     Raises:
-        SinkOptionError: there is no strategy, or more than one has lanes.
+        SinkOptionError: no strategy is given, or more than one has lanes.
     """
 
     def __init__(self, *strategies: RateLimitingStrategy) -> None:

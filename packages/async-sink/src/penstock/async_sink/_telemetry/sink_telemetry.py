@@ -26,7 +26,7 @@ from penstock.async_sink._telemetry.request_spans import RequestSpans, per_reque
 R = TypeVar("R")
 
 _NOWHERE: Final = Context()
-"""Of a request without a span of its own: its measurements are no example of its caller's span."""
+"""Of a request without a span of its own: its measurements are not an example of its caller's span."""
 
 
 class SinkTelemetry:

@@ -26,7 +26,7 @@ def read_spark_conf(path: Path) -> dict[str, str]:
 
     Raises:
         OSError: it cannot be read.
-        UnicodeDecodeError: it is no text.
+        UnicodeDecodeError: the file is not text.
     """
     settings = {}
     for line in path.read_text(encoding="utf-8").splitlines():

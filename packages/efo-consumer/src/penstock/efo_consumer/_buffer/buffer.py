@@ -110,7 +110,7 @@ class ShardBuffer:
         records, nbytes = event.records, event.nbytes
         is_unproved = not before.rank[0] and before.known_millis is None and caught_up is None
         if not event.child_shards and (event.continuation is None or (is_unproved and not records.num_rows)):
-            # A position that nothing is known of could not be told from a loss later.
+            # A position that nothing is known of could not be distinguished from a loss later.
             self._end = replace(before, caught_up_millis=caught_up)
             return
         delivered = int(before.sequence_number or before.record or 0)

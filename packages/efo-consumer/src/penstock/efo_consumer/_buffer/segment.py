@@ -58,7 +58,7 @@ class Spill(Protocol):
 
 
 class NotAtHandError(Exception):
-    """What was asked can only be told from records that are not in memory: keep them there, and ask again."""
+    """The answer needs records that are not in memory: keep them there, and ask again."""
 
     def __init__(self, spilled: Spilled) -> None:
         super().__init__("the records have to be read first")

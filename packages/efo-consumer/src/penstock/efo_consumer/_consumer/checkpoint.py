@@ -398,7 +398,7 @@ class S3CheckpointStore(_ComparedStore):
         clock: seconds since the epoch.
 
     Raises:
-        EfoConsumerConfigError: the URL is none of S3.
+        EfoConsumerConfigError: the URL is not one of S3.
     """
 
     def __init__(self, session: AwsSession, url: str, *, clock: Callable[[], float] = time.time) -> None:

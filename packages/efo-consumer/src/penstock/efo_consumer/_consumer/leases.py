@@ -101,7 +101,7 @@ class ConsumerLeases:
         timeout: how long to wait for another's lease; None: without end.
 
     Raises:
-        EfoConsumerConfigError: the registry is none of these.
+        EfoConsumerConfigError: the registry is not one of these kinds.
     """
 
     def __init__(

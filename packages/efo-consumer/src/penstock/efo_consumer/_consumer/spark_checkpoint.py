@@ -107,18 +107,18 @@ class SparkCheckpoint:
         """The micro-batches that are logged, oldest first; Spark keeps the last hundred.
 
         Raises:
-            CheckpointError: there is none.
+            CheckpointError: no micro-batch is logged.
         """
         found = self._numbers("offsets")
         if not found:
-            raise self._error("has no offsets: it is no checkpoint of a query, or the query has logged nothing yet")
+            raise self._error("has no offsets: it is not a checkpoint of a query, or the query has logged nothing yet")
         return found
 
     def batch(self, number: int) -> LoggedBatch:
         """One micro-batch.
 
         Raises:
-            CheckpointError: it is not there, or of a version of Spark's log that is not known.
+            CheckpointError: the micro-batch is not logged, or was logged by an unknown version of Spark.
         """
         try:
             version, head, *sources = self._files.read(f"offsets/{number}").splitlines()
@@ -134,7 +134,7 @@ class SparkCheckpoint:
         Before the first is done, where it began. Only sources that read Kinesis by Penstock.
 
         Raises:
-            CheckpointError: there is no such source, or none of its offsets can be read.
+            CheckpointError: the query has no such source, or none of its offsets can be read.
         """
         numbers, done = self.numbers(), {*self._numbers("commits")}
         committed = [number for number in numbers if number in done]
@@ -151,7 +151,7 @@ class SparkCheckpoint:
         """The positions of a source's offset.
 
         Raises:
-            CheckpointError: they are none.
+            CheckpointError: the offset holds no positions.
         """
         try:
             return StreamPositions.from_json(document)

@@ -23,8 +23,8 @@ class AvroDecoder:
         name: of the schema, for errors, such as its file's.
 
     Raises:
-        ImportError: The extra `avro` of this package is not installed.
-        SchemaDecodeError: The definition is no schema of Avro.
+        ImportError: the extra `avro` of this package is not installed.
+        SchemaDecodeError: the definition is not a schema of Avro.
     """
 
     def __init__(self, definition: str, name: str = "the schema") -> None:
@@ -34,7 +34,7 @@ class AvroDecoder:
         """The value of a record's data, as fastavro makes it.
 
         Raises:
-            SchemaDecodeError: It is not what the schema says, or bytes are left behind it.
+            SchemaDecodeError: the record does not fit the schema, or bytes are left behind it.
         """
         for mark, header_bytes in _HEADERS:
             if record.startswith(mark):
@@ -50,14 +50,14 @@ def avro_reader(definition: str, name: str) -> Callable[[bytes], Any]:
 
     Raises:
         ImportError: fastavro is not installed.
-        SchemaDecodeError: The definition is no schema of Avro. The reader raises it where a record does not fit.
+        SchemaDecodeError: the definition is not a schema of Avro. The reader raises it where a record does not fit.
     """
     import fastavro
 
     try:
         schema = fastavro.parse_schema(json.loads(definition))
     except (ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
-        raise SchemaDecodeError(f"{name} is no schema of Avro that can be read ({error})") from error
+        raise SchemaDecodeError(f"{name} is not a schema of Avro that can be read ({error})") from error
 
     def read(payload: bytes) -> Any:
         body = io.BytesIO(payload)

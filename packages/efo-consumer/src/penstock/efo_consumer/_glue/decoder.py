@@ -40,9 +40,9 @@ class GlueDecoder:
         """The value of a record's data. Waits for the registry where the schema's version is new to this process.
 
         Raises:
-            SchemaDecodeError: The record has no header, is not what its schema says, or the library of its format is
+            SchemaDecodeError: the record has no header, does not fit its schema, or the library of its format is
                 not installed.
-            SchemaRegistryError: The registry has no such version, or cannot be asked.
+            SchemaRegistryError: the registry has no such version, or cannot be asked.
         """
         schema_version_id, payload = decode_glue_record(record)
         version = self._schemas.version_of_id(schema_version_id)
@@ -52,8 +52,8 @@ class GlueDecoder:
         """The values of many, such as `batch.records["data"].to_pylist()`, in order; the loop goes on meanwhile.
 
         Raises:
-            SchemaDecodeError: As `decode`.
-            SchemaRegistryError: As `decode`.
+            SchemaDecodeError: as in `decode`.
+            SchemaRegistryError: as in `decode`.
         """
         return await asyncio.to_thread(lambda: [self.decode(record) for record in records])
 
@@ -87,4 +87,4 @@ def _json(payload: bytes) -> Any:
     try:
         return json.loads(payload)
     except ValueError as error:
-        raise SchemaDecodeError(f"it is no JSON ({error})") from error
+        raise SchemaDecodeError(f"it is not JSON ({error})") from error

@@ -50,7 +50,7 @@ def decode_glue_record(record: bytes, *, max_payload_bytes: int = MAX_PAYLOAD_BY
     """Take a record apart.
 
     Raises:
-        SchemaDecodeError: It has no such header, or its payload is damaged, or longer than `max_payload_bytes`.
+        SchemaDecodeError: the record has no such header, or its payload is damaged or longer than `max_payload_bytes`.
     """
     if len(record) < _HEADER_BYTES or record[0] != _VERSION:
         begins = f"it begins with {record[:4].hex(' ')}" if record else "it is empty"
@@ -80,7 +80,7 @@ def split_message_index(payload: bytes) -> tuple[int, bytes]:
     """The number of a Protobuf payload's message in its schema, and the message.
 
     Raises:
-        SchemaDecodeError: There is no number.
+        SchemaDecodeError: the payload does not begin with a number.
     """
     index = 0
     for place, byte in enumerate(payload[:5]):

@@ -58,7 +58,7 @@ class ProtoFile:
         """The message of a record's payload, which begins with its number.
 
         Raises:
-            SchemaDecodeError: It is none of this file.
+            SchemaDecodeError: the number is not that of a message in this file.
         """
         index, content = split_message_index(payload)
         if index >= len(self.messages):
@@ -67,7 +67,7 @@ class ProtoFile:
         try:
             found.ParseFromString(content)
         except Exception as error:  # DecodeError, of whichever implementation
-            raise SchemaDecodeError(f"it is no {self.messages[index].full_name} ({error})") from error
+            raise SchemaDecodeError(f"it is not a {self.messages[index].full_name} ({error})") from error
         return found
 
 

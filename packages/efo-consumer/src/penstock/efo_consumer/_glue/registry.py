@@ -65,7 +65,7 @@ class GlueSchemas:
         """A version, by the id in a record's header.
 
         Raises:
-            SchemaRegistryError: There is none, which is remembered for a minute; or the registry cannot be asked.
+            SchemaRegistryError: the version does not exist (remembered for a minute), or the registry cannot be asked.
         """
         key = (self.aws, self.endpoint_url, schema_version_id)
         found = _cache.get(key)
@@ -121,7 +121,7 @@ async def get_version(call: Call, **which: Any) -> SchemaVersion:
     """A version, by the parameters of GetSchemaVersion.
 
     Raises:
-        SchemaRegistryError: It is not available.
+        SchemaRegistryError: the version is not available.
     """
     found = await call("get_schema_version", **which)
     _, registry, schema = found["SchemaArn"].rsplit("/", 2)

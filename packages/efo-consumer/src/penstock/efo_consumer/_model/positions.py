@@ -298,7 +298,7 @@ class ShardRange:
         after: exclusive; anything but SHARD_END.
         upto: inclusive; AFTER_SEQUENCE_NUMBER or SHARD_END.
         created_millis: when the stream was created, by the service in milliseconds since the epoch; None if unknown.
-            Like the facts of a position it is no part of a comparison.
+            Like the facts of a position it is not part of a comparison.
 
     Raises:
         PositionsError: the bounds are not of these kinds, or `upto` lies before `after`.

@@ -21,7 +21,7 @@ READ_SCHEMA = pa.schema(
         pa.field("approximateArrivalTimestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""The columns of a range; `subSequenceNumber` is 0 for a record that is no part of an aggregate."""
+"""The columns of a range; `subSequenceNumber` is 0 for a record that is not part of an aggregate."""
 
 READ_SCHEMA_WITH_ENCRYPTION = pa.schema(
     [*READ_SCHEMA, pa.field("encryptionType", pa.string()), pa.field("explicitHashKey", pa.string())]

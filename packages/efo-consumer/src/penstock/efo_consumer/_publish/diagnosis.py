@@ -54,7 +54,7 @@ _ADVICE_BY_CODE = {
 
 
 class KinesisDiagnosis:
-    """What a reader asks Kinesis after a refusal. A call that fails tells nothing, and is no error.
+    """What a reader asks Kinesis after a refusal. A call that fails tells nothing, and is not an error.
 
     Args:
         client: makes the calls; closed with this.
@@ -67,7 +67,7 @@ class KinesisDiagnosis:
         self._answers: dict[str, tuple[float, dict[str, Any] | None]] = {}
 
     async def missing(self, stream: StreamIdentity, consumer_arn: str | None) -> str | None:
-        """Which resource is missing: `stream`, `consumer` or `shard`; None where it cannot be told."""
+        """Which resource is missing: `stream`, `consumer` or `shard`; None where it is unknown."""
         found = await self._describe("DescribeStreamSummary", stream.request)
         if found is None:
             return None
@@ -82,7 +82,7 @@ class KinesisDiagnosis:
         return "shard"
 
     async def consumer_status(self, consumer_arn: str) -> str | None:
-        """CREATING, ACTIVE or DELETING; empty where there is no such consumer, None where it cannot be told."""
+        """CREATING, ACTIVE or DELETING; empty where there is no such consumer, None where it is unknown."""
         return await self._status(consumer_arn, max_age_seconds=_STATUS_SECONDS)
 
     async def close(self) -> None:
@@ -96,7 +96,7 @@ class KinesisDiagnosis:
     async def _describe(
         self, operation: str, resource: dict[str, str], max_age_seconds: float = 0.0
     ) -> dict[str, Any] | None:
-        """The answer; empty where there is no such resource, None where that cannot be told."""
+        """The answer; empty where there is no such resource, None where that is unknown."""
         # All shards of a stream or consumer ask at the same moment: one of them makes the call. What is missing was
         # there a moment ago, so an answer from before the refusal may be wrong.
         oldest = self._clock() - max_age_seconds

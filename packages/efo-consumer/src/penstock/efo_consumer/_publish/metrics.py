@@ -70,7 +70,7 @@ def _lags(_options: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
 
 
 def _conditions(_options: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
-    # States without a shard are reported as 0: a series that ends is no news to an alert.
+    # States without a shard are reported as 0: a series that ends is not news to an alert.
     streams = {tuple(of_shard(stream, shard_id).items()) for stream, shard_id in list(_followed)}
     counts = Counter(
         (tuple(of_shard(stream, shard_id).items()), shard.condition.state)

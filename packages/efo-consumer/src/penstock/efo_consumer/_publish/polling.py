@@ -295,7 +295,7 @@ def _iterator_type(position: ShardPosition) -> dict[str, object]:
         case PositionType.AFTER_SEQUENCE_NUMBER:
             return {
                 "ShardIteratorType": "AFTER_SEQUENCE_NUMBER",
-                # A continuation is no record's number and may be refused. Nothing lies between the two.
+                # A continuation is not a record's number and may be refused. Nothing lies between the two.
                 "StartingSequenceNumber": position.record or position.sequence_number,
             }
         case PositionType.SHARD_END:

@@ -324,7 +324,7 @@ class SubscribeRetries:
             ) from error
         outcome = _outcome(error, kind)
         if starved and outcome in ("connection_failed", "corrupt"):
-            # Back-pressure is no failure: what was cut off in the middle is read again, at once.
+            # Back-pressure is not a failure: what was cut off in the middle is read again, at once.
             return Resubscribe(0.0, STARVED, cause="it was cut, as nobody took its events")
         if accepted and not had_events and outcome in _WITHOUT_PROGRESS:
             self._note_fruitless(outcome, error)

@@ -225,7 +225,7 @@ class ShardReader(Protocol):
         Raises:
             StaleEpochError: a newer run has the session.
             FencedConsumerError: a consumer's lease is older than one that was seen.
-            EfoConsumerConfigError: a consumer is none of its stream.
+            EfoConsumerConfigError: a consumer does not belong to its stream.
             PositionsError: the request has no positions.
             DataLossError: a position is older than what the stream holds.
         """
@@ -251,7 +251,7 @@ class ShardReader(Protocol):
             SessionNotFoundError: no such session, or one that only predecessors have opened here.
             StaleEpochError: a newer run has the session.
             ShardFailedError: a shard cannot be followed, and all that it brought was answered before.
-            DataLossError: Kinesis refused a shard's position, and all that it brought was answered before.
+            DataLossError: Kinesis refused a shard's position, and all that was read before was answered.
         """
         ...
 

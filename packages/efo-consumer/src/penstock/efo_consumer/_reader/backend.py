@@ -166,7 +166,7 @@ class KinesisBackend:
         """Give the ARN of the stream that a name means here.
 
         Raises:
-            AwsError: Kinesis does not tell.
+            AwsError: Kinesis cannot be asked.
         """
         return (await self.stream_facts(stream_name)).arn
 

@@ -80,7 +80,7 @@ class Deaggregator:
         shards.
 
         Raises:
-            ShardFailedError: there are aggregates, and the shard's keys cannot be told.
+            ShardFailedError: there are aggregates, and the shard's hash keys are unknown.
         """
         if not pc.call_function("starts_with", [records.column("data")], _BEGINS_WITH_MAGIC).true_count:
             return (records,)
@@ -130,7 +130,7 @@ class Deaggregator:
                     shard_id=shard_id,
                     code="ShardNotListed",
                     reason=f"for {_LATE_SECONDS:g} s ListShards has not shown the shard, whose records hold aggregates:"
-                    " without its hash keys it cannot be told which user records are its own",
+                    " without its hash keys its own user records cannot be found",
                 )
             # Without the lock: the keys of other shards may be known.
             await asyncio.sleep(_LIST_AGAIN_SECONDS)

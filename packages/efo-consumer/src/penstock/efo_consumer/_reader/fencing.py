@@ -48,7 +48,7 @@ class FencingTokens:
 
         Raises:
             FencedConsumerError: another job has leased one of the consumers since.
-            EfoConsumerConfigError: one is no consumer of its stream, or has a token that no registry gives.
+            EfoConsumerConfigError: a consumer does not belong to its stream, or has a token that no registry gives.
         """
         self._forget(sessions)
         for consumer in consumers:
@@ -88,6 +88,6 @@ def _name(consumer: StreamConsumer) -> str:
     """The consumer's ARN without its creation time: a successor of the same name must count as the same."""
     found = _ARN.fullmatch(consumer.consumer_arn)
     if found is None or found[2] != consumer.stream_name.rpartition("/")[2]:
-        reason = f"{consumer.consumer_arn[:300]!r} is no ARN of a consumer of {consumer.stream_name[:300]!r}"
+        reason = f"{consumer.consumer_arn[:300]!r} is not an ARN of a consumer of {consumer.stream_name[:300]!r}"
         raise EfoConsumerConfigError(option="consumers", reason=reason)
     return found[1]

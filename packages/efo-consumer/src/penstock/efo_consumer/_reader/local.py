@@ -389,7 +389,7 @@ class LocalShardReader:
             try:
                 await self.warn()
             except Exception:
-                # Warnings are no part of reading.
+                # Warnings are not part of reading.
                 _log.exception("cannot tell which shards are in trouble")
             took = self._clock() - began
 
@@ -456,7 +456,7 @@ class LocalShardReader:
                     arn = (await self._backend.stream_facts(stream)).arn
             if arn is not None and consumer.consumer_arn.partition("/consumer/")[0] != arn:
                 reason = (
-                    f"{consumer.consumer_arn} is no consumer of {arn}, which {stream} is here; a stream of another "
+                    f"{consumer.consumer_arn} is not a consumer of {arn}, which {stream} is here; a stream of another "
                     "account is named by its ARN (streamArn)"
                 )
                 raise EfoConsumerConfigError(option="consumers", reason=reason)

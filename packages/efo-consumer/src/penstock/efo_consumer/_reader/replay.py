@@ -400,7 +400,7 @@ class _Replay:
         self._deadline = asyncio.get_running_loop().time() + self._stall_seconds
 
     def _note(self, sign: ShardSign, cause: str) -> None:
-        # A failure that is retried is no standstill: the patience bounds it, and the error then names the cause.
+        # A failure that is retried is not a standstill: the patience bounds it, and the error then names the cause.
         self._comes_on()
         if self._limit is not None:
             self._limit.reschedule(self._deadline)

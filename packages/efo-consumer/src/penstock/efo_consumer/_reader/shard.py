@@ -239,7 +239,7 @@ class FollowedShard:
             async with asyncio.timeout(_POLL_SECONDS):
                 begin: ShardPosition | None = self.buffer.end
                 while begin is not None:
-                    # A position that was refused is no reason to subscribe again.
+                    # A position that was refused is not a reason to subscribe again.
                     begin = await self._read(self._poller(), begin)
                 return None
         except TimeoutError:

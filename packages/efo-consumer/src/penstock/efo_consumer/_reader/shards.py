@@ -91,7 +91,7 @@ class SessionShards:
         self._closed = False
         self._named_only = False
         self.fail_on_data_loss = config.fail_on_data_loss
-        # By stream: why it cannot be told which shards follow those that ended.
+        # By stream: why the shards that follow those that ended are unknown.
         self._failures: dict[str, ShardFailedError] = {}
 
     async def adopt(self, request: OpenRequest, created: Mapping[str, int], config: ReaderConfig) -> None:
@@ -327,7 +327,7 @@ class SessionShards:
         return bool(self.graphs[stream].unknown(self._standing(stream), ended))
 
     def discovery_failure(self, given: StreamPositions | None = None) -> ShardFailedError | None:
-        """Why it cannot be told which shards follow those that ended; with `given` those that it has at their end."""
+        """Why the shards that follow those that ended are unknown; with `given` those that it has at their end."""
         for stream, failure in self._failures.items():
             shards = None if given is None else given.streams.get(stream, {})
             ended = None if shards is None else {one for one, position in shards.items() if position.is_shard_end}

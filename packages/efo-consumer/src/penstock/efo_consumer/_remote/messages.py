@@ -218,13 +218,13 @@ def patience_from_message(message: pb.OpenRequest | pb.ReadRangeRequest) -> floa
     """How long errors that may pass are retried, in seconds; None where the request leaves it to the reader.
 
     Raises:
-        EfoConsumerConfigError: it is no such time.
+        EfoConsumerConfigError: the request has a time that is out of range.
     """
     if not message.HasField("retry_patience_seconds"):
         return None
     seconds = message.retry_patience_seconds
     if not 0 <= seconds <= timedelta.max.total_seconds():
-        raise EfoConsumerConfigError(option="retry_patience", reason=f"{seconds} is no number of seconds, 0 or more")
+        raise EfoConsumerConfigError(option="retry_patience", reason=f"{seconds} is not a number of seconds, 0 or more")
     return seconds
 
 

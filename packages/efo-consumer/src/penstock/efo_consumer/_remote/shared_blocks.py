@@ -55,7 +55,7 @@ class Block:
         nbytes: of a batch, at most.
 
     Raises:
-        OSError: there is no room for it.
+        OSError: shared memory has no room for the block.
     """
 
     def __init__(self, path: Path, nbytes: int) -> None:
@@ -216,7 +216,7 @@ class Blocks:
             OSError: the block cannot be opened.
         """
         if _NAME.fullmatch(name) is None:
-            raise FileNotFoundError(f"{name!r} is no block's name")
+            raise FileNotFoundError(f"{name!r} is not a block's name")
         with self._lock:
             file, mapped = self._map(folder / name)
             if not 0 < nbytes <= len(mapped) - _CONTENT_OFFSET:

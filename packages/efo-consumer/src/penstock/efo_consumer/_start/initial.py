@@ -139,7 +139,7 @@ def resolve_initial_positions(
     Raises:
         InitialPositionError: a stream's shards cannot be listed, or it has none, or the time is in the future; or the
             patience is over.
-        EfoConsumerConfigError: the starting position is none.
+        EfoConsumerConfigError: the starting position is not a valid one.
     """
     start = InitialPosition.parse(initial_position) if isinstance(initial_position, str) else initial_position
     return _blocking(resolve_starts(aws_session, dict.fromkeys(streams, start), retry_patience, sleep))

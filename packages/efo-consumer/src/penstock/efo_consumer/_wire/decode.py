@@ -100,7 +100,7 @@ def decode_payload(buffer: bytes | bytearray, start: int = 0, end: int | None = 
     """Decode one SubscribeToShardEvent or one GetRecords answer, which is `buffer[start:end]`.
 
     Raises:
-        PayloadDecodeError: it is not JSON, lacks a required member, or holds data that is not base64.
+        PayloadDecodeError: the payload is not JSON, lacks a required member, or holds data that is not base64.
     """
     end = len(buffer) if end is None else end
     try:

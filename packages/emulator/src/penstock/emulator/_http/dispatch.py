@@ -230,7 +230,7 @@ class Router:
         """Answer a request, once what it did is as safe as the options ask for.
 
         Raises:
-            OSError: it is not safe, and must not be acknowledged.
+            OSError: what the request did is not on disk, and must not be acknowledged.
         """
         if self._journal is None:
             return self._handle(request)

@@ -41,7 +41,7 @@ class Journal:
     """A journal that this process holds alone; `frames` first, then `append`.
 
     Raises:
-        JournalError: the file is held by another emulator, is no journal, is of another version, or is damaged before
+        JournalError: another emulator holds the file, or it is not a journal, of another version, or damaged before
             its end.
         OSError: the file cannot be opened.
     """

@@ -23,7 +23,7 @@ def compile(
     `operator_attributes.compile`.
 
     Raises:
-        UnknownInputError: an input is no vertex of the graph.
+        UnknownInputError: an input is not a vertex of the graph.
         InvalidVertexError: a sink is read.
         CycleError: vertices depend on themselves.
         FullDamOverUnboundedError: a full-dam operator reads from a source that never ends.

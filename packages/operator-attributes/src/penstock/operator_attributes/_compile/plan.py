@@ -148,7 +148,7 @@ class StagePlan:
         """The stage with this id.
 
         Raises:
-            UnknownStageError: there is none.
+            UnknownStageError: the plan has no such stage.
         """
         try:
             return self._by_id[stage_id]
@@ -190,7 +190,7 @@ class StagePlan:
         """A plan from its JSON.
 
         Raises:
-            InvalidDocumentError: it is not the JSON of a plan.
+            InvalidDocumentError: the text is not the JSON of a plan.
         """
         document = read_document(text, _Document)
         return StagePlan(document.name, document.vertices, document.edges, document.stages, document.cyclic_regions)

@@ -147,7 +147,7 @@ def canonical(graph: JobGraph) -> CanonicalGraph:
     """Check the shape of a graph and number it.
 
     Raises:
-        UnknownInputError: an input is no vertex of the graph.
+        UnknownInputError: an input is not a vertex of the graph.
         InvalidVertexError: a sink is read.
         CycleError: vertices depend on themselves.
     """

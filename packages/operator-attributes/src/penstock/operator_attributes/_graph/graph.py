@@ -325,7 +325,7 @@ class JobGraph:
         """A graph from its JSON.
 
         Raises:
-            InvalidDocumentError: it is not the JSON of a graph.
+            InvalidDocumentError: the text is not the JSON of a graph.
             InvalidVertexError: a vertex contradicts its kind.
             DuplicateNameError: two vertices have one name.
         """
@@ -398,7 +398,7 @@ def read_document(text: str | bytes, kind: type[_D]) -> _D:
     can grow without breaking its readers.
 
     Raises:
-        InvalidDocumentError: it is not the JSON of such a document.
+        InvalidDocumentError: the text is not the JSON of such a document.
     """
     try:
         return msgspec.json.decode(text, type=kind)

@@ -98,7 +98,7 @@ class StageSchedulerApi(Protocol):
             CompileError: the graph cannot become a plan.
             InvalidOptionError: an argument is outside of its range.
             InsufficientSlotsError: the live stages together need more slots than there are.
-            JobExistsError: the job id stands for another graph, and it is not to begin anew.
+            JobExistsError: the job id stands for another graph, and `submit` was not asked to begin anew.
             TooManyJobsError: the scheduler is full of jobs that have not ended.
         """
         ...

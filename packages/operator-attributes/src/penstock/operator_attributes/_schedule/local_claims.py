@@ -32,7 +32,7 @@ class LocalClaims:
         self, store: str, fingerprint: str, *, owner: str, lease_seconds: float | None, wait_seconds: float
     ) -> Claim:
         """Decide who computes; an answer WAIT is held back for `wait_seconds`."""
-        if not wait_seconds >= 0:  # nor what is no number
+        if not wait_seconds >= 0:  # nor what is not a number
             raise InvalidOptionError("wait_seconds", wait_seconds, "not negative")
         lease = DEFAULT_LEASE_SECONDS if lease_seconds is None else lease_seconds
         loop = asyncio.get_running_loop()

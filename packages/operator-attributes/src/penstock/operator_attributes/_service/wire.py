@@ -140,7 +140,7 @@ def graph_from_wire(message: pb.JobGraph) -> JobGraph:
     """A graph from Submit.
 
     Raises:
-        InvalidDocumentError: it is not a graph.
+        InvalidDocumentError: the message does not hold a graph.
         InvalidVertexError, InvalidOptionError: a vertex contradicts its kind, or has an impossible value.
         DuplicateNameError: two vertices have one name.
     """

@@ -146,7 +146,7 @@ class StreamConsumerRegistrar:
         """The stream's ARN, asked once per name, however many ask at once. An ARN is its own.
 
         Raises:
-            StreamNotFoundError: there is no such stream.
+            StreamNotFoundError: the stream does not exist.
         """
         if is_arn(stream_name):
             return stream_name
@@ -159,7 +159,7 @@ class StreamConsumerRegistrar:
         """The stream as it is now. By its name or, across accounts, by its ARN.
 
         Raises:
-            StreamNotFoundError: there is no such stream.
+            StreamNotFoundError: the stream does not exist.
         """
         which = "StreamARN" if is_arn(stream_name) else "StreamName"
         try:
@@ -237,7 +237,7 @@ class StreamConsumerRegistrar:
             return consumer
 
     async def deregister(self, consumer_arn: str) -> None:
-        """End the registration and wait until it is gone. One that is gone already is no error.
+        """End the registration and wait until it is gone. One that is gone already is not an error.
 
         By ARN: it holds the creation time, so that a newer consumer of the same name is never hit.
 

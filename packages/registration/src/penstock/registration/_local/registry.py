@@ -279,7 +279,7 @@ class LocalConsumerRegistry:
         """The key of a consumer that the registry knows, without asking Kinesis.
 
         Raises:
-            ConsumerNotFoundError: there is none.
+            ConsumerNotFoundError: the registry does not know the consumer.
             InvalidRequestError: there are several streams of that name.
         """
         if is_arn(stream_name):

@@ -27,7 +27,7 @@ class AnnouncedShard:
     """A shard that a reader follows; numbers are since its session was opened.
 
     Raises:
-        InvalidRequestError: naming the field that is too long, at construction.
+        InvalidRequestError: a field is too long; checked at construction, and named.
     """
 
     stream_name: str
@@ -65,7 +65,7 @@ class AnnouncedReader:
     """A reader inside a driver, or on an executor of it.
 
     Raises:
-        InvalidRequestError: naming the field that cannot be, at construction.
+        InvalidRequestError: a field is invalid; checked at construction, and named.
     """
 
     job_id: str
@@ -133,7 +133,7 @@ class ReaderDirectory(Protocol):
         ...
 
     async def withdraw(self, reader: AnnouncedReader) -> None:
-        """Forget a reader that ends. Repeating it is no error. Raises: RegistrationError."""
+        """Forget a reader that ends. Repeating it is not an error. Raises: RegistrationError."""
         ...
 
     async def readers(self) -> Sequence[AnnouncedReader]:

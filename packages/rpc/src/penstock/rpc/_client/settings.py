@@ -53,7 +53,7 @@ class ClientSettings:
         """Settings from the flags of `add_arguments`.
 
         Raises:
-            RpcOptionError: the endpoint is missing or is none, a file cannot be read, or a switch is no switch.
+            RpcOptionError: the endpoint is missing or invalid, a file cannot be read, or a switch is not on or off.
         """
         environment = os.environ if environment is None else environment
         if not arguments.endpoint:

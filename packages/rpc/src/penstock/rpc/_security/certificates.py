@@ -17,14 +17,14 @@ _log = logging.getLogger("penstock.rpc")
 
 
 def check_pair_of_files(certificate: Path, key: Path) -> None:
-    """Raises: RpcOptionError: they cannot be read, or are no certificate and its key."""
+    """Raises: RpcOptionError: they cannot be read, or are not a certificate and its key."""
     read_file(certificate, "certificate_file")
     read_file(key, "private_key_file")
     try:
         # gRPC takes anything and fails without a word when it listens or connects.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_passphrase)
     except (OSError, ValueError) as error:
-        reason = f"{certificate} and {key} are no certificate and its key in PEM"
+        reason = f"{certificate} and {key} are not a certificate and its key in PEM"
         raise RpcOptionError("certificate_file", f"{reason}: {getattr(error, 'reason', None) or error}") from error
 
 

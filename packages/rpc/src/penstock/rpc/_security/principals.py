@@ -173,15 +173,15 @@ def parse_principals(content: bytes) -> tuple[Principal, ...]:
     """The principals of a file, in its order.
 
     Raises:
-        RpcOptionError: it is no TOML, or says something that is no principal. Names the line; never shows a digest.
+        RpcOptionError: the file is not TOML, or an entry is not a principal. Names the line; never shows a digest.
     """
     try:
         text = content.decode()
         document = tomllib.loads(text)
     except UnicodeDecodeError as error:
-        raise RpcOptionError(_OPTION, "the file of principals is no text in UTF-8") from error
+        raise RpcOptionError(_OPTION, "the file of principals is not text in UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        raise RpcOptionError(_OPTION, f"the file of principals is no TOML: {error}") from error
+        raise RpcOptionError(_OPTION, f"the file of principals is not TOML: {error}") from error
     except RecursionError as error:
         raise RpcOptionError(_OPTION, "the file of principals is nested too deeply") from error
     except ValueError as error:
@@ -246,7 +246,7 @@ def _principal(table: Any, lines: dict[str, int]) -> Principal:
     for key in _RATES:
         if key in table:
             rate = table[key]
-            # Numbers of TOML have no bound, and what is beyond it is no float any more.
+            # Numbers of TOML have no bound, and what is beyond it is not a float any more.
             if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= _MOST_PER_SECOND:
                 raise wrong(key, f"{key!r} must be a positive number, and at most {_MOST_PER_SECOND:g}")
             given[key] = float(rate)

@@ -52,7 +52,7 @@ def parse_revocations(content: bytes, authorities: bytes) -> Revocations:
         authorities: certificates in PEM, of whoever may sign them.
 
     Raises:
-        RpcOptionError: there is no list, or one that is malformed, partial or not signed by one of the authorities.
+        RpcOptionError: the file holds no list, or one that is malformed, partial or not signed by an authority.
     """
     x509 = _x509()
     texts = _LIST.findall(content)
@@ -76,7 +76,7 @@ def parse_revocations(content: bytes, authorities: bytes) -> Revocations:
             )
         except Exception as error:
             # cryptography has an error of its own for each of the ways in which it may be malformed.
-            raise RpcOptionError(OPTION, f"{where} is no list of revoked certificates") from error
+            raise RpcOptionError(OPTION, f"{where} is not a list of revoked certificates") from error
         if not signed:
             cure = "put the certificate of who signed it into client_ca_file"
             name = issuer.rfc4514_string()[:200]

@@ -70,7 +70,7 @@ def _moment(text: str, line: int) -> datetime:
         moment = None
     if moment is None or moment.tzinfo is None:
         # The text may be half of a token: it is not shown.
-        raise RpcOptionError("token_file", f"line {line}: the end is no moment such as 2027-01-31T00:00:00Z")
+        raise RpcOptionError("token_file", f"line {line}: the end is not a moment such as 2027-01-31T00:00:00Z")
     return moment
 
 
@@ -112,7 +112,7 @@ class TokenFile:
             try:
                 tokens = parse_tokens(content.decode())
             except UnicodeDecodeError as error:
-                raise RpcOptionError("token_file", f"{path} is no text") from error
+                raise RpcOptionError("token_file", f"{path} is not text") from error
             for token in tokens:
                 check_length(token.value, "token_file", least_characters)
             return tokens

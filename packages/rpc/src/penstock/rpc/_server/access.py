@@ -364,7 +364,7 @@ class _Call:
     async def _checked(self, messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
         changes = self._access.audit is not None and self._rights.change != ""
         async for message in messages:
-            # What is no message of the contract is refused by whoever is to read it.
+            # What is not a message of the contract is refused by whoever is to read it.
             if not hasattr(message, "DESCRIPTOR") or (self._caller.is_everybody and not changes):
                 yield message
                 continue

@@ -112,7 +112,7 @@ def networks(text: str) -> tuple[Network, ...]:
     """Addresses and networks with commas between them.
 
     Raises:
-        RpcOptionError: one is none.
+        RpcOptionError: a part is neither an address nor a network.
     """
     try:
         return tuple(ipaddress.ip_network(one.strip()) for one in text.split(",") if one.strip())

@@ -274,7 +274,7 @@ class GrpcServer:
                 *self._receiving_options(),
                 # Two servers on one port would each get half of the calls.
                 ("grpc.so_reuseport", 0),
-                # Half of the clients' interval: a ping that is a moment early is no offence.
+                # Half of the clients' interval: a ping that is a moment early is not an offence.
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 ("grpc.keepalive_permit_without_calls", 1),
                 # Who connects and says nothing is gone after that; gRPC itself would wait for two minutes.

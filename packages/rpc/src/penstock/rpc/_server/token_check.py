@@ -202,7 +202,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
         return grpc.stream_stream_rpc_method_handler(answer, response_serializer=handler.response_serializer)
 
     async def _count(self, context: Any, token: str) -> None:
-        # No token is no guess.
+        # No token is not a guess.
         if token:
             address = address_of(self._attempts, context)
             if not self._attempts.may_try(address, token):

@@ -41,7 +41,7 @@ def check_credentials(options: "KinesisOptions") -> None:
     """Credentials are whole, and come from one place.
 
     Raises:
-        OptionError: Naming what is missing, or too much.
+        OptionError: an option is missing, or is one too many; the error names it.
     """
     name = options.role_session_name
     if name is not None and _SESSION_NAME.fullmatch(name) is None:
@@ -107,7 +107,7 @@ def check_environment(options: "KinesisOptions", environ: Mapping[str, str]) -> 
     """Where the environment is to have the credentials, it has them: the default chain would look for others.
 
     Raises:
-        InvalidOptionError: It has not.
+        InvalidOptionError: the environment lacks them.
     """
     if options.role_credentials_provider == "env_var" and not environ.get("AWS_ACCESS_KEY_ID"):
         rule = "another one, or AWS_ACCESS_KEY_ID be set in the driver's environment"
@@ -126,7 +126,7 @@ def check_stream(options: "KinesisOptions") -> None:
     """Names of streams and regions have letters that AWS knows, and a search for streams has a pattern.
 
     Raises:
-        OptionError: One has not.
+        OptionError: a name has other letters, or the pattern is missing.
     """
     for name in options.stream_name:
         if _STREAM_NAME.fullmatch(name) is None:
@@ -145,7 +145,7 @@ def check_trace(traceparent: str) -> None:
     """A trace context that is given by an option is one: spans without their parent would be found by nobody.
 
     Raises:
-        InvalidOptionError: It is none.
+        InvalidOptionError: the text is not a trace context.
     """
     if _TRACE.fullmatch(traceparent) is None:
         rule = "a W3C trace context such as 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -156,7 +156,7 @@ def check_services(options: "KinesisOptions") -> None:
     """What a query proves itself with to services is whole, and there is a service.
 
     Raises:
-        OptionError: Naming what is missing, or too much.
+        OptionError: an option is missing, or is one too many; the error names it.
     """
     if options.service_token is not None and options.service_token_file is not None:
         raise ContradictoryOptionsError(("serviceToken", "serviceTokenFile"), "there is one token")
@@ -199,7 +199,7 @@ def check_homes(options: "KinesisOptions", given: Mapping[str, str] | None = Non
             given.
 
     Raises:
-        ContradictoryOptionsError: Naming the option and the other one.
+        ContradictoryOptionsError: an option would have no effect; the error names it and the other one.
     """
     for spec in OPTIONS:
         for refusal in spec.refused_with:
@@ -220,7 +220,7 @@ def check_beside_readers(options: "KinesisOptions") -> None:
     """Refuse options that would have no effect beside readers on executors, as beside services of `readerEndpoint`.
 
     Raises:
-        ContradictoryOptionsError: Naming the option.
+        ContradictoryOptionsError: an option would have no effect; the error names it.
     """
     for spec in OPTIONS:
         refused = any(refusal.with_option == "readerEndpoint" for refusal in spec.refused_with)
@@ -248,8 +248,8 @@ def check_endpoints(options: "KinesisOptions", environ: Mapping[str, str]) -> No
     What the default chain will find is not known here: all but keys that look like an emulator's are taken for real.
 
     Raises:
-        ContradictoryOptionsError: The endpoint is another region's.
-        DangerousOptionError: An endpoint without TLS on another host, with credentials that look real.
+        ContradictoryOptionsError: the endpoint is that of another region.
+        DangerousOptionError: an endpoint on another host has no TLS, and the credentials look real.
     """
     region = region_of_endpoint(options.endpoint_url)
     if region is not None and options.region not in (None, region):
@@ -283,7 +283,7 @@ def check_efo(options: "KinesisOptions") -> None:
     """Enhanced fan-out has a consumer of its own.
 
     Raises:
-        OptionError: Naming what is missing, or too much.
+        OptionError: an option is missing, or is one too many; the error names it.
     """
     arns = dict(options.efo_consumer_arn)
     if options.record_publisher != "efo":
@@ -335,7 +335,7 @@ def check_sizes(options: "KinesisOptions") -> None:
     """What holds something is at least as large as that.
 
     Raises:
-        ContradictoryOptionsError: It is smaller.
+        ContradictoryOptionsError: it is smaller.
     """
     for smaller, larger in (
         ("bufferBytesPerShard", "bufferBytes"),
@@ -353,7 +353,7 @@ def check_retries(options: "KinesisOptions") -> None:
     """The longest delay between two attempts is not below the first, and attempts without end have pauses.
 
     Raises:
-        ContradictoryOptionsError: They do not.
+        ContradictoryOptionsError: the longest delay is below the first, or the pauses are missing.
     """
     for spec in OPTIONS:
         if not spec.name.endswith("BackoffBase"):
@@ -380,7 +380,7 @@ def check_positions(options: "KinesisOptions") -> None:
     """Positions are whole, and are about the streams that are read.
 
     Raises:
-        OptionError: Naming the position.
+        OptionError: a position is incomplete, or is about another stream; the error names it.
     """
     position, ending = options.initial_position, options.ending_position
     if position is not None and position.type is PositionOptionType.AT_TIMESTAMP and position.timestamp is None:
@@ -400,7 +400,7 @@ def check_columns(options: "KinesisOptions") -> None:
     """Columns of another connector are those that it has.
 
     Raises:
-        ContradictoryOptionsError: One is asked for that it does not have.
+        ContradictoryOptionsError: an option asks for a column that the other connector does not have.
     """
     if options.columns != "penstock" and options.include_encryption_type:
         raise ContradictoryOptionsError(("columns", "includeEncryptionType"), f"{options.columns} has no such column")
@@ -431,7 +431,7 @@ def check_reading(options: "KinesisOptions") -> None:
     """Refuse options of reading that cannot hold together.
 
     Raises:
-        OptionError: Naming them.
+        OptionError: two options contradict each other; the error names them.
     """
     _check_pattern(options)
     least, most = options.min_partitions, options.max_partitions
@@ -496,7 +496,7 @@ def check_writing(options: "KinesisOptions") -> None:
     """Check what a writer is told.
 
     Raises:
-        OptionError: Naming the option, and the one that it contradicts.
+        OptionError: an option contradicts another; the error names both.
     """
     _check_keys(options)
     _check_values(options)

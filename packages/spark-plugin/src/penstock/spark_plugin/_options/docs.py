@@ -110,7 +110,7 @@ def fill(document: str) -> str:
     """A document with the generated parts that it has markers of, written anew.
 
     Raises:
-        ValueError: A part has no end.
+        ValueError: a marker of a generated part has no end.
     """
     for name, text in generated():
         begin, end = _BEGIN.format(name), _END.format(name)

@@ -56,7 +56,7 @@ class KinesisOptions:
     Durations of retries and of `max_time_in_buffer` are in milliseconds, others in seconds.
 
     Raises:
-        OptionError: In `parse` and on construction, naming the option.
+        OptionError: an option is wrong, in `parse` and on construction; the error names it.
     """
 
     stream_name: tuple[str, ...]

@@ -29,7 +29,7 @@ def resolve(key: str, text: str, given: Mapping[str, str]) -> Iterator[tuple[Giv
         Each with its spec, and the stream that its name ends with, if any.
 
     Raises:
-        OptionError: It is not known; says what it is called here, if another connector has it.
+        OptionError: the option is unknown; the error says what it is called here, if another connector has it.
     """
     translated = [GivenOption(key, key, text)] if find_option(key) else translate(key, text, given)
     if translated is None:
@@ -47,7 +47,7 @@ def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str],
     Of options per stream the names are there by `option.stream` too.
 
     Raises:
-        OptionError: An option is not known, or its value is none, or is given twice and differently.
+        OptionError: an option is unknown, its value is invalid, or it is given twice with different values.
     """
     given = {key.lower(): text for key, text in options.items()}
     pattern: str | None = None

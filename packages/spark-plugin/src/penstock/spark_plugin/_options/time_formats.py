@@ -31,7 +31,7 @@ def parse_time(text: str, pattern: str) -> datetime:
     """The time that a text says in a pattern of `java.text.SimpleDateFormat`; in UTC where the pattern has no zone.
 
     Raises:
-        ValueError: The pattern has a letter that is not known, or the text does not fit it.
+        ValueError: the pattern has an unknown letter, or the text does not fit it.
     """
     expression, readers = [], []
     for match in _TOKEN.finditer(pattern):

@@ -22,7 +22,7 @@ def check_use(options: Mapping[str, str], use: Use) -> None:
     """Refuse options that would do nothing where they are.
 
     Raises:
-        MisplacedOptionError: Naming the option as it was written, and what it belongs to.
+        MisplacedOptionError: an option belongs elsewhere; the error names it as it was written, and where it belongs.
     """
     given = {key.lower(): text for key, text in options.items()}
     for key, text in options.items():

@@ -344,7 +344,7 @@ def _in_stream(spec: OptionSpec, stream: str, value: object) -> PositionOption:
         return _of_shards({shard: _in_shard(spec, f"{stream}/{shard}", one) for shard, one in value.items()})
     text = _WORDS_OF_KAFKA.get(value, value) if isinstance(value, int) else value
     if not isinstance(text, str) or not text:
-        raise ValueError(f"{json.dumps(value)} of {stream} is no text such as TRIM_HORIZON")
+        raise ValueError(f"{json.dumps(value)} of {stream} is not text such as TRIM_HORIZON")
     if spec.name in _OF_ENDS:
         raise ValueError(f"{text!r} of {stream} is for a whole stream: all streams end at one time, endingTimestamp")
     try:
@@ -371,7 +371,7 @@ def _in_shard(spec: OptionSpec, shard: str, value: object) -> ShardBegin:
         value = _WORDS_OF_KAFKA.get(value, value)
     if not isinstance(value, str):
         why = "JSON's numbers are not exact enough for sequence numbers"
-        raise ValueError(f"{json.dumps(value)} of {shard} is no text{f': {why}' if isinstance(value, int) else ''}")
+        raise ValueError(f"{json.dumps(value)} of {shard} is not text{f': {why}' if isinstance(value, int) else ''}")
     if value == "SHARD_END":
         return ShardPosition.shard_end()
     if value.isdecimal():
@@ -382,7 +382,7 @@ def _in_shard(spec: OptionSpec, shard: str, value: object) -> ShardBegin:
         if value.upper().startswith("AT_TIMESTAMP"):
             raise
         at = "" if spec.name in _OF_ENDS else ", LATEST, AT_TIMESTAMP <time>"
-        raise ValueError(f"{value!r} of {shard} is no sequence number{at}, TRIM_HORIZON or SHARD_END") from error
+        raise ValueError(f"{value!r} of {shard} is not a sequence number{at}, TRIM_HORIZON or SHARD_END") from error
     if position.type is PositionOptionType.TRIM_HORIZON:
         return ShardPosition.trim_horizon()
     if spec.name in _OF_ENDS:
@@ -402,7 +402,7 @@ def _of_iterator(shard: str, value: Mapping[str, Any]) -> object:
     if kind == "AT_TIMESTAMP" and str(position).isdecimal():
         return f"AT_TIMESTAMP {_EPOCH + timedelta(milliseconds=min(int(position), _LAST_MILLIS))}"
     if kind == "AT_TIMESTAMP":
-        raise ValueError(f"iteratorPosition {position!r} of {shard} is no number of milliseconds since 1970")
+        raise ValueError(f"iteratorPosition {position!r} of {shard} is not a number of milliseconds since 1970")
     if kind != "AFTER_SEQUENCE_NUMBER":
         raise ValueError(
             f"iteratorType {value['iteratorType']!r} of {shard} is none of AFTER_SEQUENCE_NUMBER, AT_TIMESTAMP, "
@@ -414,7 +414,7 @@ def _of_iterator(shard: str, value: Mapping[str, Any]) -> object:
             "first user records come again"
         )
     if not str(position).isdecimal():
-        raise ValueError(f"iteratorPosition {position!r} of {shard} is no sequence number")
+        raise ValueError(f"iteratorPosition {position!r} of {shard} is not a sequence number")
     return position
 
 

@@ -78,7 +78,7 @@ def parsed(definition: str) -> Any:
 
     Raises:
         ExtraMissingError: fastavro is not installed.
-        SchemaError: It is none.
+        SchemaError: the definition is not a schema of Avro.
     """
     try:
         import fastavro
@@ -94,7 +94,7 @@ def avro_spark_type(definition: str) -> DataType:
     """What Spark makes of a schema, by the rules of its own `from_avro`.
 
     Raises:
-        SchemaError: A part of it has no type in Spark: a union of other things than numbers and null, or a record
+        SchemaError: a part of it has no type in Spark: a union of other things than numbers and null, or a record
             within itself.
     """
     return _spark_type(parsed(definition), "", _Names(), ())[0]
@@ -164,7 +164,7 @@ def _below(path: str, name: str) -> str:
 
 def _no_type(path: str, reason: str) -> SchemaError:
     return SchemaError(
-        path or "data", f"{reason}, which is no type of Spark; name the columns that you need by `schema`"
+        path or "data", f"{reason}, which is not a type of Spark; name the columns that you need by `schema`"
     )
 
 
@@ -191,12 +191,12 @@ def check_avro_fields(fields: Sequence[StructField], definition: str, schema_nam
     """Check that rows of these columns can be written by a registered schema, as far as types show.
 
     Raises:
-        SchemaError: Naming the first column that has no place in it, or the field that has no column.
+        SchemaError: a column has no field, or a field no column; the error names the first one.
     """
     names = _Names()
     root = names.resolve(parsed(definition))
     if not isinstance(root, dict) or root["type"] != "record":
-        raise SchemaError("data", f"schema {schema_name!r} is no record: its data cannot be made of columns")
+        raise SchemaError("data", f"schema {schema_name!r} is not a record: its data cannot be made of columns")
     _check_record(fields, root, "", names, schema_name)
 
 

@@ -97,9 +97,9 @@ def from_glue(
         options: `region`, `glueEndpointUrl`, and the credentials, as the data source names them.
 
     Raises:
-        SchemaRegistryError: There is no such schema, or the registry cannot be asked.
-        SchemaError: The schema has no type in Spark.
-        OptionError: An option is none, or of no use here.
+        SchemaRegistryError: the schema does not exist, or the registry cannot be asked.
+        SchemaError: the schema has no type in Spark.
+        OptionError: an option is unknown, invalid, or has no effect here.
     """
     records = planned_records(
         registry=registry,
@@ -169,7 +169,7 @@ def spark_type_of(version: SchemaVersion, message: str | None = None) -> DataTyp
     """The type of Spark that records of a schema version have.
 
     Raises:
-        SchemaError: It has none.
+        SchemaError: the schema has no type in Spark.
     """
     if version.data_format == "AVRO":
         from penstock.spark_plugin._schemas.avro import avro_spark_type
@@ -289,9 +289,9 @@ class Records:
         try:
             text = payload.decode()
             if self.is_permissive:
-                json.loads(text)  # Spark would make a row of nulls of what is no JSON
+                json.loads(text)  # Spark would make a row of nulls of what is not JSON
         except ValueError as error:
-            raise SchemaDecodeError(f"it is no JSON ({error})") from error
+            raise SchemaDecodeError(f"it is not JSON ({error})") from error
         return text
 
     def _decoder(self, version: SchemaVersion) -> Callable[[bytes], Any]:
@@ -343,7 +343,7 @@ def arrow_type(kind: DataType) -> Any:
     """The type of Arrow that Spark expects of a type; PySpark has no public function for that.
 
     Raises:
-        SchemaError: Records have no such type.
+        SchemaError: records cannot have this type.
     """
     if isinstance(kind, StructType):
         return pa.struct([pa.field(one.name, arrow_type(one.dataType), one.nullable) for one in kind.fields])
@@ -356,7 +356,7 @@ def arrow_type(kind: DataType) -> Any:
         return pa.decimal128(kind.precision, kind.scale)
     found = _ARROW.get(type(kind))
     if found is None:
-        raise SchemaError("data", f"{kind.simpleString()} is no type of records: name another one in `schema`")
+        raise SchemaError("data", f"{kind.simpleString()} is not a type of records: name another one in `schema`")
     return found
 
 

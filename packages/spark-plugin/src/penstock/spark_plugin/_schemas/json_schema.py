@@ -35,7 +35,7 @@ def json_spark_type(definition: str) -> DataType:
     """What Spark makes of documents of a schema: what it does not say in one type (`anyOf`, …) is a string of JSON.
 
     Raises:
-        SchemaError: It is none, or is not that of objects or arrays.
+        SchemaError: the schema is not a JSON Schema, or is not one of objects or arrays.
     """
     schema = _parsed(definition)
     found = _spark_type(schema, schema, ())
@@ -136,7 +136,7 @@ def json_check(definition: str) -> Callable[[Any], str | None]:
 
     Raises:
         ExtraMissingError: jsonschema is not installed.
-        SchemaError: It is no JSON Schema.
+        SchemaError: the schema is not a JSON Schema.
     """
     try:
         from jsonschema import SchemaError as InvalidSchemaError  # type: ignore[import-untyped]  # has no stubs

@@ -66,7 +66,7 @@ class ProtoFile(CompiledProto):
         """The descriptor of a message by its name, with or without the package; the only one by default.
 
         Raises:
-            SchemaError: There is none, or the file has several and no name is given.
+            SchemaError: the message does not exist, or the file has several and no name is given.
         """
         names = [name] if name else self.top_level
         found = (
@@ -102,7 +102,7 @@ def protobuf_spark_type(definition: str, message: str | None, schema_name: str) 
     """What Spark makes of a message, by the rules of its own `from_protobuf`; unsigned numbers are wide enough.
 
     Raises:
-        SchemaError: The message is not there, or holds itself.
+        SchemaError: the message does not exist, or contains itself.
     """
     file = proto_file(definition)
     return _struct(file, file.message(message, schema_name), "", ())
@@ -111,7 +111,7 @@ def protobuf_spark_type(definition: str, message: str | None, schema_name: str) 
 def _struct(file: ProtoFile, message: Any, path: str, within: tuple[str, ...]) -> StructType:
     if message.full_name in within:
         raise SchemaError(
-            path, f"holds {message.full_name} within itself, which is no type of Spark; name the columns by `schema`"
+            path, f"holds {message.full_name} within itself, which is not a type of Spark; name the columns by `schema`"
         )
     inner = (*within, str(message.full_name))
     return StructType(
@@ -217,7 +217,7 @@ def check_protobuf_fields(
     """Check that rows of these columns can be written as a message, as far as types show.
 
     Raises:
-        SchemaError: Naming the first column that has no place in it.
+        SchemaError: a column has no field; the error names the first one.
     """
     file = proto_file(definition)
     _check(file, fields, file.message(message, schema_name), "", schema_name)
@@ -333,7 +333,7 @@ def _plain(field: Any, value: Any) -> Any:
         found = field.enum_type.values_by_name.get(value)
         if found is None:
             raise ValueError(
-                f"{value!r} is no {field.enum_type.full_name}: {', '.join(field.enum_type.values_by_name)}"
+                f"{value!r} is not a {field.enum_type.full_name}: {', '.join(field.enum_type.values_by_name)}"
             )
         return found.number
     return int(value) if isinstance(value, Decimal) else value

@@ -30,7 +30,7 @@ class GlueSchemaRegistry(GlueSchemas):
         """A version by its schema's name; the latest by default. Not cached: the latest changes.
 
         Raises:
-            SchemaRegistryError: There is none, or it is not available, or the registry cannot be asked.
+            SchemaRegistryError: the version does not exist or is not available, or the registry cannot be asked.
         """
         which = {"LatestVersion": True} if number is None else {"VersionNumber": number}
         name = {"RegistryName": registry, "SchemaName": schema}
@@ -54,8 +54,8 @@ class GlueSchemaRegistry(GlueSchemas):
         `compatibility` is that of a new schema.
 
         Raises:
-            SchemaCompatibilityError: The definition is not compatible with the versions before it.
-            SchemaRegistryError: The registry refuses it, or cannot be asked.
+            SchemaCompatibilityError: the definition is not compatible with the versions before it.
+            SchemaRegistryError: the registry refuses the definition, or cannot be asked.
         """
         name = {"RegistryName": registry, "SchemaName": schema}
 
@@ -98,7 +98,7 @@ def open_registry(options: KinesisOptions) -> GlueSchemaRegistry:
     """The registry of a data source's region and credentials, at its `glueEndpointUrl`.
 
     Raises:
-        OptionError: The URL is none, or holds what may be a secret.
+        OptionError: the value is not a URL, or holds what may be a secret.
     """
     if options.glue_endpoint_url is not None:
         try:

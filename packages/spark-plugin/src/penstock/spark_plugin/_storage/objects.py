@@ -48,7 +48,7 @@ class Objects(Protocol):
     """Objects of one place, by keys below it. All calls block; an outage is borne for about half a minute.
 
     Raises:
-        penstock.aws.AwsError: The service refuses, or does not answer for that long.
+        penstock.aws.AwsError: the service refuses, or has not answered for that long.
     """
 
     @property
@@ -90,7 +90,7 @@ class S3Objects:
         """Look for the bucket; `session` instead of the place's options.
 
         Raises:
-            penstock.aws.AwsError: It is not there, or not to be used.
+            penstock.aws.AwsError: the bucket does not exist, or cannot be used.
         """
         session = session or session_of(place.options)
         self._bucket, self._prefix, self._backoff = place.bucket, place.prefix, backoff

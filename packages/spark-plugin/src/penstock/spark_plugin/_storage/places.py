@@ -41,8 +41,8 @@ class Place:
         """The place that a URL means; `options` are those of AWS, by their camelCase names.
 
         Raises:
-            ValueError: The URL names no bucket, or holds a user, a password, a query or a fragment.
-            penstock.aws.AwsOptionError: An option is wrong, or cannot act here.
+            ValueError: the URL does not name a bucket, or holds a user, a password, a query or a fragment.
+            penstock.aws.AwsOptionError: an option is wrong, or cannot act here.
         """
         parts = urlsplit(url)
         if parts.scheme.lower() not in S3_SCHEMES:
@@ -109,8 +109,8 @@ class Place:
         On S3 it signs with the credentials of this moment: open it anew for each file.
 
         Raises:
-            OSError: There is no such file system.
-            penstock.aws.AwsError: There are no credentials.
+            OSError: Arrow does not have the file system.
+            penstock.aws.AwsError: no credentials were found.
         """
         if self.is_s3:
             return _s3(session_of(self.options)), f"{self.bucket}/{self.prefix}".rstrip("/")

@@ -33,7 +33,7 @@ def dead_letter_folder(path: str, options: Mapping[str, str] | None = None) -> P
     """The folder that the option `deadLetterPath` means; `options` are those of AWS that the write has.
 
     Raises:
-        InvalidOptionError: It is on no file system that is mounted here, and on none that Arrow reaches.
+        InvalidOptionError: the folder is neither on a mounted file system nor on one that Arrow reaches.
     """
     parts = urlsplit(path)
     if parts.scheme in _FAR:
@@ -52,7 +52,7 @@ def dead_letter_folder(path: str, options: Mapping[str, str] | None = None) -> P
 class DeadLetterFile:
     """The dead letters of one write task, a JSON object a line.
 
-    The file is named after query, micro-batch and partition, and a write that is no stream's after its `jobId` and
+    The file is named after query, micro-batch and partition, and a write that is not a stream's after its `jobId` and
     itself, so that other writes of that job leave it alone. It appears under its name when the task has ended well: a
     task that runs again replaces it, a task that fails leaves none. A micro-batch that runs again replaces what writes
     of the same `jobId` kept in its `foreachBatch` the time before. Its fields: `data` (base64, which Spark reads as
@@ -90,7 +90,7 @@ class DeadLetterFile:
         """Keep records.
 
         Raises:
-            DeadLetterError: The folder cannot be written.
+            DeadLetterError: the folder cannot be written.
         """
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         lines = [json.dumps({**letter, "time": time}, ensure_ascii=False).encode() + b"\n" for letter in letters]
@@ -107,7 +107,7 @@ class DeadLetterFile:
         """Make the file durable and give it its name. What was kept when the task ran before goes.
 
         Raises:
-            DeadLetterError: It cannot be done; the disk is full, say.
+            DeadLetterError: the file cannot be kept, for example because the disk is full.
         """
         with self._lock:
             kept = self._file

@@ -14,9 +14,9 @@ class WriteAttempt:
     """Which part of which write runs here."""
 
     job: str
-    """The query's id, or that of the job for a write that is no stream."""
+    """The query's id, or that of the job for a write that is not a stream."""
     batch: int
-    """Of the micro-batch; 0 for a write that is no stream."""
+    """Of the micro-batch; 0 for a write that is not a stream."""
     partition: int
     attempt: int
     """Counts the task's attempts from zero: not part of its records' ids."""
@@ -40,7 +40,7 @@ def this_attempt(job: str | None, write_id: str, *, is_stream: bool) -> WriteAtt
     """The attempt of the Spark task that runs here.
 
     Args:
-        job: The name that the user gave to writes that are no query's.
+        job: The name that the user gave to writes that are not a query's.
         write_id: Of this write alone, and of all of its tasks.
         is_stream: Whether this is the query's own sink, not a write in its `foreachBatch`.
     """
@@ -84,7 +84,7 @@ def split_record_id(data: bytes) -> tuple[str, bytes]:
     """The id and the data of a record that was written with `recordIds` and without `valueFormat`.
 
     Raises:
-        ValueError: There is no id before the data.
+        ValueError: the data does not begin with an id.
     """
     head, found, rest = data.partition(b"\n")
     if not found or head.count(b"-") < 3:

@@ -41,7 +41,7 @@ def make_sink(
     `caller` is where the stream is, for the gateway to compare.
 
     Raises:
-        penstock.async_sink.errors.SinkOptionError: A limit is above the service's.
+        penstock.async_sink.errors.SinkOptionError: a limit is above the service's.
     """
     stream = options.stream_name[0] if stream is None else stream
     arn = options.arn_of(stream)
@@ -85,7 +85,7 @@ def sink_config(options: KinesisOptions, *, firehose: bool = False) -> AsyncSink
     """Limits of a writer: those that were given, and where none was, those that suit the destination.
 
     Raises:
-        penstock.async_sink.errors.SinkOptionError: They contradict each other.
+        penstock.async_sink.errors.SinkOptionError: two limits contradict each other.
     """
     limits = {
         field: getattr(options, field)

@@ -60,7 +60,7 @@ def avro_schema(schema: StructType, columns: Sequence[str] = ()) -> str:
     the writer has them. Readers need it: `from_avro(data, avro_schema(df.schema))`.
 
     Raises:
-        SchemaError: A column has a type, or a name, that Avro does not have.
+        SchemaError: a column has a type, or a name, that Avro does not have.
     """
     from penstock.spark_plugin._schema import default_value_columns
 
@@ -86,7 +86,7 @@ def _record(
     for field in fields:
         full = f"{path}.{field.name}" if path else field.name
         if not _NAME.fullmatch(field.name):
-            raise SchemaError(full, "is no name in Avro, which has letters, digits and _ alone; rename it with 'alias'")
+            raise SchemaError(full, "is not a name in Avro, which has letters, digits and _; rename it with 'alias'")
         kind = _type(field.dataType, full, taken, with_defaults=with_defaults)
         if field.nullable and with_defaults:
             made.append({"name": field.name, "type": ["null", kind], "default": None})

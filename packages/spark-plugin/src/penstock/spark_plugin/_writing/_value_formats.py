@@ -45,9 +45,9 @@ def check_value_fields(fields: Sequence[StructField], options: KinesisOptions) -
     """Check that the format can write the fields; their schema, if it has one: registered, or Avro's own as JSON.
 
     Raises:
-        SchemaError: Naming the first column that it cannot.
-        SchemaRegistryError: The Glue Schema Registry has no such schema, refuses it, or cannot be asked.
-        ExtraMissingError: The format's library is not installed here.
+        SchemaError: a column cannot be written; the error names the first one.
+        SchemaRegistryError: the Glue Schema Registry has no such schema, refuses it, or cannot be asked.
+        ExtraMissingError: the format's library is not installed here.
     """
     if options.schema_registry is not None:
         return registered_schema(_with_id(fields, options), options)
@@ -65,7 +65,7 @@ def check_field_types(fields: Sequence[StructField], *, nested: bool) -> None:
     """Check that JSON (`nested`), or CSV, has the types of the fields.
 
     Raises:
-        SchemaError: Naming the first one that has none.
+        SchemaError: a column has no type there; the error names the first one.
     """
     for field in fields:
         _check(field.dataType, field.name, nested=nested)

@@ -36,7 +36,7 @@ def check_registry_options(options: KinesisOptions) -> None:
     """Options of the registry stand together.
 
     Raises:
-        OptionError: They do not.
+        OptionError: they contradict each other.
     """
     kind = options.value_format
     given = [name for name, left_out in _OF_REGISTRY.items() if getattr(options, field_name(name)) != left_out]
@@ -79,10 +79,10 @@ def registered_schema(fields: Sequence[StructField], options: KinesisOptions) ->
     """The schema version that rows of these columns are written with; asks the registry.
 
     Raises:
-        SchemaRegistryError: It is not there, or the registry cannot be asked.
-        SchemaCompatibilityError: The new version is not compatible with those before it.
-        SchemaError: A column does not fit into it.
-        ExtraMissingError: The library of its format is not installed here.
+        SchemaRegistryError: the schema does not exist, or the registry cannot be asked.
+        SchemaCompatibilityError: the new version is not compatible with those before it.
+        SchemaError: a column does not fit into the schema.
+        ExtraMissingError: the library of its format is not installed here.
     """
     registry, name = options.schema_registry or "", _schema_name(options)
     client = open_registry(options)

@@ -30,7 +30,7 @@ def is_utf8(texts: Any) -> bool:
 
 
 def decoded(texts: Any) -> list[str | None]:
-    """The values of a column of strings, with U+FFFD for what is no UTF-8."""
+    """The values of a column of strings, with U+FFFD for what is not UTF-8."""
     values = texts.cast(pa.large_binary()).to_pylist()
     return [None if value is None else value.decode(errors="replace") for value in values]
 
@@ -39,7 +39,7 @@ def plain_text(column: Any) -> Any:
     """A column of plain values as strings, null where it is null.
 
     Numbers are written as Spark writes them. Times are ISO 8601 in UTC with milliseconds, or with microseconds where
-    they say something; those without a time zone have no `Z`. Binaries are base64. What is no UTF-8 is U+FFFD.
+    they say something; those without a time zone have no `Z`. Binaries are base64. What is not UTF-8 is U+FFFD.
     """
     kind = column.type
     if is_text(kind):
@@ -59,7 +59,7 @@ def plain_text(column: Any) -> Any:
 
 
 def all_finite(column: Any) -> bool:
-    """Whether a column of floats has neither infinities nor what is no number."""
+    """Whether a column of floats has neither infinities nor what is not a number."""
     return bool(compute.all(compute.is_finite(column), min_count=0).as_py())
 
 

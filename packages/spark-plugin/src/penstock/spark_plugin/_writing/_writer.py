@@ -89,10 +89,10 @@ class _Writer:
         """Write a task's rows, and return when every one of them is acknowledged or a dead letter on disk.
 
         Raises:
-            RowError: A row cannot be written as it is, and there is no `deadLetterPath`.
-            WriteStalledError: The destination took nothing for `stallTimeout`.
-            DeadLetterError: Dead letters cannot be kept.
-            penstock.async_sink.errors.SinkError: A record was refused for good; the message names it.
+            RowError: a row cannot be written as it is, and there is no `deadLetterPath`.
+            WriteStalledError: the destination took nothing for `stallTimeout`.
+            DeadLetterError: dead letters cannot be kept.
+            penstock.async_sink.errors.SinkError: a record was refused for good; the message names it.
         """
         limit_collections()
         options = self._options
@@ -245,7 +245,7 @@ def _option_of(error: SinkOptionError) -> tuple[str, str, str]:
     """The option that an error of the sink is about, its value and its rule, as the data source spells them."""
     option, reason = error.option, error.reason
     if option == "max_buffered_bytes":
-        # It follows from others, and is no option: only a request may be too large for it.
+        # It follows from others, and is not an option: only a request may be too large for it.
         return "maxBatchSizeInBytes", reason.rpartition(" ")[2], f"at most {reason.partition(' ')[0]}"
     value, _, rule = _SNAKE.sub(lambda found: found[1].upper(), reason).partition(" ")
     rule = rule.replace("is more than the service takes,", "at most", 1).removeprefix("must be ")

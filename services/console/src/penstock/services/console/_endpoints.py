@@ -86,7 +86,7 @@ class Endpoint:
         """The endpoints that were given.
 
         Raises:
-            RpcOptionError: an endpoint is none, a file cannot be read, or a setting has no service that it is for.
+            RpcOptionError: an endpoint is invalid, a file cannot be read, or a setting has no service here.
         """
         environment = os.environ if environment is None else environment
         tls = read_switch("services_tls", arguments.services_tls)

@@ -122,7 +122,7 @@ class ConsoleSettings:
         """Settings from the flags of `add_arguments`.
 
         Raises:
-            RpcOptionError, AwsOptionError, ConsoleOptionError: naming the setting that is wrong.
+            RpcOptionError, AwsOptionError, ConsoleOptionError: a setting is wrong; the error names it.
         """
         environment = os.environ if environment is None else environment
         numbers = {name: _number(name, getattr(arguments, name)) for name in _NUMBERS if getattr(arguments, name)}
@@ -178,6 +178,6 @@ def _folders(given: list[str] | str | None) -> tuple[tuple[str, Path], ...]:
         if not (name.strip() and folder.strip()) or name.strip() in folders:
             raise ConsoleOptionError("dead_letters", f"{text!r} is not NAME=FOLDER, with a name of its own")
         if "://" in folder:
-            raise ConsoleOptionError("dead_letters", f"{folder.strip()} is no folder of this machine: mount it")
+            raise ConsoleOptionError("dead_letters", f"{folder.strip()} is not a folder of this machine: mount it")
         folders[name.strip()] = Path(folder.strip())
     return tuple(folders.items())

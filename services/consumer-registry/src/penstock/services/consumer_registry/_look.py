@@ -27,7 +27,7 @@ async def look_into_store(arguments: argparse.Namespace, out: TextIO) -> int:
     """Write a row per consumer of the store that `--registry-store` names, and change nothing in it.
 
     Raises:
-        AwsOptionError, RegistrationOptionError: naming the setting that is wrong.
+        AwsOptionError, RegistrationOptionError: a setting is wrong; the error names it.
         RegistrationError: the store cannot be read, or Kinesis not be asked for states.
     """
     session = AwsSession(AwsOptions.from_arguments(arguments))

@@ -68,7 +68,7 @@ class RegistrySettings:
         """Settings from the flags of `add_arguments`.
 
         Raises:
-            RpcOptionError, AwsOptionError, RegistrationOptionError: naming the setting that is wrong.
+            RpcOptionError, AwsOptionError, RegistrationOptionError: a setting is wrong; the error names it.
         """
         environment = os.environ if environment is None else environment
         if not arguments.store:

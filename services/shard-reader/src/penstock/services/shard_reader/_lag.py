@@ -60,7 +60,7 @@ async def lag(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> No
     """Write a line per shard: how old the first record is that the consumer has not checkpointed.
 
     Raises:
-        CheckpointError: there is no checkpoint of that name, or none of the streams.
+        CheckpointError: no checkpoint has that name, or it has none of the streams.
     """
     session = AwsSession(aws)
     backend = KinesisBackend(session)

@@ -73,7 +73,7 @@ class ReaderSettings:
         """Settings from the flags of `add_arguments`.
 
         Raises:
-            RpcOptionError, AwsOptionError, EfoConsumerConfigError: naming the setting that is wrong.
+            RpcOptionError, AwsOptionError, EfoConsumerConfigError: a setting is wrong; the error names it.
         """
         environment = os.environ if environment is None else environment
         given = {name: value for name, value in vars(arguments).items() if value}

@@ -153,7 +153,7 @@ def _filter(arguments: argparse.Namespace) -> Callable[[dict[str, Any]], bool]:
     try:
         pattern = None if arguments.grep is None else re.compile(arguments.grep.encode())
     except re.error as error:
-        raise EfoConsumerConfigError(option="--grep", reason=f"{arguments.grep!r} is no pattern: {error}") from error
+        raise EfoConsumerConfigError(option="--grep", reason=f"{arguments.grep!r} is not a pattern: {error}") from error
 
     def takes(row: dict[str, Any]) -> bool:
         return (keys is None or row["partitionKey"] in keys) and (pattern is None or bool(pattern.search(row["data"])))
@@ -222,7 +222,7 @@ def _json_text(data: bytes) -> str:
     """JSON on a line of ASCII.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the data is not JSON.
     """
     text = data.decode(json.detect_encoding(data), "surrogatepass")
     json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse_constant)
@@ -232,7 +232,7 @@ def _json_text(data: bytes) -> str:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _with_schema(row: dict[str, Any], glue: GlueDecoder) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def _with_schema(row: dict[str, Any], glue: GlueDecoder) -> dict[str, Any]:
 
 
 def _as_row(row: dict[str, Any], *, with_place: bool = False) -> Row:
-    """The row in all forms; data that is no text is base64 under another name in JSON."""
+    """The row in all forms; data that is not text is base64 under another name in JSON."""
     data = row["data"]
     # Control characters of a record must not reach the terminal.
     text = data[:_DATA_CHARACTERS].decode(errors="replace")

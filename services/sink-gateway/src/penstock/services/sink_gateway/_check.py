@@ -12,7 +12,7 @@ def check_settings(settings: GatewaySettings) -> None:
 
     Raises:
         SinkOptionError: a limit is more than a service takes.
-        AwsOptionError: a URL is none, the profile, the authorities' file, the region or the credentials are not there.
+        AwsOptionError: a URL is invalid, or the profile, authorities' file, region or credentials are missing.
     """
     for make in sinks(settings).values():
         make("flights")

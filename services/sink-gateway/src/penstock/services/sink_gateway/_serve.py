@@ -44,7 +44,7 @@ def sinks(settings: GatewaySettings) -> dict[str, Callable[[str], AsyncSinkBase[
     """The sinks of each kind, by the name of their destination.
 
     Raises:
-        AwsOptionError: an endpoint is no URL.
+        AwsOptionError: an endpoint is not a URL.
     """
 
     firehose, dynamodb, sqs = (_aws_options(settings, kind) for kind in ("firehose", "dynamodb", "sqs"))
@@ -92,7 +92,7 @@ def _open_journal(folder: Path) -> Journal:
     try:
         return Journal(folder)
     except OSError as error:
-        reason = f"{folder} is no folder that can be written: {error.strerror}; name one of the gateway's own"
+        reason = f"{folder} is not a folder that can be written: {error.strerror}; name one of the gateway's own"
         raise SinkOptionError("durable", reason) from error
 
 

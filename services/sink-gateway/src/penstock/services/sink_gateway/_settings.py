@@ -109,7 +109,7 @@ class GatewaySettings:
         """Settings from the flags of `add_arguments`.
 
         Raises:
-            RpcOptionError, AwsOptionError, SinkOptionError: naming the setting that is wrong.
+            RpcOptionError, AwsOptionError, SinkOptionError: a setting is wrong; the error names it.
         """
         environment = os.environ if environment is None else environment
         limits = _numbers(arguments, _SINK)

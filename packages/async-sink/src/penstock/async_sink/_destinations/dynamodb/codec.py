@@ -93,7 +93,7 @@ def check_item(item: Any) -> None:
     """Check that these are attribute values by their names, binaries being bytes.
 
     Raises:
-        ValueError: they are not.
+        ValueError: one of them is not an attribute value.
     """
     _item(item, _binary)
 
@@ -102,7 +102,7 @@ def item_from_json(raw: bytes) -> Item:
     """The item of a JSON object of attribute values, as the service's own API has it.
 
     Raises:
-        ValueError: it is not such an object.
+        ValueError: the JSON is not an object of attribute values.
         RecursionError: it is nested without an end.
     """
     return _item(_decoder.decode(raw), _base64)

@@ -51,7 +51,7 @@ def attribute_value(value: Any) -> AttributeValue:
     Dates and times become strings in the form of ISO 8601, as DynamoDB has no type for them.
 
     Raises:
-        ValueError: DynamoDB has no such value.
+        ValueError: DynamoDB has no type for the value.
     """
     if isinstance(value, str):
         return {"S": value}
@@ -132,7 +132,7 @@ class DynamoDbRequestEntry(msgspec.Struct, frozen=True):
         """A put of an item that is given by plain values.
 
         Raises:
-            ValueError: DynamoDB has no such value.
+            ValueError: DynamoDB has no type for one of the values.
         """
         return cls({name: attribute_value(value) for name, value in values.items()})
 
@@ -141,7 +141,7 @@ class DynamoDbRequestEntry(msgspec.Struct, frozen=True):
         """A delete of the item whose key is given by plain values.
 
         Raises:
-            ValueError: DynamoDB has no such value.
+            ValueError: DynamoDB has no type for one of the values.
         """
         return cls({name: attribute_value(value) for name, value in key.items()}, delete=True)
 

@@ -197,7 +197,7 @@ class DynamoDbSink(AwsSink[I, DynamoDbRequestEntry]):
     Without a converter, elements are `DynamoDbRequestEntry`s. Can be pickled if the converter can.
 
     Raises:
-        SinkOptionError: there is no name, or a limit is above the service's.
+        SinkOptionError: the name is missing, or a limit is above the service's.
     """
 
     def __init__(

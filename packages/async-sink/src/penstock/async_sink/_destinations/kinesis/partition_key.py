@@ -36,7 +36,7 @@ class PartitionKey(ABC):
     @staticmethod
     def from_column(name: str) -> "PartitionKey":
         """The value of a column; of an element, its item of that name. Numbers become their digits, and other values
-        what Arrow writes of them; a null is refused, as it is no key."""
+        what Arrow writes of them; a null is refused, as it is not a key."""
         return _FromColumn(name)
 
     @staticmethod
@@ -71,7 +71,7 @@ class _FromColumn(PartitionKey):
                 self.name, f"no such item for the partition key in a {type(element).__name__}"
             ) from error
         if value is None or isinstance(value, str):
-            # What is no string is refused with the number of its record.
+            # What is not a string is refused with the number of its record.
             return cast("str", value)
         if type(value) is int:
             return str(value)

@@ -109,7 +109,7 @@ class SqsSink(AwsSink[I, SqsRequestEntry]):
     Without a converter, elements are `SqsRequestEntry`s. Can be pickled if the converter can.
 
     Raises:
-        SinkOptionError: there is no URL, or a limit is above the service's.
+        SinkOptionError: the URL is missing, or a limit is above the service's.
     """
 
     def __init__(

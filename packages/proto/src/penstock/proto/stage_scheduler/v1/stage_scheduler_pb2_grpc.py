@@ -164,14 +164,14 @@ class StageSchedulerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseClaim(self, request, context):
-        """Gives a claim up: somebody else may compute the stage. Repeating it is no error.
+        """Gives a claim up: somebody else may compute the stage. Repeating it is not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForgetClaim(self, request, context):
-        """Says that the data of a committed result is gone. Repeating it is no error.
+        """Says that the data of a committed result is gone. Repeating it is not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -88,8 +88,8 @@ def translate(name: str, text: str, given: Mapping[str, str], *, warn: bool = Tr
         warn: Whether an option that is not needed is worth a warning; the first time in this process.
 
     Raises:
-        ForeignOptionError: It cannot be left out, and there is nothing like it here.
-        InvalidOptionError: The value has no translation.
+        ForeignOptionError: the option cannot be left out, and has no equivalent here.
+        InvalidOptionError: the value has no translation.
     """
     low = name.lower()
     for beginning, one in _PER_STREAM.items():

@@ -104,7 +104,7 @@ class Bounds:
         """Refuse a read that ends before it begins.
 
         Raises:
-            ContradictoryOptionsError: It does.
+            ContradictoryOptionsError: the end lies before the beginning.
         """
         for stream, after in self.after.items():
             begin = after.timestamp_millis
@@ -122,8 +122,8 @@ class Bounds:
         """The shards of a stream that are read, and how far.
 
         Raises:
-            ContradictoryOptionsError: A shard's end lies before its start.
-            DataLossError: A shard that is named is not listed any more, and `fail_on_data_loss`.
+            ContradictoryOptionsError: a shard's end lies before its start.
+            DataLossError: a named shard is not listed any more, and `fail_on_data_loss` is true.
         """
         after_shards, upto_shards = self.after_shards.get(stream), self.upto_shards.get(stream)
         _check_listed(stream, shards, after_shards or {}, upto_shards or {}, fail_on_data_loss=fail_on_data_loss)

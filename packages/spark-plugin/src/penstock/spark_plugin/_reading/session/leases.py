@@ -60,7 +60,7 @@ class QueryLeases:
         """Lease the consumers of streams that are not read before `use`. Another thread may have to wait for them.
 
         Raises:
-            RegistrationError: one is not to be had; those before it are held, and are not asked for again.
+            RegistrationError: a consumer cannot be leased; those before it are held, and are not asked for again.
         """
         held = {one.stream_name for one in self._leases}
         missing = tuple(one for one in streams if one not in held)  # all, or those of a pattern, which have no ARNs

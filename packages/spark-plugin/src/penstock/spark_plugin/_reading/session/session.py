@@ -128,7 +128,7 @@ class ReadingSession(Protocol):
         """Lease the consumers of further streams, which may take long: another thread than that of `extend` may do it.
 
         Raises:
-            RegistrationError: one is not to be had.
+            RegistrationError: a consumer cannot be leased.
         """
         ...
 

@@ -42,8 +42,8 @@ def initial_positions(options: KinesisOptions) -> StreamPositions:
     """The positions of a new streaming query. Asks Kinesis for its shards, and for LATEST its time.
 
     Raises:
-        penstock.efo_consumer.InitialPositionError: A stream's shards cannot be listed.
-        OffsetError: The file of a seam is none.
+        penstock.efo_consumer.InitialPositionError: a stream's shards cannot be listed.
+        OffsetError: the seam's file does not hold a seam.
     """
     session = AwsSession(aws_options(options))
     position = options.initial_position
@@ -111,11 +111,11 @@ def seam_of(session: AwsSession, options: KinesisOptions, position: PositionOpti
     It is waited for, as it may be to come: until it is over, shards may begin that have records before it.
 
     Raises:
-        OffsetError: The file is no seam.
-        penstock.aws.AwsServiceError: The service cannot be asked for its time.
+        OffsetError: the file does not hold a seam.
+        penstock.aws.AwsServiceError: the service cannot be asked for its time.
     """
     if position.seam is None:
-        raise ValueError(f"{position} is no seam")
+        raise ValueError(f"{position} is not a seam")
 
     def now() -> StreamPositions:
         return _resolved(session, options, LATEST)
@@ -178,7 +178,7 @@ async def list_with(
     """All shards of the stream, once the named ones are among them that are there: a list may show them late.
 
     Raises:
-        penstock.efo_consumer.InitialPositionError: One does not appear.
+        penstock.efo_consumer.InitialPositionError: a shard does not appear in the list.
     """
     patience, waited = timedelta(seconds=retry_patience), 0.0
     while True:

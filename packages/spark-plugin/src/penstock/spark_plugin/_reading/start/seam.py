@@ -23,7 +23,7 @@ def seam_millis(path: Path, now: Callable[[], StreamPositions]) -> int:
         now: Gives positions at this moment, by the service's clock; it is called if there is no file.
 
     Raises:
-        OffsetError: The file is no seam.
+        OffsetError: the file does not hold a seam.
     """
     if not path.exists():
         millis = _latest(now())
@@ -46,8 +46,8 @@ def seam_millis_on_s3(url: str, session: AwsSession, now: Callable[[], StreamPos
     It is reached with the credentials and the region of the session, at S3's own endpoint.
 
     Raises:
-        OffsetError: The object is no seam.
-        penstock.aws.AwsError: The bucket is not there, or not to be used.
+        OffsetError: the object does not hold a seam.
+        penstock.aws.AwsError: the bucket does not exist, or cannot be used.
     """
     folder, _, key = url.rpartition("/")
     of_s3 = AwsSession(replace(session.options, endpoint_url=None, ca_bundle=None))

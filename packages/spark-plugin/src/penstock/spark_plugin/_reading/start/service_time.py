@@ -27,8 +27,8 @@ async def ask_time(session: AwsSession, stream: StreamIdentity, retry_patience: 
     Errors that may pass are retried for so many seconds, 0 for ever.
 
     Raises:
-        penstock.efo_consumer.errors.RecordPublisherRetriesError: The patience is over.
-        penstock.aws.AwsError: The stream's shards cannot be listed.
+        penstock.efo_consumer.errors.RecordPublisherRetriesError: the retries have run out.
+        penstock.aws.AwsError: the stream's shards cannot be listed.
     """
     async with stream_client(session) as client:
         # Any answer has the service's time; this one needs no permission that reading does not need.
@@ -54,7 +54,7 @@ async def wait_until_seen(clock: ServiceClock, millis: int, most: float | None =
 async def wait_until_shown(clock: ServiceClock, moment: float) -> None:
     """Wait until an answer holds all records that were acknowledged at a moment, by the clock's `monotonic()`.
 
-    It is no wait for a service's time: neither does it grow by what is not known of that, nor does it matter whether
+    It is not a wait for a service's time: neither does it grow by what is not known of that, nor does it matter whether
     that stands still or steps back. An arrival time tells less: a record that shows it may be acknowledged a second
     later.
     """

@@ -29,7 +29,7 @@ def with_streams(options: "KinesisOptions", session: "Callable[[], AwsSession]")
     that are not deleted.
 
     Raises:
-        InitialPositionError: The streams cannot be listed, or none is left.
+        InitialPositionError: the streams cannot be listed, or none matches.
     """
     if options.table_name is not None and not options.stream_arn:
         latest = asyncio.run(_stream_of_table(session(), options.table_name, options.retry_patience))

@@ -32,8 +32,8 @@ async def call_about(
     """The answer to a call. Errors that may pass are retried for so many seconds, 0 for ever.
 
     Raises:
-        penstock.efo_consumer.errors.RecordPublisherRetriesError: The patience is over; with since when and the cure.
-        penstock.aws.AwsError: The service refused for good.
+        penstock.efo_consumer.errors.RecordPublisherRetriesError: the retries have run out; says since when.
+        penstock.aws.AwsError: the service refused for good.
     """
     # Whoever imports this for its other uses is spared the client.
     from penstock.efo_consumer import call_patiently
@@ -50,7 +50,7 @@ async def describe_stream(
     Errors that may pass are retried as `call_about` does.
 
     Raises:
-        penstock.aws.AwsServiceError: There is no such stream, or the service refuses for another reason.
+        penstock.aws.AwsServiceError: the stream does not exist, or the service refuses for another reason.
     """
     from penstock.aws import AwsServiceError
     from penstock.efo_consumer import StreamIdentity

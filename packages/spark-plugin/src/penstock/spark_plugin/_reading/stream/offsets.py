@@ -177,7 +177,7 @@ def parse_offset(offset: Mapping[str, Any]) -> Offset:
     """An offset of Spark's log.
 
     Raises:
-        OffsetError: It is not one of this source.
+        OffsetError: the text is not an offset of this source.
     """
     try:
         since = offset.get("since")

@@ -37,7 +37,7 @@ class QueryStreams:
         """With the names of all streams of this run.
 
         Raises:
-            penstock.efo_consumer.InitialPositionError: The streams of a pattern cannot be listed.
+            penstock.efo_consumer.InitialPositionError: the streams of a pattern cannot be listed.
         """
         if self._options is None:
             self._options = with_streams(self._given, self._session)
@@ -58,8 +58,8 @@ class QueryStreams:
         """Where this run goes on from an offset: added streams are at their beginning, those given up are not there.
 
         Raises:
-            OffsetError: The offset has a stream that is not read any more, and `failOnDataLoss` is true.
-            penstock.efo_consumer.InitialPositionError: The beginning of an added stream cannot be told.
+            OffsetError: the offset has a stream that is not read any more, and `failOnDataLoss` is true.
+            penstock.efo_consumer.InitialPositionError: the beginning of an added stream cannot be found.
         """
         known, read = offset.positions.streams, self.options.stream_name
         gone = sorted(known.keys() - set(read))
@@ -89,7 +89,7 @@ class QueryStreams:
         """The beginnings of streams that match the pattern by now and are not read. Safe in a thread of its own.
 
         Raises:
-            penstock.efo_consumer.InitialPositionError: The streams cannot be listed, or the beginning of one be told.
+            penstock.efo_consumer.InitialPositionError: a stream cannot be listed, or its beginning not be found.
         """
         names = with_streams(self._given, self._session).stream_name
         return {name: self._positions(self._alone(name)) for name in names if name not in self.options.stream_name}

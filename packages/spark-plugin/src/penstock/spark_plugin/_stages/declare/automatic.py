@@ -34,8 +34,8 @@ def plan(frame: DataFrame, *, output_mode: str = "append") -> StagePlan:
         output_mode: Of the query that it is meant for.
 
     Raises:
-        penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
-        PipelineDefinitionError: It is no DataFrame.
+        penstock.operator_attributes.errors.FullDamOverUnboundedError: an operator would wait for the end of a stream.
+        PipelineDefinitionError: the argument is not a DataFrame.
     """
     site = caller(also_skip=(_PACKAGE,))
     if not isinstance(frame, DataFrame):
@@ -84,12 +84,12 @@ def run_staged(
         restarts_per_hour: See there.
 
     Raises:
-        penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
-        PipelineDefinitionError: It is no writer of a stream, or was started; or one of Spark Connect whose columns
-            refer to half of a blocking part; or it is started by the definitions of Spark Declarative Pipelines.
-        StageFailedError: See `Pipeline.run`.
-        StoreInUseError: See there.
-        SchedulerUnavailableError: See there.
+        penstock.operator_attributes.errors.FullDamOverUnboundedError: an operator would wait for the end of a stream.
+        PipelineDefinitionError: it is not a stream's writer, was started, is one of Spark Connect whose columns refer
+            to half of a blocking part, or is started by the definitions of Spark Declarative Pipelines.
+        StageFailedError: as in `Pipeline.run`.
+        StoreInUseError: as in `Pipeline.run`.
+        SchedulerUnavailableError: as in `Pipeline.run`.
     """
     site = caller(also_skip=(_PACKAGE,))
     refuse_in_definitions(f"run_staged ({site})")

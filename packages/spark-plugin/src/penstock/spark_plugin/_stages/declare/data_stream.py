@@ -35,7 +35,7 @@ class DataStream:
         """Partition the rows by columns.
 
         Raises:
-            PipelineDefinitionError: No column is named.
+            PipelineDefinitionError: no column is named.
         """
         if not keys:
             raise PipelineDefinitionError("name at least one key, or use `window_all` to have none")

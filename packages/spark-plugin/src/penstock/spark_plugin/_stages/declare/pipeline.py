@@ -86,8 +86,8 @@ class Pipeline:
                 over; `"read-twice"` and `"merge"` make one stage of results that have them in common.
 
         Raises:
-            PipelineDefinitionError: It has no name, or there is no such rule or option.
-            StoreUnusableError: A folder is on no file system that is mounted here, nor one of Arrow.
+            PipelineDefinitionError: the name is missing, or a rule or an option is unknown.
+            StoreUnusableError: a folder is neither on a mounted file system nor on one that Arrow reaches.
         """
         if not name:
             raise PipelineDefinitionError("a pipeline needs a name")
@@ -133,8 +133,8 @@ class Pipeline:
                 on it are used again. Files need none.
 
         Raises:
-            PipelineDefinitionError: As with `op` and `sink`, it is used without parentheses, or names something that
-                cannot be; with the place.
+            PipelineDefinitionError: as with `op` and `sink`, the parentheses are missing, or a name or an
+                option is invalid; the error names the place.
         """
         _refuse(misplaced, "source", "bounded=True")
 
@@ -315,8 +315,8 @@ class Pipeline:
         """The stages; `penstock.operator_attributes` renders them: `explain`, `mermaid`, `graphviz`, `svg`, `html`.
 
         Raises:
-            penstock.operator_attributes.errors.CompileError: It cannot be planned; names the place in the user's code.
-            PipelineDefinitionError: A sink has a trigger that would be ignored.
+            penstock.operator_attributes.errors.CompileError: it cannot be planned; names the place in the user's code.
+            PipelineDefinitionError: a sink has a trigger that would be ignored.
         """
         plan = self._plan()
         for warning in self._warnings():
@@ -412,13 +412,13 @@ class Pipeline:
             restarts_per_hour: Of each query, after which its stage is FAILED. Default: 20.
 
         Raises:
-            PipelineDefinitionError: It has no sink, or is declared in a way that is found to be wrong before it runs,
-                or is given what cannot act in it, or the definitions of Spark Declarative Pipelines run it.
-            StageFailedError: A stage failed for good, after all others that do not depend on it were run. Its `run` is
+            PipelineDefinitionError: the pipeline has no sink, is declared in a way that is found to be wrong before it
+                runs, is given an option that cannot act in it, or is run by Spark Declarative Pipelines.
+            StageFailedError: a stage failed for good, after all others that do not depend on it were run. Its `run` is
                 what this would have returned.
-            StoreInUseError: Another driver runs on the store.
-            SchedulerUnavailableError: The endpoint does not answer. A scheduler that goes away later is no error.
-            penstock.operator_attributes.errors.InsufficientSlotsError: The live stages need more slots than there are.
+            StoreInUseError: another driver runs on the store.
+            SchedulerUnavailableError: the endpoint does not answer. A scheduler that goes away later is not an error.
+            penstock.operator_attributes.errors.InsufficientSlotsError: the live stages need more slots than there are.
         """
         from penstock.spark_plugin._stages.run.restarts import RestartPolicy
         from penstock.spark_plugin._stages.run.start import RunSettings, run_pipeline
@@ -453,7 +453,7 @@ class Pipeline:
         Where a stage scheduler decides who may write in the store, it is that of PENSTOCK_STAGES_ENDPOINT.
 
         Raises:
-            StoreInUseError: A driver runs on the store.
+            StoreInUseError: a driver runs on the store.
         """
         from penstock.spark_plugin._stages.run.scheduler_service import open_service
 

@@ -35,7 +35,7 @@ def find_refreshes(declared: Mapping[str, Declared], plan: StagePlan) -> tuple[R
     """What is to be computed again.
 
     Raises:
-        PipelineDefinitionError: It is no interval, no live stage would read the result, or a batch sink has been
+        PipelineDefinitionError: the interval is invalid, no live stage would read the result, or a batch sink has been
             written with it.
     """
     return tuple(_refresh(one, declared, plan) for one in declared.values() if one.refresh is not None)

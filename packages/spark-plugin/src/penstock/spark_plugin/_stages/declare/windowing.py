@@ -89,7 +89,7 @@ class KeyedWindow:
         """The input, with the watermark that a stream needs.
 
         Raises:
-            PipelineDefinitionError: A stream without one: its windows would never close.
+            PipelineDefinitionError: a stream has no watermark: its windows would never close.
         """
         if self.time is None or not frame.isStreaming:
             return frame
@@ -105,7 +105,7 @@ class KeyedWindow:
             return F.session_window(self.time, _text(gap))
         size = getattr(self.assigner, "size", None)
         if size is None:
-            raise PipelineDefinitionError(f"{self.assigner!r} is no window that Spark knows")
+            raise PipelineDefinitionError(f"{self.assigner!r} is not a window that Spark knows")
         slide, offset = getattr(self.assigner, "slide", size), getattr(self.assigner, "offset", timedelta(0))
         # Spark takes no negative start.
         return F.window(self.time, _text(size), _text(slide), _text(offset % slide))

@@ -1,6 +1,6 @@
 """Fingerprints of functions: equal only where nothing that they run, or name, has changed.
 
-They err on the safe side: what cannot be told apart reliably gets a fingerprint that nothing else has.
+They err on the safe side: what cannot be distinguished reliably gets a fingerprint that nothing else has.
 """
 
 import contextlib
@@ -203,7 +203,7 @@ _LOOKING = threading.RLock()
 
 
 def _first_look(owner: object, scope: Mapping[str, object], name: str) -> str:
-    """What a name in an owner's scope stood for when this process first looked; empty if that cannot be told.
+    """What a name in an owner's scope stood for when this process first looked; empty if that is unknown.
 
     For what a function sets itself: it is an input by what it begins with, but not a counter by how far it has come,
     nor a table or a client by whether it was made yet.
@@ -248,7 +248,7 @@ def _named(code: types.CodeType, roots: Mapping[str, object]) -> dict[str, objec
         attributes = {
             f"{path}.{name}": _first_look(one, scope, name) if name in kept else scope[name]
             for name in names
-            # What the first call sets is not there before: to come is no change either.
+            # What the first call sets is not there before: to come is not a change either.
             if name in scope or name in kept
         }
         found |= attributes

@@ -26,8 +26,8 @@ def kinesis_fingerprint(options: Mapping[str, str]) -> str | None:
         options: Of `format("kinesis")`. A seam that is not there yet is made.
 
     Raises:
-        OptionError: The options are none of the data source.
-        penstock.aws.AwsError: The service cannot be asked for its time, or the stream cannot be described.
+        OptionError: the options are not those of the data source.
+        penstock.aws.AwsError: the service cannot be asked for its time, or the stream cannot be described.
     """
     parsed = KinesisOptions.parse(dict(options))
     if parsed.stream_name_pattern is not None:

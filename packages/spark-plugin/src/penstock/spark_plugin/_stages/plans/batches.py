@@ -59,7 +59,7 @@ def batch_plan(frame: DataFrame, plans: Plans, is_result: Callable[[PlanNode], b
         is_result: Whether a node is a committed result.
 
     Raises:
-        NotByBatchError: What stands above the results keeps state, or knows the time of a micro-batch.
+        NotByBatchError: what stands above the results keeps state, or knows the time of a micro-batch.
     """
     root = plans.read(frame)
     mixed = list(_above(root, is_result))

@@ -27,7 +27,7 @@ def find_cuts(root: PlanNode, *, output_mode: str = "append", site: str = "") ->
         site: Where the user asked, for operators of which Spark does not know the place.
 
     Raises:
-        FullDamOverUnboundedError: An operator would wait for the end of a stream.
+        FullDamOverUnboundedError: an operator would wait for the end of a stream.
     """
     cuts: list[PlanNode] = []
     for node in root.nodes():

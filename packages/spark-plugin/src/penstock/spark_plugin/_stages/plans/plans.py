@@ -28,7 +28,7 @@ class Plans(Protocol):
         """The rows of a cut of a frame's plan; its columns are numbered, since they may have equal names."""
 
     def join_keys(self, frame: DataFrame, root: PlanNode, cut: PlanNode) -> tuple[str, ...]:
-        """The columns of `part` that a streaming join goes by; none where it is no join, or not by equal columns."""
+        """The columns of `part` that a streaming join goes by; none where it is not a join, or not by equal columns."""
 
     def rebuild(self, frame: DataFrame, root: PlanNode, committed: Mapping[str, DataFrame]) -> DataFrame:
         """The frame with committed results, by name of their cut, in the place of what they were computed by."""
@@ -37,7 +37,7 @@ class Plans(Protocol):
         """Make sure, before anything is computed, that `rebuild` will do.
 
         Raises:
-            PipelineDefinitionError: Columns above a cut refer to what is not found in a committed result.
+            PipelineDefinitionError: columns above a cut refer to something that a committed result does not have.
         """
 
     def written(self, writer: Any) -> DataFrame:

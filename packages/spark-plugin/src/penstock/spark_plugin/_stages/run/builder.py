@@ -211,7 +211,7 @@ class StageBuilder:
             built: What was built for this attempt of the stage before, and is used again; this is added.
 
         Raises:
-            PipelineDefinitionError: The function gave something else.
+            PipelineDefinitionError: the function returned something else.
         """
         with self._lock:
             return self._build(stage, name, built)

@@ -23,7 +23,7 @@ def words(error: BaseException) -> str:
         if below not in cause:
             cause += f"; caused by: {below}"
     cause = "; ".join([cause, *getattr(error, "__notes__", ())])
-    # Names of files that are no UTF-8 are in errors as halves of pairs, which nobody takes that this is told to.
+    # Names of files that are not UTF-8 are in errors as halves of pairs, which nobody takes that this is told to.
     return cause.encode(errors="replace").decode()
 
 

@@ -40,7 +40,7 @@ class Checkpoints:
         `sources`: what the query reads.
 
         Raises:
-            PipelineDefinitionError: Its user has given one that is not where the query has come to.
+            PipelineDefinitionError: the user's writer has another checkpoint than the one that the query has used.
         """
         options = plans_of(writer).options(writer)
         own = self._own(sink.name)

@@ -152,7 +152,7 @@ class PipelineRun:
         """Wait until all live queries have ended, about `timeout` seconds at most; False when some still run.
 
         Raises:
-            pyspark.errors.StreamingQueryException: A query failed; others may still run.
+            pyspark.errors.StreamingQueryException: a query failed; others may still run.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
@@ -234,7 +234,7 @@ class PipelineRun:
             Whether it was done: not in a run that is being stopped.
 
         Raises:
-            Exception: A query cannot be started with these results, or go on; all go on with those of before.
+            Exception: a query cannot be started with these results, or go on; all go on with the former ones.
         """
         sinks = [(stage, sink) for stage in stages for sink in self._live.get(stage.id, ())]
         plans = self._next_plans(sinks, runner)

@@ -30,7 +30,7 @@ def check_consumers(readers: Mapping[str, Sequence[Declared]], builder: "StageBu
         builder: Of the run.
 
     Raises:
-        PipelineDefinitionError: There are such.
+        PipelineDefinitionError: two queries have the same one.
     """
     taken: dict[_Consumer, list[tuple[Declared, Declared]]] = {}
     for name, sinks in readers.items():

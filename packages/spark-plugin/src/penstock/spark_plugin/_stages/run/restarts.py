@@ -40,7 +40,7 @@ class RestartPolicy:
         """By what a user gives.
 
         Raises:
-            PipelineDefinitionError: It cannot be, or one of them does nothing beside the other.
+            PipelineDefinitionError: a value is invalid, or one has no effect beside another.
         """
         if per_hour is None:
             return cls(restart=restart)

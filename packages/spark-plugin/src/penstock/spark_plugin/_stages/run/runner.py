@@ -126,8 +126,8 @@ class StageRunner:
         """What the running query of a sink would do with its micro-batches, to read the results of this runner.
 
         Raises:
-            NotByBatchError: It has to be started again for that.
-            Exception: It cannot read them.
+            NotByBatchError: the query has to be restarted for that.
+            Exception: the query cannot read them.
         """
         try:
             writer, given = self.builder.live_writer(stage, sink)

@@ -16,7 +16,7 @@ def open_service(
     """The service at an endpoint, or at the environment's; None where neither names one, or the endpoint is empty.
 
     Raises:
-        penstock.rpc.RpcOptionError: A file cannot be read, or the token would cross the network in plain text.
+        penstock.rpc.RpcOptionError: a file cannot be read, or the token would cross the network in plain text.
     """
     environment = os.environ if environment is None else environment
     address = environment.get(f"{_PREFIX}_ENDPOINT") if endpoint is None else endpoint

@@ -97,7 +97,7 @@ def plan_of_batches(writer: Any, given: Sequence[Given], refreshed: frozenset[st
         refreshed: Ids of the stages whose results may change.
 
     Raises:
-        NotByBatchError: It has to be started again for that.
+        NotByBatchError: the query has to be restarted for that.
     """
     plans = plans_of(writer)
     if plans.batch_function(writer) is None:

@@ -21,7 +21,7 @@ class FileLock:
         """Take the lock; False if another holds it.
 
         Raises:
-            StoreUnusableError: Its file cannot be made or written, or the file system has no locks.
+            StoreUnusableError: the lock's file cannot be made or written, or the file system has no locks.
         """
         while True:
             file = self._open()

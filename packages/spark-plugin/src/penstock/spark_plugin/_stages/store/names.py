@@ -50,7 +50,7 @@ def within(root: Path, path: Path) -> Path:
     """The path, if it is below the root also when all links are followed.
 
     Raises:
-        StoreUnusableError: It leads out of the root.
+        StoreUnusableError: the path leads out of the root.
     """
     real = path.resolve()
     if not real.is_relative_to(root.resolve()):
@@ -62,7 +62,7 @@ def store_folder(path: str | Path) -> Path:
     """The folder that a store's path means.
 
     Raises:
-        StoreUnusableError: It is on no file system that is mounted here.
+        StoreUnusableError: the path is not on a file system that is mounted here.
     """
     if not _URL.match(str(path)):
         return Path(path)

@@ -64,8 +64,8 @@ class StoreClaim(Protocol):
         """Take it if it is free, or has run out; to be asked again.
 
         Raises:
-            penstock.aws.AwsError: The store cannot be reached.
-            StoreUnusableError: Nor can who decides.
+            penstock.aws.AwsError: the store cannot be reached.
+            StoreUnusableError: the service that decides cannot be reached.
         """
 
     def check(self) -> None:
@@ -118,7 +118,7 @@ class ObjectClaim:
         """Take it if it is free, or has run out; to be asked again.
 
         Raises:
-            penstock.aws.AwsError: The store cannot be reached.
+            penstock.aws.AwsError: the store cannot be reached.
         """
         now = self._clock()
         found = self._objects.get(self._key)
@@ -159,7 +159,7 @@ class ObjectClaim:
             raise self._lost
 
     def release(self) -> None:
-        """Let another have it. Can be repeated; what cannot be told to the store runs out by itself."""
+        """Let another have it. Can be repeated; a claim that the store cannot be asked to drop runs out by itself."""
         self._released.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():

@@ -186,7 +186,7 @@ class ObjectResult:
             # A driver that was taken for dead was first: what it has computed is as good.
             other = self._marker()
             if other is None:
-                raise StoreUnusableError(self.location, f"{_MARKER} is there, and is no marker of this stage")
+                raise StoreUnusableError(self.location, f"{_MARKER} is there, and is not a marker of this stage")
             mine = other
         if self._objects.conditional:
             self._delete_attempts(lambda attempt: attempt != mine.attempt)
@@ -287,7 +287,7 @@ class ObjectStore:
             sleep: Waits for claims that run out.
 
         Raises:
-            StoreUnusableError: Nobody could decide.
+            StoreUnusableError: no service could decide.
         """
         if service is None and not (objects.conditional and stages.conditional):
             raise StoreUnusableError(
@@ -364,7 +364,7 @@ class ObjectStore:
 
     def stage(self, name: str, fingerprint: str) -> ObjectResult:
         if not is_fingerprint(fingerprint):
-            raise StoreUnusableError(self._stages.place.shown, f"{fingerprint!r} is no fingerprint of a stage")
+            raise StoreUnusableError(self._stages.place.shown, f"{fingerprint!r} is not a fingerprint of a stage")
         return self._result(safe_name(name), fingerprint)
 
     def _result(self, folder: str, fingerprint: str) -> ObjectResult:

@@ -57,8 +57,8 @@ class StorePlace:
         """What a user has given.
 
         Raises:
-            StoreUnusableError: It is nothing that can be a store.
-            PipelineDefinitionError: An option is wrong, or cannot act there.
+            StoreUnusableError: the value cannot be a store.
+            PipelineDefinitionError: an option is wrong, or cannot act there.
         """
         given = _known(options or {}, site)
         of_all = {name: given.pop(name) for name in _OF_ALL if name in given}
@@ -89,7 +89,7 @@ class StorePlace:
         """The store; nothing is held yet. `service` decides who may write where the file system cannot.
 
         Raises:
-            StoreUnusableError: It cannot be reached, or nobody decides.
+            StoreUnusableError: the store cannot be reached, or no service decides.
         """
         if isinstance(self.store, Path):
             from penstock.spark_plugin._stages.store.store import StageStore

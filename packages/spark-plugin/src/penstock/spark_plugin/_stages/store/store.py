@@ -78,7 +78,7 @@ class CommittedStage:
         """Of what a marker says, whatever else a later version has added to it.
 
         Raises:
-            TypeError: It is none of a result.
+            TypeError: the document is not one of a result.
         """
         return cls(**{one.name: document[one.name] for one in fields(cls) if one.name in document})
 
@@ -125,7 +125,7 @@ class StageFolder:
         """Make the folder anew, without what an interrupted run left, for a stage that is computed from now on.
 
         Raises:
-            StoreUnusableError: It holds what is not ours.
+            StoreUnusableError: the folder holds files that are not ours.
         """
         self.wipe()
         try:
@@ -239,10 +239,10 @@ class StageStore:
         """The folder of a stage's result with a fingerprint.
 
         Raises:
-            StoreUnusableError: It is none, or lies outside of the store.
+            StoreUnusableError: the fingerprint is not one of a stage, or the folder lies outside of the store.
         """
         if not is_fingerprint(fingerprint):
-            raise StoreUnusableError(str(self.stages), f"{fingerprint!r} is no fingerprint of a stage")
+            raise StoreUnusableError(str(self.stages), f"{fingerprint!r} is not a fingerprint of a stage")
         return StageFolder(within(self.stages, self.stages / safe_name(name) / fingerprint))
 
     @contextlib.contextmanager
@@ -311,7 +311,7 @@ class StageStore:
         """The checkpoint of a live stage's query.
 
         Raises:
-            StoreUnusableError: It lies outside of the store.
+            StoreUnusableError: the path lies outside of the store.
         """
         return within(self.path, self.path / "live" / safe_name(sink) / "checkpoint")
 
@@ -362,7 +362,7 @@ class StageStore:
         """Remove the checkpoints, seams, and all results but those that another store pins.
 
         Raises:
-            StoreUnusableError: They cannot be removed.
+            StoreUnusableError: the files cannot be removed.
         """
         checkpoints = [one for one in self.path.glob("live/*/checkpoint") if _is_checkpoint(one)]
         for found in [*checkpoints, *self.path.glob(f"live/*/{_ADOPTED}"), *self.path.glob("seams/*.json")]:

@@ -148,7 +148,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP. Neither the log nor the answer repeats it: it may hold a token."""
+        """Answer what is not HTTP. Neither the log nor the answer repeats it: it may hold a token."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer had begun")
         words = "This is not a request that the console understands.\n" if status < 500 else "It did not work.\n"

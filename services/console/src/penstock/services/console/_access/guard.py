@@ -150,7 +150,7 @@ class Guard:
             resources: name by kind, such as `streams`.
 
         Raises:
-            HTTPForbidden: says what may not be done, and what would allow it.
+            HTTPForbidden: the caller may not do it; the answer says what would allow it.
         """
         principal = request[WHO].principal
         if principal is None:

@@ -43,7 +43,7 @@ class Sessions:
         return token if until > now else None
 
     def end(self, session_id: str) -> None:
-        """End a session. One that is gone is no error."""
+        """End a session. One that is gone is not an error."""
         self._known.pop(_digest(session_id), None)
 
     def form_token(self, session_id: str) -> str:

@@ -97,7 +97,7 @@ class DeadLetters:
         """Write the letters of a stream again. Returns what became of them, in words.
 
         Raises:
-            ConsoleError: it cannot be done.
+            ConsoleError: the letters cannot be written again.
             AwsError, SinkError: Kinesis does not answer, or refuses.
         """
         if self._aws is None:

@@ -89,7 +89,7 @@ class RecordsSource:
             shown_as: one of FORMATS.
 
         Raises:
-            ConsoleOptionError: naming the field that cannot be.
+            ConsoleOptionError: a field is invalid; the error names it.
             AwsError: Kinesis does not answer, or refuses.
         """
         position = _position(start)

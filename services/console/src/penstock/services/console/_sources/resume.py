@@ -41,7 +41,7 @@ def resumption(job: JobStatus, stage: StageStatus) -> Resumption:
             return Resumption(
                 how=How.INTERRUPT,
                 words=f"Stage {stage.name} counts as running. This says that its driver is gone: the next driver may "
-                "deploy it, and this is no failure of the stage. If its driver is alive, the stage may run twice.",
+                "deploy it, and this is not a failure of the stage. If its driver is alive, the stage may run twice.",
             )
         case StageState.FAILED:
             return _of_failed(job, stage)

@@ -267,7 +267,7 @@ class Plans:
         """The plan of a job.
 
         Raises:
-            NotConfiguredError: there is no stage scheduler.
+            NotConfiguredError: no stage scheduler is configured.
             OperatorAttributesError: it cannot be asked, or its graph cannot be compiled.
         """
         key = _plan_key(job)

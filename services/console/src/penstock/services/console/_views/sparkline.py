@@ -50,7 +50,7 @@ def sparkline(
         x, y = round(left + step * number), round(bottom - scale * max(0.0, value))
         parts.append(f"{x} {y}" if pen_down else f"M{x} {y}")
         if not pen_down and (number + 1 == len(values) or values[number + 1] is None):
-            # A single value would be no line.
+            # A single value would not be a line.
             parts.append("h2")
         pen_down = True
     newest = values[-1]

@@ -292,7 +292,7 @@ def _value(one: Any, name: str) -> Any:
     return _accessible(one, name).get(one)
 
 
-# Leaves that can be told apart by their text, or by what `leaf_text` adds to it; files are looked up one by one.
+# Leaves that are distinguished by their text, or by what `leaf_text` adds to it; files are looked up one by one.
 _KNOWN = frozenset({"LocalRelation", "Range", "OneRowRelation"})
 # Leaves whose rows lie somewhere else.
 _READING = frozenset({"LogicalRelation", "DataSourceV2Relation", "HiveTableRelation"})
@@ -336,7 +336,7 @@ def reads_files(leaf: Any) -> bool:
 
 
 def is_known(leaf: Any) -> bool:
-    """Whether its rows can be told from others."""
+    """Whether its rows can be distinguished from others."""
     return reads_files(leaf) or str(leaf.nodeName()).split()[0] in _KNOWN
 
 

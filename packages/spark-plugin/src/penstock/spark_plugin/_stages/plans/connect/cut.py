@@ -48,7 +48,7 @@ class Exchange:
         """What to put in the place of the cut; columns among the messages above it are changed to refer to that.
 
         Raises:
-            PipelineDefinitionError: They are several columns of one name, which cannot be told apart any more; or
+            PipelineDefinitionError: they are several columns of one name, which can no longer be distinguished; or
                 `*` of something within the cut.
         """
         if any(self._inner.name(one) for one in above if isinstance(one, _OTHERS)):
@@ -129,7 +129,7 @@ def rebuild(root: PlanNode, exchanges: Mapping[str, Exchange]) -> Relation:
     """The plan with what is read instead of each cut, by the cut's name.
 
     Raises:
-        PipelineDefinitionError: See `Exchange.put`.
+        PipelineDefinitionError: as in `Exchange.put`.
     """
     new = Relation()
     new.CopyFrom(root.plan)

@@ -72,5 +72,5 @@ def size_of(text: str) -> int:
     """Bytes, of Spark's text for them: `10MB`, `1048576b`, `-1`."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no size")
+        raise ValueError(f"{text!r} is not a size")
     return int(match[1]) << _POWERS[match[2].lower()] if match[1] != "-1" else -1
