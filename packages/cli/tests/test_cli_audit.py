@@ -98,7 +98,7 @@ def test_moments_are_so_long_ago_or_by_the_calendar() -> None:
     assert moment("7d", now).isoformat() == "2026-12-25T00:00:00+00:00"
     assert moment("2027-01-31T00:00:00Z").year == 2027
     for wrong in ("2027-01-31T00:00:00", "999999999d"):
-        with pytest.raises(argparse.ArgumentTypeError, match=f"'{wrong}' is none of"):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"'{wrong}' is not one of"):
             moment(wrong, now)
 
 

@@ -108,11 +108,11 @@ async def test_nobody_is_locked_out_by_a_token_that_no_registry_gives(home: str)
     start = kinesis.trim_horizon("s")
     async with reader_at(home, kinesis) as reader:
         for token in (ENORMOUS, -1):
-            with pytest.raises(EfoConsumerConfigError, match="none that a registry gives"):
+            with pytest.raises(EfoConsumerConfigError, match="was not given by a registry"):
                 await reader.open(request(start, "attack", consumers=consumer(token)))
         with pytest.raises(EfoConsumerConfigError, match="no ARN of a consumer of 's'"):
             await reader.open(request(start, "attack", consumers=consumer(1, "x" * 1_000)))
-        with pytest.raises(EfoConsumerConfigError, match="none that a reader gave"):
+        with pytest.raises(EfoConsumerConfigError, match="was not given to a run"):
             await reader.open(request(start, "attack", consumers=consumer(1_000), epoch=ENORMOUS))
         await reader.open(request(start, consumers=consumer(7)))
 
@@ -143,7 +143,7 @@ async def test_no_number_of_a_run_ends_all_numbers(home: str, option: str) -> No
     kinesis.create_stream("s")
     start = kinesis.trim_horizon("s")
     async with reader_at(home, kinesis) as reader:
-        with pytest.raises(EfoConsumerConfigError, match="none that a reader gave") as raised:
+        with pytest.raises(EfoConsumerConfigError, match="was not given to a run") as raised:
             await reader.open(request(start, "attack", **{option: ENORMOUS}))
         assert raised.value.option == option
         first = await reader.open(request(start, number_only=True))
@@ -167,7 +167,7 @@ async def test_a_number_of_a_reader_whose_clock_went_on_is_believed() -> None:
             fleet = FleetShardReader(["slept:1"], connect=lambda *_: slept)
             assert await fleet.open(request(start, after_epoch=newest)) > newest
             assert await slept.open(request(start, "third", epoch=newest)) == newest
-            with pytest.raises(EfoConsumerConfigError, match="none that a reader gave"):
+            with pytest.raises(EfoConsumerConfigError, match="was not given to a run"):
                 await slept.open(request(start, epoch=2 * newest))
             await fleet.aclose()
 

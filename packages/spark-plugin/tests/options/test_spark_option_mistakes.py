@@ -41,7 +41,7 @@ def parse(**options: str) -> KinesisOptions:
             "initialPosition",
             '{"a": "x"}',
             '{"a": "x"}',
-            f"{_SHARDS}; 'x' of a is none of LATEST, TRIM_HORIZON, a time or",
+            f"{_SHARDS}; 'x' of a is not one of LATEST, TRIM_HORIZON, a time or",
         ),
         ("initialPosition", "{}", "{}", f"{_SHARDS}; it names no shard"),
         ("roleArn", "admin", "admin", "an ARN such as arn:aws:iam::123456789012:role/reader"),

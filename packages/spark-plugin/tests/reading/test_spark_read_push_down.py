@@ -263,7 +263,7 @@ def test_shards_are_chosen_by_option(history: History, monkeypatch: pytest.Monke
     assert sorted(map(key, rows)) == sorted(map(key, wanted))
     assert {row["streamName"] for row in rows} == {"flights", "returns"}
     assert calls(monkeypatch, history, [], some)["GetShardIterator"] == 3
-    with pytest.raises(InvalidOptionError, match="shardId-7 is none"):
+    with pytest.raises(InvalidOptionError, match="shardId-7 is not listed"):
         history.read([], {"shardIds": "shardId-000000000001,shardId-7"})
     for option in ("shardIds", "filterPushDown"):
         stream = {"streamName": "s", "region": "eu-west-1", option: "true"}

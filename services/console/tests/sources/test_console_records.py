@@ -162,7 +162,7 @@ async def test_a_look_goes_on_behind_a_record_from_a_time_or_at_the_tip(kinesis:
         assert "UA1545" not in behind
         assert "UA1714" in behind
         assert "is not TRIM_HORIZON" in await look(http, "yesterday")
-        assert "is none of text, json, glue, kpl" in await look(http, shown_as="avro")
+        assert "is not one of text, json, glue, kpl" in await look(http, shown_as="avro")
         assert "ResourceNotFoundException" in await look(http, shard="shardId-000000000009")
 
 

@@ -309,7 +309,7 @@ class JournalError(SinkError):
 
 
 class DeadLetterFileError(SinkError):
-    """A file of dead letters holds a line that is none. `file` and `number` (from 1) say where.
+    """A file of dead letters holds a line that is not one. `file` and `number` (from 1) say where.
 
     Cure: Move the file away if it is something else; a line that was cut can be deleted.
     """

@@ -20,7 +20,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read and filter audit logs. Returns 1 when a file holds lines that are none, 2 when one cannot be read."""
+    """Read and filter audit logs. Returns 1 when a file holds other lines, 2 when one cannot be read."""
     parser = Parser(
         prog="penstock audit", description="Who did what, and what was refused: the audit logs of services."
     )
@@ -54,7 +54,7 @@ def moment(text: str, now: datetime | None = None) -> datetime:
     except (ValueError, OverflowError):
         named = None
     if named is None or named.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of 90s, 15m, 2h, 7d, 2027-01-31T00:00:00Z")
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of 90s, 15m, 2h, 7d, 2027-01-31T00:00:00Z")
     return named
 
 

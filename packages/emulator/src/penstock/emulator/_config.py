@@ -177,7 +177,7 @@ class EmulatorConfig:
                     raise EmulatorConfigError(option=name, reason=reason)
         for name in ("subscription_lifetime", "idle_event_interval"):
             if getattr(self, name) <= timedelta(0):
-                raise EmulatorConfigError(option=name, reason="must be longer than nothing")
+                raise EmulatorConfigError(option=name, reason="must be positive")
         for name, value in vars(self).items():
             needed = _ACTS_WITH.get(name, "enforce_limits" if name.endswith("_per_second") else None)
             # Fields have their defaults on the class; a rate of None agrees with limits that are off.

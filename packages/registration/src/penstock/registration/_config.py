@@ -35,9 +35,9 @@ class RegistrarConfig:
     list_max_retries: int = 10
     """Attempts after a retryable error, for all look-ups. `flink.stream.liststreamconsumers.maxretries`."""
     list_backoff_base: timedelta = timedelta(milliseconds=200)
-    """`flink.stream.liststreamconsumers.backoff.base`. Also the first pause while a consumer is waited for."""
+    """`flink.stream.liststreamconsumers.backoff.base`. Also the first pause of a wait for a consumer."""
     list_backoff_max: timedelta = timedelta(seconds=1)
-    """`flink.stream.liststreamconsumers.backoff.max`. Also the longest pause while a consumer is waited for."""
+    """`flink.stream.liststreamconsumers.backoff.max`. Also the longest pause of a wait for a consumer."""
     list_backoff_expconst: float = 1.5
     """`flink.stream.liststreamconsumers.backoff.expconst`."""
     register_timeout: timedelta = timedelta(seconds=60)

@@ -55,7 +55,7 @@ def one_of(kind: type[E], value: str, option: str) -> E:
         return kind(value)
     except ValueError as error:
         names = ", ".join(member.value for member in kind)
-        raise RegistrationOptionError(option=option, reason=f"{value!r} is none of {names}") from error
+        raise RegistrationOptionError(option=option, reason=f"{value!r} is not one of {names}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

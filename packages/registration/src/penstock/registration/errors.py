@@ -90,7 +90,7 @@ class StreamNotFoundError(RegistrationError):
 
 
 class ConsumerNotFoundError(RegistrationError):
-    """The stream consumer does not exist, or vanished while it was waited for.
+    """The stream consumer does not exist, or vanished while the registry waited for it.
 
     Cure: Check the consumer's name or ARN; with `efoRegistration` lazy or eager it is made.
     """

@@ -5,7 +5,7 @@ SparkPluginError
 |- OptionError                      an option of the data source
 |  |- UnknownOptionError            no such option; names the nearest one
 |  |  `- IrrelevantOptionError      an option, but of no use to this format
-|  |- InvalidOptionError            the value is none that the option takes
+|  |- InvalidOptionError            the option does not take the value
 |  |- MissingOptionError            required, here or by another option
 |  |- ContradictoryOptionsError     options that cannot both hold
 |  |- MisplacedOptionError          an option of reading on a write, or the reverse
@@ -119,7 +119,7 @@ class IrrelevantOptionError(UnknownOptionError):
 
 
 class InvalidOptionError(OptionError):
-    """The value is none that the option takes; `rule` says which it takes. The value of a secret is not kept.
+    """The option does not take the value; `rule` says which it takes. The value of a secret is not kept.
 
     Cure: Give a value that `rule` allows.
     """

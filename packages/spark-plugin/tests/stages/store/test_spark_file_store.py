@@ -327,6 +327,6 @@ def test_a_password_in_a_url_is_not_shown() -> None:
     with pytest.raises(PipelineDefinitionError) as caught:
         Pipeline("p", store="gs://user:key@bucket/x", store_options={"region": "eu-west-1"})
     assert (
-        "store_options 'region' act on a store on s3://, and store='gs://user@bucket/x' is none: leave them out"
+        "store_options 'region' act on a store on s3://, and store='gs://user@bucket/x' is not: leave them out"
         in str(caught.value)
     )

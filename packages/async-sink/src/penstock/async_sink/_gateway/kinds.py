@@ -45,7 +45,7 @@ class DestinationKind:
     """An entry from a client, not checked yet.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the entry is not one of this kind.
     """
     description: Callable[[str], tuple[str, dict[str, Any], tuple[str, str]]] | None = None
     """The call that describes a destination, and where its answer has the ARN; None: the writer asks when it opens."""

@@ -378,7 +378,7 @@ class DynamoDbCheckpointStore(_ComparedStore):
 
 
 def parse_s3_url(url: str) -> tuple[str, str]:
-    """The bucket and the folder of a place for checkpoints. Raises: EfoConsumerConfigError: it is none of S3."""
+    """The bucket and the folder of a place for checkpoints. Raises: EfoConsumerConfigError: the place is not on S3."""
     found = _S3_URL.fullmatch(url)
     if found is None:
         raise EfoConsumerConfigError(

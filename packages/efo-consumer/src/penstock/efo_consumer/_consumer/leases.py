@@ -141,7 +141,7 @@ class ConsumerLeases:
         The streams' consumers are made side by side: each takes seconds, up to a minute. When this is cancelled or
         fails for one, the others are waited for, so that `aclose` lets go of all: a consumer is paid for by the hour.
 
-        A consumer that another job holds is waited for. Two that each hold some of what the other needs do not wait
+        It waits for a consumer that another job holds. Two that each hold some of what the other needs do not wait
         for each other: who waits for a stream gives back those behind it in order.
 
         Raises:

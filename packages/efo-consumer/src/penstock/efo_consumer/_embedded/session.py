@@ -35,7 +35,7 @@ class BlockingSession:
         thread: on which the reader lives.
         reader: the reader, for one session at a time.
         on_close: called by `close`, after the session was ended.
-        patience_seconds: how long a remote reader that does not answer is waited for.
+        patience_seconds: how long to wait for a remote reader that does not answer.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class BlockingSession:
         self._robbed: frozenset[str] = frozenset()
         self._request: OpenRequest | None = None
         self.patience_seconds = patience_seconds
-        """How long a remote reader that does not answer is waited for."""
+        """How long to wait for a remote reader that does not answer."""
         self.session_id = ""
         """Of the session that was opened last; empty before."""
         self.epoch = 0

@@ -107,7 +107,7 @@ class RecordPublisherConfig:
                 raise EfoConsumerConfigError(option=item.name, reason="must not be negative")
         for name in ("subscription_silence", "connect_timeout"):
             if not getattr(self, name):
-                raise EfoConsumerConfigError(option=name, reason="must be longer than nothing")
+                raise EfoConsumerConfigError(option=name, reason="must be positive")
         if not 16 * 1024 <= self.subscription_window_bytes < 2**31:
             raise EfoConsumerConfigError(option="subscription_window_bytes", reason="must be 16 KiB to 2 GiB")
         if not 1 <= self.get_records_max_records <= 10_000:
@@ -175,7 +175,7 @@ class _Reader:
         try:
             return parse(text)
         except (ValueError, OverflowError) as error:
-            known = f"is none of {', '.join(parse)}" if isinstance(parse, EnumType) else f"cannot be read: {error}"
+            known = f"is not one of {', '.join(parse)}" if isinstance(parse, EnumType) else f"cannot be read: {error}"
             raise EfoConsumerConfigError(option=name, reason=f"{text!r} {known}") from error
 
     def backoff(self, key: str, default: BackoffPolicy) -> BackoffPolicy:

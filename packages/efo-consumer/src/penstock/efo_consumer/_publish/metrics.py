@@ -167,7 +167,7 @@ class PublisherMetrics:
         self._malformed = meter.create_counter(
             "numberOfMalformedAggregates",
             unit="{record}",
-            description="Records that begin like an aggregate and are none: each was delivered whole",
+            description="Records that begin like an aggregate and are not: each was delivered whole",
         )
         meter.create_observable_gauge(
             "millisBehindLatest",

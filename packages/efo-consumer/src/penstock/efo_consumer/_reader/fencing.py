@@ -56,7 +56,7 @@ class FencingTokens:
             seen = self._seen.get(_name(consumer))
             newest = 0 if seen is None else seen.token
             if not 0 <= token <= newest + LARGEST_LEAP:
-                reason = f"fencing token {token} of {consumer.stream_name} is none that a registry gives"
+                reason = f"fencing token {token} of {consumer.stream_name} was not given by a registry"
                 raise EfoConsumerConfigError(option="consumers", reason=f"{reason}: the newest here is {newest}")
             if token and token < newest:
                 raise FencedConsumerError(stream=consumer.stream_name, fencing_token=token, seen_fencing_token=newest)

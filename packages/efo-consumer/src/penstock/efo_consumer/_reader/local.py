@@ -471,7 +471,7 @@ class LocalShardReader:
             # Or this process has not heard the service's time for a while: a machine may sleep for days.
             await check_streams(self._backend, {}, [*request.positions.streams][:1])
         for name, number in self._made_up(request).items():
-            raise EfoConsumerConfigError(option=name, reason=f"{number} is none that a reader gave to a run")
+            raise EfoConsumerConfigError(option=name, reason=f"{number} was not given to a run by a reader")
 
     def _made_up(self, request: OpenRequest) -> dict[str, int]:
         newest = max(self._last_epoch, (self._backend.service_millis() + _CLOCKS_DIFFER_MILLIS) * _NUMBERS_PER_MILLI)

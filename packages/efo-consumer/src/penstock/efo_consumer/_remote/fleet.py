@@ -69,7 +69,7 @@ class FleetShardReader:
             `open` and `positions`. One that it no longer names is gone, and its shards move at once; it raises
             where there will be no more of them.
         security: TLS and token, the same for all.
-        patience_seconds: how long it is waited for readers when none answers, beyond the lease.
+        patience_seconds: how long to wait for readers when none answers, beyond the lease.
         lease_seconds: see above.
         clock: monotonic seconds.
         connect: makes the reader of an endpoint.

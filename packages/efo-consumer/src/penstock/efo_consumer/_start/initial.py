@@ -51,7 +51,7 @@ _TOLD_SECONDS = 5.0
 class _StartClient(JsonClient):
     """Repeats calls about a stream until Kinesis answers other than by a throttle or a failure.
 
-    Credentials whose source is away for a moment are waited for alike. An endpoint that cannot be reached at all is
+    A source of credentials that is away for a moment is borne alike. An endpoint that cannot be reached at all is
     rather a wrong one: that is an error at once.
 
     Attributes:
@@ -106,7 +106,7 @@ _ARRIVAL_SECONDS = 1.0
 _LATE_LIST_SECONDS = 60.0
 _ASKED_AT_ONCE = 16
 _LOOKS, _LOOK_SECONDS = 8, 0.25
-# A start that lies so little ahead is rather a host's clock that is wrong: it is waited for.
+# A start that lies so little ahead is rather a host's clock that is wrong: this waits for it.
 _AHEAD_SECONDS = 1.0
 _NO_TLS_ADVICE = "the endpoint does not speak TLS: write http://, or give the port that does"
 _TLS_ADVICE = "give the authority's PEM file as caBundle (or AWS_CA_BUNDLE), and look whether it is there"

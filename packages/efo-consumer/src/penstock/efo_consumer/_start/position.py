@@ -57,7 +57,7 @@ class InitialPosition:
             kind = InitialPositionType(text.strip().upper())
         except ValueError as error:
             names = ", ".join(InitialPositionType)
-            raise EfoConsumerConfigError(option=_OPTION, reason=f"{text!r} is none of {names}") from error
+            raise EfoConsumerConfigError(option=_OPTION, reason=f"{text!r} is not one of {names}") from error
         return cls(kind, None if timestamp is None else _millis(timestamp))
 
 

@@ -321,7 +321,7 @@ class PrincipalsFile:
             book = self._file.value().by_certificate
             found = next((book[name] for name in sorted(names) if name in book), None)
             if found is None:
-                return "the bearer token is missing, and the client's certificate is none of a principal"
+                return "the bearer token is missing, and the client's certificate is not that of a principal"
             return found if found.is_valid(datetime.now(UTC)) else f"principal {found.name!r} has expired"
         refusal = self.knows(token)
         if refusal is not None:

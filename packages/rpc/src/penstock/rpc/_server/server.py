@@ -299,7 +299,7 @@ class GrpcServer:
                 self._port = server.add_secure_port(address, credentials)
         except RuntimeError as error:
             # gRPC's own words only name one of its variables.
-            reason = "the port is taken, or the address is none of this machine: choose another, or port 0 for any"
+            reason = "the port is taken, or the address is not one of this machine: choose another, or port 0 for any"
             raise ServerStartError(address, reason) from error
         if settings.socket_path is not None:
             # Credentials of its own: gRPC takes those that read rotated files for one address only.

@@ -60,8 +60,8 @@ READING = (
         type=OptionType.POSITION,
         doc="Where a bounded read ends: now (or LATEST; the default), before a time, or with sequence numbers or an "
         "offset of a checkpoint; then nothing is read of shards that are neither named nor parents of these. Now is by "
-        "the service's clock, and includes every record that was acknowledged before the read was planned. An end in "
-        "the future is waited for.",
+        "the service's clock, and includes every record that was acknowledged before the read was planned. The read "
+        "waits for an end in the future.",
     ),
     OptionSpec(
         name="boundedUntil",

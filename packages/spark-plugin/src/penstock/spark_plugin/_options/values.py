@@ -352,7 +352,7 @@ def _in_stream(spec: OptionSpec, stream: str, value: object) -> PositionOption:
     except InvalidOptionError as error:
         why = "" if error.rule == _POSITION_RULE else f" is {error.value!r}, which must be {error.rule}"
         raise ValueError(
-            f"{text!r} of {stream}{why or ' is none of LATEST, TRIM_HORIZON, a time or `AT_TIMESTAMP <time>`'}"
+            f"{text!r} of {stream}{why or ' is not one of LATEST, TRIM_HORIZON, a time or `AT_TIMESTAMP <time>`'}"
         ) from None
     if position.type is PositionOptionType.AT_TIMESTAMP and position.timestamp is None:
         raise ValueError(f"{text!r} of {stream} lacks its time: `AT_TIMESTAMP 2026-01-31T12:00:00Z`")
@@ -405,7 +405,7 @@ def _of_iterator(shard: str, value: Mapping[str, Any]) -> object:
         raise ValueError(f"iteratorPosition {position!r} of {shard} is not a number of milliseconds since 1970")
     if kind != "AFTER_SEQUENCE_NUMBER":
         raise ValueError(
-            f"iteratorType {value['iteratorType']!r} of {shard} is none of AFTER_SEQUENCE_NUMBER, AT_TIMESTAMP, "
+            f"iteratorType {value['iteratorType']!r} of {shard} is not one of AFTER_SEQUENCE_NUMBER, AT_TIMESTAMP, "
             "TRIM_HORIZON, LATEST and SHARD_END"
         )
     if str(value.get("isLast", "true")).lower() != "true":

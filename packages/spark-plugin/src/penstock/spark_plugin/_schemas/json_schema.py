@@ -149,7 +149,7 @@ def json_check(definition: str) -> Callable[[Any], str | None]:
     try:
         kind.check_schema(schema)
     except InvalidSchemaError as error:
-        raise SchemaError("data", f"the registry's JSON Schema is none: {error.message}") from error
+        raise SchemaError("data", f"the registry's JSON Schema is invalid: {error.message}") from error
     validator = kind(schema, registry=Registry())
 
     def check(document: Any) -> str | None:

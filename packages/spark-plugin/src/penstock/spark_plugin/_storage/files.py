@@ -28,7 +28,7 @@ class FileObjects:
     conditional = False
 
     def __init__(self, place: Place) -> None:
-        """Open it. Raises: OSError: There is no such file system."""
+        """Open it. Raises: OSError: Arrow does not have the file system."""
         self.place = place
         self._system, self._folder = place.open()
 

@@ -30,7 +30,7 @@ class Records:
     first_row: int
     """Of the task's rows, counted from zero."""
     faults: Mapping[int, str] = field(default_factory=dict)
-    """Why rows are none that the value's schema takes, by their place."""
+    """Why the value's schema does not take rows, by their place."""
 
 
 class RecordMaker:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from penstock.spark_plugin._writing._value_json import json_rows
 
 Encoded = tuple[Any, dict[int, str]]
-"""A column of binaries, and why rows are none that the format or the schema takes, by their place: JSON instead."""
+"""A column of binaries, and why the format or the schema does not take rows, by their place: JSON instead."""
 
 
 def row_encoder(encode_row: Callable[[Any], bytes], problem: str) -> Callable[[Any], Encoded]:

@@ -186,7 +186,7 @@ class Actions:
         words = (
             f"Job {found[0].lease.job_id} holds it. It learns of the end at its next heartbeat and stops reading; "
             "a job that is alive fails. A registration that is the registry's own ends after its grace period. "
-            "Do this for a job that is gone and whose lease must not be waited for."
+            "Do this for a job that is gone and whose lease nobody can wait for."
         )
         question = f"Release consumer {consumer} of stream {stream}?"
         fields = {"stream": stream, "consumer": consumer}

@@ -59,9 +59,9 @@ class StageSchedulerServiceStub:
     CommitClaim: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.CommitClaimRequest, _stage_scheduler_pb2.CommitClaimResponse]
     """Says that the result is there for all."""
     ReleaseClaim: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ReleaseClaimRequest, _stage_scheduler_pb2.ReleaseClaimResponse]
-    """Gives a claim up: somebody else may compute the stage. Repeating it is no error."""
+    """Gives a claim up: somebody else may compute the stage. Repeating it is not an error."""
     ForgetClaim: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ForgetClaimRequest, _stage_scheduler_pb2.ForgetClaimResponse]
-    """Says that the data of a committed result is gone. Repeating it is no error."""
+    """Says that the data of a committed result is gone. Repeating it is not an error."""
 
 @_typing.type_check_only
 class StageSchedulerServiceAsyncStub(StageSchedulerServiceStub):
@@ -90,9 +90,9 @@ class StageSchedulerServiceAsyncStub(StageSchedulerServiceStub):
     CommitClaim: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.CommitClaimRequest, _stage_scheduler_pb2.CommitClaimResponse]  # type: ignore[assignment]
     """Says that the result is there for all."""
     ReleaseClaim: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ReleaseClaimRequest, _stage_scheduler_pb2.ReleaseClaimResponse]  # type: ignore[assignment]
-    """Gives a claim up: somebody else may compute the stage. Repeating it is no error."""
+    """Gives a claim up: somebody else may compute the stage. Repeating it is not an error."""
     ForgetClaim: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ForgetClaimRequest, _stage_scheduler_pb2.ForgetClaimResponse]  # type: ignore[assignment]
-    """Says that the data of a committed result is gone. Repeating it is no error."""
+    """Says that the data of a committed result is gone. Repeating it is not an error."""
 
 class StageSchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Errors are gRPC status codes: INVALID_ARGUMENT (the graph cannot be compiled, with the reason), NOT_FOUND (no such job),
@@ -178,7 +178,7 @@ class StageSchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _stage_scheduler_pb2.ReleaseClaimRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_stage_scheduler_pb2.ReleaseClaimResponse, _abc.Awaitable[_stage_scheduler_pb2.ReleaseClaimResponse]]:
-        """Gives a claim up: somebody else may compute the stage. Repeating it is no error."""
+        """Gives a claim up: somebody else may compute the stage. Repeating it is not an error."""
 
     @_abc_1.abstractmethod
     def ForgetClaim(
@@ -186,6 +186,6 @@ class StageSchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _stage_scheduler_pb2.ForgetClaimRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_stage_scheduler_pb2.ForgetClaimResponse, _abc.Awaitable[_stage_scheduler_pb2.ForgetClaimResponse]]:
-        """Says that the data of a committed result is gone. Repeating it is no error."""
+        """Says that the data of a committed result is gone. Repeating it is not an error."""
 
 def add_StageSchedulerServiceServicer_to_server(servicer: StageSchedulerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

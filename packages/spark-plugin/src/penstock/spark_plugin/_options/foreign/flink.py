@@ -149,7 +149,7 @@ FLINK: tuple[ForeignOption, ...] = (
         "an empty answer is asked again after `getRecordsInterval`", "flink.dynamodbstreams.getrecords.empty.mindelay"
     ),
     *_not_needed(
-        "shards that a list does not show yet are waited for", "flink.describestream.inconsistencyresolution.retries"
+        "it waits for shards that a list does not show yet", "flink.describestream.inconsistencyresolution.retries"
     ),
     *_means("adaptiveReads", *_both("shard.adaptivereads")),
     *_not_needed("errors of the network are retried", *_both("shard.consumer.error.recoverable*")),

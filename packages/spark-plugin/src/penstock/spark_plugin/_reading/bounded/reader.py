@@ -153,7 +153,9 @@ async def _plan(
             shards += push_down.narrow(found)
         if unseen and streams == list(options.stream_name):
             raise InvalidOptionError(
-                "shardIds", ",".join(options.shard_ids), f"shards that the streams list, and {min(unseen)} is none"
+                "shardIds",
+                ",".join(options.shard_ids),
+                f"shards that the streams list, and {min(unseen)} is not listed",
             )
         if 0 < len(shards) < least:
             retention = {stream: await _retention_micros(client, options, stream) for stream in streams}

@@ -58,7 +58,7 @@ class OpenReader(Protocol):
 
     @property
     def patience_seconds(self) -> float:
-        """How long a remote reader that does not answer is waited for."""
+        """How long to wait for a remote reader that does not answer."""
         ...
 
     @property

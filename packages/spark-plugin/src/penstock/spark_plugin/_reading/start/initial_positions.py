@@ -108,7 +108,7 @@ def latest_millis(session: AwsSession, options: KinesisOptions) -> int:
 def seam_of(session: AwsSession, options: KinesisOptions, position: PositionOption) -> int:
     """The time of a seam, in milliseconds; made now, by the service's clock, if there is none.
 
-    It is waited for, as it may be to come: until it is over, shards may begin that have records before it.
+    This waits for a time that is to come: until it is over, shards may begin that have records before it.
 
     Raises:
         OffsetError: the file does not hold a seam.

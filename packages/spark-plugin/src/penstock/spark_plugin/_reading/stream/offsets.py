@@ -60,7 +60,7 @@ class KnownTips:
     whatever else the query reads waits, too.
 
     Args:
-        patience_seconds: that is waited for shards.
+        patience_seconds: how long to wait for shards.
     """
 
     def __init__(self, patience_seconds: float) -> None:

@@ -61,7 +61,7 @@ class KinesisPartition(InputPartition):
         self.with_encryption_type = with_encryption_type
         self.traceparent = traceparent
         self.patience_seconds = patience_seconds
-        """How long a service that went away is waited for; 0 for a reader in the query's process, which is waited for
+        """How long to wait for a service that went away; 0 for a reader in the query's process, which is waited for
         only while it stands still."""
         self.sockets = dict(sockets or {})
         """Unix sockets of the same readers by address, for tasks on their machines."""

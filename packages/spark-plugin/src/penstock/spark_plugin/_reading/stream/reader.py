@@ -56,7 +56,7 @@ _QUIET_SECONDS = 10.0
 """A shard that stands at its tip for so long without a record that was there when the query began: it has expired."""
 _TRIGGER_DELAY_SECONDS = 900.0
 _TIPS_PATIENCE_SECONDS = 10.0
-"""How long shards of which nothing is known are waited for, while there is nothing else to read."""
+"""How long to wait for shards of which nothing is known, while there is nothing else to read."""
 _PAUSE_SECONDS = 0.05
 """Between looks at shards that are behind, while others, which are read as far as they were, have more and more."""
 

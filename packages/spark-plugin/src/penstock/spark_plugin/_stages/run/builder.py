@@ -217,7 +217,7 @@ class StageBuilder:
             return self._build(stage, name, built)
 
     def source(self, name: str) -> DataFrame:
-        """The DataFrame of a source. Raises: PipelineDefinitionError: It is not what was declared."""
+        """The DataFrame of a source. Raises: PipelineDefinitionError: it is not what was declared."""
         with self._lock:
             return self._source(name)
 

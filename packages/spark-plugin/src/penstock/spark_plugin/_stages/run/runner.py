@@ -56,7 +56,7 @@ class StageRunner:
     def run_bounded(self, stage: Stage, stopped: threading.Event) -> CommittedStage:
         """Run a bounded stage's outputs and sinks as batch jobs, then commit.
 
-        Where another driver, on a store that shares its results, computes the same one, it is waited for and used;
+        Where another driver, on a store that shares its results, computes the same one, this waits for it and uses it;
         until `stopped`.
         """
         folder = self.builder.folder(stage)

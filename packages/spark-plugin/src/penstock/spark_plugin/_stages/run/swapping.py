@@ -20,7 +20,7 @@ class Kept:
 
     frame: DataFrame
     location: str = ""
-    """Of the result that it is, which others may keep as well; empty if it is none."""
+    """Of the result that it is, which others may keep as well; empty if it is not one."""
 
 
 @dataclass(frozen=True, slots=True)

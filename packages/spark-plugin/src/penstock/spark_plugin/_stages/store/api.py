@@ -59,7 +59,7 @@ class PipelineStore(Protocol):
         """Its path or URL."""
 
     def __enter__(self) -> Self:
-        """Raises: StoreInUseError: Another driver holds it."""
+        """Raises: StoreInUseError: another driver holds it."""
 
     def __exit__(self, *_: Any) -> None:
         """See `release`."""
@@ -77,7 +77,7 @@ class PipelineStore(Protocol):
         """What its results are known by."""
 
     def stage(self, name: str, fingerprint: str) -> StageResult:
-        """The result of a stage with a fingerprint. Raises: StoreUnusableError: There can be none."""
+        """The result of a stage with a fingerprint. Raises: StoreUnusableError: the fingerprint is invalid."""
 
     def computing(
         self, name: str, fingerprint: str, *, stopped: threading.Event | None = None

@@ -41,7 +41,7 @@ class SparkFiles:
         self._reasons: list[str] | None = None
 
     def writes(self, spark: SparkSession) -> bool:
-        """Whether Spark is to write. Raises: StoreUnusableError: It is, and cannot."""
+        """Whether Spark is to write. Raises: StoreUnusableError: Spark is to write, and cannot."""
         if self._wanted is StageFormat.ARROW:
             return False
         if self._reach(spark) is not None:

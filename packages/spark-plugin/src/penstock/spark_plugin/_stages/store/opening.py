@@ -68,7 +68,7 @@ class StorePlace:
         if isinstance(places[0], Path):
             given |= of_all
         if given and _kind(places[0]) != "s3":
-            what = "is a folder" if isinstance(places[0], Path) else "is none"
+            what = "is a folder" if isinstance(places[0], Path) else "is not"
             raise PipelineDefinitionError(
                 f"{site}: store_options {', '.join(map(repr, sorted(given)))} act on a store on s3://, and "
                 f"store={_shown(store, places[0])!r} {what}: leave them out"

@@ -126,7 +126,7 @@ class RecordsSource:
 
     def _decoder(self, stream: str, shown_as: str) -> Callable[[bytes], str]:
         if shown_as not in self.formats():
-            raise ConsoleOptionError("as", f"{shown_as[:50]!r} is none of {', '.join(self.formats())}")
+            raise ConsoleOptionError("as", f"{shown_as[:50]!r} is not one of {', '.join(self.formats())}")
         if shown_as == "json":
             return lambda data: _json_text(json.loads(data))
         if shown_as == "glue":
