@@ -265,7 +265,7 @@ async def test_the_call_ends_when_all_is_taken(pool: BlockPool) -> None:
 @pytest.mark.parametrize("name", ["../socket", "/etc/passwd", "", "1.block/../2.block", "1.arrow"])
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     """A reader names files of its folder alone."""
-    with pytest.raises(FileNotFoundError, match="no block's name"):
+    with pytest.raises(FileNotFoundError, match="not a block's name"):
         Blocks().take(tmp_path, name, 1)
 
 

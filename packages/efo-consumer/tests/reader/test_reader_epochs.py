@@ -110,7 +110,7 @@ async def test_nobody_is_locked_out_by_a_token_that_no_registry_gives(home: str)
         for token in (ENORMOUS, -1):
             with pytest.raises(EfoConsumerConfigError, match="was not given by a registry"):
                 await reader.open(request(start, "attack", consumers=consumer(token)))
-        with pytest.raises(EfoConsumerConfigError, match="no ARN of a consumer of 's'"):
+        with pytest.raises(EfoConsumerConfigError, match="not an ARN of a consumer of 's'"):
             await reader.open(request(start, "attack", consumers=consumer(1, "x" * 1_000)))
         with pytest.raises(EfoConsumerConfigError, match="was not given to a run"):
             await reader.open(request(start, "attack", consumers=consumer(1_000), epoch=ENORMOUS))
