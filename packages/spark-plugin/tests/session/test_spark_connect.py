@@ -220,7 +220,7 @@ def test_a_hint_for_the_join_is_kept(connect: SparkSession, folder: Path, capsys
 
 
 def test_two_columns_of_one_name_are_refused(connect: SparkSession, folder: Path) -> None:
-    """Once committed they cannot be told apart; the error says what to do."""
+    """Once committed they cannot be distinguished; the error says what to do."""
     found, counts = totals(connect, folder), rates(connect, folder).groupBy("k").count()
     both = found.join(counts, found["k"] == counts["k"])
     stream = numbers(connect, folder)

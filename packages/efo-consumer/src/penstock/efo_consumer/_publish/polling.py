@@ -407,8 +407,8 @@ async def read_once(
             unsaid_since = tools.clock()
         elif tools.clock() - unsaid_since > _UNSAID_SECONDS:
             raise RecordPublisherRetriesError(
-                f"for {_UNSAID_SECONDS:g} s GetRecords has given neither records nor MillisBehindLatest, so it cannot "
-                "be told where the shard's tip is: check that the endpoint is Kinesis",
+                f"for {_UNSAID_SECONDS:g} s GetRecords has given neither records nor MillisBehindLatest, so the "
+                "shard's tip is unknown: check that the endpoint is Kinesis",
                 stream=identity.name,
                 shard_id=shard_id,
                 code="MillisBehindLatestMissing",
