@@ -39,7 +39,7 @@ def session(environ: dict[str, str], *, master: str = "local[2]", python: str = 
     [
         (None, "it is not there"),
         ("sleep 600", "it does not answer in 0.2 s"),
-        ("echo 'jupyter: unrecognized arguments: -c' >&2; exit 2", "no Python that works: jupyter: unrecognized"),
+        ("echo 'jupyter: unrecognized arguments: -c' >&2; exit 2", "not a Python that works: jupyter: unrecognized"),
         (f'exec {sys.executable} -S "$@"', "cannot import penstock.spark_plugin .ModuleNotFoundError"),
     ],
     ids=["gone", "silent", "no Python", "without packages"],
