@@ -7,7 +7,7 @@ whether its answer fits the state, and go on with the rest. States that were tri
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -86,17 +86,40 @@ class StuckError(Exception):
     """Somebody waits for what nobody does."""
 
 
+class Turns:
+    """Pauses of those who wait, in which no time passes: no lease runs out and no patience ends.
+
+    While somebody writes there is something to wait for, however slow the disk is: such pauses are not counted.
+    """
+
+    def __init__(self, most: int = MOST_TURNS) -> None:
+        self.writers = 0
+        self._most = most
+        self._idle = 0
+
+    async def pause(self, _seconds: float) -> None:
+        self._idle += self.writers == 0
+        if self._idle == self._most:
+            raise StuckError
+        await asyncio.sleep(0)
+
+
 class Hesitant:
     """A store whose calls take a random number of turns on their way there and back."""
 
-    def __init__(self, store: LeaseStore, seed: int) -> None:
+    def __init__(self, store: LeaseStore, seed: int, turns: Turns | None = None) -> None:
         self._store = store
         self._random = random.Random(seed)
+        self._turns = turns or Turns()
 
     def __getattr__(self, name: str) -> Any:
         async def call(*arguments: Any) -> Any:
             await self._hesitate()
-            answer = await getattr(self._store, name)(*arguments)
+            self._turns.writers += name in ("write", "renew")
+            try:
+                answer = await getattr(self._store, name)(*arguments)
+            finally:
+                self._turns.writers -= name in ("write", "renew")
             await self._hesitate()
             return answer
 
@@ -113,6 +136,15 @@ class Forgetful(InMemoryLeaseStore):
     def _write_one(self, record: ConsumerRecord) -> bool:
         self._records[record.key] = replace(record, version=record.version + 1)
         return True
+
+
+class Slow(InMemoryLeaseStore):
+    """A store whose writes take many turns."""
+
+    async def write(self, records: Sequence[ConsumerRecord]) -> list[bool]:
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        return await super().write(records)
 
 
 def store_step(state: tuple[int, int, float], what: tuple[Any, ...], answer: Any) -> tuple[int, int, float] | None:
@@ -216,24 +248,18 @@ def lease_step(state: tuple[str | None, int], what: tuple[Any, ...], answer: Any
 
 
 async def lease_history(
-    open_store: Callable[[], LeaseStore], seed: int, *, replicas: int = 3, workers: int = 6, calls: int = 6
+    open_store: Callable[[], LeaseStore], seed: int, *, most_turns: int = MOST_TURNS
 ) -> tuple[History, FakeKinesis]:
     history = History()
-    kinesis, clock, turns = FakeKinesis(looks=0), ManualClock(), itertools.count()
-
-    async def turn(_seconds: float) -> None:
-        # No time passes, so that no lease runs out and no patience ends.
-        if next(turns) == MOST_TURNS:
-            raise StuckError
-        await asyncio.sleep(0)
+    kinesis, clock, turns = FakeKinesis(looks=0), ManualClock(), Turns(most_turns)
 
     def open_registry(number: int) -> LocalConsumerRegistry:
-        registrar = StreamConsumerRegistrar(kinesis, sleep=turn, clock=clock)
+        registrar = StreamConsumerRegistrar(kinesis, sleep=turns.pause, clock=clock)
         settings = LeaseSettings(grace_period=timedelta(hours=1))
-        store = Hesitant(open_store(), seed * 100 + number)
-        return LocalConsumerRegistry(registrar, store, settings=settings, clock=clock, sleep=turn)
+        store = Hesitant(open_store(), seed * 100 + number, turns)
+        return LocalConsumerRegistry(registrar, store, settings=settings, clock=clock, sleep=turns.pause)
 
-    registries = [open_registry(number) for number in range(replicas)]
+    registries = [open_registry(number) for number in range(3)]
 
     async def work(number: int) -> None:
         choose = random.Random(seed * 100 + number)
@@ -254,7 +280,7 @@ async def lease_history(
         async def heartbeat(registry: LocalConsumerRegistry, lease: Lease) -> bool:
             return (await registry.heartbeat(lease)).held
 
-        for _ in range(calls):
+        for _ in range(6):
             registry = choose.choice(registries)
             what = choose.choice(["acquire", "heartbeat", "release"]) if last else "acquire"
             if what == "acquire":
@@ -266,7 +292,7 @@ async def lease_history(
             await history.record((what, job, last.fencing_token), call(registry, last))
 
     async with asyncio.TaskGroup() as tasks:
-        for number in range(workers):
+        for number in range(6):
             tasks.create_task(work(number))
     return history, kinesis
 
@@ -277,6 +303,12 @@ async def test_leases_over_replicas_are_linearizable(open_store: OpenStore, kind
     history, kinesis = await lease_history(lambda: open_store(kind), seed)
     assert history.is_linearizable(FREE, lease_step)
     assert kinesis.names() == {"delays"}
+
+
+async def test_leases_over_a_store_whose_disk_is_slow() -> None:
+    """Whoever waits for a write asks hundreds of times meanwhile, and is not stuck."""
+    histories = [await lease_history(partial(known, Slow()), seed, most_turns=200) for seed in range(5)]
+    assert all(history.is_linearizable(FREE, lease_step) for history, _ in histories)
 
 
 async def test_leases_over_a_store_that_loses_updates_are_found_out() -> None:
