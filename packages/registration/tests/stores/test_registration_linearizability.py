@@ -113,13 +113,15 @@ class Hesitant:
         self._turns = turns or Turns()
 
     def __getattr__(self, name: str) -> Any:
+        writes = name in ("write", "renew")
+
         async def call(*arguments: Any) -> Any:
             await self._hesitate()
-            self._turns.writers += name in ("write", "renew")
+            self._turns.writers += writes
             try:
                 answer = await getattr(self._store, name)(*arguments)
             finally:
-                self._turns.writers -= name in ("write", "renew")
+                self._turns.writers -= writes
             await self._hesitate()
             return answer
 

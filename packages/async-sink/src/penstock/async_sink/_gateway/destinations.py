@@ -40,7 +40,7 @@ NOT_THERE: Final = frozenset(
         "ValidationException",
     }
 )
-"""Codes by which a service says that there is no such destination, or cannot be one."""
+"""Codes by which a service says that a destination does not exist, or that the name cannot be one."""
 # Numbers of `SinkMetrics` that only grow, and that the contract has by the same names.
 _COUNTED: Final = ("records_out", "bytes_out", "throttled", "rejected", "expired", "dead_lettered", "retried")
 _logger = logging.getLogger(__name__)

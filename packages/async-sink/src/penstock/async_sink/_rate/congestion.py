@@ -207,9 +207,9 @@ class ScalingTarget(Enum):
 class CongestionControlRateLimitingStrategy:
     """Blocks when requests or messages in flight would pass their limit; moves the limit by the answers.
 
-    A request with a throttled entry scales down, a whole success scales up. Another failure says nothing
-    about the destination's room and moves nothing. A limit of requests never grows past `max_in_flight_requests`:
-    beyond it a decrease would decrease nothing.
+    A request with a throttled entry scales down, a whole success scales up. Another failure says nothing about the
+    destination's room and moves nothing. A limit of requests never grows past `max_in_flight_requests`: beyond it a
+    decrease would decrease nothing.
 
     The limit starts at `initial_max_in_flight_messages` (for a target of requests at `initial_max_in_flight_requests`,
     by default `max_in_flight_requests`), or at the scaling strategy's threshold if that is lower. A success never

@@ -51,7 +51,7 @@ _TOLD_SECONDS = 5.0
 class _StartClient(JsonClient):
     """Repeats calls about a stream until Kinesis answers other than by a throttle or a failure.
 
-    A source of credentials that is away for a moment is borne alike. An endpoint that cannot be reached at all is
+    It also waits for a source of credentials that is away for a moment. An endpoint that cannot be reached at all is
     rather a wrong one: that is an error at once.
 
     Attributes:

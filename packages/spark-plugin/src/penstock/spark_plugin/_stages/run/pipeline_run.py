@@ -273,7 +273,7 @@ class PipelineRun:
     def _next_plans(
         self, sinks: Sequence[tuple[Stage, str]], runner: StageRunner
     ) -> dict[str, tuple[BatchPlan, Sequence[Kept]]]:
-        """Of the queries that can go on, by sink. Raises: Exception: A query cannot read these results."""
+        """Of the queries that can go on, by sink. Raises: Exception: a query cannot read these results."""
         plans: dict[str, tuple[BatchPlan, Sequence[Kept]]] = {}
         try:
             for stage, sink in sinks:

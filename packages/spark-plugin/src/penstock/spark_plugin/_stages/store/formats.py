@@ -55,7 +55,7 @@ class SparkFiles:
         frame.write.parquet(self._url(frame.sparkSession, place))
 
     def read(self, spark: SparkSession, place: Place, files: Sequence[str], schema: StructType) -> DataFrame:
-        """The rows of files in a folder, which Spark has written. Raises: StoreUnusableError: This one cannot read."""
+        """The rows of files in a folder, which Spark has written. Raises: StoreUnusableError: it cannot read them."""
         if not files:
             return spark.createDataFrame([], schema)
         url = self._url(spark, place)
