@@ -93,6 +93,37 @@ def micro_batch() -> str:
     return picture.svg()
 
 
+def event_time() -> str:
+    """Three shards of a backlog, the horizon, and what of them enters a micro-batch."""
+    picture = Canvas(
+        "event-time",
+        "Three shards by arrival time. The slowest was read up to 12:10. The horizon is one minute later: records up "
+        "to 12:11 enter the micro-batch. Records of the other shards that arrived later wait in the buffers.",
+        860,
+        260,
+    )
+    left, horizon, right = 150, 470, 800
+    for row, (name, read, words) in enumerate(
+        (
+            ("shard 0", 740, "read up to 12:50"),
+            ("shard 1", 600, "read up to 12:25"),
+            ("shard 2", 420, "read up to 12:10: the slowest"),
+        )
+    ):
+        y = 60 + row * 56
+        picture.text(left - 14, y + 5, name, kind="strong", anchor="end")
+        taken = min(read, horizon)
+        picture.box((left + taken) / 2, y, taken - left, 30, ["in this micro-batch"], kind="stream")
+        if read > horizon:
+            picture.box((horizon + read) / 2 + 4, y, read - horizon - 8, 30, ["waits"], kind="batch")
+        picture.text(read + 12, y + 5, words, kind="soft", anchor="start")
+    picture.line([(horizon, 24), (horizon, 212)], kind="dam")
+    picture.text(horizon, 16, "horizon: 12:10 and maxShardSkew", kind="dam-text")
+    picture.arrow([(left, 232), (right, 232)])
+    picture.text((left + right) / 2, 250, "arrival time", kind="soft")
+    return picture.svg()
+
+
 def executor_readers() -> str:
     """Where records flow when executors read, and where they do not."""
     picture = Canvas(

@@ -46,6 +46,7 @@ def drawings() -> Mapping[str, Callable[[], str]]:
         "overview.svg": picture_drawings.overview,
         "ranges.svg": picture_drawings.ranges,
         "micro-batch.svg": picture_drawings.micro_batch,
+        "event-time.svg": picture_drawings.event_time,
         "executor-readers.svg": picture_drawings.executor_readers,
         "lease.svg": picture_drawings.lease,
         "stages.svg": picture_drawings.stages,
