@@ -1,4 +1,4 @@
-"""A model of a stream, its readers and a caller like Spark: every record comes once, or a loss is named.
+"""A model of a stream, its readers and a caller like Spark: every record comes once and in time, or a loss is named.
 
 The world is an emulator whose clock runs with real time and can be moved on by hours. The caller keeps a log of offsets
 as JSON, asks how far it may go, writes that down, and reads the ranges in between, once or again, by one way of reading
@@ -69,6 +69,8 @@ PATIENCE_SECONDS = 25.0
 """Real seconds until records that are there have to come."""
 MAX_SHARDS = 8
 PAGE_SPAN = timedelta(hours=8)
+SKEW_SECONDS = 60.0
+"""How much older than the latest record of an earlier batch a record may be."""
 WAITS = [60.0, 600.0, HOUR, 11 * HOUR, 23 * HOUR, 23.5 * HOUR, 25 * HOUR]
 INDICES = st.integers(0, 1000)
 
@@ -245,6 +247,14 @@ class World:
         self._look()
         return f"{first.id} {second.id}"
 
+    def throttle(self, index: int, calls: int) -> str:
+        """Refuse some calls that read an open shard, and give its id."""
+        shards = self.open_shards()
+        shard = str(shards[index % len(shards)].id)
+        for operation in ("GetShardIterator", "GetRecords", "SubscribeToShard"):
+            self.emulator.faults.add("throttle", operation=operation, shard=shard, count=calls)
+        return shard
+
     def family(self, shard: str) -> set[str]:
         """Give a shard and all that came of it."""
         found, size = {shard}, 0
@@ -371,6 +381,10 @@ class Query:
         self.delivered: set[bytes] = set()
         self.skipped: set[bytes] = set()
         self.batches: list[dict[str, list[bytes]]] = []
+        self.latest = 0.0
+        """When the latest record of all batches was put."""
+        self.leaves_behind = False
+        """Whether a shard was left behind, whose records may be late."""
         positions = resolve_initial_positions(world.aws(), [STREAM], start)
         self.began_at = world.clock.time()
         self.wants_all = start == "TRIM_HORIZON"
@@ -454,9 +468,17 @@ class Query:
             self._excuse(f"batch {index} of {shard_range}", missing, now)
         if is_again:
             return 0
+        self._check_order(index, {name for _, _, name in rows})
         self.batches.append(found)
         self.delivered.update(name for _, _, name in rows)
         return len(rows)
+
+    def _check_order(self, index: int, names: set[bytes]) -> None:
+        new = [record for record in self.world.records if record.name in names]
+        late = [record for record in new if record.put_at < self.latest - SKEW_SECONDS - SLACK]
+        if late and not self.leaves_behind:
+            raise ViolationError(f"batch {index}: an earlier batch had records of {self.latest}, and now come {late}")
+        self.latest = max([self.latest, *(record.put_at for record in new)])
 
     def _compare(self, index: int, shard_range: ShardRange, names: list[bytes], now: float) -> None:
         first = self.batches[index].get(shard_range.shard_id, [])
@@ -690,6 +712,11 @@ class ContinuityMachine(RuleBasedStateMachine):
         """Time passes, and the caller does nothing."""
         self._do(f"wait {seconds / HOUR:.2f} h", lambda: self._clock.advance(seconds))
 
+    @rule(index=INDICES, calls=st.integers(1, 3))
+    def throttle(self, index: int, calls: int) -> None:
+        """Reading a shard is refused for a few seconds."""
+        self._do(f"throttle {calls}", lambda: self.world.throttle(index, calls))
+
     @rule(hours=st.sampled_from(RETENTIONS))
     def retain(self, hours: int) -> None:
         """The stream keeps records for another time from now on."""
@@ -871,11 +898,19 @@ class ContinuityMachine(RuleBasedStateMachine):
             start = query.offsets(-1)
             asked = self._guarded(
                 lambda: self._loop.run(
-                    self._reader.positions(query.name, self._epoch, start, max_records=max_records, wait_seconds=wait)
+                    self._reader.positions(
+                        query.name,
+                        self._epoch,
+                        start,
+                        max_records=max_records,
+                        wait_seconds=wait,
+                        max_shard_skew_seconds=SKEW_SECONDS,
+                    )
                 )
             )
             if asked is None:
                 return False
+            query.leaves_behind |= asked.skew is not None and asked.skew.left_behind > 0
             # What was counted by now was judged by what was logged before.
             self._take_losses()
             moved = query.note(asked.positions)

@@ -82,6 +82,19 @@ def is_gone_with_its_shard(history: ContinuityMachine) -> None:
     history.rerun(0, alone=False)
 
 
+def is_throttled_behind_another(history: ContinuityMachine) -> None:
+    """A shard has an older record than its sibling, and is throttled when the reader comes back."""
+    history.catch_up()
+    history.reshard(0, merges=False)
+    history.catch_up()
+    history.die()
+    history.put(0, 1)
+    history.wait(HOUR)
+    history.put(1, 1)
+    history.throttle(0, 3)
+    history.catch_up()
+
+
 SHOWN_BY: dict[str, tuple[str, Callable[[ContinuityMachine], None]]] = {
     "no time is compared": ("kind", expires_unread),
     "the oldest record is not compared": ("hostile", expires_unread),
@@ -90,6 +103,7 @@ SHOWN_BY: dict[str, tuple[str, Callable[[ContinuityMachine], None]]] = {
     "creation times are not compared": ("hostile", is_made_again),
     "children know nothing of their parents": ("kind", child_expires_unread),
     "what is lost is not told": ("hostile", expires_unread),
+    "shards do not wait for slower ones": ("kind", is_throttled_behind_another),
 }
 
 

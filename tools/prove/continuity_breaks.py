@@ -1,4 +1,4 @@
-"""Ways to break the rule of continuity at one point, each of which the model has to tell."""
+"""Ways to break the rules of reading at one point, each of which the model has to find."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from penstock.efo_consumer import ShardPosition
 from penstock.efo_consumer._continuity import guard
 from penstock.efo_consumer._continuity.rule import Verdict
 from penstock.efo_consumer._reader import local, reach, replay, shard, shards
+from penstock.efo_consumer._reader.horizon import Horizon
 from penstock.efo_consumer._remote import fleet
 
 if TYPE_CHECKING:
@@ -62,5 +63,6 @@ BREAKS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "a range's last record is not missed": partial(_replaced, [replay._Replay], "_check_end", _at_once),
     "creation times are not compared": partial(_replaced, [guard, shard], "check_created", _nothing),
     "children know nothing of their parents": partial(_replaced, [shards, reach, fleet], "entering", _at_the_beginning),
+    "shards do not wait for slower ones": partial(_replaced, [Horizon], "find", _nothing),
     "what is lost is not told": partial(_replaced, [guard, local, shard, replay], "report", _nothing),
 }

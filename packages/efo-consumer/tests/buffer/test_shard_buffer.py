@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.efo_consumer import Shard, ShardPosition
+from penstock.efo_consumer import Shard, ShardPosition, StreamPositions
 from penstock.efo_consumer._buffer.buffer import ShardBuffer
 from penstock.efo_consumer._buffer.pool import LEAST_ANSWER_BYTES, BufferPool
+from penstock.efo_consumer._reader.reach import Bounds, reach
 from penstock.efo_consumer.testing import shard_event, wire_records
 
 MIB = 1 << 20
@@ -32,6 +34,20 @@ def buffer(*events: tuple[list[int], int], origin: ShardPosition = TRIM_HORIZON)
     return made
 
 
+class Step(NamedTuple):
+    """Where a limited step leads."""
+
+    end: ShardPosition
+    rows: int
+
+
+def within(made: ShardBuffer, position: ShardPosition, *, rows: int = 0, nbytes: int = 0) -> Step:
+    """How far a buffer leads within a limit."""
+    start = StreamPositions({"s": {"shard": position}})
+    found = reach(start, {("s", "shard"): made}, {}, Bounds(records=rows, nbytes=nbytes))
+    return Step(found.positions.streams["s"]["shard"], found.rows)
+
+
 def numbers(batches: list[pa.RecordBatch] | None) -> list[int] | None:
     if batches is None:
         return None
@@ -45,27 +61,27 @@ def test_the_end_is_the_last_continuation_also_of_idle_events() -> None:
     idle.append(shard_event(wire_records([]), 30))
     assert idle.end == at(30)
     assert idle.held_bytes == held
-    assert idle.reach(TRIM_HORIZON, None, None).end == at(30)
+    assert idle.available(TRIM_HORIZON).end == at(30)
     assert numbers(idle.read(at(7), at(25))) == []
 
 
 def test_a_limit_cuts_an_event_at_a_record() -> None:
     """The cut is the sequence number of the last record that fits; the rest follows from there."""
     cut = buffer(([5, 7, 9, 11], 20))
-    step = cut.reach(TRIM_HORIZON, 3, None)
+    step = within(cut, TRIM_HORIZON, rows=3)
     assert (step.end, step.rows) == (at(9), 3)
     assert numbers(cut.read(TRIM_HORIZON, at(9))) == [5, 7, 9]
-    assert cut.reach(at(9), 3, None).end == at(20)
+    assert within(cut, at(9), rows=3).end == at(20)
     assert numbers(cut.read(at(9), at(20))) == [11]
 
 
-def test_bytes_let_whole_events_through_and_at_least_one_on_request() -> None:
-    """An event larger than the limit comes through alone when asked for, else not at all."""
+def test_bytes_cut_an_event_at_a_record_and_let_at_least_one_through() -> None:
+    """A record that is larger than the limit comes alone."""
     two = buffer(([5, 6], 6), ([7, 8], 8))
-    size = two.nbytes // 2
-    assert two.reach(TRIM_HORIZON, None, size - 1).rows == 0
-    assert two.reach(TRIM_HORIZON, None, size - 1, at_least_one=True).rows == 2
-    assert two.reach(TRIM_HORIZON, None, size + 1).end == at(6)
+    size = two.nbytes // 4
+    assert within(two, TRIM_HORIZON, nbytes=size - 1) == (at(5), 1)
+    assert within(two, TRIM_HORIZON, nbytes=3 * size) == (at(7), 3)
+    assert within(two, TRIM_HORIZON, nbytes=2 * size + 1) == (at(6), 2)
 
 
 def test_what_lies_outside_the_interval_is_not_read() -> None:
@@ -92,7 +108,7 @@ def test_the_end_of_a_shard_is_a_position() -> None:
     closing = buffer(([5], 6))
     closing.append(shard_event(wire_records([7]), None, child_shards=CHILDREN))
     assert closing.end == END
-    assert closing.reach(at(5), None, None).end == END
+    assert closing.available(at(5)).end == END
     assert numbers(closing.read(at(5), END)) == [7]
 
 
@@ -112,7 +128,7 @@ def test_trimming_forgets_what_was_committed() -> None:
     some.trim(at(12))
     assert some.held_bytes == 0
     assert numbers(some.read(at(11), at(12))) == []
-    assert some.reach(at(12), None, None).end == at(12)
+    assert some.available(at(12)).end == at(12)
 
 
 def test_only_promised_segments_are_evicted_and_delivered_ones_first() -> None:
@@ -137,10 +153,10 @@ def test_evicted_segments_are_still_counted() -> None:
     while some.evict(promised_before=0):
         pass
     assert some.held_bytes == 0
-    assert some.reach(TRIM_HORIZON, 4, None) == some.reach(TRIM_HORIZON, 4, None)
-    assert some.reach(TRIM_HORIZON, 4, None).end == at(8)
-    assert some.reach(TRIM_HORIZON, 5, None).rows == 5
-    assert some.reach(TRIM_HORIZON, 1, None, at_least_one=True).end == at(6)
+    assert within(some, TRIM_HORIZON, rows=4) == (at(8), 4)
+    assert within(some, TRIM_HORIZON, rows=5).rows == 5
+    # What is evicted cannot be cut.
+    assert within(some, TRIM_HORIZON, rows=1) == (at(6), 2)
 
 
 def test_the_pool_makes_room_from_its_own_shard_before_others() -> None:
@@ -221,6 +237,26 @@ def test_what_was_delivered_goes_for_a_shard_that_is_behind() -> None:
     assert 6 * MIB > pool.held_bytes > 3 * MIB
 
 
+def test_shards_that_are_ahead_leave_half_of_the_room_to_slower_ones() -> None:
+    """Their records wait for those: nobody takes them, and nothing of them may be evicted."""
+    pool = BufferPool(shard_bytes=10**6, total_bytes=10**6, promise_grace_seconds=10)
+    ahead = [ShardBuffer(TRIM_HORIZON) for _ in range(4)]
+    number = 0
+    while any(pool.make_room(one, 0.0, is_ahead=True) for one in ahead):
+        for one in ahead:
+            number += 1
+            if pool.make_room(one, 0.0, is_ahead=True):
+                pool.append(one, shard_event(wire_records([number], [b"x" * 10_000]), number))
+    assert 500_000 <= pool.held_bytes < 530_000
+    slow = ShardBuffer(TRIM_HORIZON)
+    while pool.make_room(slow, 0.0):
+        number += 1
+        pool.append(slow, shard_event(wire_records([number], [b"x" * 10_000]), number))
+    assert slow.held_bytes > 450_000
+    # One that holds nothing may take an event, whatever the others hold.
+    assert pool.make_room(ShardBuffer(TRIM_HORIZON), 0.0, is_ahead=True)
+
+
 EVENTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=12)
 
 
@@ -242,7 +278,7 @@ def test_no_record_is_given_twice_or_lost(
         written += fresh
         made.append(shard_event(wire_records(fresh), number))
         limit, commit, evict = next(pending, (5, False, False))
-        step = made.reach(position, limit, None, at_least_one=True)
+        step = within(made, position, rows=limit)
         made.promise(step.end, now=0)
         read = numbers(made.read(position, step.end))
         expected = [one for one in written if position.rank < (1, one) <= step.end.rank]
@@ -254,7 +290,7 @@ def test_no_record_is_given_twice_or_lost(
         if evict:
             made.evict(promised_before=0)
         position = step.end
-    rest = made.reach(position, None, None)
+    rest = made.available(position)
     assert rest.end == made.end
     got += [one for one in written if position.rank < (1, one)]
     assert got == written
@@ -273,7 +309,7 @@ def test_evicted_segments_do_not_pile_up(sizes: list[int]) -> None:
         made.promise(at(number), now=0)
         made.evict(promised_before=0)
     assert len(made._segments) < 300
-    assert made.reach(TRIM_HORIZON, None, None).rows == number
+    assert made.available(TRIM_HORIZON).rows == number
 
 
 def test_an_event_that_only_tells_the_lag_moves_nothing() -> None:
@@ -286,7 +322,7 @@ def test_an_event_that_only_tells_the_lag_moves_nothing() -> None:
 @pytest.mark.parametrize("position", [at(99), END])
 def test_a_start_beyond_the_end_stays_where_it_is(position: ShardPosition) -> None:
     """A caller that is ahead of the buffer waits for it."""
-    assert buffer(([5], 6)).reach(position, None, None).end == position
+    assert buffer(([5], 6)).available(position).end == position
 
 
 class Kept:

@@ -27,6 +27,7 @@ LEADS_TO = {
     ShardSign.REFUSED: ShardState.REFUSED,
     ShardSign.SUBSCRIPTION_ENDED: ShardState.RESUBSCRIBING,
     ShardSign.NO_ROOM: ShardState.STARVED,
+    ShardSign.AHEAD: ShardState.HELD_BACK,
     ShardSign.STUCK: ShardState.STUCK,
     ShardSign.END: ShardState.ENDED,
 }
@@ -68,11 +69,11 @@ class Shard:
 @pytest.mark.parametrize("state", ShardState)
 @pytest.mark.parametrize("sign", ShardSign)
 def test_every_sign_leads_somewhere_from_every_state(sign: ShardSign, state: ShardState) -> None:
-    """The newest sign decides; room ends only starvation, and nothing follows the end."""
+    """The newest sign decides; room ends only what full buffers caused, and nothing follows the end."""
     if state is ShardState.ENDED:
         expected = ShardState.ENDED
     elif sign is ShardSign.ROOM:
-        expected = ShardState.READING if state is ShardState.STARVED else state
+        expected = ShardState.READING if state in (ShardState.STARVED, ShardState.HELD_BACK) else state
     else:
         expected = LEADS_TO[sign]
     assert TRANSITIONS[sign][state] is expected

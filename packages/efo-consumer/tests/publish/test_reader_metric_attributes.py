@@ -118,7 +118,7 @@ def test_shards_are_counted_by_what_they_are_doing(monkeypatch: pytest.MonkeyPat
     found = {one["condition"]: value for one, value in gauges("by condition")["shardsbycondition"]}
     assert found == {
         "reading": 0, "caught up": 2, "throttled": 1, "refused": 0, "resubscribing": 0, "starved": 0,
-        "stuck at its end": 0,
+        "waiting for slower shards": 0, "stuck at its end": 0,
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 
 import pytest
@@ -12,7 +13,10 @@ from penstock.efo_consumer import (
     LocalShardReader,
     ReaderConfig,
     Shard,
+    ShardEvent,
     ShardPosition,
+    ShardReader,
+    ShardState,
     StreamPositions,
 )
 from penstock.efo_consumer._reader import local, session
@@ -22,28 +26,32 @@ from penstock.rpc import Signal
 
 
 @HOMES
-async def test_limits_are_shared_fairly_over_shards_and_cut_events(home: str) -> None:
-    """Each shard gets an equal share; what a small one leaves, the large ones use."""
+async def test_limits_cut_all_shards_at_the_same_arrival_time(home: str) -> None:
+    """What arrived first is given first, whatever shard it is in: no shard gets ahead of another."""
     kinesis = FakeKinesis()
-    one, two, three = kinesis.create_stream("s", 3)
+    shards = kinesis.create_stream("s", 3)
     start = kinesis.trim_horizon("s")
-    kinesis.put("s", one, 100)
-    kinesis.put("s", two, 100)
-    kinesis.put("s", three, 3)
+    written = []
+    for shard in shards:
+        written += kinesis.put("s", shard, 20)
+    for _ in range(20):
+        for shard in shards[:2]:
+            written += kinesis.put("s", shard)
     async with reader_at(home, kinesis) as reader:
         epoch = await reader.open(request(start))
-        await until(lambda: kinesis.events_taken >= 51)
-        snapshot = await reader.positions("q", epoch, start, max_records=33)
-        assert snapshot.records == 33
-        rows = await read(reader, start, snapshot.positions)
-        assert len(rows) == 33
-        shards = [kinesis.shards["s", shard] for shard in (one, two, three)]
-        assert [sum(number in rows for number in shard.sequence_numbers) for shard in shards] == [15, 15, 3]
+        await until(lambda: kinesis.events_taken >= 25)
+        position, rows = start, list[int]()
+        for limit in (33, 5, 40):
+            snapshot = await reader.positions("q", epoch, position, max_records=limit)
+            assert snapshot.records == limit
+            rows += await read(reader, position, snapshot.positions)
+            assert sorted(rows) == written[: len(rows)]
+            position = snapshot.positions
 
 
 @HOMES
-async def test_bytes_bound_the_answer_but_one_event_comes_through(home: str) -> None:
-    """A limit smaller than an event does not stop the reader for good."""
+async def test_bytes_bound_the_answer_but_one_record_comes_through(home: str) -> None:
+    """A limit smaller than a record does not stop the reader for good."""
     kinesis = FakeKinesis(event_records=2)
     (shard,) = kinesis.create_stream("s")
     start = kinesis.trim_horizon("s")
@@ -51,8 +59,63 @@ async def test_bytes_bound_the_answer_but_one_event_comes_through(home: str) -> 
     async with reader_at(home, kinesis) as reader:
         epoch = await reader.open(request(start))
         await until(lambda: kinesis.events_taken >= 5)
-        assert (await reader.positions("q", epoch, start, max_bytes=10)).records == 2
+        assert (await reader.positions("q", epoch, start, max_bytes=10)).records == 1
         assert (await reader.positions("q", epoch, start, max_bytes=5000)).records == 4
+
+
+class SlowKinesis(FakeKinesis):
+    """One of its shards brings nothing until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(event_records=1)
+        self.slow = ""
+        self.may_go = asyncio.Event()
+
+    async def follow(self, stream: str, shard_id: str, position: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
+        if shard_id == self.slow:
+            await self.may_go.wait()
+        async for event in super().follow(stream, shard_id, position):
+            yield event
+
+
+@HOMES
+async def test_shards_that_are_ahead_wait_for_a_slower_one(home: str) -> None:
+    """Their buffers fill up, their condition says so, and their records come when the slower shard has come on."""
+    kinesis = SlowKinesis()
+    fast, kinesis.slow = kinesis.create_stream("s", 2)
+    start = kinesis.trim_horizon("s")
+    written = kinesis.put("s", fast, 2, size=1000)
+    kinesis.tip += 30_000  # five minutes
+    written += kinesis.put("s", kinesis.slow, 2)
+    written += kinesis.put("s", fast, 20, size=1000)
+    config = ReaderConfig(buffer_bytes_per_shard=30_000)
+    async with reader_at(home, kinesis, config=config) as reader:
+        epoch = await reader.open(request(start))
+        found = await reader.positions("q", epoch, start, max_shard_skew_seconds=60, wait_seconds=0.05)
+        assert found.positions == start
+        assert found.skew is not None
+        assert (found.skew.slowest_shard, found.skew.slowest_millis) == (kinesis.slow, None)
+        assert found.skew.holds_back
+        await until_state(reader, fast, ShardState.HELD_BACK)
+        kinesis.may_go.set()
+        rows, position = list[int](), start
+        async with asyncio.timeout(60):
+            while len(rows) < len(written):
+                found = await reader.positions("q", epoch, position, max_shard_skew_seconds=60, wait_seconds=5)
+                rows += await read(reader, position, found.positions)
+                position = found.positions
+                await reader.commit("q", epoch, position)
+        assert sorted(rows) == written
+        assert found.skew is not None
+        assert found.skew.latest_millis == kinesis.service_millis()
+        assert not found.skew.holds_back
+
+
+async def until_state(reader: ShardReader, shard_id: str, state: ShardState) -> None:
+    """Wait until a shard is in a state."""
+    async with asyncio.timeout(60):
+        while all((one.shard_id, one.condition.state) != (shard_id, state) for one in await reader.stats("q")):  # noqa: ASYNC110  # nothing reports a change of state
+            await asyncio.sleep(0.01)
 
 
 @HOMES

@@ -83,6 +83,13 @@ def written(kinesis: FakeKinesis) -> list[int]:
     return sorted(number for shard in kinesis.shards.values() for number in shard.sequence_numbers)
 
 
+async def until_buffered(fleet: FleetShardReader, epoch: int, start: StreamPositions, records: int) -> None:
+    """Wait until the readers hold so many records."""
+    async with asyncio.timeout(60):
+        while sum(stats.buffered_records for stats in await fleet.stats("q")) < records:
+            await fleet.positions("q", epoch, start)
+
+
 async def test_each_shard_is_followed_by_one_reader_through_a_split_and_a_merge() -> None:
     """Readers share the shards; children enter after all their parents, wherever those are; nothing comes twice."""
     kinesis = FakeKinesis(event_records=3)
@@ -150,9 +157,7 @@ async def test_what_one_reader_does_not_need_of_the_limits_another_may_give(limi
     kinesis.put("s", shard, 40, size=91)  # 100 bytes with the partition key
     async with instance(kinesis) as one, instance(kinesis) as two, fleet_of(one, two) as fleet:
         epoch = await fleet.open(OpenRequest(session_id="q", positions=start))
-        async with asyncio.timeout(60):
-            while sum(stats.buffered_records for stats in await fleet.stats("q")) < 40:
-                await fleet.positions("q", epoch, start)
+        await until_buffered(fleet, epoch, start, 40)
         position = start
         for _ in range(2):
             found = await fleet.positions("q", epoch, position, **limits)
@@ -164,55 +169,51 @@ async def test_what_one_reader_does_not_need_of_the_limits_another_may_give(limi
             position = found.positions
 
 
-async def test_several_readers_share_out_a_limit_and_use_all_of_it() -> None:
-    """Two of three have something: each gives its share, and one of them what the third does not need."""
+@pytest.mark.parametrize("limits", [{"max_records": 12}, {"max_bytes": 1200}])
+async def test_several_readers_give_what_arrived_first(limits: Any) -> None:
+    """A limit cuts the shards of all readers at the same arrival time, and is used up."""
     kinesis = FakeKinesis(event_records=2)
     shards = kinesis.create_stream("s", 30)
     start = kinesis.trim_horizon("s")
-    async with instance(kinesis) as one, instance(kinesis) as two, instance(kinesis) as three:
-        addresses = (one.address, two.address, three.address)
-        placed = place(start, addresses)
-        owners = {shard: owner for owner, part in placed.items() for shard in part.streams.get("s", ())}
-        idle = owners[shards[0]]
-        for shard in shards:
-            if owners[shard] != idle:
-                kinesis.put("s", shard, 30)
-        busy = {owner for owner in owners.values() if owner != idle}
-        async with fleet_of(one, two, three) as fleet:
-            epoch = await fleet.open(OpenRequest(session_id="q", positions=start))
-            waiting = sum(len(shard.sequence_numbers) for shard in kinesis.shards.values())
-            async with asyncio.timeout(60):
-                while sum(stats.buffered_records for stats in await fleet.stats("q")) < waiting:
-                    await fleet.positions("q", epoch, start)
-            found = await fleet.positions("q", epoch, start, max_records=12)
-            assert found.records == 12
-            rows: dict[str, int] = dict.fromkeys(busy, 0)
-            for one_range in ranges_between(start, found.positions):
-                async for batch in fleet.read_range("q", [one_range]):
-                    rows[owners[one_range.shard_id]] += batch.num_rows
-            assert min(rows.values()) >= 4
-
-
-async def test_shards_of_one_reader_take_turns_with_what_others_left_too() -> None:
-    """A step has room for one event of two shards, and only with what the other reader does not need."""
-    kinesis = FakeKinesis(event_records=1)
-    kinesis.create_stream("s", 30)
-    start = kinesis.trim_horizon("s")
-    async with instance(kinesis) as one, instance(kinesis) as two, fleet_of(one, two) as fleet:
-        placed = place(start, (one.address, two.address))
-        busy = [*max(placed.values(), key=lambda part: len(part.streams.get("s", ()))).streams["s"]][:2]
-        for shard in busy:
-            kinesis.put("s", shard, 4, size=1500)
+    for count in (4, 1, 2):
+        for shard in shards[:20]:
+            kinesis.put("s", shard, count, size=91)  # 100 bytes with the partition key
+    async with (
+        instance(kinesis) as one,
+        instance(kinesis) as two,
+        instance(kinesis) as three,
+        fleet_of(one, two, three) as fleet,
+    ):
         epoch = await fleet.open(OpenRequest(session_id="q", positions=start))
-        async with asyncio.timeout(60):
-            while sum(stats.buffered_records for stats in await fleet.stats("q")) < 8:
-                await fleet.positions("q", epoch, start)
-        position = start
-        for _ in range(4):
-            found = await fleet.positions("q", epoch, position, max_bytes=2000)
-            assert found.records == 1
+        await until_buffered(fleet, epoch, start, len(written(kinesis)))
+        position, rows = start, list[int]()
+        for _ in range(5):
+            found = await fleet.positions("q", epoch, position, **limits)
+            assert found.records == 12
+            async for batch in fleet.read_range("q", ranges_between(position, found.positions)):
+                rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+            assert sorted(rows) == written(kinesis)[: len(rows)]
             position = found.positions
-        assert all(position.get("s", shard) != start.get("s", shard) for shard in busy)
+
+
+async def test_a_limit_below_a_record_lets_one_record_of_all_readers_through() -> None:
+    """It is the oldest one."""
+    kinesis = FakeKinesis(event_records=1)
+    shards = kinesis.create_stream("s", 30)
+    start = kinesis.trim_horizon("s")
+    for shard in shards[:6]:
+        kinesis.put("s", shard, 2, size=1500)
+    async with instance(kinesis) as one, instance(kinesis) as two, fleet_of(one, two) as fleet:
+        epoch = await fleet.open(OpenRequest(session_id="q", positions=start))
+        await until_buffered(fleet, epoch, start, 12)
+        position, rows = start, list[int]()
+        for _ in range(12):
+            found = await fleet.positions("q", epoch, position, max_bytes=1000)
+            assert found.records == 1
+            async for batch in fleet.read_range("q", ranges_between(position, found.positions)):
+                rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+            position = found.positions
+    assert rows == written(kinesis)
 
 
 async def test_shards_of_a_reader_that_is_gone_move_to_the_others_and_back() -> None:

@@ -72,6 +72,7 @@ class ScriptedSubscription:
         self._steps = steps
         self.answered_at = answered_at
         self.waits_since: float | None = None
+        self.is_pending = False
         self.closed = False
         self.suspect = False
         self.bytes_received = 0
@@ -322,6 +323,76 @@ async def test_an_event_at_the_tip_proves_what_arrived_before_its_subscription()
     """It was made after that, however long it waited; less 1 s, by which arrival times may be too early."""
     transport = ScriptedTransport([[at_the_tip(1), event(2), at_the_tip(), shard_end()]], answered_at=1_704_067_200.0)
     assert await proofs(publisher(transport, Clock())) == [1_704_067_199_000, None, 1_704_067_199_000, None]
+
+
+ACCEPTED = 1_704_067_200.0
+
+
+class PacedSubscription(ScriptedSubscription):
+    """Its events come after a wait of their own; some lie there before they are asked for."""
+
+    def __init__(self, clock: "Clock", steps: list[tuple[float, bool, SubscriptionEvent]]) -> None:
+        super().__init__([one for _, _, one in steps], ACCEPTED)
+        self._clock = clock
+        self._waits = [wait for wait, _, _ in steps]
+        self._pending = [is_pending for _, is_pending, _ in steps]
+        self.is_pending = self._pending[0]
+
+    async def receive(self) -> SubscriptionEvent | None:
+        self._clock.now += self._waits.pop(0)
+        self._pending.pop(0)
+        self.is_pending = bool(self._pending) and self._pending[0]
+        return await super().receive()
+
+
+class PacedTransport(ScriptedTransport):
+    """Has one such subscription."""
+
+    def __init__(self, subscription: PacedSubscription) -> None:
+        super().__init__([], answered_at=ACCEPTED)
+        self.subscriptions = [subscription]
+
+    async def subscribe(self, request: SubscribeRequest) -> ScriptedSubscription:
+        return self.subscriptions[0]
+
+
+def idle(number: int, behind: int = 0) -> SubscriptionEvent:
+    return event(continuation=number, MillisBehindLatest=behind)
+
+
+async def read_times(clock: "Clock", steps: list[tuple[float, bool, SubscriptionEvent]]) -> list[float | None]:
+    """Up to when each event shows that the shard was read, in seconds since the subscription was accepted."""
+    transport = PacedTransport(PacedSubscription(clock, [*steps, (0.0, True, shard_end())]))
+    service_clock = ServiceClock(monotonic=clock, wall_clock=lambda: 0.0)
+    async with aclosing(publish(publisher(transport, clock, service_clock=service_clock))) as events:
+        found = [one.read_millis async for one in events]
+    return [None if millis is None else millis / 1000 - ACCEPTED for millis in found[:-1]]
+
+
+async def test_an_idle_event_shows_when_it_was_made() -> None:
+    """It was waited for, and was on its way for a second at most; behind the tip it is of that much earlier."""
+    steps = [(5.0, False, idle(11)), (5.0, False, idle(12)), (5.0, False, idle(13, behind=3000))]
+    assert await read_times(Clock(), steps) == [4.0, 9.0, 11.0]
+
+
+async def test_an_event_that_may_have_waited_for_room_shows_no_later_time() -> None:
+    """Neither one that lay there, nor one that came at once after it: the service may have held it back as long."""
+    steps = [(5.0, False, idle(11)), (60.0, True, idle(12)), (0.5, False, idle(13)), (5.0, False, idle(14))]
+    assert await read_times(Clock(), steps) == [4.0, 4.0, 4.0, 69.5]
+
+
+async def test_events_that_come_fast_and_are_taken_fast_are_young() -> None:
+    """Nothing can have waited for longer than a moment."""
+    steps = [(0.5, False, idle(number)) for number in range(11, 16)]
+    assert await read_times(Clock(), steps) == [0.0, 0.0, 0.0, 0.0, 0.0]
+    steps = [(0.5, False, idle(number)) for number in range(11, 31)]
+    assert (await read_times(Clock(), steps))[-1] == 7.5
+
+
+async def test_records_and_continuations_that_stand_still_show_no_time() -> None:
+    """The time of a record is its own; a subscription that stands still may be one of a closed shard."""
+    steps = [(5.0, False, at_the_tip(1)), (5.0, False, idle(9)), (5.0, False, idle(9)), (5.0, False, idle(10))]
+    assert await read_times(Clock(), steps) == [None, None, None, 19.0]
 
 
 async def test_the_answer_to_a_subscription_sets_the_clock() -> None:

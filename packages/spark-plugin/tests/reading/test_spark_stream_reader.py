@@ -350,7 +350,7 @@ def test_a_micro_batch_whose_bytes_are_full_waits_for_no_more_records() -> None:
     there = 9
 
     class RecordsOf100Bytes(FakeShardReader):
-        def positions(self, start: StreamPositions, *, max_bytes: int = 0, **_: float) -> PositionsSnapshot:
+        def positions(self, start: StreamPositions, *, max_bytes: int = 0, **_: float | None) -> PositionsSnapshot:
             records = min(there, max_bytes // 100) if max_bytes else there
             return PositionsSnapshot(at(s0=after(1 + records)), records, records * 100, 0)
 
@@ -377,7 +377,7 @@ def test_no_records_are_no_news_until_every_shard_has_answered() -> None:
     """A query that is asked for all that is there, as it begins, is not answered before its shards were heard."""
 
     class SlowReader(FakeShardReader):
-        def positions(self, start: StreamPositions, **bounds: float) -> PositionsSnapshot:
+        def positions(self, start: StreamPositions, **bounds: float | None) -> PositionsSnapshot:
             if len(self.limits) == 4:
                 self.reaches, self.rows = {"flights": {"s0": after(7)}}, 3
             return super().positions(start, **bounds)  # type: ignore[arg-type]  # bounds of several types

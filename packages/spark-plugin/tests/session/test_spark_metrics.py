@@ -11,7 +11,14 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 from pyspark.sql import SparkSession
 
-from penstock.efo_consumer import ShardCondition, ShardPosition, ShardState, ShardStats, StreamPositions
+from penstock.efo_consumer import (
+    ShardCondition,
+    ShardPosition,
+    ShardSkew,
+    ShardState,
+    ShardStats,
+    StreamPositions,
+)
 from penstock.spark_plugin import (
     KinesisOptions,
     KinesisProgress,
@@ -21,7 +28,7 @@ from penstock.spark_plugin import (
     kinesis_progress,
     log_progress,
 )
-from penstock.spark_plugin._reading.progress.metrics import QueryMetrics
+from penstock.spark_plugin._reading.progress.metrics import QueryMetrics, SkewProgress
 from penstock.spark_plugin._reading.stream import reader as stream_reader
 from penstock.spark_plugin._spark import SPARK_TELLS_LIMITS, ReadMaxRows
 from penstock.spark_plugin.testing import FakeReadingSession
@@ -37,7 +44,11 @@ NAMES = {
     "shardsRefused",
     "shardsResubscribing",
     "shardsStarved",
+    "shardsHeldBack",
     "shardsStuck",
+    "shardsLeftBehind",
+    "shardSkewMillis",
+    "heldBackMillis",
     "records",
     "bytes",
     "subscriptions",
@@ -100,7 +111,7 @@ def test_a_query_is_the_sum_of_its_shards() -> None:
     assert (numbers.replays, numbers.losses, numbers.starved) == (2, 1, 3)
     assert ReaderNumbers.of(stats).max_millis_behind_latest == 90_000
     assert ReaderNumbers.of([]).max_millis_behind_latest == -1
-    assert set(numbers.to_json()) == NAMES | {"millisBehindLatest", "condition"}
+    assert set(numbers.to_json()) == NAMES | {"millisBehindLatest", "heldBackBy", "condition"}
     report = json.loads(json.dumps(numbers.to_json()))
     assert ReaderNumbers.from_json(report) == numbers
     del report["starved"]
@@ -125,6 +136,24 @@ def test_a_query_tells_what_its_shards_are_doing() -> None:
     assert (report["shardsRefused"], report["condition"]) == (2, numbers.condition)
     assert ReaderNumbers.from_json(report) == numbers
     assert ReaderNumbers.of(stats[:1]).condition == ""
+
+
+def test_a_query_shows_how_far_its_shards_are_apart() -> None:
+    """And for how long records have waited for a slower shard, and for which one."""
+    progress = SkewProgress()
+    slow = ShardSkew(
+        slowest_stream="flights", slowest_shard="s1", slowest_millis=5_000, latest_millis=64_000, holds_back=True
+    )
+    progress.note(slow, 100.0)
+    progress.note(replace(slow, slowest_millis=6_000, left_behind=1), 102.5)
+    numbers = ReaderNumbers.of([shard("s0", 0)], skew=progress)
+    assert (numbers.shard_skew_millis, numbers.held_back_millis, numbers.shards_left_behind) == (58_000, 2_500, 1)
+    assert numbers.held_back_by == "flights/s1"
+    assert ReaderNumbers.from_json(json.loads(json.dumps(numbers.to_json()))) == numbers
+    progress.note(ShardSkew(slowest_millis=90_000, latest_millis=64_000), 103.0)
+    progress.note(ShardSkew(slowest_millis=90_000), 110.0)
+    numbers = ReaderNumbers.of([shard("s0", 0)], skew=progress)
+    assert (numbers.shard_skew_millis, numbers.held_back_millis, numbers.held_back_by) == (0, 3_000, "")
 
 
 def test_the_reader_in_the_driver_gives_opentelemetry_metrics(

@@ -45,6 +45,7 @@ from ._publish.metrics import PublisherMetrics
 from ._publish.polling import PollingRecordPublisher, read_once
 from ._publish.publisher import RecordPublisher, RecordPublisherType
 from ._reader.api import (
+    FleetMember,
     FollowedBatch,
     OpenRequest,
     PositionsSnapshot,
@@ -52,6 +53,7 @@ from ._reader.api import (
     SessionListing,
     ShardLineage,
     ShardReader,
+    ShardSkew,
     ShardStats,
     StreamConsumer,
 )
@@ -119,6 +121,7 @@ __all__ = [
     "EfoConsumerError",
     "FanOutRecordPublisher",
     "FencedConsumerError",
+    "FleetMember",
     "FleetShardReader",
     "FollowedBatch",
     "GlueDecoder",
@@ -175,6 +178,7 @@ __all__ = [
     "ShardReaderError",
     "ShardReaderServicer",
     "ShardSign",
+    "ShardSkew",
     "ShardState",
     "ShardStats",
     "SparkCheckpoint",

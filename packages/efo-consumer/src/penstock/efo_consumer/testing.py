@@ -58,6 +58,7 @@ def shard_event(
     child_shards: tuple[Shard, ...] = (),
     millis_behind_latest: int = 0,
     caught_up_millis: int | None = None,
+    read_millis: int | None = None,
 ) -> ShardEvent:
     """Make an event; its byte count is the truth."""
     nbytes = sum(len(value.as_py()) for name in ("data", "partitionKey") for value in records.column(name))
@@ -68,6 +69,7 @@ def shard_event(
         child_shards=child_shards,
         nbytes=nbytes,
         caught_up_millis=caught_up_millis,
+        read_millis=read_millis,
     )
 
 
@@ -274,9 +276,14 @@ class FakeKinesis:
         if not left and shard.children:
             return shard_event(records, None, child_shards=shard.children)
         continuation = numbers[-1] + 1 if numbers else idle
-        caught_up = None if left else self.service_millis()
-        behind = left * _MILLIS_PER_RECORD
-        return shard_event(records, continuation, millis_behind_latest=behind, caught_up_millis=caught_up)
+        now = self.service_millis()
+        return shard_event(
+            records,
+            continuation,
+            millis_behind_latest=left * _MILLIS_PER_RECORD,
+            caught_up_millis=None if left else now,
+            read_millis=arrival_micros(shard.sequence_numbers[at + len(numbers)]) // 1000 if left else now,
+        )
 
     def _first_after(self, shard: FakeShard, position: ShardPosition) -> int:
         after = shard.trimmed

@@ -72,6 +72,7 @@ class FakeShardReader:
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
         max_records_per_shard: int = 0,
+        max_shard_skew_seconds: float | None = None,
     ) -> PositionsSnapshot:
         """Give `reaches` and `rows`, whatever the limits; the start where nothing was set."""
         self.limits.append((max_records, max_bytes))
@@ -132,6 +133,7 @@ class FakeReadingSession:
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
         max_records_per_shard: int = 0,
+        max_shard_skew_seconds: float | None = None,
     ) -> PositionsSnapshot:
         """What the reader says."""
         return self.reader.positions(start, max_records=max_records, max_bytes=max_bytes, wait_seconds=wait_seconds)

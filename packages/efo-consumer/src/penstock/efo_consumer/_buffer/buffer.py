@@ -14,9 +14,13 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from penstock.efo_consumer._buffer.segment import (
+    Part,
     Piece,
     Segment,
+    arrived_micros,
     arrived_millis_at,
     payload_bytes,
     position_at,
@@ -90,6 +94,11 @@ class ShardBuffer:
         return sum(segment.rows for segment in self._segments if segment.records is not None)
 
     @property
+    def latest_micros(self) -> int | None:
+        """When the last buffered record arrived, in microseconds since the epoch; None without one."""
+        return self._segments[-1].latest_micros if self._segments else None
+
+    @property
     def nbytes(self) -> int:
         """Bytes (data and partition keys) that are held in memory."""
         return sum(segment.nbytes for segment in self._segments if segment.records is not None)
@@ -141,7 +150,18 @@ class ShardBuffer:
         )
         if records.num_rows:
             first, last = sequence_number_at(records, 0), sequence_number_at(records, records.num_rows - 1)
-            segment = Segment(first, last, arrived or 0, end, records.num_rows, nbytes, records)
+            times = arrived_micros(records)
+            segment = Segment(
+                first,
+                last,
+                arrived or 0,
+                times[0].as_py(),
+                pc.max(times).as_py(),
+                end,
+                records.num_rows,
+                nbytes,
+                records,
+            )
             self._segments.append(segment)
             self.held_bytes += segment.held_bytes
         elif self._segments:
@@ -176,46 +196,23 @@ class ShardBuffer:
         )
 
     def available(self, position: ShardPosition) -> ShardReach:
-        """What lies between `position` and the end."""
-        return self.reach(position, None, None)
-
-    def reach(
-        self, position: ShardPosition, max_rows: int | None, max_bytes: int | None, *, at_least_one: bool = False
-    ) -> ShardReach:
-        """Give the furthest position from `position` within the limits; a position beyond the end stays.
-
-        `max_rows` may cut a segment; `max_bytes`, and an evicted segment, may not be cut. With
-        `at_least_one`, the first segment is let through though it be larger than `max_bytes`.
+        """Give what lies between `position` and the end; a position beyond the end stays.
 
         Raises:
-            NotAtHandError: a spilled segment has to be looked into, which is not in memory.
+            NotAtHandError: `position` is inside a spilled segment, which has to be read first.
         """
         if position is self._end or position.rank > self._end.rank or self._end.rank[0] == 0:
             return ShardReach(position)
-        end, rows, nbytes = position, 0, 0
-        for segment in self._segments[self._index_after(position) :]:
-            skip, part_bytes, records = 0, segment.nbytes, None
-            if (1, segment.first) <= position.rank and (records := segment.look()) is not None:
-                skip = rows_upto(records, position.rank[1])
-                part_bytes = payload_bytes(records.slice(skip))
-            part_rows = segment.rows - skip
-            first = at_least_one and not rows
-            if max_bytes is not None and nbytes + part_bytes > max_bytes and not first:
-                return ShardReach(end, rows, nbytes)
-            if max_rows is not None and rows + part_rows > max_rows:
-                take = max_rows - rows
-                records = segment.look() if take > 0 and records is None else records
-                if take > 0 and records is None:
-                    # The records are gone, so is the place to cut at: whole when it is the first, else not at
-                    # all.
-                    if first:
-                        return ShardReach(segment.stop, part_rows, part_bytes)
-                elif take > 0 and records is not None:
-                    part = records.slice(skip, take)
-                    return ShardReach(position_at(part, take - 1), rows + take, nbytes + payload_bytes(part))
-                return ShardReach(end, rows, nbytes)
-            end, rows, nbytes = segment.stop, rows + part_rows, nbytes + part_bytes
-        return ShardReach(self._end, rows, nbytes)
+        parts = self.parts(position)
+        return ShardReach(self._end, sum(part.rows for part in parts), sum(part.nbytes for part in parts))
+
+    def parts(self, position: ShardPosition) -> list[Part]:
+        """Give the records beyond `position`, segment by segment, in order.
+
+        Raises:
+            NotAtHandError: `position` is inside a spilled segment, which has to be read first.
+        """
+        return [Part.beyond(segment, position) for segment in self._segments[self._index_after(position) :]]
 
     def read(self, after: ShardPosition, upto: ShardPosition) -> list[pa.RecordBatch] | None:
         """Give the records of (after, upto], or None when not all of them are held."""
@@ -352,6 +349,8 @@ class ShardBuffer:
                 evicted[0].first,
                 evicted[-1].last,
                 evicted[-1].arrived_millis,
+                evicted[0].first_micros,
+                max(segment.latest_micros for segment in evicted),
                 evicted[-1].stop,
                 sum(segment.rows for segment in evicted),
                 sum(segment.nbytes for segment in evicted),

@@ -137,17 +137,20 @@ class BufferPool:
             self._held -= buffer.held_bytes
             buffer.clear()
 
-    def make_room(self, buffer: ShardBuffer, now: float) -> bool:
+    def make_room(self, buffer: ShardBuffer, now: float, *, is_ahead: bool = False) -> bool:
         """Evict what must and may go; return whether the buffer may take another event.
 
-        What was delivered goes at once. All buffers are looked at once in a second at most: thousands of shards that
-        wait do not each look at thousands.
+        What was delivered goes at once. Shards that are ahead of others leave half of the memory to these. All buffers
+        are looked at once in a second at most: thousands of shards that wait do not each look at thousands.
 
         Args:
             buffer: of a shard.
             now: seconds.
+            is_ahead: whether what the buffer holds cannot be delivered before slower shards have been read further.
         """
         self._shards.add(buffer)
+        if is_ahead and self._held + self._passing + self._reserved >= self._total_bytes // 2:
+            return not buffer.held_bytes
         promised_before = now - self._grace
         while buffer.held_bytes >= self._shard_bytes:
             if not self._evict(buffer, promised_before):

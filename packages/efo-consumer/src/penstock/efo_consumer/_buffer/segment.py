@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.efo_consumer._model.positions import after_record
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from penstock.efo_consumer._model.positions import ShardPosition
 
 SEGMENT_OVERHEAD_BYTES = 4096
@@ -73,6 +72,8 @@ class Segment:
         first: sequence number of the first record.
         last: sequence number of the last record.
         arrived_millis: arrival time of the last record, in milliseconds since the epoch.
+        first_micros: arrival time of the first record, in microseconds since the epoch.
+        latest_micros: the latest arrival time of any record, in microseconds since the epoch.
         stop: the furthest position that has no record between it and `last`.
         rows: number of records.
         nbytes: their data and partition keys.
@@ -85,6 +86,8 @@ class Segment:
     first: int
     last: int
     arrived_millis: int
+    first_micros: int
+    latest_micros: int
     stop: ShardPosition
     rows: int
     nbytes: int
@@ -126,6 +129,73 @@ class Segment:
         spilled, self.spilled = self.spilled, None
         if spilled is not None:
             spilled.drop()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Records of one segment: those beyond a position, or the first of these.
+
+    Attributes:
+        segment: the segment.
+        skip: leading records of the segment that are at or before the position.
+        rows: how many records the part has.
+        nbytes: their data and partition keys, in bytes.
+        first_micros: arrival time of the first of them, in microseconds since the epoch.
+        latest_micros: the latest arrival time of any of them.
+        stop: the position after them; where the segment ends, the furthest one with no record in between.
+    """
+
+    segment: Segment
+    skip: int
+    rows: int
+    nbytes: int
+    first_micros: int
+    latest_micros: int
+    stop: ShardPosition
+
+    @classmethod
+    def beyond(cls, segment: Segment, position: ShardPosition) -> Self:
+        """Give what lies beyond a position; all of an evicted segment that the position is inside.
+
+        Raises:
+            NotAtHandError: the segment is spilled and has to be read first.
+        """
+        whole = cls(segment, 0, segment.rows, segment.nbytes, segment.first_micros, segment.latest_micros, segment.stop)
+        if (1, segment.first) > position.rank or (records := segment.look()) is None:
+            return whole
+        skip = rows_upto(records, position.rank[1])
+        rest = records.slice(skip)
+        times = arrived_micros(rest)
+        return cls(
+            segment, skip, rest.num_rows, payload_bytes(rest), times[0].as_py(), pc.max(times).as_py(), segment.stop
+        )
+
+    def first(self, rows: int) -> Part:
+        """Give the first records of a part that has more, and is not evicted.
+
+        Raises:
+            NotAtHandError: the segment is spilled and has to be read first.
+        """
+        records = self.look()
+        assert records is not None
+        kept = records.slice(0, rows)
+        latest = pc.max(arrived_micros(kept)).as_py()
+        stop = position_at(kept, rows - 1)
+        return Part(self.segment, self.skip, rows, payload_bytes(kept), self.first_micros, latest, stop)
+
+    @property
+    def is_evicted(self) -> bool:
+        """Whether the records are gone, so that the part cannot be cut."""
+        return not self.segment.is_held
+
+    def look(self) -> pa.RecordBatch | None:
+        """Give the records without waiting for a disk; None if they were evicted.
+
+        Raises:
+            NotAtHandError: they have to be read from a disk first.
+        """
+        records = self.segment.look()
+        return None if records is None else records.slice(self.skip, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +252,11 @@ def sequence_number_at(records: pa.RecordBatch, row: int) -> int:
 def arrived_millis_at(records: pa.RecordBatch, row: int) -> int:
     """Give the arrival time of a row, in milliseconds since the epoch."""
     return int(records.column("approximateArrivalTimestamp")[row].value // 1000)
+
+
+def arrived_micros(records: pa.RecordBatch) -> pa.Int64Array:
+    """Give the arrival times of all rows, in microseconds since the epoch, without a copy."""
+    return records.column("approximateArrivalTimestamp").view(pa.int64())
 
 
 def position_at(records: pa.RecordBatch, row: int) -> ShardPosition:

@@ -134,10 +134,12 @@ class ShardGraph:
         return [
             shard_id
             for shard_id, position in positions.items()
-            if position.is_shard_end
-            and self._children.get(shard_id)
-            and all(self._is_passed(child, positions) for child in self._children[shard_id])
+            if position.is_shard_end and self._children.get(shard_id) and not self.awaited(shard_id, positions)
         ]
+
+    def awaited(self, shard_id: str, positions: Mapping[str, ShardPosition]) -> list[str]:
+        """Give the known children of a shard that are to enter the positions yet."""
+        return [child for child in self._children.get(shard_id, ()) if not self._is_passed(child, positions)]
 
     def _is_passed(self, shard_id: str, positions: Mapping[str, ShardPosition]) -> bool:
         """Whether the shard has a position, or anything that came of it."""

@@ -33,6 +33,8 @@ class ShardEvent:
         nbytes: data and partition keys, in bytes.
         caught_up_millis: a time, in milliseconds since the epoch, at which nothing lay beyond the event yet; None where
             that is not known, as of what may have waited on its way.
+        read_millis: a time, in milliseconds since the epoch, before which no record arrived that lies beyond the event,
+            unless the shard has ended: its children may hold such. None where the event does not show any.
         is_after_starvation: whether the subscription before it was cut because nobody had taken its events for minutes.
     """
 
@@ -42,4 +44,5 @@ class ShardEvent:
     child_shards: tuple[Shard, ...]
     nbytes: int
     caught_up_millis: int | None = None
+    read_millis: int | None = None
     is_after_starvation: bool = False

@@ -29,6 +29,8 @@ class ShardState(StrEnum):
     """Its subscription ended, and the next one has brought nothing yet."""
     STARVED = "starved"
     """It is left unread: the buffers are full, as nobody takes what they hold."""
+    HELD_BACK = "waiting for slower shards"
+    """It is left unread: what is buffered of it arrived later than the other shards were read up to."""
     STUCK = "stuck at its end"
     """It gives neither records nor the shards that continue it."""
     ENDED = "ended"
@@ -44,6 +46,7 @@ class ShardSign(StrEnum):
     REFUSED = "a call failed"
     SUBSCRIPTION_ENDED = "a subscription ended"
     NO_ROOM = "the buffers are full"
+    AHEAD = "the buffers hold as much as they may of a shard that is ahead of others"
     ROOM = "the buffers have room again"
     STUCK = "neither records nor children came"
     END = "the shard's end"
@@ -53,19 +56,20 @@ def _row(*targets: ShardState) -> Mapping[ShardState, ShardState]:
     return dict(zip(ShardState, targets, strict=True))
 
 
-_READ, _TIP, _SLOW, _FAIL, _SUB, _FULL, _STUCK, _END = ShardState
+_READ, _TIP, _SLOW, _FAIL, _SUB, _FULL, _HELD, _STUCK, _END = ShardState
 TRANSITIONS: Final[Mapping[ShardSign, Mapping[ShardState, ShardState]]] = {
-    # From:                             read    at tip  throttl refused resubsc starved stuck   ended
-    ShardSign.BEHIND:             _row(_READ, _READ, _READ, _READ, _READ, _READ, _READ, _END),
-    ShardSign.AT_TIP:             _row(_TIP, _TIP, _TIP, _TIP, _TIP, _TIP, _TIP, _END),
-    ShardSign.THROTTLED:          _row(_SLOW, _SLOW, _SLOW, _SLOW, _SLOW, _SLOW, _SLOW, _END),
-    ShardSign.REFUSED:            _row(_FAIL, _FAIL, _FAIL, _FAIL, _FAIL, _FAIL, _FAIL, _END),
-    ShardSign.SUBSCRIPTION_ENDED: _row(_SUB, _SUB, _SUB, _SUB, _SUB, _SUB, _SUB, _END),
-    ShardSign.NO_ROOM:            _row(_FULL, _FULL, _FULL, _FULL, _FULL, _FULL, _FULL, _END),
-    # What happened while there was no room stays: only starvation itself is over.
-    ShardSign.ROOM:               _row(_READ, _TIP, _SLOW, _FAIL, _SUB, _READ, _STUCK, _END),
-    ShardSign.STUCK:              _row(_STUCK, _STUCK, _STUCK, _STUCK, _STUCK, _STUCK, _STUCK, _END),
-    ShardSign.END:                _row(_END, _END, _END, _END, _END, _END, _END, _END),
+    # From:                             read    at tip  throttl refused resubsc starved held    stuck   ended
+    ShardSign.BEHIND:             _row(_READ, _READ, _READ, _READ, _READ, _READ, _READ, _READ, _END),
+    ShardSign.AT_TIP:             _row(_TIP, _TIP, _TIP, _TIP, _TIP, _TIP, _TIP, _TIP, _END),
+    ShardSign.THROTTLED:          _row(_SLOW, _SLOW, _SLOW, _SLOW, _SLOW, _SLOW, _SLOW, _SLOW, _END),
+    ShardSign.REFUSED:            _row(_FAIL, _FAIL, _FAIL, _FAIL, _FAIL, _FAIL, _FAIL, _FAIL, _END),
+    ShardSign.SUBSCRIPTION_ENDED: _row(_SUB, _SUB, _SUB, _SUB, _SUB, _SUB, _SUB, _SUB, _END),
+    ShardSign.NO_ROOM:            _row(_FULL, _FULL, _FULL, _FULL, _FULL, _FULL, _FULL, _FULL, _END),
+    ShardSign.AHEAD:              _row(_HELD, _HELD, _HELD, _HELD, _HELD, _HELD, _HELD, _HELD, _END),
+    # What happened while there was no room stays: only starvation and the wait themselves are over.
+    ShardSign.ROOM:               _row(_READ, _TIP, _SLOW, _FAIL, _SUB, _READ, _READ, _STUCK, _END),
+    ShardSign.STUCK:              _row(_STUCK, _STUCK, _STUCK, _STUCK, _STUCK, _STUCK, _STUCK, _STUCK, _END),
+    ShardSign.END:                _row(_END, _END, _END, _END, _END, _END, _END, _END, _END),
 }  # fmt: skip
 """Where each sign leads from each state."""
 
@@ -93,8 +97,8 @@ class ShardCondition:
 
     @property
     def is_well(self) -> bool:
-        """Whether the shard is read, or was read to its end."""
-        return self.state in (ShardState.READING, ShardState.CAUGHT_UP, ShardState.ENDED)
+        """Whether the shard is read, was read to its end, or waits for others."""
+        return self.state in (ShardState.READING, ShardState.CAUGHT_UP, ShardState.HELD_BACK, ShardState.ENDED)
 
     @property
     def is_troubled(self) -> bool:
@@ -117,6 +121,10 @@ STALLED_SECONDS: Final = 30.0
 """Without progress for which, beyond the interval between two reads, there is a warning."""
 FRESH_SECONDS: Final = 10.0
 """How long an answer at the tip proves that there is nothing to read: an idle subscription has one every 5 s."""
+
+
+_UNREAD: Final = (ShardState.HELD_BACK, ShardState.ENDED)
+"""States of a shard that is well and of which no answer is expected."""
 
 
 class ConditionTracker:
@@ -175,7 +183,7 @@ class ConditionTracker:
         if (
             now - answered_at < STALLED_SECONDS + self.interval_seconds
             or not self.condition.is_well
-            or self.condition.state is ShardState.ENDED
+            or self.condition.state in _UNREAD
         ):
             return self.condition
         return ShardCondition(ShardState.REFUSED, answered_millis, "no answer has come since then")
@@ -198,7 +206,7 @@ class ConditionTracker:
     def stalled_seconds(self, now: float) -> float:
         """For how long the shard has not come on although it was not known to be caught up; 0 while that is regular."""
         seconds = now - self.progress_at
-        is_regular = self.condition.state is ShardState.ENDED or self._is_fresh(now)
+        is_regular = self.condition.state in _UNREAD or self._is_fresh(now)
         return 0.0 if is_regular or seconds < STALLED_SECONDS + self.interval_seconds else seconds
 
     def _is_fresh(self, now: float) -> bool:

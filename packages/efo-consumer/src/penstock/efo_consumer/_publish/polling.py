@@ -196,14 +196,16 @@ class ShardPoll:
 
     def _event(self, payload: DecodedPayload, children: tuple[Shard, ...]) -> ShardEvent:
         at_end = payload.next_iterator is None
-        caught_up_at = self._asked_at - _LAG_SECONDS - ARRIVAL_MARGIN_SECONDS
+        shown_until = int((self._asked_at - _LAG_SECONDS) * 1000)
+        behind = payload.millis_behind_latest
         return ShardEvent(
             records=payload.records,
             continuation=None if at_end else self.position.sequence_number,
-            millis_behind_latest=payload.millis_behind_latest,
+            millis_behind_latest=behind,
             child_shards=children if at_end else (),
             nbytes=payload.nbytes,
-            caught_up_millis=int(caught_up_at * 1000) if payload.millis_behind_latest == 0 else None,
+            caught_up_millis=shown_until - int(ARRIVAL_MARGIN_SECONDS * 1000) if behind == 0 else None,
+            read_millis=None if behind is None else shown_until - behind,
         )
 
     async def _listed_children(self) -> tuple[Shard, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
         Subscription,
         SubscriptionEvent,
     )
+
+
+# How long an event is on its way at most.
+_AT_ONCE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +80,9 @@ class SubscribeCall:
 
     __slots__ = (
         "_caught_up_millis",
+        "_empty_until",
         "_events",
+        "_made_millis",
         "_on_accepted",
         "_other_reader",
         "_outcome",
@@ -111,6 +118,10 @@ class SubscribeCall:
         self._other_reader = other_reader
         self._subscription: Subscription | None = None
         self._caught_up_millis = 0
+        # The last event was made then or later, by the service's clock.
+        self._made_millis = 0
+        # When nothing waited to be taken last.
+        self._empty_until = -math.inf
         self._suspect = False
         self._starved = False
         self._outcome = "closed"
@@ -198,26 +209,51 @@ class SubscribeCall:
         if subscription.answered_at is not None:
             accepted_at = subscription.answered_at
             service_clock.answered_at(accepted_at, asked_at)
-        self._caught_up_millis = int((accepted_at - ARRIVAL_MARGIN_SECONDS) * 1000)
+        self._made_millis = int(accepted_at * 1000)
+        self._caught_up_millis = self._made_millis - int(ARRIVAL_MARGIN_SECONDS * 1000)
         self._on_accepted()
+        self._empty_until = self._tools.clock()
         return subscription
 
     async def _receive(self, subscription: Subscription) -> SubscriptionEvent | None:
         silence_seconds = self._tools.silence_seconds
+        empty_since = None if subscription.is_pending else self._tools.clock()
         while True:
             before = subscription.bytes_received
             try:
                 async with asyncio.timeout(silence_seconds):
-                    return await subscription.receive()
+                    received = await subscription.receive()
+                if empty_since is not None:
+                    self._note_empty(empty_since, self._tools.clock())
+                return received
             except TimeoutError:
                 # A long event on a slow line is not silence.
                 if subscription.bytes_received == before:
                     raise SubscriptionSilentError(silence_seconds=silence_seconds) from None
 
+    def _note_empty(self, since: float, until: float) -> None:
+        """Note that nothing waited to be taken between two times, when an event came.
+
+        An event may have waited in the service for as long as what came before it was left lying here. Then it comes at
+        once when there is room; so it is young if it did not come at once, or if there was room a moment before.
+        """
+        age_seconds = None
+        if until - since >= _AT_ONCE_SECONDS:
+            age_seconds = _AT_ONCE_SECONDS
+        elif since - self._empty_until <= _AT_ONCE_SECONDS:
+            age_seconds = until - since + 2 * _AT_ONCE_SECONDS
+        if age_seconds is not None:
+            made_at = self._tools.service_clock.earliest() - age_seconds
+            self._made_millis = max(self._made_millis, int(made_at * 1000))
+        self._empty_until = until
+
     def _event(self, received: SubscriptionEvent) -> ShardEvent:
         payload = received.payload
         if payload.continuation is None and not payload.child_shards:
             raise ShardEndError(stream=self._stream.name, shard_id=self._request.shard_id)
+        behind = payload.millis_behind_latest
+        # Some servers keep the subscription of a closed shard alive, with a continuation that stands still.
+        is_idle = not payload.records.num_rows and payload.continuation != self.position.sequence_number
         if payload.continuation is None:
             self.at_shard_end = True
             self.position = ShardPosition.shard_end()
@@ -226,11 +262,12 @@ class SubscribeCall:
         return ShardEvent(
             records=payload.records,
             continuation=payload.continuation,
-            millis_behind_latest=payload.millis_behind_latest,
+            millis_behind_latest=behind,
             child_shards=payload.child_shards if self.at_shard_end else (),
             nbytes=payload.nbytes,
             # An event may wait on its way: all that is known is that it was made after the subscription was accepted.
-            caught_up_millis=self._caught_up_millis if payload.millis_behind_latest == 0 else None,
+            caught_up_millis=self._caught_up_millis if behind == 0 else None,
+            read_millis=self._made_millis - behind if behind is not None and is_idle else None,
         )
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.aws import AwsLocation
     from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
     from penstock.efo_consumer._reader.config import SessionSettings
+    from penstock.efo_consumer._reader.merge import ProfilePoint
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,29 @@ class ShardLineage:
     is_gone: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShardSkew:
+    """How far apart shards are in time, where a bound was asked for.
+
+    Times are in milliseconds since the epoch, by the service's clock.
+
+    Attributes:
+        slowest_stream: the stream of the shard that was read least far; empty if no shard counts.
+        slowest_shard: that shard.
+        slowest_millis: the time up to which it was read; None while unknown.
+        latest_millis: the latest arrival time of the answer's records; None without any.
+        holds_back: whether records are buffered that arrived too late to be in the answer.
+        left_behind: shards that hold nothing back any more, as they made no progress.
+    """
+
+    slowest_stream: str = ""
+    slowest_shard: str = ""
+    slowest_millis: int | None = None
+    latest_millis: int | None = None
+    holds_back: bool = False
+    left_behind: int = 0
+
+
 @dataclass(frozen=True)
 class PositionsSnapshot:
     """How far the buffers reach.
@@ -101,6 +125,7 @@ class PositionsSnapshot:
         bytes: their data and partition keys.
         millis_behind_latest: the largest of all open shards, as in `ShardStats`; -1 when one is not known.
         lineage: with `named_shards_only`, the shards that continue those that ended.
+        skew: how far apart the shards are; None where no bound was asked for.
     """
 
     positions: StreamPositions
@@ -108,6 +133,49 @@ class PositionsSnapshot:
     bytes: int
     millis_behind_latest: int
     lineage: tuple[ShardLineage, ...] = ()
+    skew: ShardSkew | None = None
+
+
+@dataclass(frozen=True)
+class SlowShard:
+    """A shard that was read less far than others.
+
+    Attributes:
+        stream_name: the stream.
+        shard_id: the shard.
+        read_millis: the time up to which it was read, in milliseconds since the epoch; None while unknown.
+        waits: whether records of it are buffered and were not answered.
+    """
+
+    stream_name: str
+    shard_id: str
+    read_millis: int | None
+    waits: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardsLook:
+    """What a reader shows of its shards, for a caller that has several readers keep step.
+
+    Times are in milliseconds since the epoch, by the service's clock.
+
+    Attributes:
+        newest_millis: the time up to which the shard was read that is furthest; None without one.
+        slow: the shards that were read up to a time before the one that was asked about, or of which it is unknown, and
+            in any case those that are least far.
+        left_out_millis: the arrival time of the first record that `max_records_per_shard` leaves out; None without one.
+        interval_seconds: time between two answers of a shard that is well; 0 if the service sends them.
+        profile: how many of the waiting records, within the limits that were asked about, arrived at or before some
+            times; empty if no limit was asked about.
+        is_cut: whether the limits leave records out of the profile.
+    """
+
+    newest_millis: int | None = None
+    slow: tuple[SlowShard, ...] = ()
+    left_out_millis: int | None = None
+    interval_seconds: float = 0.0
+    profile: tuple[ProfilePoint, ...] = ()
+    is_cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,6 +266,17 @@ class PositionsOptions(TypedDict, total=False):
     max_bytes: int
     wait_seconds: float
     max_records_per_shard: int
+    max_shard_skew_seconds: float | None
+    horizon_millis: int | None
+
+
+class LookOptions(TypedDict, total=False):
+    """The options of `FleetMember.look`, for readers that pass them on."""
+
+    before_millis: int | None
+    max_records: int
+    max_bytes: int
+    max_records_per_shard: int
 
 
 class RangeOptions(TypedDict, total=False):
@@ -241,11 +320,18 @@ class ShardReader(Protocol):
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
         max_records_per_shard: int = 0,
+        max_shard_skew_seconds: float | None = None,
+        horizon_millis: int | None = None,
     ) -> PositionsSnapshot:
         """Tell how far the buffers lead from `start`; what was answered is promised to be readable.
 
-        Limits of 0 do not bound. Waits at most `wait_seconds` for the first record beyond `start`. Idle
-        shards' continuations come along with records, or alone at most every `idle_offset_interval`.
+        Records are given in the order in which they arrived, whatever shard they are in. Limits of 0 do not bound.
+        Waits at most `wait_seconds` for the first record beyond `start`. Idle shards' continuations come along with
+        records, or alone at most every `idle_offset_interval`.
+
+        With `max_shard_skew_seconds` a record is given only if it arrived no later than so long after the time up to
+        which the slowest shard was read. A shard that holds others back without progress for a minute, or for the
+        patience if that is shorter, is left behind. No record is given that arrived after `horizon_millis`.
 
         Raises:
             SessionNotFoundError: no such session, or one that only predecessors have opened here.
@@ -323,4 +409,35 @@ class ShardReader(Protocol):
 
     async def aclose(self) -> None:
         """End every session, or the connection to a remote reader."""
+        ...
+
+
+class FleetMember(ShardReader, Protocol):
+    """A reader that can keep step with others; see `FleetShardReader`."""
+
+    async def look(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        before_millis: int | None = None,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        max_records_per_shard: int = 0,
+    ) -> ShardsLook:
+        """Show how far the shards were read, and what waits beyond `start`; promises nothing.
+
+        Args:
+            session_id: as in `open`.
+            epoch: as `open` gave it.
+            start: as in `positions`.
+            before_millis: shards that were read less far are listed; None lists those whose time is unknown.
+            max_records: as in `positions`.
+            max_bytes: as in `positions`.
+            max_records_per_shard: as in `positions`.
+
+        Raises:
+            What `positions` raises.
+        """
         ...

@@ -26,6 +26,7 @@ from penstock.efo_consumer._reader.deaggregator import Deaggregator
 from penstock.efo_consumer._reader.fencing import FencingTokens
 from penstock.efo_consumer._reader.follow import follow_steps
 from penstock.efo_consumer._reader.metrics import observe
+from penstock.efo_consumer._reader.reach import Bounds
 from penstock.efo_consumer._reader.replay import prove, replay
 from penstock.efo_consumer._reader.session import ReaderSession
 from penstock.efo_consumer.errors import (
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         OpenRequest,
         PositionsSnapshot,
         SessionInfo,
+        ShardsLook,
         ShardStats,
     )
     from penstock.efo_consumer._reader.backend import ReaderBackend
@@ -194,16 +196,33 @@ class LocalShardReader:
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
         max_records_per_shard: int = 0,
+        max_shard_skew_seconds: float | None = None,
+        horizon_millis: int | None = None,
     ) -> PositionsSnapshot:
         """See `ShardReader.positions`."""
-        return await self._session(session_id).positions(
-            epoch,
-            start,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            wait_seconds=wait_seconds,
-            max_records_per_shard=max_records_per_shard,
+        bounds = Bounds(
+            records=max_records,
+            nbytes=max_bytes,
+            records_per_shard=max_records_per_shard,
+            skew_millis=None if max_shard_skew_seconds is None else round(max_shard_skew_seconds * 1000),
+            horizon_millis=horizon_millis,
         )
+        return await self._session(session_id).positions(epoch, start, bounds, wait_seconds=wait_seconds)
+
+    async def look(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        before_millis: int | None = None,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        max_records_per_shard: int = 0,
+    ) -> ShardsLook:
+        """See `FleetMember.look`."""
+        bounds = Bounds(records=max_records, nbytes=max_bytes, records_per_shard=max_records_per_shard)
+        return await self._session(session_id).look(epoch, start, bounds, before_millis=before_millis)
 
     async def read_range(
         self,

@@ -1,22 +1,47 @@
-"""The furthest positions that buffers lead to within limits, shared fairly over shards: pure."""
+"""The furthest positions that buffers lead to within limits, in the order of arrival times: pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
+from penstock.efo_consumer._buffer.segment import arrived_micros
 from penstock.efo_consumer._continuity.lineage import entering
 from penstock.efo_consumer._model.positions import StreamPositions
+from penstock.efo_consumer._reader.merge import profile, within
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
-    from penstock.efo_consumer._buffer.buffer import ShardBuffer, ShardReach
+    from penstock.efo_consumer._buffer.buffer import ShardBuffer
+    from penstock.efo_consumer._buffer.segment import Part
     from penstock.efo_consumer._continuity.lineage import ShardGraph
     from penstock.efo_consumer._model.positions import ShardPosition
+    from penstock.efo_consumer._reader.merge import ProfilePoint
 
 ShardKey = tuple[str, str]
 """Stream name and shard id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What an answer may hold; 0 and None do not bound.
+
+    Attributes:
+        records: most records.
+        nbytes: most bytes of data and partition keys.
+        records_per_shard: most records of any one shard.
+        skew_millis: how much later than the slowest shard's time a record may have arrived.
+        horizon_millis: no record may have arrived later than this, in milliseconds since the epoch.
+    """
+
+    records: int = 0
+    nbytes: int = 0
+    records_per_shard: int = 0
+    skew_millis: int | None = None
+    horizon_millis: int | None = None
 
 
 @dataclass(frozen=True)
@@ -28,68 +53,182 @@ class Reach:
         rows: records in between.
         nbytes: their data and partition keys, in bytes.
         jumped: whether a shard moved over records that are in no buffer and could not be counted.
+        latest_millis: the latest arrival time of these records, in milliseconds since the epoch; None without any.
+        holds_back: whether records that are buffered arrived later than the horizon.
     """
 
     positions: StreamPositions
     rows: int
     nbytes: int
     jumped: bool = False
+    latest_millis: int | None = None
+    holds_back: bool = False
+
+
+_UNBOUNDED = Bounds()
 
 
 def reach(
     start: StreamPositions,
     buffers: Mapping[ShardKey, ShardBuffer],
     graphs: Mapping[str, ShardGraph],
+    bounds: Bounds = _UNBOUNDED,
     *,
-    max_rows: int | None = None,
-    max_bytes: int | None = None,
-    max_rows_per_shard: int | None = None,
-    turn: int = 0,
+    times: Mapping[ShardKey, int | None] | None = None,
+    horizon: Callable[[Mapping[ShardKey, ReadUpTo]], int | None] | None = None,
 ) -> Reach:
-    """Give the furthest positions from `start` within the limits.
+    """Give the furthest positions from `start` within the bounds.
 
-    Every shard gets an equal share of the limits; what one does not need goes to the others, and what is left
-    over to whoever is first in turn. No shard gets more than
-    `max_rows_per_shard`. Children enter as soon as all of their parents stand at SHARD_END in the
-    answer, and bring records in a later one than the last of their parents': the shards of one answer are read
-    side by side. Parents whose children were all in `start` leave. At least one segment is let through when any
-    is there, though it exceed `max_bytes`.
+    Records are taken in the order of their arrival times, whatever shard they are in, so a limit cuts all shards at the
+    same time. At least one record is taken if any may be, though it exceed `bounds.nbytes`.
+
+    Children enter as soon as all of their parents stand at SHARD_END in the answer, and bring records in a later one
+    than the last of their parents': the shards of one answer are read side by side. Parents whose children were all in
+    `start` leave.
+
+    Args:
+        start: where to begin.
+        buffers: what was read of each shard.
+        graphs: by stream, which shards follow which.
+        bounds: limits.
+        times: up to when each shard was read, in milliseconds since the epoch; its position may prove more.
+        horizon: gives the latest arrival time that a record may have, beside `bounds.horizon_millis`; None for any. It
+            takes how far each shard was read that may bring records in a later answer.
     """
-    walk = _Walk(start, buffers, graphs, max_rows, max_bytes, max_rows_per_shard)
-    while True:
-        walk.settle()
-        waiting = walk.waiting(turn)
-        if not waiting or walk.is_full():
-            break
-        if not (walk.share_out(waiting) or walk.take_leftovers(waiting) or walk.force_first(waiting)):
-            break
-    return walk.result(start)
+    walk = Walk(start, buffers, graphs)
+    walk.settle()
+    waiting = walk.waiting()
+    limits = [bounds.horizon_millis]
+    if horizon is not None:
+        limits.append(horizon(walk.read(times or {})))
+    if bounds.records_per_shard:
+        capped_millis = cap(waiting, bounds.records_per_shard)
+        if bounds.skew_millis is not None and capped_millis is not None:
+            # The rest of that shard comes later: the others must not get ahead of it.
+            limits.append(capped_millis + bounds.skew_millis)
+    cut_millis = min((millis for millis in limits if millis is not None), default=None)
+    holds_back = cut_millis is not None and _cut(waiting, cut_millis * 1000 + 999)
+    chosen = within([*waiting.values()], bounds.records or None, bounds.nbytes or None)
+    for key, parts in zip(waiting, chosen, strict=True):
+        if parts:
+            walk.take(key, parts)
+    walk.settle()
+    return walk.result(start, holds_back=holds_back)
 
 
-class _Walk:
+def profile_within(waiting: Mapping[ShardKey, list[Part]], bounds: Bounds) -> tuple[tuple[ProfilePoint, ...], bool]:
+    """Count the records that are within limits by their arrival times, and return whether the limits leave any out.
+
+    Without a limit in records or bytes nothing is counted.
+    """
+    if not (bounds.records or bounds.nbytes):
+        return (), False
+    rows = sum(part.rows for parts in waiting.values() for part in parts)
+    found = within([*waiting.values()], bounds.records or None, bounds.nbytes or None)
+    return profile(found), sum(part.rows for parts in found for part in parts) < rows
+
+
+def cap(waiting: Mapping[ShardKey, list[Part]], most: int) -> int | None:
+    """Leave at most so many records of each shard.
+
+    Returns the arrival time of the first record that is left out, in milliseconds; None if none is.
+    """
+    left_out = []
+    for parts in waiting.values():
+        rows = 0
+        for index, part in enumerate(parts):
+            keep = most - rows
+            rows += part.rows
+            if part.rows <= keep or (part.is_evicted and not index):
+                # An evicted part cannot be cut, and must not wait for ever.
+                continue
+            records = None if part.is_evicted else part.look()
+            left_out.append(part.first_micros if records is None else arrived_micros(records)[keep].as_py())
+            parts[index:] = [part.first(keep)] if keep and records is not None else []
+            break
+    return min(left_out) // 1000 if left_out else None
+
+
+def _cut(waiting: Mapping[ShardKey, list[Part]], micros: int) -> bool:
+    """Leave out what arrived after a time, and what follows such a record in its shard; return whether any did."""
+    is_cut = False
+    for parts in waiting.values():
+        for index, part in enumerate(parts):
+            if part.latest_micros <= micros:
+                continue
+            is_cut = True
+            records = None if part.first_micros > micros else part.look()
+            keep = 0 if records is None else pc.index(pc.greater(arrived_micros(records), micros), True).as_py()
+            parts[index:] = [part.first(keep)] if keep else []
+            break
+    return is_cut
+
+
+def latest(times: Iterable[int | None]) -> int | None:
+    """Give the latest of the times that are known; None if none is."""
+    return max((millis for millis in times if millis is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUpTo:
+    """How far a shard was read that may bring records in a later answer.
+
+    Attributes:
+        millis: the time before which it brings none, in milliseconds since the epoch; None while unknown.
+        waits: whether records are buffered that have to be delivered before it can bring any: its own, or its parents'.
+    """
+
+    millis: int | None
+    waits: bool
+
+
+def awaited_children(
+    graph: ShardGraph, positions: Mapping[str, ShardPosition], read: Mapping[str, ReadUpTo]
+) -> dict[str, ReadUpTo]:
+    """Give the shards that are to enter the positions, by their ids.
+
+    A child's records arrived after all of its parents were closed, so it has the latest time of its parents, and of
+    what these come of where they have not entered themselves. A shard at its end after which nothing is known yet
+    stands for its children, unless its own time is unknown: nothing may follow it, as a caller names it.
+
+    Args:
+        graph: which shards follow which.
+        positions: where the shards of the stream stand.
+        read: how far the shards with positions were read, those at their ends too.
+    """
+
+    def read_of(shard_id: str) -> ReadUpTo:
+        if shard_id in positions:
+            return read[shard_id]
+        parents = [read_of(parent) for parent in graph.parents(shard_id)]
+        return ReadUpTo(latest(one.millis for one in parents), any(one.waits for one in parents))
+
+    found: dict[str, ReadUpTo] = {}
+    for shard_id in (one for one, position in positions.items() if position.is_shard_end):
+        if graph.children(shard_id):
+            found |= {child: read_of(child) for child in graph.awaited(shard_id, positions)}
+        elif read[shard_id].millis is not None:
+            found[shard_id] = read[shard_id]
+    return found
+
+
+class Walk:
+    """Positions that move from a start to where buffers lead; see `reach`."""
+
     def __init__(
-        self,
-        start: StreamPositions,
-        buffers: Mapping[ShardKey, ShardBuffer],
-        graphs: Mapping[str, ShardGraph],
-        max_rows: int | None,
-        max_bytes: int | None,
-        max_rows_per_shard: int | None,
+        self, start: StreamPositions, buffers: Mapping[ShardKey, ShardBuffer], graphs: Mapping[str, ShardGraph]
     ) -> None:
         self._positions = {stream: dict(shards) for stream, shards in start.streams.items()}
         self._buffers = buffers
         self._graphs = graphs
-        self._max_rows = max_rows
-        self._max_bytes = max_bytes
-        self._max_rows_per_shard = max_rows_per_shard
-        self._taken: dict[ShardKey, int] = {}
+        self._waiting = set[ShardKey]()
         self._bringing = set[ShardKey]()
+        self._jumped = False
         self._rows = 0
         self._nbytes = 0
-        self._jumped = False
-        # Of thousands of shards most are idle: each is looked at once, and again when it has moved.
+        self._latest_micros: int | None = None
+        # Most of thousands of shards are idle: each is looked at once, and again when it has moved.
         self._unsettled = [(stream, shard_id) for stream, shards in start.streams.items() for shard_id in shards]
-        self._waiting: dict[ShardKey, ShardReach] = {}
 
     def settle(self) -> None:
         """Move shards without further records to their ends, and let children enter, until nothing moves."""
@@ -105,12 +244,12 @@ class _Walk:
     def _settle(self, key: ShardKey) -> None:
         stream, shard_id = key
         position, buffer = self._positions[stream][shard_id], self._buffers.get(key)
-        self._waiting.pop(key, None)
+        self._waiting.discard(key)
         if buffer is None or position is buffer.end or position.is_shard_end:
             return
         rest = buffer.available(position)
         if rest.rows:
-            self._waiting[key] = rest
+            self._waiting.add(key)
         elif rest.end != position:
             self._note_jump(key, buffer, position)
             self._positions[stream][shard_id] = rest.end
@@ -131,87 +270,56 @@ class _Walk:
             if not any((stream, parent) in self._bringing for parent in graph.parents(shard_id))
         ]
 
-    def waiting(self, turn: int) -> list[tuple[ShardKey, ShardReach]]:
-        """Give the shards that have more records, in turn order, with what they have."""
-        found = sorted(self._waiting.items(), key=lambda item: item[0])
-        if self._max_rows_per_shard is not None:
-            lefts = ((key, rest, self._shard_rows_left(key)) for key, rest in found)
-            found = [(key, replace(rest, rows=min(rest.rows, left))) for key, rest, left in lefts if left]
-        first = turn % len(found) if found else 0
-        return found[first:] + found[:first]
+    def read(self, times: Mapping[ShardKey, int | None]) -> dict[ShardKey, ReadUpTo]:
+        """Give how far each shard was read that may bring records in a later answer.
 
-    def is_full(self) -> bool:
-        """Whether a limit is reached."""
-        return self._rows_left() == 0 or (self._max_bytes is not None and self._nbytes >= self._max_bytes)
+        Args:
+            times: up to when each shard was read, in milliseconds since the epoch; its position may prove more.
+        """
+        found: dict[ShardKey, ReadUpTo] = {}
+        for stream, shards in self._positions.items():
+            own = {
+                shard_id: ReadUpTo(
+                    latest((times.get((stream, shard_id)), position.known_millis)),
+                    (stream, shard_id) in self._waiting,
+                )
+                for shard_id, position in shards.items()
+            }
+            following = awaited_children(self._graphs[stream], shards, own) if stream in self._graphs else {}
+            found |= {(stream, one): read for one, read in own.items() if not shards[one].is_shard_end}
+            found |= {(stream, one): read for one, read in following.items()}
+        return found
 
-    def share_out(self, waiting: Sequence[tuple[ShardKey, ShardReach]]) -> bool:
-        """Give every shard its share; return whether any record was taken."""
-        rows = _shares([rest.rows for _, rest in waiting], self._rows_left())
-        nbytes = _shares([rest.nbytes for _, rest in waiting], self._bytes_left())
-        taken = False
-        for (key, _), max_rows, max_bytes in zip(waiting, rows, nbytes, strict=True):
-            taken |= self._advance(key, max_rows, max_bytes)
-        return taken
+    def waiting(self) -> dict[ShardKey, list[Part]]:
+        """Give the records of each shard that has any, in the order of streams and shards."""
+        return {
+            (stream, shard_id): self._buffers[stream, shard_id].parts(self._positions[stream][shard_id])
+            for stream, shard_id in sorted(self._waiting)
+        }
 
-    def take_leftovers(self, waiting: Sequence[tuple[ShardKey, ShardReach]]) -> bool:
-        """Let the first shard that can use it have all that is left; return whether one could."""
-        return any(self._advance(key, self._rows_left(), self._bytes_left()) for key, _ in waiting)
+    def take(self, key: ShardKey, parts: list[Part]) -> None:
+        """Move a shard over its first records."""
+        stream, shard_id = key
+        self._bringing.add(key)
+        self._note_jump(key, self._buffers[key], self._positions[stream][shard_id])
+        self._positions[stream][shard_id] = parts[-1].stop
+        self._unsettled.append(key)
+        self._rows += sum(part.rows for part in parts)
+        self._nbytes += sum(part.nbytes for part in parts)
+        self._latest_micros = max(self._latest_micros or 0, *(part.latest_micros for part in parts))
 
-    def force_first(self, waiting: Sequence[tuple[ShardKey, ShardReach]]) -> bool:
-        """Let one segment through when nothing was taken at all: limits never stop a reader for good."""
-        if self._rows:
-            return False
-        return self._advance(waiting[0][0], self._rows_left(), self._bytes_left(), at_least_one=True)
-
-    def result(self, start: StreamPositions) -> Reach:
+    def result(self, start: StreamPositions, *, holds_back: bool) -> Reach:
         """Give the answer, without the shards that may leave when anything else moved."""
         if all(self._positions[stream] == dict(shards) for stream, shards in start.streams.items()):
-            return Reach(start, 0, 0)
+            return Reach(start, 0, 0, holds_back=holds_back)
         for stream, graph in self._graphs.items():
             for shard_id in graph.leavers(start.streams.get(stream, {})):
                 del self._positions[stream][shard_id]
-        return Reach(StreamPositions(self._positions, start.created), self._rows, self._nbytes, self._jumped)
-
-    def _advance(
-        self, key: ShardKey, max_rows: int | None, max_bytes: int | None, *, at_least_one: bool = False
-    ) -> bool:
-        stream, shard_id = key
-        buffer, position = self._buffers[key], self._positions[stream][shard_id]
-        left = self._shard_rows_left(key)
-        if left is not None:
-            max_rows = left if max_rows is None else min(max_rows, left)
-            # A segment that cannot be cut any more must not wait for ever: other shards use up no limit of this one.
-            at_least_one |= max_bytes is None and key not in self._taken
-        step = buffer.reach(position, max_rows, max_bytes, at_least_one=at_least_one)
-        if step.rows:
-            self._bringing.add(key)
-            self._note_jump(key, buffer, position)
-        self._positions[stream][shard_id] = step.end
-        self._unsettled.append(key)
-        self._rows += step.rows
-        self._taken[key] = self._taken.get(key, 0) + step.rows
-        self._nbytes += step.nbytes
-        return step.rows > 0
-
-    def _shard_rows_left(self, key: ShardKey) -> int | None:
-        return None if self._max_rows_per_shard is None else max(0, self._max_rows_per_shard - self._taken.get(key, 0))
-
-    def _rows_left(self) -> int | None:
-        return None if self._max_rows is None else max(0, self._max_rows - self._rows)
-
-    def _bytes_left(self) -> int | None:
-        return None if self._max_bytes is None else max(0, self._max_bytes - self._nbytes)
-
-
-def _shares(wants: Sequence[int], limit: int | None) -> list[int | None]:
-    """Divide a limit max-min fairly: nobody gets more than wanted, and the least share is largest."""
-    if limit is None:
-        return [None] * len(wants)
-    shares: list[int | None] = [0] * len(wants)
-    left = limit
-    by_want = sorted(range(len(wants)), key=lambda index: (wants[index], index))
-    for place, index in enumerate(by_want):
-        share = min(wants[index], left // (len(wants) - place))
-        shares[index] = share
-        left -= share
-    return shares
+        return Reach(
+            StreamPositions(self._positions, start.created),
+            self._rows,
+            self._nbytes,
+            self._jumped,
+            None if self._latest_micros is None else self._latest_micros // 1000,
+            holds_back,
+        )

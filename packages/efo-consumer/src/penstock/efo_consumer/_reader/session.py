@@ -5,14 +5,23 @@ from __future__ import annotations
 import math
 from asyncio import sleep, to_thread
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.efo_consumer._buffer.segment import NotAtHandError
 from penstock.efo_consumer._continuity.rule import SHORTEST_RETENTION_MILLIS
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._publish.condition import ShardState, WatchedShard
-from penstock.efo_consumer._reader.api import PositionsSnapshot, SessionInfo, ShardStats
-from penstock.efo_consumer._reader.reach import Reach, reach
+from penstock.efo_consumer._reader.api import (
+    PositionsSnapshot,
+    SessionInfo,
+    ShardSkew,
+    ShardsLook,
+    ShardStats,
+    SlowShard,
+)
+from penstock.efo_consumer._reader.horizon import Horizon, delivered_millis
+from penstock.efo_consumer._reader.reach import Reach, Walk, cap, profile_within, reach
 from penstock.efo_consumer._reader.shards import SessionShards
 from penstock.efo_consumer.errors import SessionNotFoundError, StaleEpochError
 from penstock.rpc import Signal
@@ -20,6 +29,7 @@ from penstock.rpc import Signal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from penstock.efo_consumer._buffer.buffer import ShardBuffer
     from penstock.efo_consumer._buffer.pool import BufferPool
     from penstock.efo_consumer._buffer.segment import Spilled
     from penstock.efo_consumer._model.positions import ShardRange
@@ -27,13 +37,17 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader.backend import ReaderBackend
     from penstock.efo_consumer._reader.config import ReaderConfig
     from penstock.efo_consumer._reader.deaggregator import Deaggregator
-    from penstock.efo_consumer._reader.reach import ShardKey
+    from penstock.efo_consumer._reader.reach import Bounds, ReadUpTo, ShardKey
     from penstock.efo_consumer._reader.shard import FollowedShard
 
 # An hour is far below any retention period, and costs an empty micro-batch of an idle query an hour.
 _FACTS_MILLIS = 3_600_000
 # The longest pause between two looks of a long poll.
 _PAUSE_SECONDS = 1.0
+# Between two looks while records wait for slower shards.
+_HELD_SECONDS = 0.25
+
+_T = TypeVar("_T")
 
 
 class ReaderSession:
@@ -67,12 +81,14 @@ class ReaderSession:
             room=room,
             news=self._news,
             on_children=deaggregator.learn if deaggregator is not None else None,
+            horizon=lambda: self._ahead_of,
             clock=clock,
         )
+        # What arrived later waits for slower shards; None where no caller asks that shards keep step.
+        self._ahead_of: int | None = None
+        self._horizon = Horizon(backend.retry_patience.total_seconds())
         self._told_idle_at = clock()
         self._told_facts_at = -math.inf
-        self._turn = 0
-        self._turn_start: StreamPositions | None = None
         self._draining = False
         self._called_at = clock()
         self._calls = 0
@@ -104,29 +120,55 @@ class ReaderSession:
         self._news.notify()
         self._told_idle_at = self._clock()
         await self._followed.adopt(request, created, self._config)
+        self._horizon = Horizon(self.backend.retry_patience.total_seconds())
 
     async def positions(
-        self,
-        epoch: int,
-        start: StreamPositions,
-        *,
-        max_records: int,
-        max_bytes: int,
-        wait_seconds: float,
-        max_records_per_shard: int = 0,
+        self, epoch: int, start: StreamPositions, bounds: Bounds, *, wait_seconds: float
     ) -> PositionsSnapshot:
         """See `ShardReader.positions`."""
         self._calls += 1
-        limits = (max_records, max_bytes, max_records_per_shard)
-        if start != self._turn_start:
-            # Asked again from the same start, with wider limits, it is the same shard's turn: taking turns with
-            # answers that nobody uses, two shards would not take turns at all.
-            self._turn, self._turn_start = self._turn + 1, start
         try:
-            return await self._positions(epoch, start, limits, self._clock() + wait_seconds)
+            return await self._positions(epoch, start, bounds, self._clock() + wait_seconds)
         finally:
             self._calls -= 1
             self.touch()
+
+    async def look(
+        self, epoch: int, start: StreamPositions, bounds: Bounds, *, before_millis: int | None
+    ) -> ShardsLook:
+        """See `FleetMember.look`."""
+        self._calls += 1
+        try:
+            self.check_epoch(epoch)
+            await self._followed.follow(start)
+            self.check_epoch(epoch)
+            self._raise_failure(start)
+            return await _at_hand(partial(self._look, start, bounds, before_millis))
+        finally:
+            self._calls -= 1
+            self.touch()
+
+    def _look(self, start: StreamPositions, bounds: Bounds, before_millis: int | None) -> ShardsLook:
+        walk = Walk(start, self._buffers(), {} if self._named_only else self._followed.graphs)
+        walk.settle()
+        waiting, read = walk.waiting(), walk.read(self._followed.times())
+        known = [one.millis for one in read.values() if one.millis is not None]
+        least = min(known, default=None)
+        slow = [
+            SlowShard(*key, one.millis, one.waits)
+            for key, one in read.items()
+            if one.millis is None or one.millis == least or (before_millis is not None and one.millis < before_millis)
+        ]
+        left_out = cap(waiting, bounds.records_per_shard) if bounds.records_per_shard else None
+        counted, is_cut = profile_within(waiting, bounds)
+        return ShardsLook(
+            newest_millis=max(known, default=None),
+            slow=tuple(slow),
+            left_out_millis=left_out,
+            interval_seconds=self._followed.interval_seconds,
+            profile=counted,
+            is_cut=is_cut,
+        )
 
     def touch(self) -> None:
         """Note that somebody called."""
@@ -139,7 +181,7 @@ class ReaderSession:
         return self._time_to_live if self._calls else self._called_at + self._time_to_live - now
 
     async def _positions(
-        self, epoch: int, start: StreamPositions, limits: tuple[int, int, int], deadline: float
+        self, epoch: int, start: StreamPositions, bounds: Bounds, deadline: float
     ) -> PositionsSnapshot:
         while True:
             began = self._clock()
@@ -147,50 +189,59 @@ class ReaderSession:
             await self._followed.follow(start)
             self.check_epoch(epoch)
             self._raise_failure(start)
-            found = await self._reach(start, *limits)
+            found = await self._reach(start, bounds)
             self.check_epoch(epoch)
             now = self._clock()
             interval = self._config.idle_offset_interval.total_seconds()
             idle_at = self._told_idle_at + interval
             moved = found.positions != start
             if found.rows or found.jumped or (moved and (now >= idle_at or self._shows_an_end(start, found))):
-                return await self._answer(epoch, start, found, now)
+                return await self._answer(epoch, start, found, now, bounds)
             # A run of minutes once a day logs them as well, though its idle positions may wait.
             if now >= self._told_facts_at + interval and self._are_facts_old(start):
                 self._told_facts_at = now
-                return await self._answer(epoch, start, found, now)
+                return await self._answer(epoch, start, found, now, bounds)
             self._raise_failure()
             if now >= deadline or self._draining:
-                return self._snapshot(Reach(start, 0, 0))
+                return self._snapshot(Reach(start, 0, 0, holds_back=found.holds_back), bounds)
             until = min(deadline, idle_at) if idle_at > now else deadline
+            if found.holds_back:
+                # Answers of an idle shard move the horizon, and ring for nobody.
+                until = min(until, now + _HELD_SECONDS)
             await self._news.wait(until - now)
             # News of thousands of shards come one by one, and each look is at all of them: looks take half of the time.
             await sleep(max(0.0, min(_PAUSE_SECONDS, now - began, deadline - self._clock())))
 
-    async def _reach(
-        self, start: StreamPositions, max_records: int, max_bytes: int, max_records_per_shard: int
-    ) -> Reach:
-        kept: list[Spilled] = []
-        try:
-            while True:
-                try:
-                    return reach(
-                        start,
-                        {key: shard.buffer for key, shard in self._followed.shards.items()},
-                        # Whoever names all shards lets children enter and parents leave by its own graph.
-                        {} if self._named_only else self._followed.graphs,
-                        max_rows=max_records or None,
-                        max_bytes=max_bytes or None,
-                        max_rows_per_shard=max_records_per_shard or None,
-                        turn=self._turn,
-                    )
-                except NotAtHandError as missing:
-                    # One segment of a shard or two, where limits cut: read elsewhere, then everything is seen anew.
-                    kept.append(missing.spilled)
-                    await to_thread(missing.spilled.keep)
-        finally:
-            for spilled in kept:
-                spilled.release()
+    async def _reach(self, start: StreamPositions, bounds: Bounds) -> Reach:
+        found = await _at_hand(
+            lambda: reach(
+                start,
+                self._buffers(),
+                # A caller that names all shards lets children enter and parents leave by its own graph.
+                {} if self._named_only else self._followed.graphs,
+                bounds,
+                times=self._followed.times() if bounds.skew_millis is not None else None,
+                horizon=self._horizon_from(start, bounds.skew_millis) if bounds.skew_millis is not None else None,
+            )
+        )
+        self._horizon.holds_back = found.holds_back
+        self._ahead_of = bounds.horizon_millis if bounds.skew_millis is None else self._horizon.millis
+        return found
+
+    def _horizon_from(
+        self, start: StreamPositions, skew_millis: int
+    ) -> Callable[[Mapping[ShardKey, ReadUpTo]], int | None]:
+        """Give the horizon of a caller that stands at `start`."""
+        return partial(
+            self._horizon.find,
+            skew_millis=skew_millis,
+            delivered_millis=delivered_millis(start),
+            now=self._clock(),
+            interval_seconds=self._followed.interval_seconds,
+        )
+
+    def _buffers(self) -> dict[ShardKey, ShardBuffer]:
+        return {key: shard.buffer for key, shard in self._followed.shards.items()}
 
     def shard(self, shard_range: ShardRange) -> FollowedShard | None:
         """Give the shard of a range, if it is followed."""
@@ -275,14 +326,16 @@ class ReaderSession:
         self._news.notify()
         await self._followed.aclose()
 
-    async def _answer(self, epoch: int, start: StreamPositions, found: Reach, now: float) -> PositionsSnapshot:
+    async def _answer(
+        self, epoch: int, start: StreamPositions, found: Reach, now: float, bounds: Bounds
+    ) -> PositionsSnapshot:
         self._told_idle_at = now
         for (stream, shard_id), shard in self._followed.shards.items():
             position = found.positions.get(stream, shard_id)
             if position is not None:
                 shard.buffer.promise(position, now)
         self._room.notify()
-        snapshot = self._snapshot(replace(found, positions=self._with_facts(start, found.positions)))
+        snapshot = self._snapshot(replace(found, positions=self._with_facts(start, found.positions)), bounds)
         await self._followed.prove()
         self.check_epoch(epoch)
         return snapshot
@@ -320,9 +373,14 @@ class ReaderSession:
             for shard_id, position in shards.items()
         )
 
-    def _snapshot(self, found: Reach) -> PositionsSnapshot:
+    def _snapshot(self, found: Reach, bounds: Bounds) -> PositionsSnapshot:
         lineage = self._followed.lineage(found.positions) if self._named_only else ()
-        return PositionsSnapshot(found.positions, found.rows, found.nbytes, self._millis_behind_latest(), lineage)
+        skew = None
+        if bounds.skew_millis is not None:
+            skew = self._horizon.skew(bounds.skew_millis, found.latest_millis)
+        elif bounds.horizon_millis is not None:
+            skew = ShardSkew(latest_millis=found.latest_millis, holds_back=found.holds_back)
+        return PositionsSnapshot(found.positions, found.rows, found.nbytes, self._millis_behind_latest(), lineage, skew)
 
     def _millis_behind_latest(self) -> int:
         if not self._followed.is_lineage_known:
@@ -344,3 +402,19 @@ class ReaderSession:
         failure = self._followed.discovery_failure(given)
         if failure is not None:
             raise failure
+
+
+async def _at_hand(call: Callable[[], _T]) -> _T:
+    """Give the result of a call, for which spilled records that it looks into are read first."""
+    kept: list[Spilled] = []
+    try:
+        while True:
+            try:
+                return call()
+            except NotAtHandError as missing:
+                # One segment of a shard or two, where limits cut: read elsewhere, then everything is looked at again.
+                kept.append(missing.spilled)
+                await to_thread(missing.spilled.keep)
+    finally:
+        for spilled in kept:
+            spilled.release()

@@ -20,6 +20,7 @@ from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
 from penstock.efo_consumer._publish.metrics import watched
 from penstock.efo_consumer._publish.retries import bear
 from penstock.efo_consumer._reader.api import ShardStats
+from penstock.efo_consumer._reader.horizon import ShardTime
 from penstock.efo_consumer._reader.metrics import stood_still
 from penstock.efo_consumer.errors import (
     DataLossError,
@@ -68,6 +69,8 @@ class FollowedShard:
         source: what the rule of continuity asks of Kinesis.
         judge: tells what the refusal of a position with a code means, and whether it was resumed often enough.
         poller: gives the publisher that polls, for a shard whose subscriptions bring nothing.
+        horizon: gives the latest arrival time that a micro-batch may hold now, in milliseconds since the epoch; None
+            for any.
         fail_on_data_loss: whether a loss ends the shard; otherwise it is counted, and the shard goes on.
         retry_patience: how long errors that may pass are retried; zero for ever.
         clock: monotonic seconds.
@@ -87,6 +90,7 @@ class FollowedShard:
         source: ContinuitySource,
         judge: Callable[[FollowedShard, str, bool], Awaitable[Loss | Resume | None]],
         poller: Callable[[], RecordPublisher],
+        horizon: Callable[[], int | None],
         fail_on_data_loss: bool,
         retry_patience: timedelta,
         clock: Callable[[], float],
@@ -105,6 +109,9 @@ class FollowedShard:
         self._source = source
         self._judge = judge
         self._poller = poller
+        self._horizon = horizon
+        self.time = ShardTime(origin.known_millis)
+        """Up to when the shard was read."""
         self._tracker = ConditionTracker(clock(), source.service_millis(), origin.known_millis)
         self._way = ""
         self.retry_patience = retry_patience
@@ -344,6 +351,7 @@ class FollowedShard:
     def _take(self, event: ShardEvent) -> None:
         before = self.buffer.end
         self._pool.append(self.buffer, event)
+        self.time.take(event)
         if event.child_shards:
             self._note(ShardSign.END)
         else:
@@ -391,15 +399,21 @@ class FollowedShard:
     def _reserved(self, nbytes: int) -> AbstractContextManager[int]:
         return self._pool.reserved(self.buffer, nbytes, self._clock())
 
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether the shard has to wait for slower ones."""
+        horizon_millis, latest_micros = self._horizon(), self.buffer.latest_micros
+        return horizon_millis is not None and latest_micros is not None and latest_micros // 1000 > horizon_millis
+
     async def _wait_for_room(self) -> None:
         now = self._clock()
-        is_full = False
-        while not self._pool.make_room(self.buffer, now):
-            if not is_full:
-                self._note(ShardSign.NO_ROOM, "the buffers are full: nobody takes what was read")
-                is_full = True
+        sign: ShardSign | None = None
+        while not self._pool.make_room(self.buffer, now, is_ahead=(is_ahead := self._is_ahead)):
+            before_sign, sign = sign, ShardSign.AHEAD if is_ahead else ShardSign.NO_ROOM
+            if sign is not before_sign:
+                self._note(sign, "" if is_ahead else "the buffers are full: nobody takes what was read")
             await self._room.wait(LOOK_AGAIN_SECONDS)
             before, now = now, self._clock()
             stood_still(now - before, stream=self.stream.name, shard_id=self.shard_id)
-        if is_full:
+        if sign is not None:
             self._note(ShardSign.ROOM)

@@ -52,6 +52,7 @@ class SessionShards:
         room: rung when the pool may have room again.
         news: rung when a shard has something to tell.
         on_children: told the stream and its new shards at the end of a shard.
+        horizon: gives the latest arrival time that a micro-batch may hold now; None for any.
         clock: monotonic seconds.
     """
 
@@ -64,6 +65,7 @@ class SessionShards:
         room: Signal,
         news: Signal,
         on_children: Callable[[str, tuple[Shard, ...]], None] | None = None,
+        horizon: Callable[[], int | None],
         clock: Callable[[], float],
     ) -> None:
         self.shards: dict[ShardKey, FollowedShard] = {}
@@ -75,6 +77,7 @@ class SessionShards:
         self._room = room
         self._news = news
         self._on_children = on_children
+        self._horizon = horizon
         self._clock = clock
         # Shards that some positions showed at their end, and these; they need no buffer, but their children may start.
         self._finished: dict[str, dict[str, ShardPosition]] = {}
@@ -277,6 +280,7 @@ class SessionShards:
             source=self.backend,
             judge=self._judge,
             poller=self._polling_publisher,
+            horizon=self._horizon,
             created_millis=self.created.get(stream),
             fail_on_data_loss=self.fail_on_data_loss,
             retry_patience=self.backend.retry_patience,
@@ -340,6 +344,15 @@ class SessionShards:
         """Whether it is known which shards follow those that ended: what others hold may be far behind."""
         looking = (stream for stream, task in self._discoveries.items() if not task.done())
         return not any(self._discovery_needed(stream) for stream in looking)
+
+    def times(self) -> dict[ShardKey, int | None]:
+        """Give the time up to which each shard was read, in milliseconds since the epoch; None while unknown."""
+        return {key: shard.time.millis for key, shard in self.shards.items()}
+
+    @property
+    def interval_seconds(self) -> float:
+        """Time between two answers of a shard that is well; 0 if the service sends them."""
+        return 0.0 if self._publisher is None else self._publisher.interval_seconds
 
     def stuck(self) -> dict[ShardKey, str]:
         """Give the shards at their end after which nobody knows yet what comes, with the reason."""

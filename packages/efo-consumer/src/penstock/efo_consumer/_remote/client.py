@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
     from penstock.efo_consumer._reader.api import (
+        LookOptions,
         OpenRequest,
         PositionsOptions,
         PositionsSnapshot,
         RangeOptions,
         SessionInfo,
+        ShardsLook,
         ShardStats,
     )
 
@@ -123,6 +125,15 @@ class RemoteShardReader:
             seconds = options.get("wait_seconds", 0.0) + CALL_SECONDS
             answer = await self._stub().Positions(request, timeout=seconds)
         return messages.snapshot_from_message(answer)
+
+    async def look(
+        self, session_id: str, epoch: int, start: StreamPositions, **options: Unpack[LookOptions]
+    ) -> ShardsLook:
+        """See `FleetMember.look`."""
+        asked = messages.positions_to_messages(start)
+        request = pb.LookRequest(session_id=session_id, epoch=epoch, start=asked, **options)
+        with self._errors():
+            return messages.look_from_message(await self._stub().Look(request, timeout=CALL_SECONDS))
 
     async def read_range(
         self, session_id: str, ranges: Sequence[ShardRange], *, epoch: int = 0, **options: Unpack[RangeOptions]

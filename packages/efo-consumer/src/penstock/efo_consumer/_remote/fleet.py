@@ -15,8 +15,10 @@ from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer._reader.api import PositionsSnapshot
 from penstock.efo_consumer._reader.follow import follow_steps, is_news
+from penstock.efo_consumer._reader.reach import Bounds
 from penstock.efo_consumer._remote.client import CALL_SECONDS, RemoteShardReader
-from penstock.efo_consumer._remote.members import KnownStats, Members, Share, place, shares, union, with_leftovers
+from penstock.efo_consumer._remote.keeping_step import FleetHorizon, divide
+from penstock.efo_consumer._remote.members import KnownStats, Members, place, union
 from penstock.efo_consumer._remote.resume import (
     PATIENCE_SECONDS,
     Patience,
@@ -33,13 +35,20 @@ from penstock.efo_consumer.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
     from typing import TypeAlias
 
     import pyarrow as pa
 
     from penstock.efo_consumer._model.positions import ShardPosition, ShardRange
-    from penstock.efo_consumer._reader.api import FollowedBatch, OpenRequest, RangeOptions, ShardReader, ShardStats
+    from penstock.efo_consumer._reader.api import (
+        FleetMember,
+        FollowedBatch,
+        OpenRequest,
+        RangeOptions,
+        ShardsLook,
+        ShardStats,
+    )
     from penstock.efo_consumer._reader.reach import ShardKey
     from penstock.rpc import ClientSecurity
 
@@ -50,6 +59,8 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 DEFAULT_LEASE_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
+# Between two looks while records wait for slower shards.
+_HELD_SECONDS = 0.25
 _NOWHERE = StreamPositions({})
 _NAMED_SHARDS = 8
 """In a log line."""
@@ -85,16 +96,16 @@ class FleetShardReader:
         patience_seconds: float = PATIENCE_SECONDS,
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        connect: Callable[[str, ClientSecurity | None], ShardReader] = RemoteShardReader,
+        connect: Callable[[str, ClientSecurity | None], FleetMember] = RemoteShardReader,
     ) -> None:
         self._membership = endpoints if callable(endpoints) else None
 
-        def connected(endpoint: str) -> ShardReader:
+        def connected(endpoint: str) -> FleetMember:
             return connect(endpoint, security)
 
         self._connect = connected
         named = () if callable(endpoints) else tuple(endpoints)
-        self._readers: dict[str, ShardReader] = {endpoint: self._connect(endpoint) for endpoint in named}
+        self._readers: dict[str, FleetMember] = {endpoint: self._connect(endpoint) for endpoint in named}
         self.endpoint = ",".join(named)
         """Of the readers that are there now, or were there last, joined by commas."""
         self._members = Members(named, lease_seconds)
@@ -107,10 +118,10 @@ class FleetShardReader:
         self._graphs: dict[str, ShardGraph] = {}
         # Shards that are gone, and whose successors are known.
         self._continued: set[ShardKey] = set()
-        self._turn = 0
+        self._horizon = FleetHorizon(0.0)
         self._hearts: dict[str, asyncio.Task[None]] = {}
         self._is_open = False
-        self._left: list[tuple[float, ShardReader]] = []
+        self._left: list[tuple[float, FleetMember]] = []
         self._alone_since: float | None = None
         self._deaggregates: bool | None = None
         self._taken_over: StaleEpochError | FencedConsumerError | None = None
@@ -142,6 +153,7 @@ class FleetShardReader:
         self._start, self._taken_over = request.positions, None
         self._graphs = {stream: ShardGraph() for stream in request.positions.streams}
         self._continued = set()
+        self._horizon = FleetHorizon(request.retry_patience_seconds or 0.0)
         for endpoint in self._readers:
             self._members.forget(endpoint)
         # Only a number: a reader that answers when nobody waits any more would take the session from this run.
@@ -172,6 +184,8 @@ class FleetShardReader:
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
         max_records_per_shard: int = 0,
+        max_shard_skew_seconds: float | None = None,
+        horizon_millis: int | None = None,
     ) -> PositionsSnapshot:
         """See `ShardReader.positions`. Shards whose owner does not answer stay where they are until they move.
 
@@ -179,6 +193,13 @@ class FleetShardReader:
             ReaderUnavailableError: for all of the patience no reader answered.
         """
         self._start = start
+        bounds = Bounds(
+            records=max_records,
+            nbytes=max_bytes,
+            records_per_shard=max_records_per_shard,
+            skew_millis=None if max_shard_skew_seconds is None else round(max_shard_skew_seconds * 1000),
+            horizon_millis=horizon_millis,
+        )
         deadline = self._clock() + wait_seconds
         news: list[PositionsSnapshot] = []
         patience = Patience(self._patience_seconds)
@@ -192,14 +213,18 @@ class FleetShardReader:
                 # Meanwhile the hearts try.
                 await asyncio.sleep(patience.pause(error, self._clock()))
                 continue
-            snapshot = await self._ask_all(start, max_records, max_bytes, max_records_per_shard)
+            snapshot = await self._ask_all(start, bounds)
             if snapshot.positions == start and news:
                 # Readers report moves without records only once in a while, and have reported them to the polls.
-                snapshot = self._merge(start, news)
+                snapshot = replace(self._merge(start, news), skew=snapshot.skew)
             left = deadline - self._clock()
             if is_news(start, snapshot.positions) or left <= 0:
                 return snapshot
-            news = await self._wait_for_news(start, left)
+            if snapshot.skew is not None and snapshot.skew.holds_back:
+                # Answers of idle shards move the horizon, and no reader reports them.
+                news = await self._wait_for_news(start, min(left, _HELD_SECONDS), self._horizon.millis)
+            else:
+                news = await self._wait_for_news(start, left, None)
 
     async def read_range(
         self, session_id: str, ranges: Sequence[ShardRange], *, epoch: int = 0, **options: Unpack[RangeOptions]
@@ -317,29 +342,62 @@ class FleetShardReader:
                 found[member.endpoint] = self._known.waiting(parts[member.endpoint], member.failed_at, cause)
         return found
 
-    async def _ask_all(
-        self, start: StreamPositions, max_records: int = 0, max_bytes: int = 0, max_records_per_shard: int = 0
-    ) -> PositionsSnapshot:
+    async def _ask_all(self, start: StreamPositions, bounds: Bounds) -> PositionsSnapshot:
         """Ask each owner about its shards, without waiting, and put the answers together."""
         parts = place(start, self._members.owners(self._clock()))
-        limits = Share(max_records, max_bytes)
-        first = shares(limits, [member.endpoint for member in self._members.served()], self._turn)
-        self._turn += 1
+        served = [member.endpoint for member in self._members.served()]
+        own = dict.fromkeys(served, bounds)
+        if bounds.skew_millis is not None or bounds.records or bounds.nbytes:
+            own = await self._keep_step(start, parts, served, bounds)
 
-        def ask(endpoint: str, share: Share) -> Awaitable[PositionsSnapshot | None]:
-            part = parts.get(endpoint, _NOWHERE)
-            return self._ask(endpoint, part, share.records, share.nbytes, 0.0, max_records_per_shard)
+        async def ask(endpoint: str) -> PositionsSnapshot | None:
+            return await self._ask(endpoint, parts.get(endpoint, _NOWHERE), own[endpoint], 0.0)
 
-        given = await asyncio.gather(*(ask(endpoint, share) for endpoint, share in first.items()))
-        answers = {endpoint: answer for endpoint, answer in zip(first, given, strict=True) if answer is not None}
-        # What some do not need goes to those that have more, whoever is first in turn. They are asked for all that
-        # they give, not for more of it: a reader alone knows how much of each shard it has given.
-        for endpoint in [one for one, answer in answers.items() if first[one].is_taken(answer)]:
-            share = with_leftovers(limits, answers, endpoint)
-            if share is None:
-                break
-            answers[endpoint] = await ask(endpoint, share) or answers[endpoint]
-        return self._merge(start, list(answers.values()))
+        answers = await asyncio.gather(*(ask(endpoint) for endpoint in own))
+        given = {endpoint: answer for endpoint, answer in zip(own, answers, strict=True) if answer is not None}
+        snapshot = self._merge(start, [*given.values()])
+        if bounds.skew_millis is None:
+            return snapshot
+        shown = {endpoint: answer.skew for endpoint, answer in given.items() if answer.skew is not None}
+        latest = max((one.latest_millis for one in shown.values() if one.latest_millis is not None), default=None)
+        # A limit may have lowered the horizon: what is behind that waits for no shard.
+        horizon = self._horizon.millis
+        holds_back = any(one.holds_back and own[name].horizon_millis == horizon for name, one in shown.items())
+        return replace(snapshot, skew=self._horizon.skew(bounds.skew_millis, latest, holds_back=holds_back))
+
+    async def _keep_step(
+        self, start: StreamPositions, parts: Mapping[str, StreamPositions], served: Sequence[str], bounds: Bounds
+    ) -> dict[str, Bounds]:
+        """Give the bounds of each reader that can be asked: so that their shards stay together, within the limits."""
+        skew = bounds.skew_millis
+        before = None if skew is None else self._horizon.asks_before(skew)
+        looks = await asyncio.gather(
+            *(self._look(endpoint, parts.get(endpoint, _NOWHERE), before, bounds) for endpoint in served)
+        )
+        seen = {endpoint: look for endpoint, look in zip(served, looks, strict=True) if look is not None}
+        horizon = bounds.horizon_millis
+        if skew is not None:
+            unseen = [part for endpoint, part in parts.items() if endpoint not in seen]
+            found = self._horizon.find(start, self._graphs, seen, unseen, skew_millis=skew, now=self._clock())
+            horizon = min((one for one in (horizon, found) if one is not None), default=None)
+        return divide(replace(bounds, skew_millis=None, horizon_millis=horizon), seen)
+
+    async def _look(
+        self, endpoint: str, start: StreamPositions, before_millis: int | None, bounds: Bounds
+    ) -> ShardsLook | None:
+        assert self._request is not None
+        asked = self._reader(endpoint).look(
+            self._request.session_id,
+            self._request.epoch,
+            start,
+            before_millis=before_millis,
+            max_records=bounds.records,
+            max_bytes=bounds.nbytes,
+            max_records_per_shard=bounds.records_per_shard,
+        )
+        with suppress(ReaderUnavailableError, SessionNotFoundError):
+            return await self._call(endpoint, asked)
+        return None
 
     def _merge(self, start: StreamPositions, answers: Sequence[PositionsSnapshot]) -> PositionsSnapshot:
         reached = union(start, (answer.positions for answer in answers))
@@ -385,16 +443,22 @@ class FleetShardReader:
     def _graph(self, stream: str) -> ShardGraph:
         return self._graphs.setdefault(stream, ShardGraph())
 
-    async def _wait_for_news(self, start: StreamPositions, seconds: float) -> list[PositionsSnapshot]:
-        """Wait until a reader has something new, or is to be looked after; give what moved without records."""
+    async def _wait_for_news(
+        self, start: StreamPositions, seconds: float, horizon_millis: int | None
+    ) -> list[PositionsSnapshot]:
+        """Wait until a reader has something new up to the horizon, or has to be opened again.
+
+        Returns the answers of readers whose shards moved without records.
+        """
         now = self._clock()
         parts = place(start, self._members.owners(now))
         if self._members.lost() or any(p.is_shard_end for shards in start.streams.values() for p in shards.values()):
             seconds = min(seconds, _RETRY_SECONDS, self._members.deadline(now) or _RETRY_SECONDS)
+        # One record is enough to know that there is something: the next step asks all readers.
+        one = Bounds(records=1, nbytes=1, horizon_millis=horizon_millis)
         polls = [
             asyncio.create_task(
-                # One record is enough to know that there is something: the next step asks everybody.
-                self._ask(member.endpoint, parts.get(member.endpoint, _NOWHERE), 1, 1, seconds),
+                self._ask(member.endpoint, parts.get(member.endpoint, _NOWHERE), one, seconds),
                 name=f"poll {member.endpoint}",
             )
             for member in self._members.served()
@@ -414,24 +478,18 @@ class FleetShardReader:
         return [result for result in results if isinstance(result, PositionsSnapshot) and not result.records]
 
     async def _ask(
-        self,
-        endpoint: str,
-        start: StreamPositions,
-        max_records: int,
-        max_bytes: int,
-        wait_seconds: float,
-        max_records_per_shard: int = 0,
+        self, endpoint: str, start: StreamPositions, bounds: Bounds, wait_seconds: float
     ) -> PositionsSnapshot | None:
         assert self._request is not None
-        session_id, epoch = self._request.session_id, self._request.epoch
         asked = self._reader(endpoint).positions(
-            session_id,
-            epoch,
+            self._request.session_id,
+            self._request.epoch,
             start,
-            max_records=max_records,
-            max_bytes=max_bytes,
+            max_records=bounds.records,
+            max_bytes=bounds.nbytes,
             wait_seconds=wait_seconds,
-            max_records_per_shard=max_records_per_shard,
+            max_records_per_shard=bounds.records_per_shard,
+            horizon_millis=bounds.horizon_millis,
         )
         try:
             return await self._call(endpoint, asked)
@@ -533,7 +591,7 @@ class FleetShardReader:
         while self._left and now - self._left[0][0] > CALL_SECONDS:
             await self._left.pop(0)[1].aclose()
 
-    def _reader(self, endpoint: str) -> ShardReader:
+    def _reader(self, endpoint: str) -> FleetMember:
         reader = self._readers.get(endpoint)
         if reader is None:
             raise ReaderUnavailableError(endpoint=endpoint, reason="UNAVAILABLE: it has left the fleet")

@@ -14,10 +14,9 @@ from penstock.efo_consumer._publish.condition import ShardCondition, ShardState
 from penstock.efo_consumer._reader.api import ShardStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.efo_consumer._model.positions import ShardRange
-    from penstock.efo_consumer._reader.api import PositionsSnapshot
     from penstock.efo_consumer.errors import ReaderUnavailableError
 
 
@@ -221,39 +220,3 @@ def by_owner(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[list[S
     for one in ranges:
         groups[_owner(endpoints, one.stream_name, one.shard_id)].append(one)
     return list(groups.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What a step, or one reader of it, may give: records, and bytes of data and partition keys. 0 is no bound."""
-
-    records: int
-    nbytes: int
-
-    def is_taken(self, answer: PositionsSnapshot) -> bool:
-        """Whether a reader that answered this may have more: of bytes it leaves what the next event does not fit in."""
-        return 0 < self.records <= 2 * answer.records or 0 < self.nbytes <= 2 * answer.bytes
-
-
-def shares(limits: Share, members: Sequence[str], turn: int) -> dict[str, Share]:
-    """Divide limits among readers, in turn; with less than one record each, some wait for their turn."""
-    first = turn % len(members) if members else 0
-    ordered = [*members[first:], *members[:first]][: limits.records or None]
-    count = len(ordered)
-    nbytes = max(1, limits.nbytes // count) if limits.nbytes and count else 0
-    return {
-        member: Share((limits.records + count - 1 - index) // count, nbytes) for index, member in enumerate(ordered)
-    }
-
-
-def with_leftovers(limits: Share, answers: Mapping[str, PositionsSnapshot], member: str) -> Share | None:
-    """What a reader may give in all, with what is left of the limits after all answers; None when nothing is left."""
-    records = sum(answer.records for answer in answers.values())
-    nbytes = sum(answer.bytes for answer in answers.values())
-    if (limits.records and records >= limits.records) or (limits.nbytes and nbytes >= limits.nbytes):
-        return None
-    own = answers[member]
-    return Share(
-        limits.records - records + own.records if limits.records else 0,
-        limits.nbytes - nbytes + own.bytes if limits.nbytes else 0,
-    )

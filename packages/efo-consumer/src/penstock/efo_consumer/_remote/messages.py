@@ -16,7 +16,10 @@ from penstock.efo_consumer._reader.api import (
     PositionsSnapshot,
     SessionInfo,
     ShardLineage,
+    ShardSkew,
+    ShardsLook,
     ShardStats,
+    SlowShard,
     StreamConsumer,
 )
 from penstock.efo_consumer.errors import EfoConsumerConfigError, PositionsError
@@ -248,6 +251,7 @@ def snapshot_to_message(snapshot: PositionsSnapshot) -> pb.PositionsResponse:
         bytes=snapshot.bytes,
         millis_behind_latest=snapshot.millis_behind_latest,
         lineage=[_to_message(pb.ShardLineage, shard) for shard in snapshot.lineage],
+        skew=None if snapshot.skew is None else _to_message(pb.ShardSkew, snapshot.skew),
     )
 
 
@@ -262,7 +266,39 @@ def snapshot_from_message(message: pb.PositionsResponse) -> PositionsSnapshot:
             ShardLineage(item.stream_name, item.shard_id, tuple(item.parent_shard_ids), item.is_gone)
             for item in message.lineage
         ),
+        _from_message(ShardSkew, message.skew, **_present(message.skew, "slowest_millis", "latest_millis"))
+        if message.HasField("skew")
+        else None,
     )
+
+
+def look_to_message(look: ShardsLook) -> pb.LookResponse:
+    """Look to message."""
+    return _to_message(
+        pb.LookResponse,
+        look,
+        slow=[_to_message(pb.SlowShard, one) for one in look.slow],
+        profile=[_to_message(pb.ProfilePoint, one) for one in look.profile],
+    )
+
+
+def look_from_message(message: pb.LookResponse) -> ShardsLook:
+    """Message to look."""
+    # Tasks import this module too: they look at nothing, and are spared what is behind this.
+    from penstock.efo_consumer._reader.merge import ProfilePoint
+
+    return _from_message(
+        ShardsLook,
+        message,
+        slow=tuple(_from_message(SlowShard, one, **_present(one, "read_millis")) for one in message.slow),
+        profile=tuple(_from_message(ProfilePoint, one) for one in message.profile),
+        **_present(message, "newest_millis", "left_out_millis"),
+    )
+
+
+def _present(message: Any, *names: str) -> dict[str, int | None]:
+    """Optional numbers; None where the message has none."""
+    return {name: getattr(message, name) if message.HasField(name) else None for name in names}
 
 
 def followed_to_message(batch: FollowedBatch) -> pb.FollowResponse:

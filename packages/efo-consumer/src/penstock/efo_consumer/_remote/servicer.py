@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._reader.api import ShardReader
+    from penstock.efo_consumer._reader.api import FleetMember
     from penstock.efo_consumer._remote.location import ReaderLocation
     from penstock.efo_consumer._remote.shared_blocks import BlockPool
 
@@ -45,6 +45,7 @@ RIGHTS: Final = ServiceRights(
             change="open session",
         ),
         "Positions": MethodRights(resources={**_SESSION, "streams": ("start.stream_name",)}, owned="session_id"),
+        "Look": MethodRights(resources={**_SESSION, "streams": ("start.stream_name",)}, owned="session_id"),
         "ReadRange": MethodRights(resources={**_SESSION, "streams": ("ranges.stream_name",)}, owned="session_id"),
         "Follow": MethodRights(resources={**_SESSION, "streams": ("start.stream_name",)}, owned="session_id"),
         "Commit": MethodRights(resources={**_SESSION, "streams": ("positions.stream_name",)}, owned="session_id"),
@@ -72,7 +73,7 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
 
     def __init__(
         self,
-        reader: ShardReader,
+        reader: FleetMember,
         blocks: BlockPool | None = None,
         *,
         location: ReaderLocation | None = None,
@@ -110,8 +111,26 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
                 max_bytes=request.max_bytes,
                 wait_seconds=request.wait_seconds,
                 max_records_per_shard=request.max_records_per_shard,
+                max_shard_skew_seconds=request.max_shard_skew_seconds
+                if request.HasField("max_shard_skew_seconds")
+                else None,
+                horizon_millis=request.horizon_millis if request.HasField("horizon_millis") else None,
             )
         return messages.snapshot_to_message(snapshot)
+
+    async def Look(self, request: pb.LookRequest, context: Any) -> pb.LookResponse:
+        """See the contract."""
+        async with _told(context):
+            look = await self._reader.look(
+                request.session_id,
+                request.epoch,
+                messages.positions_from_messages(request.start),
+                before_millis=request.before_millis if request.HasField("before_millis") else None,
+                max_records=request.max_records,
+                max_bytes=request.max_bytes,
+                max_records_per_shard=request.max_records_per_shard,
+            )
+        return messages.look_to_message(look)
 
     async def ReadRange(self, request: pb.ReadRangeRequest, context: Any) -> AsyncIterator[Any]:
         """See the contract; the answers are their bytes already."""

@@ -40,6 +40,7 @@ class Http1Subscription:
         self._body = response.content
         self._parser = SubscriptionParser()
         self._outcomes: deque[Outcome | None] = deque()
+        self._parsed_bytes = 0
         self._closed = False
         self._arrived, self._taken = asyncio.Event(), asyncio.Event()
         self.answered_at = date_seconds(response.headers.get("Date"))
@@ -50,6 +51,11 @@ class Http1Subscription:
     def bytes_received(self) -> int:
         """See `Subscription.bytes_received`."""
         return self._body.total_bytes
+
+    @property
+    def is_pending(self) -> bool:
+        """See `Subscription.is_pending`."""
+        return bool(self._outcomes) or self._parser.pending_bytes > 0 or self._body.total_bytes > self._parsed_bytes
 
     @property
     def waits_since(self) -> float | None:
@@ -112,6 +118,7 @@ class Http1Subscription:
 
     def _enter(self, chunk: bytes) -> None:
         if chunk:
+            self._parsed_bytes += len(chunk)
             self._outcomes += self._parser.feed(chunk)
         elif self._body.at_eof():
             self._outcomes.append(self._parser.finish())

@@ -123,6 +123,11 @@ class Http2Subscription:
         return date_seconds(self._headers.get("date"))
 
     @property
+    def is_pending(self) -> bool:
+        """See `Subscription.is_pending`."""
+        return bool(self._outcomes) or self._pending_bytes > 0
+
+    @property
     def waits_since(self) -> float | None:
         """See `Subscription.waits_since`."""
         # Copied in one step: the connection's thread appends meanwhile. Of thousands that are asked few have any.

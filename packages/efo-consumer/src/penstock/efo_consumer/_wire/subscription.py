@@ -89,6 +89,11 @@ class Subscription(Protocol):
         ...
 
     @property
+    def is_pending(self) -> bool:
+        """Whether something was received that was not taken yet."""
+        ...
+
+    @property
     def waits_since(self) -> float | None:
         """When the first record that was received but not taken arrived at the service; seconds since the epoch."""
         ...

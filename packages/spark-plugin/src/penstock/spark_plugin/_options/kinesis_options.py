@@ -129,6 +129,8 @@ class KinesisOptions:
     """None: half of the cores, at most 8."""
     max_records_per_batch: int | None = None
     max_records_per_shard_per_batch: int | None = None
+    max_shard_skew: float | None = 60.0
+    """None: off."""
     min_records_per_batch: int | None = None
     max_trigger_delay: float | None = None
     """None: 15 minutes."""

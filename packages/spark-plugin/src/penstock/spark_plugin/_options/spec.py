@@ -15,6 +15,7 @@ class OptionType(StrEnum):
     NUMBER = "number"
     BOOLEAN = "true | false"
     SECONDS = "duration: 5s, 2m, 250ms, or seconds"
+    SECONDS_OR_OFF = "duration: 5s, 2m, 250ms, or seconds; or off"
     MILLISECONDS = "milliseconds, or a duration"
     BYTES = "bytes, or 64k, 8m, 1g"
     CHOICE = "choice"

@@ -311,6 +311,19 @@ READING = (
         doc="Most records of one shard in a micro-batch.",
     ),
     OptionSpec(
+        name="maxShardSkew",
+        group="reading",
+        acts=(DRIVER,),
+        only=(STREAM,),
+        type=OptionType.SECONDS_OR_OFF,
+        default="1m",
+        minimum=0,
+        doc="How far ahead of the slowest shard a micro-batch may go. A record waits for a later micro-batch if it "
+        "arrived more than this after the time up to which the slowest shard was read, so a watermark with a longer "
+        "delay drops no record. A shard that makes no progress for a minute (for `retryPatience`, if that is shorter) "
+        "is left behind, with a warning. `off` gives each micro-batch everything that was read.",
+    ),
+    OptionSpec(
         name="minRecordsPerBatch",
         group="reading",
         acts=(DRIVER,),

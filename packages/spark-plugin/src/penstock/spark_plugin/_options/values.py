@@ -75,6 +75,8 @@ class PositionOption:
 def parse_value(spec: OptionSpec, text: str) -> Any:
     """The value of an option's text. Raises: InvalidOptionError, with the option's canonical name."""
     value = _PARSERS[spec.type](spec, text if spec.type is OptionType.TEXT else text.strip())
+    if value is None:
+        return None
     if spec.minimum is not None and value < spec.minimum:
         raise _invalid(spec, text, f"at least {_plain(spec.minimum)}{_UNITS.get(spec.type, '')}")
     if spec.maximum is not None and value > spec.maximum:
@@ -82,7 +84,7 @@ def parse_value(spec: OptionSpec, text: str) -> Any:
     return value
 
 
-_UNITS = {OptionType.SECONDS: "s", OptionType.MILLISECONDS: "ms"}
+_UNITS = {OptionType.SECONDS: "s", OptionType.SECONDS_OR_OFF: "s", OptionType.MILLISECONDS: "ms"}
 
 
 def _plain(number: float) -> str:
@@ -151,6 +153,15 @@ def _duration(spec: OptionSpec, text: str, *, bare: float) -> float:
 
 def _seconds(spec: OptionSpec, text: str) -> float:
     return _duration(spec, text, bare=1.0)
+
+
+def _seconds_or_off(spec: OptionSpec, text: str) -> float | None:
+    if text.lower() == "off":
+        return None
+    try:
+        return _seconds(spec, text)
+    except InvalidOptionError as error:
+        raise _invalid(spec, text, f"{error.rule}, or off") from None
 
 
 def _milliseconds(spec: OptionSpec, text: str) -> float:
@@ -430,6 +441,7 @@ _PARSERS: Mapping[OptionType, Callable[[OptionSpec, str], Any]] = {
     OptionType.NUMBER: _number,
     OptionType.BOOLEAN: _boolean,
     OptionType.SECONDS: _seconds,
+    OptionType.SECONDS_OR_OFF: _seconds_or_off,
     OptionType.MILLISECONDS: _milliseconds,
     OptionType.BYTES: _byte_count,
     OptionType.CHOICE: _choice,

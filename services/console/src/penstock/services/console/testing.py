@@ -10,7 +10,7 @@ from typing import Any, cast
 import grpc
 
 from penstock.efo_consumer import SERVICE_NAME as READER
-from penstock.efo_consumer import SessionInfo, ShardReader, ShardReaderServicer, ShardStats
+from penstock.efo_consumer import FleetMember, SessionInfo, ShardReaderServicer, ShardStats
 from penstock.operator_attributes import SERVICE_NAME as STAGES
 from penstock.operator_attributes import LocalStageScheduler, StageSchedulerServicer
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as sink_pb
@@ -139,7 +139,7 @@ async def fake_services(
         reader, sink, stages = FakeReader(), FakeSink(), LocalStageScheduler()
         stack.push_async_callback(stages.close)
         # It has the one call that the console makes.
-        asks = cast("ShardReader", reader)
+        asks = cast("FleetMember", reader)
         servers: dict[Kind, GrpcServer] = {}
         drivers = KnownReaders()
 

@@ -99,6 +99,8 @@ class _ShardStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShardState
     """It gives neither records nor the shards that continue it."""
     SHARD_STATE_ENDED: _ShardState.ValueType  # 8
     """It was read to its end."""
+    SHARD_STATE_HELD_BACK: _ShardState.ValueType  # 9
+    """It is left unread: what is buffered of it arrived later than the other shards were read up to."""
 
 class ShardState(_ShardState, metaclass=_ShardStateEnumTypeWrapper):
     """What a shard is doing."""
@@ -120,6 +122,8 @@ SHARD_STATE_STUCK: ShardState.ValueType  # 7
 """It gives neither records nor the shards that continue it."""
 SHARD_STATE_ENDED: ShardState.ValueType  # 8
 """It was read to its end."""
+SHARD_STATE_HELD_BACK: ShardState.ValueType  # 9
+"""It is left unread: what is buffered of it arrived later than the other shards were read up to."""
 Global___ShardState: _TypeAlias = ShardState  # noqa: Y015
 
 @_typing.final
@@ -487,6 +491,8 @@ class PositionsRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     WAIT_SECONDS_FIELD_NUMBER: _builtins.int
     MAX_RECORDS_PER_SHARD_FIELD_NUMBER: _builtins.int
+    MAX_SHARD_SKEW_SECONDS_FIELD_NUMBER: _builtins.int
+    HORIZON_MILLIS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """As in Open."""
     epoch: _builtins.int
@@ -499,6 +505,10 @@ class PositionsRequest(_message.Message):
     """Seconds to wait for the first record beyond start, at most; zero answers at once."""
     max_records_per_shard: _builtins.int
     """Most records of any one shard between start and the answer; zero for no bound. A single event of Kinesis may be cut."""
+    max_shard_skew_seconds: _builtins.float
+    """Most seconds that a record of the answer may have arrived after the time up to which the slowest shard was read. Absent for no bound."""
+    horizon_millis: _builtins.int
+    """No record of the answer arrived after this, in milliseconds since 1970-01-01T00:00:00Z by the clock of Kinesis. Absent for no bound."""
     @_builtins.property
     def start(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamPositions]:
         """From here on; one entry per stream."""
@@ -513,12 +523,21 @@ class PositionsRequest(_message.Message):
         max_bytes: _builtins.int = ...,
         wait_seconds: _builtins.float = ...,
         max_records_per_shard: _builtins.int = ...,
+        max_shard_skew_seconds: _builtins.float | None = ...,
+        horizon_millis: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_horizon_millis", b"_horizon_millis", "_max_shard_skew_seconds", b"_max_shard_skew_seconds", "horizon_millis", b"horizon_millis", "max_shard_skew_seconds", b"max_shard_skew_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "max_bytes", b"max_bytes", "max_records", b"max_records", "max_records_per_shard", b"max_records_per_shard", "session_id", b"session_id", "start", b"start", "wait_seconds", b"wait_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_horizon_millis", b"_horizon_millis", "_max_shard_skew_seconds", b"_max_shard_skew_seconds", "epoch", b"epoch", "horizon_millis", b"horizon_millis", "max_bytes", b"max_bytes", "max_records", b"max_records", "max_records_per_shard", b"max_records_per_shard", "max_shard_skew_seconds", b"max_shard_skew_seconds", "session_id", b"session_id", "start", b"start", "wait_seconds", b"wait_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__horizon_millis: _TypeAlias = _typing.Literal["horizon_millis"]  # noqa: Y015
+    _WhichOneofArgType__horizon_millis: _TypeAlias = _typing.Literal["_horizon_millis", b"_horizon_millis"]  # noqa: Y015
+    _WhichOneofReturnType__max_shard_skew_seconds: _TypeAlias = _typing.Literal["max_shard_skew_seconds"]  # noqa: Y015
+    _WhichOneofArgType__max_shard_skew_seconds: _TypeAlias = _typing.Literal["_max_shard_skew_seconds", b"_max_shard_skew_seconds"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__horizon_millis) -> _WhichOneofReturnType__horizon_millis | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_shard_skew_seconds) -> _WhichOneofReturnType__max_shard_skew_seconds | None: ...
 
 Global___PositionsRequest: _TypeAlias = PositionsRequest  # noqa: Y015
 
@@ -533,6 +552,7 @@ class PositionsResponse(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     MILLIS_BEHIND_LATEST_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
+    SKEW_FIELD_NUMBER: _builtins.int
     records: _builtins.int
     """Records between start and the positions that are known to be buffered."""
     bytes: _builtins.int
@@ -547,6 +567,10 @@ class PositionsResponse(_message.Message):
     def lineage(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardLineage]:
         """With named_shards_only: the shards that continue those that were read to their end, for the caller to place."""
 
+    @_builtins.property
+    def skew(self) -> Global___ShardSkew:
+        """How far apart the shards are. With horizon_millis alone it has only latest_millis and holds_back; absent without either bound."""
+
     def __init__(
         self,
         *,
@@ -555,14 +579,237 @@ class PositionsResponse(_message.Message):
         bytes: _builtins.int = ...,
         millis_behind_latest: _builtins.int = ...,
         lineage: _abc.Iterable[Global___ShardLineage] | None = ...,
+        skew: Global___ShardSkew | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["skew", b"skew"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "lineage", b"lineage", "millis_behind_latest", b"millis_behind_latest", "positions", b"positions", "records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "lineage", b"lineage", "millis_behind_latest", b"millis_behind_latest", "positions", b"positions", "records", b"records", "skew", b"skew"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PositionsResponse: _TypeAlias = PositionsResponse  # noqa: Y015
+
+@_typing.final
+class ShardSkew(_message.Message):
+    """How far apart shards are. Times are milliseconds since 1970-01-01T00:00:00Z by the clock of Kinesis."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SLOWEST_STREAM_FIELD_NUMBER: _builtins.int
+    SLOWEST_SHARD_FIELD_NUMBER: _builtins.int
+    SLOWEST_MILLIS_FIELD_NUMBER: _builtins.int
+    LATEST_MILLIS_FIELD_NUMBER: _builtins.int
+    HOLDS_BACK_FIELD_NUMBER: _builtins.int
+    LEFT_BEHIND_FIELD_NUMBER: _builtins.int
+    slowest_stream: _builtins.str
+    """Stream of the shard that was read least far; empty if no shard counts."""
+    slowest_shard: _builtins.str
+    """That shard."""
+    slowest_millis: _builtins.int
+    """The time up to which it was read; absent while unknown."""
+    latest_millis: _builtins.int
+    """Latest arrival time of the answer's records; absent without any."""
+    holds_back: _builtins.bool
+    """Whether records are buffered that arrived too late to be in the answer."""
+    left_behind: _builtins.int
+    """Number of shards that hold nothing back any more, as they made no progress."""
+    def __init__(
+        self,
+        *,
+        slowest_stream: _builtins.str = ...,
+        slowest_shard: _builtins.str = ...,
+        slowest_millis: _builtins.int | None = ...,
+        latest_millis: _builtins.int | None = ...,
+        holds_back: _builtins.bool = ...,
+        left_behind: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_latest_millis", b"_latest_millis", "_slowest_millis", b"_slowest_millis", "latest_millis", b"latest_millis", "slowest_millis", b"slowest_millis"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_latest_millis", b"_latest_millis", "_slowest_millis", b"_slowest_millis", "holds_back", b"holds_back", "latest_millis", b"latest_millis", "left_behind", b"left_behind", "slowest_millis", b"slowest_millis", "slowest_shard", b"slowest_shard", "slowest_stream", b"slowest_stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__latest_millis: _TypeAlias = _typing.Literal["latest_millis"]  # noqa: Y015
+    _WhichOneofArgType__latest_millis: _TypeAlias = _typing.Literal["_latest_millis", b"_latest_millis"]  # noqa: Y015
+    _WhichOneofReturnType__slowest_millis: _TypeAlias = _typing.Literal["slowest_millis"]  # noqa: Y015
+    _WhichOneofArgType__slowest_millis: _TypeAlias = _typing.Literal["_slowest_millis", b"_slowest_millis"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__latest_millis) -> _WhichOneofReturnType__latest_millis | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__slowest_millis) -> _WhichOneofReturnType__slowest_millis | None: ...
+
+Global___ShardSkew: _TypeAlias = ShardSkew  # noqa: Y015
+
+@_typing.final
+class LookRequest(_message.Message):
+    """Asks how far the shards were read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    BEFORE_MILLIS_FIELD_NUMBER: _builtins.int
+    MAX_RECORDS_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_RECORDS_PER_SHARD_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """As in Open."""
+    epoch: _builtins.int
+    """As given by Open."""
+    before_millis: _builtins.int
+    """Shards that were read up to a time before this are listed, in milliseconds since 1970-01-01T00:00:00Z by the clock of Kinesis. Shards
+    whose time is unknown are listed in any case.
+    """
+    max_records: _builtins.int
+    """Most records that the profile counts; zero for no bound."""
+    max_bytes: _builtins.int
+    """Most bytes that the profile counts; zero for no bound."""
+    max_records_per_shard: _builtins.int
+    """Most records of one shard that the profile counts; zero for no bound."""
+    @_builtins.property
+    def start(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamPositions]:
+        """As in PositionsRequest; so are the three limits."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        start: _abc.Iterable[Global___StreamPositions] | None = ...,
+        before_millis: _builtins.int | None = ...,
+        max_records: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
+        max_records_per_shard: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_before_millis", b"_before_millis", "before_millis", b"before_millis"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before_millis", b"_before_millis", "before_millis", b"before_millis", "epoch", b"epoch", "max_bytes", b"max_bytes", "max_records", b"max_records", "max_records_per_shard", b"max_records_per_shard", "session_id", b"session_id", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__before_millis: _TypeAlias = _typing.Literal["before_millis"]  # noqa: Y015
+    _WhichOneofArgType__before_millis: _TypeAlias = _typing.Literal["_before_millis", b"_before_millis"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__before_millis) -> _WhichOneofReturnType__before_millis | None: ...
+
+Global___LookRequest: _TypeAlias = LookRequest  # noqa: Y015
+
+@_typing.final
+class LookResponse(_message.Message):
+    """How far the shards were read. Times are milliseconds since 1970-01-01T00:00:00Z by the clock of Kinesis."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEWEST_MILLIS_FIELD_NUMBER: _builtins.int
+    SLOW_FIELD_NUMBER: _builtins.int
+    INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
+    PROFILE_FIELD_NUMBER: _builtins.int
+    IS_CUT_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_MILLIS_FIELD_NUMBER: _builtins.int
+    newest_millis: _builtins.int
+    """The time up to which the shard was read that is furthest; absent without one."""
+    interval_seconds: _builtins.float
+    """Seconds between two answers of a shard that is well; 0 if Kinesis sends them."""
+    is_cut: _builtins.bool
+    """Whether the limits leave records out of the profile."""
+    left_out_millis: _builtins.int
+    """Arrival time of the first record that max_records_per_shard leaves out; absent without one."""
+    @_builtins.property
+    def slow(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlowShard]:
+        """The shards that the request asks for, and in any case those that are least far."""
+
+    @_builtins.property
+    def profile(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProfilePoint]:
+        """How many of the records beyond start, within the limits, arrived at or before some times; up to about a thousand, in order. Empty
+        without a limit in records or bytes.
+        """
+
+    def __init__(
+        self,
+        *,
+        newest_millis: _builtins.int | None = ...,
+        slow: _abc.Iterable[Global___SlowShard] | None = ...,
+        interval_seconds: _builtins.float = ...,
+        profile: _abc.Iterable[Global___ProfilePoint] | None = ...,
+        is_cut: _builtins.bool = ...,
+        left_out_millis: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_left_out_millis", b"_left_out_millis", "_newest_millis", b"_newest_millis", "left_out_millis", b"left_out_millis", "newest_millis", b"newest_millis"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_left_out_millis", b"_left_out_millis", "_newest_millis", b"_newest_millis", "interval_seconds", b"interval_seconds", "is_cut", b"is_cut", "left_out_millis", b"left_out_millis", "newest_millis", b"newest_millis", "profile", b"profile", "slow", b"slow"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__left_out_millis: _TypeAlias = _typing.Literal["left_out_millis"]  # noqa: Y015
+    _WhichOneofArgType__left_out_millis: _TypeAlias = _typing.Literal["_left_out_millis", b"_left_out_millis"]  # noqa: Y015
+    _WhichOneofReturnType__newest_millis: _TypeAlias = _typing.Literal["newest_millis"]  # noqa: Y015
+    _WhichOneofArgType__newest_millis: _TypeAlias = _typing.Literal["_newest_millis", b"_newest_millis"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__left_out_millis) -> _WhichOneofReturnType__left_out_millis | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__newest_millis) -> _WhichOneofReturnType__newest_millis | None: ...
+
+Global___LookResponse: _TypeAlias = LookResponse  # noqa: Y015
+
+@_typing.final
+class SlowShard(_message.Message):
+    """A shard that was read less far than others."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_NAME_FIELD_NUMBER: _builtins.int
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    READ_MILLIS_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
+    stream_name: _builtins.str
+    """Name of the stream."""
+    shard_id: _builtins.str
+    """Id of the shard."""
+    read_millis: _builtins.int
+    """The time up to which it was read; absent while unknown."""
+    waits: _builtins.bool
+    """Whether records of it are buffered beyond start."""
+    def __init__(
+        self,
+        *,
+        stream_name: _builtins.str = ...,
+        shard_id: _builtins.str = ...,
+        read_millis: _builtins.int | None = ...,
+        waits: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_read_millis", b"_read_millis", "read_millis", b"read_millis"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_read_millis", b"_read_millis", "read_millis", b"read_millis", "shard_id", b"shard_id", "stream_name", b"stream_name", "waits", b"waits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__read_millis: _TypeAlias = _typing.Literal["read_millis"]  # noqa: Y015
+    _WhichOneofArgType__read_millis: _TypeAlias = _typing.Literal["_read_millis", b"_read_millis"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__read_millis) -> _WhichOneofReturnType__read_millis | None: ...
+
+Global___SlowShard: _TypeAlias = SlowShard  # noqa: Y015
+
+@_typing.final
+class ProfilePoint(_message.Message):
+    """How many records arrived at or before a time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARRIVED_MILLIS_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    arrived_millis: _builtins.int
+    """The time, in milliseconds since 1970-01-01T00:00:00Z by the clock of Kinesis."""
+    records: _builtins.int
+    """So many records did."""
+    bytes: _builtins.int
+    """Their bytes (data and partition keys)."""
+    def __init__(
+        self,
+        *,
+        arrived_millis: _builtins.int = ...,
+        records: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrived_millis", b"arrived_millis", "bytes", b"bytes", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProfilePoint: _TypeAlias = ProfilePoint  # noqa: Y015
 
 @_typing.final
 class ShardLineage(_message.Message):

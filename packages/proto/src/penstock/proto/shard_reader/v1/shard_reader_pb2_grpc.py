@@ -47,6 +47,11 @@ class ShardReaderServiceStub:
                 request_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.PositionsRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.PositionsResponse.FromString,
                 _registered_method=True)
+        self.Look = channel.unary_unary(
+                '/penstock.proto.shard_reader.v1.ShardReaderService/Look',
+                request_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.LookRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.LookResponse.FromString,
+                _registered_method=True)
         self.ReadRange = channel.unary_stream(
                 '/penstock.proto.shard_reader.v1.ShardReaderService/ReadRange',
                 request_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.ReadRangeRequest.SerializeToString,
@@ -94,6 +99,13 @@ class ShardReaderServiceServicer:
 
     def Positions(self, request, context):
         """Tells how far the buffers reach, waiting for news when asked to.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Look(self, request, context):
+        """Shows how far the shards were read and what waits, for a caller that has several readers keep step. Promises nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -154,6 +166,11 @@ def add_ShardReaderServiceServicer_to_server(servicer, server):
                     servicer.Positions,
                     request_deserializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.PositionsRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.PositionsResponse.SerializeToString,
+            ),
+            'Look': grpc.unary_unary_rpc_method_handler(
+                    servicer.Look,
+                    request_deserializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.LookRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.LookResponse.SerializeToString,
             ),
             'ReadRange': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadRange,
@@ -243,6 +260,33 @@ class ShardReaderService:
             '/penstock.proto.shard_reader.v1.ShardReaderService/Positions',
             penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.PositionsRequest.SerializeToString,
             penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.PositionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Look(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.shard_reader.v1.ShardReaderService/Look',
+            penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.LookRequest.SerializeToString,
+            penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.LookResponse.FromString,
             options,
             channel_credentials,
             insecure,

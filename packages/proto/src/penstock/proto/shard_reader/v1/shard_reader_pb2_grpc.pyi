@@ -44,6 +44,8 @@ class ShardReaderServiceStub:
     """Starts a reading session, or joins the one of the same id. Subscriptions begin at the given positions."""
     Positions: _grpc.UnaryUnaryMultiCallable[_shard_reader_pb2.PositionsRequest, _shard_reader_pb2.PositionsResponse]
     """Tells how far the buffers reach, waiting for news when asked to."""
+    Look: _grpc.UnaryUnaryMultiCallable[_shard_reader_pb2.LookRequest, _shard_reader_pb2.LookResponse]
+    """Shows how far the shards were read and what waits, for a caller that has several readers keep step. Promises nothing."""
     ReadRange: _grpc.UnaryStreamMultiCallable[_shard_reader_pb2.ReadRangeRequest, _shard_reader_pb2.ReadRangeResponse]
     """Gives the records of the ranges as Arrow record batches. Served from the buffers where they hold the range, else read again."""
     Follow: _grpc.UnaryStreamMultiCallable[_shard_reader_pb2.FollowRequest, _shard_reader_pb2.FollowResponse]
@@ -71,6 +73,8 @@ class ShardReaderServiceAsyncStub(ShardReaderServiceStub):
     """Starts a reading session, or joins the one of the same id. Subscriptions begin at the given positions."""
     Positions: _aio.UnaryUnaryMultiCallable[_shard_reader_pb2.PositionsRequest, _shard_reader_pb2.PositionsResponse]  # type: ignore[assignment]
     """Tells how far the buffers reach, waiting for news when asked to."""
+    Look: _aio.UnaryUnaryMultiCallable[_shard_reader_pb2.LookRequest, _shard_reader_pb2.LookResponse]  # type: ignore[assignment]
+    """Shows how far the shards were read and what waits, for a caller that has several readers keep step. Promises nothing."""
     ReadRange: _aio.UnaryStreamMultiCallable[_shard_reader_pb2.ReadRangeRequest, _shard_reader_pb2.ReadRangeResponse]  # type: ignore[assignment]
     """Gives the records of the ranges as Arrow record batches. Served from the buffers where they hold the range, else read again."""
     Follow: _aio.UnaryStreamMultiCallable[_shard_reader_pb2.FollowRequest, _shard_reader_pb2.FollowResponse]  # type: ignore[assignment]
@@ -107,6 +111,14 @@ class ShardReaderServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_shard_reader_pb2.PositionsResponse, _abc.Awaitable[_shard_reader_pb2.PositionsResponse]]:
         """Tells how far the buffers reach, waiting for news when asked to."""
+
+    @_abc_1.abstractmethod
+    def Look(
+        self,
+        request: _shard_reader_pb2.LookRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_shard_reader_pb2.LookResponse, _abc.Awaitable[_shard_reader_pb2.LookResponse]]:
+        """Shows how far the shards were read and what waits, for a caller that has several readers keep step. Promises nothing."""
 
     @_abc_1.abstractmethod
     def ReadRange(

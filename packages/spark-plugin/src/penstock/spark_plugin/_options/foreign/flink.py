@@ -155,14 +155,14 @@ FLINK: tuple[ForeignOption, ...] = (
     *_not_needed("errors of the network are retried", *_both("shard.consumer.error.recoverable*")),
     *_not_needed("errors of the network are retried", "shard.consumer.error.recoverable*"),
     *_refused(
-        "shards are not held back for one another, and Spark's watermark has no idle shards: leave it out, and give "
-        "`withWatermark` a delay as long as a shard may lag behind the others, or its rows are dropped as late",
+        "`maxShardSkew` (1 minute) keeps the shards of a micro-batch together, and idle shards hold nothing back: "
+        "leave it out, and give `withWatermark` a longer delay than that",
         *_both("shard.idle.interval", "watermark.lookahead.millis"),
         harmless=("-1", "0"),
     ),
     *_refused(
-        "shards are not held back for one another: leave it out, and give `withWatermark` a delay as long as a shard "
-        "may lag behind the others, or its rows are dropped as late",
+        "`maxShardSkew` (1 minute) keeps the shards of a micro-batch together: leave it out, and give `withWatermark` "
+        "a longer delay than that",
         *_both("watermark.sync.interval", "watermark.sync.queue.capacity"),
     ),
     *_not_needed(

@@ -96,7 +96,7 @@ def log_progress(progress: KinesisProgress) -> None:
     numbers = progress.numbers
     _log.info(
         "query %s batch %d: %d rows of %s; %s to %s ms behind (%s on average) on %d shards; "
-        "%d records received, %d subscriptions, %d replays, %d losses, %d starved%s",
+        "%d records received, %d subscriptions, %d replays, %d losses, %d starved%s%s",
         progress.query_name or progress.query_id,
         progress.batch_id,
         progress.input_rows,
@@ -110,6 +110,7 @@ def log_progress(progress: KinesisProgress) -> None:
         numbers.replays,
         numbers.losses,
         numbers.starved,
+        f"; records wait for {numbers.held_back_by}" if numbers.held_back_by else "",
         f"; {numbers.condition}" if numbers.condition else "",
     )
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from penstock.efo_consumer import ShardState, ShardStats, StreamPositions
+from penstock.efo_consumer import ShardSkew, ShardState, ShardStats, StreamPositions
 from penstock.spark_plugin._options.kinesis_options import field_name
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,10 @@ GAUGES: Final = {
     "shardsRefused": ("{shard}", "Shards whose calls fail: refused, without an answer, or without credentials"),
     "shardsResubscribing": ("{shard}", "Shards whose subscription ended, and whose next one has brought nothing yet"),
     "shardsStarved": ("{shard}", "Shards that are left unread, as the reader's buffers are full"),
+    "shardsHeldBack": ("{shard}", "Shards that wait for slower ones, as what is buffered of them arrived too late"),
     "shardsStuck": ("{shard}", "Shards that give neither records nor the shards that continue them"),
+    "shardsLeftBehind": ("{shard}", "Shards that hold no others back any more, as they made no progress"),
+    "shardSkewMillis": ("ms", "How much later the last micro-batch's records arrived than the slowest shard was read"),
     "bufferedRecords": ("{record}", "Records in the reader's buffers"),
     "bufferedBytes": ("By", "Data and partition keys in the reader's buffers"),
 }
@@ -43,6 +46,7 @@ COUNTERS: Final = {
     "replays": ("{range}", "Ranges that were read again from Kinesis"),
     "losses": ("{position}", "Positions whose records were gone, and that were skipped"),
     "starved": ("{subscription}", "Subscriptions that Kinesis cut because the reader had no room for their events"),
+    "heldBackMillis": ("ms", "Time for which buffered records waited for slower shards"),
 }
 
 
@@ -53,9 +57,12 @@ _STATES: Final = {
     "shards_refused": ShardState.REFUSED,
     "shards_resubscribing": ShardState.RESUBSCRIBING,
     "shards_starved": ShardState.STARVED,
+    "shards_held_back": ShardState.HELD_BACK,
     "shards_stuck": ShardState.STUCK,
 }
-_NEW_GAUGES: Final = frozenset(name for name in GAUGES if field_name(name) in _STATES)
+_NEW_GAUGES: Final = frozenset(
+    name for name in GAUGES if field_name(name) in {*_STATES, "shards_left_behind", "shard_skew_millis"}
+)
 _WORST_FIRST: Final = (
     ShardState.STUCK,
     ShardState.REFUSED,
@@ -94,7 +101,15 @@ class ReaderNumbers:
     shards_refused: int = 0
     shards_resubscribing: int = 0
     shards_starved: int = 0
+    shards_held_back: int = 0
     shards_stuck: int = 0
+    shards_left_behind: int = 0
+    shard_skew_millis: int = 0
+    """How much later the records of the last micro-batch arrived than the slowest shard was read; 0 if not later."""
+    held_back_millis: int = 0
+    """For how long buffered records waited for slower shards, in all."""
+    held_back_by: str = ""
+    """The stream and the shard that records wait for now; empty if none do."""
     condition: str = ""
     """What the shard in the worst trouble is doing, since when and why; empty if all are read."""
 
@@ -104,6 +119,7 @@ class ReaderNumbers:
         stats: Sequence[ShardStats],
         reached: StreamPositions | None = None,
         let_go: Mapping[str, int] | None = None,
+        skew: "SkewProgress | None" = None,
     ) -> Self:
         """Sum up shards, with what those counted that were let go.
 
@@ -117,17 +133,22 @@ class ReaderNumbers:
 
         followed = [one for one in stats if is_open(one)]
         states = Counter(one.condition.state for one in followed)
-        sums = map(sum, zip(*map(_counts, stats), strict=True)) if stats else (0,) * len(COUNTERS)
+        sums = map(sum, zip(*map(_counts, stats), strict=True)) if stats else (0,) * len(_OF_SHARDS)
+        skew = skew or SkewProgress()
         lags = [one.millis_behind_latest for one in followed if one.millis_behind_latest >= 0]
         return cls(
             min_millis_behind_latest=min(lags, default=UNKNOWN),
             avg_millis_behind_latest=round(sum(lags) / len(lags), 1) if lags else UNKNOWN,
             max_millis_behind_latest=max(lags, default=UNKNOWN),
             shards=len(followed),
-            **{name: count + (let_go or {}).get(name, 0) for name, count in zip(COUNTERS, sums, strict=True)},
+            **{name: count + (let_go or {}).get(name, 0) for name, count in zip(_OF_SHARDS, sums, strict=True)},
             buffered_records=sum(one.buffered_records for one in stats),
             buffered_bytes=sum(one.buffered_bytes for one in stats),
             **{name: states[state] for name, state in _STATES.items()},
+            shards_left_behind=skew.left_behind,
+            shard_skew_millis=skew.skew_millis,
+            held_back_millis=skew.held_back_millis,
+            held_back_by=skew.held_back_by,
             condition=_worst(followed),
         )
 
@@ -145,7 +166,12 @@ class ReaderNumbers:
             for name in (*GAUGES, *COUNTERS)
             if name != "avgMillisBehindLatest"
         }
-        return cls(avg_millis_behind_latest=average, condition=str(document.get("condition", "")), **numbers)
+        return cls(
+            avg_millis_behind_latest=average,
+            held_back_by=str(document.get("heldBackBy", "")),
+            condition=str(document.get("condition", "")),
+            **numbers,
+        )
 
     def values(self) -> dict[str, float]:
         """By the names that progress and metrics have."""
@@ -156,16 +182,45 @@ class ReaderNumbers:
         return {
             "millisBehindLatest": self.max_millis_behind_latest,
             **self.values(),
+            "heldBackBy": self.held_back_by,
             "condition": self.condition,
         }
 
 
 assert {field_name(name) for name in (*GAUGES, *COUNTERS)} == {one.name for one in fields(ReaderNumbers)} - {
-    "condition"
+    "condition",
+    "held_back_by",
 }
 
 
-_counts: Final[Callable[[ShardStats], tuple[int, ...]]] = attrgetter(*COUNTERS)
+class SkewProgress:
+    """How far apart the shards of a query are, and for how long some held others back."""
+
+    def __init__(self) -> None:
+        self.skew_millis = 0
+        self.left_behind = 0
+        self.held_back_by = ""
+        self._held_seconds = 0.0
+        self._held_since: float | None = None
+
+    @property
+    def held_back_millis(self) -> int:
+        """For how long buffered records waited for slower shards, in all."""
+        return round(self._held_seconds * 1000)
+
+    def note(self, skew: ShardSkew, now: float) -> None:
+        """Take what an answer says, at a time in monotonic seconds."""
+        if self._held_since is not None:
+            self._held_seconds += now - self._held_since
+        self._held_since = now if skew.holds_back else None
+        self.held_back_by = f"{skew.slowest_stream}/{skew.slowest_shard}" if skew.holds_back else ""
+        self.left_behind = skew.left_behind
+        if skew.latest_millis is not None and skew.slowest_millis is not None:
+            self.skew_millis = max(0, skew.latest_millis - skew.slowest_millis)
+
+
+_OF_SHARDS: Final = tuple(name for name in COUNTERS if name != "heldBackMillis")
+_counts: Final[Callable[[ShardStats], tuple[int, ...]]] = attrgetter(*_OF_SHARDS)
 
 
 def _worst(shards: Sequence[ShardStats]) -> str:
@@ -186,7 +241,7 @@ class LetGo:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._latest: dict[tuple[str, str], tuple[int, ...]] = {}
-        self._sums = (0,) * len(COUNTERS)
+        self._sums = (0,) * len(_OF_SHARDS)
 
     def look(self, read: Callable[[], Sequence[ShardStats]]) -> tuple[Sequence[ShardStats], Mapping[str, int]]:
         """The shards of the reader, and the sums of all that are no longer among them.
@@ -202,7 +257,7 @@ class LetGo:
                 if now != counts and (now is None or any(map(lt, now, counts))):
                     self._sums = tuple(map(add, self._sums, counts))
             self._latest = latest
-            return stats, dict(zip(COUNTERS, self._sums, strict=True))
+            return stats, dict(zip(_OF_SHARDS, self._sums, strict=True))
 
 
 Read = Callable[[], ReaderNumbers]

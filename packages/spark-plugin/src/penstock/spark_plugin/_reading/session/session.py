@@ -120,6 +120,7 @@ class ReadingSession(Protocol):
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
         max_records_per_shard: int = 0,
+        max_shard_skew_seconds: float | None = None,
     ) -> PositionsSnapshot:
         """How far the reader has come; see `BlockingSession.positions`. Raises LeaseLostError as `check` does."""
         ...
@@ -226,6 +227,7 @@ class KinesisSession:
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
         max_records_per_shard: int = 0,
+        max_shard_skew_seconds: float | None = None,
     ) -> PositionsSnapshot:
         """See `BlockingSession.positions`. Leases that were taken back are told to the reader, which goes on by them.
 
@@ -239,6 +241,7 @@ class KinesisSession:
             max_bytes=max_bytes,
             wait_seconds=wait_seconds,
             max_records_per_shard=max_records_per_shard,
+            max_shard_skew_seconds=max_shard_skew_seconds,
         )
         if self._leases is None:
             return ask()

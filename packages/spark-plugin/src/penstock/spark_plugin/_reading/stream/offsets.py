@@ -15,11 +15,13 @@ _OFFSETS_IN_MIND = 4
 
 @dataclass(frozen=True, slots=True)
 class BatchLimit:
-    """Most records and bytes of a micro-batch, and most records of one shard in it; 0 for no bound."""
+    """What a micro-batch may hold; 0 and None for no bound."""
 
     records: int = 0
     bytes: int = 0
     records_per_shard: int = 0
+    shard_skew: float | None = None
+    """Most seconds between the time up to which the slowest shard was read and the arrival of a record."""
 
     def cuts(self, records: int, size: int) -> bool:
         """Whether so many records and bytes are more than a micro-batch may have."""
@@ -97,7 +99,11 @@ def turnover(before: StreamPositions, after: StreamPositions) -> tuple[int, int]
 
 
 def batch_limit(
-    limit: ReadLimit, max_records: int | None, max_bytes: int | None, max_records_per_shard: int | None = None
+    limit: ReadLimit,
+    max_records: int | None,
+    max_bytes: int | None,
+    max_records_per_shard: int | None = None,
+    max_shard_skew: float | None = None,
 ) -> BatchLimit:
     """Spark's limit with the options' own. ReadAllAvailable takes precedence over the options, as Spark asks."""
     if isinstance(limit, ReadAllAvailable):
@@ -107,7 +113,7 @@ def batch_limit(
         records = limit.max_rows if limit.max_rows < _NO_LIMIT else 0
     elif isinstance(limit, ReadMaxBytes):
         size = limit.max_bytes
-    return BatchLimit(records, size, max_records_per_shard or 0)
+    return BatchLimit(records, size, max_records_per_shard or 0, max_shard_skew)
 
 
 def default_limit(max_records: int | None, max_bytes: int | None) -> ReadLimit:

@@ -22,7 +22,7 @@ from penstock.spark_plugin._reading.planning import (
     partition_bounds,
     worthwhile_partitions,
 )
-from penstock.spark_plugin._reading.progress.metrics import LetGo, ReaderNumbers, query_metrics
+from penstock.spark_plugin._reading.progress.metrics import LetGo, ReaderNumbers, SkewProgress, query_metrics
 from penstock.spark_plugin._reading.stream.discovery import StreamDiscovery
 from penstock.spark_plugin._reading.stream.offsets import (
     BatchLimit,
@@ -109,6 +109,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._options.min_records_per_batch or 1, _TRIGGER_DELAY_SECONDS if delay is None else delay
         )
         self._tips = KnownTips(_TIPS_PATIENCE_SECONDS)
+        self._skew = SkewProgress()
         self._planned_records = 0
         self._planned_bytes = 0
         self._reached: StreamPositions | None = None
@@ -166,6 +167,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._options.max_records_per_batch,
             self._options.max_bytes_per_batch,
             self._options.max_records_per_shard_per_batch,
+            self._options.max_shard_skew,
         )
         if isinstance(limit, ReadAllAvailable):
             latest = self._to_the_end(session, positions, self._ending or self._available_now())
@@ -311,7 +313,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _numbers(self, session: "ReadingSession") -> ReaderNumbers:
         stats, let_go = self._let_go.look(session.reader.stats)
-        return ReaderNumbers.of(stats, self._reached, let_go)
+        return ReaderNumbers.of(stats, self._reached, let_go, self._skew)
 
     def _snapshot(
         self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit, *, wait: bool
@@ -323,7 +325,10 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_bytes=bound.bytes,
             wait_seconds=self._options.latest_offset_wait if wait else 0,
             max_records_per_shard=bound.records_per_shard,
+            max_shard_skew_seconds=bound.shard_skew,
         )
+        if snapshot.skew is not None:
+            self._skew.note(snapshot.skew, time.monotonic())
         self._planned_records, self._planned_bytes = snapshot.records, snapshot.bytes
         return replace(snapshot, positions=keys.named(snapshot.positions))
 
@@ -336,7 +341,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_full = turnover(start, snapshot.positions)[1] > 0
             if 0 < snapshot.records < least and bound.bytes and not is_full:
                 # A limit in bytes may hold fewer records, however many are there.
-                whole = self._snapshot(session, start, BatchLimit(), wait=False)
+                whole = self._snapshot(session, start, BatchLimit(shard_skew=bound.shard_skew), wait=False)
                 is_full = bound.cuts(whole.records, whole.bytes)
                 # What came in between belongs to it, too.
                 snapshot = self._snapshot(session, start, bound, wait=False)
@@ -345,7 +350,12 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._least.holds(snapshot.records, now, is_full=is_full):
                 if now >= until:
                     return start
-            elif snapshot.records or says_more(snapshot.positions, start) or not self._tips.waits(stats, now):
+            elif (
+                snapshot.records
+                or says_more(snapshot.positions, start)
+                # What waits for a slower shard is there: an answer without records would say that nothing is.
+                or not (self._tips.waits(stats, now) or _holds_back(snapshot))
+            ):
                 return snapshot.positions
             session.check()
             time.sleep(min(_PAUSE_SECONDS, self._options.latest_offset_wait))
@@ -450,6 +460,10 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fail_on_data_loss=self._options.fail_on_data_loss,
             retry_patience_seconds=self._options.retry_patience,
         )
+
+
+def _holds_back(snapshot: PositionsSnapshot) -> bool:
+    return snapshot.skew is not None and snapshot.skew.holds_back
 
 
 def _nothing() -> None:

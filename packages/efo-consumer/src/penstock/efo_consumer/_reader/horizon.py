@@ -1,0 +1,206 @@
+"""How far a micro-batch may go in time, so that no shard gets far ahead of another: pure, time is an argument.
+
+Spark keeps one watermark for a query: the latest event time of a micro-batch, less a delay. Later rows that are older
+than that are dropped. So a record enters a micro-batch only if it arrived not much later than the time up to which the
+slowest shard was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.efo_consumer._buffer.segment import arrived_millis_at
+from penstock.efo_consumer._reader.api import ShardSkew
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.efo_consumer._model.events import ShardEvent
+    from penstock.efo_consumer._model.positions import StreamPositions
+    from penstock.efo_consumer._reader.reach import ReadUpTo, ShardKey
+
+_log = logging.getLogger(__name__)
+LONGEST_HOLD_SECONDS: Final = 60.0
+"""How long a shard without progress holds the others back at most."""
+NO_RECORD: Final = -1
+"""A horizon that no record is within."""
+_NAMED_SHARDS = 3
+
+
+class ShardTime:
+    """Up to when a shard was read: whatever it brings later arrived then or after that.
+
+    An answer says how far it is behind the tip of its shard. At the end of a closed shard that may be nothing although
+    the children hold old records, so such a time counts when a later answer has shown that the shard went on.
+
+    Args:
+        known_millis: a time before which nothing can be missing, in milliseconds since the epoch; None if unknown.
+    """
+
+    __slots__ = ("_unproved", "millis")
+
+    def __init__(self, known_millis: int | None) -> None:
+        self.millis = known_millis
+        """In milliseconds since the epoch; None while unknown."""
+        self._unproved: int | None = None
+
+    def take(self, event: ShardEvent) -> None:
+        """Take the next event of the shard."""
+        rows = event.records.num_rows
+        if event.child_shards:
+            self._unproved = None
+        elif rows or event.read_millis is not None:
+            self.reached(self._unproved)
+            self._unproved = event.read_millis
+        if rows:
+            self.reached(arrived_millis_at(event.records, rows - 1))
+
+    def reached(self, millis: int | None) -> None:
+        """Note that everything that arrived before a time was read; None notes nothing."""
+        if millis is not None and (self.millis is None or millis > self.millis):
+            self.millis = millis
+
+
+@dataclass(slots=True)
+class _Hold:
+    """A shard that holds others back.
+
+    Attributes:
+        millis: its time when it was last seen to move.
+        since: when that was, in monotonic seconds.
+    """
+
+    millis: int | None
+    since: float
+
+
+class Horizon:
+    """Finds the horizon of micro-batches: the slowest shard's time and the skew.
+
+    A shard that holds others back without progress is left behind after a while, with a warning, until it has caught
+    up. So is one that is later than what was delivered already, as after a stream with old records joined a query.
+
+    Args:
+        patience_seconds: how long that takes; at most `LONGEST_HOLD_SECONDS`, which 0 stands for.
+    """
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = min(patience_seconds or LONGEST_HOLD_SECONDS, LONGEST_HOLD_SECONDS)
+        self._holds: dict[ShardKey, _Hold] = {}
+        self.left_behind: frozenset[ShardKey] = frozenset()
+        """Shards that hold nothing back any more."""
+        self.slowest: ShardKey | None = None
+        """The shard that decided the horizon last; None if none did."""
+        self.millis: int | None = None
+        """The horizon that was found last, in milliseconds since the epoch; None if there was none."""
+        self.holds_back = False
+        """Whether records were left out because of it; set by the caller. Only then does a slow shard cost anything."""
+
+    def find(
+        self,
+        read: Mapping[ShardKey, ReadUpTo],
+        *,
+        skew_millis: int,
+        delivered_millis: int | None,
+        now: float,
+        interval_seconds: float = 0.0,
+        newest_millis: int | None = None,
+    ) -> int | None:
+        """Give the latest arrival time that a record may have, in milliseconds since the epoch; None for any.
+
+        Args:
+            read: how far each shard was read that may bring records later. Those that wait go on with the caller.
+            skew_millis: how far a record may be beyond the slowest shard.
+            delivered_millis: the latest arrival time of what was delivered; None if unknown.
+            now: monotonic seconds.
+            interval_seconds: time between two answers of a shard that is well, which does not count as standing still.
+            newest_millis: the time up to which the shard was read that is furthest, where it is not among `read`.
+        """
+        times = {key: one.millis for key, one in read.items()}
+        self._readmit(times, skew_millis, delivered_millis)
+        newest = max((millis for millis in (*times.values(), newest_millis) if millis is not None), default=None)
+        slow = {
+            key: one
+            for key, one in read.items()
+            if key not in self.left_behind
+            and (one.millis is None or (newest is not None and one.millis + skew_millis < newest))
+        }
+        self._leave_behind(slow, skew_millis, delivered_millis, now, interval_seconds)
+        live = {key: millis for key, millis in times.items() if key not in self.left_behind}
+        self.slowest = min(live, key=lambda key: -1 if (millis := live[key]) is None else millis, default=None)
+        if self.slowest is None:
+            self.millis = None
+        else:
+            least = live[self.slowest]
+            self.millis = NO_RECORD if least is None else least + skew_millis
+        return self.millis
+
+    def skew(self, skew_millis: int, latest_millis: int | None) -> ShardSkew:
+        """Give what an answer says of the horizon that was found last.
+
+        Args:
+            skew_millis: as `find` was given it.
+            latest_millis: the latest arrival time of the answer's records; None without any.
+        """
+        stream, shard_id = self.slowest or ("", "")
+        is_known = self.millis is not None and self.millis != NO_RECORD
+        return ShardSkew(
+            slowest_stream=stream,
+            slowest_shard=shard_id,
+            slowest_millis=self.millis - skew_millis if self.millis is not None and is_known else None,
+            latest_millis=latest_millis,
+            holds_back=self.holds_back,
+            left_behind=len(self.left_behind),
+        )
+
+    def _readmit(self, times: Mapping[ShardKey, int | None], skew_millis: int, delivered_millis: int | None) -> None:
+        def is_behind(key: ShardKey) -> bool:
+            millis = times[key]
+            return millis is None or (delivered_millis is not None and millis + skew_millis < delivered_millis)
+
+        still = {key for key in self.left_behind if key in times and is_behind(key)}
+        if back := (self.left_behind & times.keys()) - still:
+            _log.info("%s: caught up with the other shards, and may hold them back again", _names(back))
+        self.left_behind = frozenset(still)
+
+    def _leave_behind(
+        self,
+        slow: Mapping[ShardKey, ReadUpTo],
+        skew_millis: int,
+        delivered_millis: int | None,
+        now: float,
+        interval_seconds: float,
+    ) -> None:
+        holds = {}
+        for key, one in slow.items() if self.holds_back else ():
+            hold, millis = self._holds.get(key), one.millis
+            is_late = delivered_millis is not None and millis is not None and millis + skew_millis < delivered_millis
+            if hold is None or (not is_late and (one.waits or millis != hold.millis)):
+                hold = _Hold(millis, now)
+            holds[key] = hold
+        limit = self._patience_seconds + interval_seconds
+        left = {key for key, hold in holds.items() if now - hold.since >= limit}
+        self._holds = {key: hold for key, hold in holds.items() if key not in left}
+        if left:
+            _log.warning(
+                "%s: held back the other shards for %.0f s without catching up, and is left behind: records that it "
+                "brings from now on may be older than a watermark of the query allows. Look at why it is slow (its "
+                "condition), or let the query's watermark have a longer delay",
+                _names(left),
+                limit,
+            )
+            self.left_behind |= left
+
+
+def delivered_millis(positions: StreamPositions) -> int | None:
+    """Give the latest arrival time of what was delivered before some positions; None if that is unknown."""
+    arrived = (one.arrived_millis for shards in positions.streams.values() for one in shards.values())
+    return max((millis for millis in arrived if millis is not None), default=None)
+
+
+def _names(shards: Iterable[ShardKey]) -> str:
+    found = sorted(shards)
+    shown = ", ".join(f"{stream}/{shard_id}" for stream, shard_id in found[:_NAMED_SHARDS])
+    return shown if len(found) <= _NAMED_SHARDS else f"{shown} and {len(found) - _NAMED_SHARDS} more shards"
