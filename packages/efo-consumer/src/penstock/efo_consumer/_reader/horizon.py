@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.positions import StreamPositions
-    from penstock.efo_consumer._reader.reach import ReadUpTo, ShardKey
+    from penstock.efo_consumer._reader.reach import ShardKey, Standing
 
 _log = logging.getLogger(__name__)
 LONGEST_HOLD_SECONDS: Final = 60.0
@@ -100,7 +100,7 @@ class Horizon:
 
     def find(
         self,
-        read: Mapping[ShardKey, ReadUpTo],
+        shards: Standing,
         *,
         skew_millis: int,
         delivered_millis: int | None,
@@ -111,30 +111,27 @@ class Horizon:
         """Give the latest arrival time that a record may have, in milliseconds since the epoch; None for any.
 
         Args:
-            read: how far each shard was read that may bring records later. Those that wait go on with the caller.
+            shards: how far they were read. Those that wait make progress when the caller does.
             skew_millis: how far a record may be beyond the slowest shard.
             delivered_millis: the latest arrival time of what was delivered; None if unknown.
             now: monotonic seconds.
             interval_seconds: time between two answers of a shard that is well, which does not count as standing still.
-            newest_millis: the time up to which the shard was read that is furthest, where it is not among `read`.
+            newest_millis: the time up to which the shard was read that is furthest, where it is not among `shards`.
         """
-        times = {key: one.millis for key, one in read.items()}
-        self._readmit(times, skew_millis, delivered_millis)
-        newest = max((millis for millis in (*times.values(), newest_millis) if millis is not None), default=None)
-        slow = {
-            key: one
-            for key, one in read.items()
-            if key not in self.left_behind
-            and (one.millis is None or (newest is not None and one.millis + skew_millis < newest))
-        }
-        self._leave_behind(slow, skew_millis, delivered_millis, now, interval_seconds)
-        live = {key: millis for key, millis in times.items() if key not in self.left_behind}
-        self.slowest = min(live, key=lambda key: -1 if (millis := live[key]) is None else millis, default=None)
-        if self.slowest is None:
-            self.millis = None
-        else:
-            least = live[self.slowest]
-            self.millis = NO_RECORD if least is None else least + skew_millis
+        if self.left_behind:
+            self._readmit(shards.times, skew_millis, delivered_millis)
+        known = [millis for millis in shards.times.values() if millis is not None]
+        newest = max([*known, *([] if newest_millis is None else [newest_millis])], default=None)
+        if self._holds or self.holds_back:
+            limit = self._patience_seconds + interval_seconds
+            self._leave_behind(shards, newest, skew_millis, delivered_millis, now, limit)
+        live = shards.times
+        if self.left_behind:
+            live = {key: millis for key, millis in live.items() if key not in self.left_behind}
+            known = [millis for millis in live.values() if millis is not None]
+        least = min(known, default=None) if len(known) == len(live) else None
+        self.slowest = next((key for key, millis in live.items() if millis == least), None)
+        self.millis = None if not live else NO_RECORD if least is None else least + skew_millis
         return self.millis
 
     def skew(self, skew_millis: int, latest_millis: int | None) -> ShardSkew:
@@ -167,20 +164,23 @@ class Horizon:
 
     def _leave_behind(
         self,
-        slow: Mapping[ShardKey, ReadUpTo],
+        shards: Standing,
+        newest: int | None,
         skew_millis: int,
         delivered_millis: int | None,
         now: float,
-        interval_seconds: float,
+        limit: float,
     ) -> None:
         holds = {}
-        for key, one in slow.items() if self.holds_back else ():
-            hold, millis = self._holds.get(key), one.millis
+        for key, millis in shards.times.items() if self.holds_back else ():
+            is_near = millis is not None and (newest is None or millis + skew_millis >= newest)
+            if is_near or key in self.left_behind:
+                continue
+            hold = self._holds.get(key)
             is_late = delivered_millis is not None and millis is not None and millis + skew_millis < delivered_millis
-            if hold is None or (not is_late and (one.waits or millis != hold.millis)):
+            if hold is None or (not is_late and (key in shards.waiting or millis != hold.millis)):
                 hold = _Hold(millis, now)
             holds[key] = hold
-        limit = self._patience_seconds + interval_seconds
         left = {key for key, hold in holds.items() if now - hold.since >= limit}
         self._holds = {key: hold for key, hold in holds.items() if key not in left}
         if left:
@@ -196,8 +196,8 @@ class Horizon:
 
 def delivered_millis(positions: StreamPositions) -> int | None:
     """Give the latest arrival time of what was delivered before some positions; None if that is unknown."""
-    arrived = (one.arrived_millis for shards in positions.streams.values() for one in shards.values())
-    return max((millis for millis in arrived if millis is not None), default=None)
+    known = [one.arrived_millis for shards in positions.streams.values() for one in shards.values()]
+    return max([millis for millis in known if millis is not None], default=None)
 
 
 def _names(shards: Iterable[ShardKey]) -> str:

@@ -56,7 +56,8 @@ def within(parts: Sequence[list[Part]], max_rows: int | None, max_bytes: int | N
     whole, candidates = _decided(units, max_rows, max_bytes)
     rows_left = None if max_rows is None else max_rows - sum(unit.part.rows for unit in whole)
     bytes_left = None if max_bytes is None else max_bytes - sum(unit.part.nbytes for unit in whole)
-    counts = _Merged(candidates).fitting(rows_left, bytes_left, at_least_one=not whole)
+    merged = _Merged(candidates, with_bytes=max_bytes is not None)
+    counts = merged.fitting(rows_left, bytes_left, at_least_one=not whole)
     taken: list[list[Part]] = [[] for _ in parts]
     for unit in whole:
         taken[unit.shard].append(unit.part)
@@ -77,7 +78,7 @@ def profile(parts: Sequence[list[Part]]) -> tuple[ProfilePoint, ...]:
         NotAtHandError: a part is on a disk, and has to be read first.
     """
     units = _units(parts)
-    return _Merged(units).profile() if units else ()
+    return _Merged(units, with_bytes=True).profile() if units else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,30 +137,35 @@ class _Merged:
     Each record is an entry; an evicted unit is one as a whole.
     """
 
-    def __init__(self, units: list[_Unit]) -> None:
-        times, shards, rows, sizes = [], [], [], []
+    def __init__(self, units: list[_Unit], *, with_bytes: bool) -> None:
+        times, sizes = [], []
         for unit in units:
             records = unit.part.look()
-            count = unit.entries
-            shards.append(pa.repeat(pa.scalar(unit.shard, pa.int32()), count))
             if records is None:
                 times.append(pa.array([unit.first_micros], pa.int64()))
-                rows.append(pa.array([unit.part.rows], pa.int64()))
                 sizes.append(pa.array([unit.part.nbytes], pa.int64()))
                 continue
             # Not before what comes before it in its shard.
-            start = pa.scalar(unit.first_micros, pa.int64())
-            times.append(pc.cumulative_max(arrived_micros(records), start=start))
-            rows.append(pa.repeat(pa.scalar(1, pa.int64()), count))
-            lengths = [pc.binary_length(records.column(name)) for name in ("data", "partitionKey")]
-            sizes.append(pc.add(*lengths).cast(pa.int64()))
+            times.append(pc.cumulative_max(arrived_micros(records), start=pa.scalar(unit.first_micros, pa.int64())))
+            if with_bytes:
+                lengths = [pc.binary_length(records.column(name)) for name in ("data", "partitionKey")]
+                sizes.append(pc.add(*lengths).cast(pa.int64()))
         merged = pa.concat_arrays(times)
         # A stable sort: entries of the same time stay in the order of shards, and within a shard in theirs.
         order = pc.array_sort_indices(merged)
+        ends = pa.array(accumulate(unit.entries for unit in units), pa.int32())
+
+        def of_units(values: list[int]) -> pa.Int64Array:
+            runs = pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, pa.int64()))
+            return pc.run_end_decode(runs).take(order)
+
         self._times = merged.take(order)
-        self._shards = pa.concat_arrays(shards).take(order)
-        self._rows = pc.cumulative_sum(pa.concat_arrays(rows).take(order))
-        self._bytes = pc.cumulative_sum(pa.concat_arrays(sizes).take(order))
+        self._shards = of_units([unit.shard for unit in units])
+        self._rows = pc.cumulative_sum(of_units([unit.part.rows if unit.part.is_evicted else 1 for unit in units]))
+        # Computing sizes takes most of the time, and only a limit in bytes needs them.
+        self._bytes = (
+            pc.cumulative_sum(pa.concat_arrays(sizes).take(order)) if with_bytes else pa.nulls(len(order), pa.int64())
+        )
 
     def fitting(self, max_rows: int | None, max_bytes: int | None, *, at_least_one: bool) -> dict[int, int]:
         """Give how many entries of each shard fit into the limits."""

@@ -75,7 +75,7 @@ def reach(
     bounds: Bounds = _UNBOUNDED,
     *,
     times: Mapping[ShardKey, int | None] | None = None,
-    horizon: Callable[[Mapping[ShardKey, ReadUpTo]], int | None] | None = None,
+    horizon: Callable[[Standing], int | None] | None = None,
 ) -> Reach:
     """Give the furthest positions from `start` within the bounds.
 
@@ -100,7 +100,7 @@ def reach(
     waiting = walk.waiting()
     limits = [bounds.horizon_millis]
     if horizon is not None:
-        limits.append(horizon(walk.read(times or {})))
+        limits.append(horizon(walk.standing(times or {})))
     if bounds.records_per_shard:
         capped_millis = cap(waiting, bounds.records_per_shard)
         if bounds.skew_millis is not None and capped_millis is not None:
@@ -170,46 +170,50 @@ def latest(times: Iterable[int | None]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadUpTo:
-    """How far a shard was read that may bring records in a later answer.
+class Standing:
+    """How far shards were read that may bring records in a later answer.
 
     Attributes:
-        millis: the time before which it brings none, in milliseconds since the epoch; None while unknown.
-        waits: whether records are buffered that have to be delivered before it can bring any: its own, or its parents'.
+        times: the time before which each of them brings none, in milliseconds since the epoch; None while unknown.
+        waiting: those of them that bring none before records were delivered that are buffered: their own, or those of
+            their parents.
     """
 
-    millis: int | None
-    waits: bool
+    times: dict[ShardKey, int | None]
+    waiting: set[ShardKey]
 
+    def add_children(
+        self, stream: str, graph: ShardGraph, positions: Mapping[str, ShardPosition], ended: Iterable[str]
+    ) -> None:
+        """Add the shards that are to enter the positions.
 
-def awaited_children(
-    graph: ShardGraph, positions: Mapping[str, ShardPosition], read: Mapping[str, ReadUpTo]
-) -> dict[str, ReadUpTo]:
-    """Give the shards that are to enter the positions, by their ids.
+        A child's records arrived after all of its parents were closed, so it has the latest time of its parents, and of
+        what these come of where they have not entered themselves. A shard at its end after which nothing is known yet
+        stands for its children, unless its own time is unknown: nothing may follow it, as a caller names it.
 
-    A child's records arrived after all of its parents were closed, so it has the latest time of its parents, and of
-    what these come of where they have not entered themselves. A shard at its end after which nothing is known yet
-    stands for its children, unless its own time is unknown: nothing may follow it, as a caller names it.
+        Args:
+            stream: the stream.
+            graph: which of its shards follow which.
+            positions: where its shards stand.
+            ended: those at their end.
+        """
 
-    Args:
-        graph: which shards follow which.
-        positions: where the shards of the stream stand.
-        read: how far the shards with positions were read, those at their ends too.
-    """
+        def add(shard_id: str) -> int | None:
+            position, key = positions.get(shard_id), (stream, shard_id)
+            if position is not None:
+                return position.known_millis if position.is_shard_end else self.times.get(key)
+            parents = graph.parents(shard_id)
+            self.times[key] = latest([add(parent) for parent in parents])
+            if any((stream, parent) in self.waiting for parent in parents):
+                self.waiting.add(key)
+            return self.times[key]
 
-    def read_of(shard_id: str) -> ReadUpTo:
-        if shard_id in positions:
-            return read[shard_id]
-        parents = [read_of(parent) for parent in graph.parents(shard_id)]
-        return ReadUpTo(latest(one.millis for one in parents), any(one.waits for one in parents))
-
-    found: dict[str, ReadUpTo] = {}
-    for shard_id in (one for one, position in positions.items() if position.is_shard_end):
-        if graph.children(shard_id):
-            found |= {child: read_of(child) for child in graph.awaited(shard_id, positions)}
-        elif read[shard_id].millis is not None:
-            found[shard_id] = read[shard_id]
-    return found
+        for shard_id in ended:
+            if graph.children(shard_id):
+                for child in graph.awaited(shard_id, positions):
+                    add(child)
+            elif (known := positions[shard_id].known_millis) is not None:
+                self.times[stream, shard_id] = known
 
 
 class Walk:
@@ -270,24 +274,23 @@ class Walk:
             if not any((stream, parent) in self._bringing for parent in graph.parents(shard_id))
         ]
 
-    def read(self, times: Mapping[ShardKey, int | None]) -> dict[ShardKey, ReadUpTo]:
-        """Give how far each shard was read that may bring records in a later answer.
+    def standing(self, times: Mapping[ShardKey, int | None]) -> Standing:
+        """Give how far the shards were read that may bring records in a later answer.
 
         Args:
-            times: up to when each shard was read, in milliseconds since the epoch; its position may prove more.
+            times: up to when each shard was read that is followed, in milliseconds since the epoch.
         """
-        found: dict[ShardKey, ReadUpTo] = {}
+        found = Standing({}, set(self._waiting))
         for stream, shards in self._positions.items():
-            own = {
-                shard_id: ReadUpTo(
-                    latest((times.get((stream, shard_id)), position.known_millis)),
-                    (stream, shard_id) in self._waiting,
-                )
-                for shard_id, position in shards.items()
-            }
-            following = awaited_children(self._graphs[stream], shards, own) if stream in self._graphs else {}
-            found |= {(stream, one): read for one, read in own.items() if not shards[one].is_shard_end}
-            found |= {(stream, one): read for one, read in following.items()}
+            ended = []
+            for shard_id, position in shards.items():
+                key = stream, shard_id
+                if position.is_shard_end:
+                    ended.append(shard_id)
+                else:
+                    found.times[key] = times.get(key) if key in times else position.known_millis
+            if ended and stream in self._graphs:
+                found.add_children(stream, self._graphs[stream], shards, ended)
         return found
 
     def waiting(self) -> dict[ShardKey, list[Part]]:

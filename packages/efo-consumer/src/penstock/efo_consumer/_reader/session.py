@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader.backend import ReaderBackend
     from penstock.efo_consumer._reader.config import ReaderConfig
     from penstock.efo_consumer._reader.deaggregator import Deaggregator
-    from penstock.efo_consumer._reader.reach import Bounds, ReadUpTo, ShardKey
+    from penstock.efo_consumer._reader.reach import Bounds, ShardKey, Standing
     from penstock.efo_consumer._reader.shard import FollowedShard
 
 # An hour is far below any retention period, and costs an empty micro-batch of an idle query an hour.
@@ -151,13 +151,13 @@ class ReaderSession:
     def _look(self, start: StreamPositions, bounds: Bounds, before_millis: int | None) -> ShardsLook:
         walk = Walk(start, self._buffers(), {} if self._named_only else self._followed.graphs)
         walk.settle()
-        waiting, read = walk.waiting(), walk.read(self._followed.times())
-        known = [one.millis for one in read.values() if one.millis is not None]
+        waiting, standing = walk.waiting(), walk.standing(self._followed.times())
+        known = [millis for millis in standing.times.values() if millis is not None]
         least = min(known, default=None)
         slow = [
-            SlowShard(*key, one.millis, one.waits)
-            for key, one in read.items()
-            if one.millis is None or one.millis == least or (before_millis is not None and one.millis < before_millis)
+            SlowShard(*key, millis, key in standing.waiting)
+            for key, millis in standing.times.items()
+            if millis is None or millis == least or (before_millis is not None and millis < before_millis)
         ]
         left_out = cap(waiting, bounds.records_per_shard) if bounds.records_per_shard else None
         counted, is_cut = profile_within(waiting, bounds)
@@ -228,9 +228,7 @@ class ReaderSession:
         self._ahead_of = bounds.horizon_millis if bounds.skew_millis is None else self._horizon.millis
         return found
 
-    def _horizon_from(
-        self, start: StreamPositions, skew_millis: int
-    ) -> Callable[[Mapping[ShardKey, ReadUpTo]], int | None]:
+    def _horizon_from(self, start: StreamPositions, skew_millis: int) -> Callable[[Standing], int | None]:
         """Give the horizon of a caller that stands at `start`."""
         return partial(
             self._horizon.find,

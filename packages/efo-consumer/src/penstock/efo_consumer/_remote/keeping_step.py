@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._reader.horizon import NO_RECORD, Horizon, delivered_millis
 from penstock.efo_consumer._reader.merge import MOST_POINTS
-from penstock.efo_consumer._reader.reach import Bounds, ReadUpTo, awaited_children
+from penstock.efo_consumer._reader.reach import Bounds, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -57,30 +57,23 @@ class FleetHorizon:
             now: monotonic seconds.
         """
         asked_before = self.asks_before(skew_millis)
-        read = {
-            (one.stream_name, one.shard_id): ReadUpTo(one.read_millis, one.waits)
-            for look in looks.values()
-            for one in look.slow
-        }
-        for stream, shards in (item for part in unseen for item in part.streams.items()):
-            for shard_id, position in shards.items():
+        shown = [one for look in looks.values() for one in look.slow]
+        shards = Standing(
+            {(one.stream_name, one.shard_id): one.read_millis for one in shown},
+            {(one.stream_name, one.shard_id) for one in shown if one.waits},
+        )
+        for stream, positions in (item for part in unseen for item in part.streams.items()):
+            for shard_id, position in positions.items():
                 if not position.is_shard_end:
-                    read[stream, shard_id] = ReadUpTo(position.known_millis, waits=False)
-        for stream, shards in start.streams.items():
-            if stream in graphs and any(position.is_shard_end for position in shards.values()):
-                # Shards that no reader lists were read at least up to the time that was asked about.
-                own = {
-                    shard_id: ReadUpTo(position.known_millis, waits=False)
-                    if position.is_shard_end
-                    else read.get((stream, shard_id), ReadUpTo(asked_before, waits=True))
-                    for shard_id, position in shards.items()
-                }
-                found = awaited_children(graphs[stream], shards, own)
-                read |= {(stream, shard_id): one for shard_id, one in found.items()}
+                    shards.times[stream, shard_id] = position.known_millis
+        for stream, positions in start.streams.items():
+            ended = [shard_id for shard_id, position in positions.items() if position.is_shard_end]
+            if ended and stream in graphs:
+                shards.add_children(stream, graphs[stream], positions, ended)
         newest = [look.newest_millis for look in looks.values() if look.newest_millis is not None]
         self._newest_millis = max(newest, default=self._newest_millis)
         self.millis = self._horizon.find(
-            read,
+            shards,
             skew_millis=skew_millis,
             delivered_millis=delivered_millis(start),
             now=now,
