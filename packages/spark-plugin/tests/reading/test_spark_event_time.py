@@ -37,9 +37,7 @@ class Backlog:
 
     def put(self, shard: int, count: int, *, size: int = 10) -> None:
         """Put records into one of the open shards, in the order of their ids."""
-        found = self.client.list_shards(StreamName=STREAM)["Shards"]
-        open_shards = [one for one in found if "EndingSequenceNumber" not in one["SequenceNumberRange"]]
-        key = open_shards[shard]["HashKeyRange"]["StartingHashKey"]
+        key = str(self._open_shards()[shard].hash_keys.start)
         entry = {"PartitionKey": "k", "ExplicitHashKey": key}
         entries = [{**entry, "Data": str(self.count + number).encode().ljust(size)} for number in range(count)]
         self.count += count
@@ -49,11 +47,15 @@ class Backlog:
 
     def split(self, shard: int) -> None:
         """Split one of the open shards, and wait until the stream is active again."""
-        found = self.client.list_shards(StreamName=STREAM)["Shards"]
-        keys = [one for one in found if "EndingSequenceNumber" not in one["SequenceNumberRange"]][shard]
-        middle = (int(keys["HashKeyRange"]["StartingHashKey"]) + int(keys["HashKeyRange"]["EndingHashKey"])) // 2
-        self.client.split_shard(StreamName=STREAM, ShardToSplit=keys["ShardId"], NewStartingHashKey=str(middle))
+        parent = self._open_shards()[shard]
+        middle = (parent.hash_keys.start + parent.hash_keys.end) // 2
+        self.client.split_shard(StreamName=STREAM, ShardToSplit=str(parent.id), NewStartingHashKey=str(middle))
         wait_until(self._is_active, "the stream is not active")
+
+    def _open_shards(self) -> list[Any]:
+        # A listing of a hostile service lags behind.
+        stream = self.emulator.kinesis.streams[STREAM]
+        return self.emulator.call(lambda: [shard for shard in stream.shards if shard.is_open])
 
     def _is_active(self) -> bool:
         summary = self.client.describe_stream_summary(StreamName=STREAM)["StreamDescriptionSummary"]
