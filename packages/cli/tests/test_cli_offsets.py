@@ -202,6 +202,7 @@ def test_what_cannot_be_reset_is_refused(emulator: RunningEmulator, run_query: R
         (("--to", "batch:7"), 1, "no micro-batch 7"),
         (("--to", "LATEST", "--stream", "delays"), 1, "delays"),
         (("--to", "yesterday"), 2, "yesterday"),
+        (("--to", "20261129"), 2, "20261129"),
     ):
         wrong = penstock(emulator, *reset, *arguments)
         assert (wrong.returncode, word in wrong.stderr) == (code, True), wrong.stderr

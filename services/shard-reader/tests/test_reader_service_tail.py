@@ -163,6 +163,7 @@ def test_lag_of_a_stream_needs_no_more_than_its_name(
     [
         ("tail", "orders", "--count", "0"),
         ("tail", "orders", "--count", "-1"),
+        ("tail", "orders", "--from", "20261129"),
         ("lag", "--watch", "-3"),
         ("serve", "--session-timeout", "inf"),
         ("serve", "--promise-grace", "nan"),

@@ -311,15 +311,6 @@ def test_a_starting_position_that_is_none_names_its_option(text: str, timestamp:
         InitialPosition.parse(text, timestamp)
 
 
-@pytest.mark.parametrize(
-    ("text", "millis"),
-    [("1700000000", 1_700_000_000_000), ("1700000000.25", 1_700_000_000_250), ("99999999999", 99_999_999_999_000)],
-)
-def test_seconds_since_the_epoch_are_no_milliseconds_of_1970(text: str, millis: int) -> None:
-    """A number with a point, or one too small for milliseconds of a time that Kinesis could hold, is seconds."""
-    assert InitialPosition.parse("AT_TIMESTAMP", text).timestamp_millis == millis
-
-
 def test_a_time_is_read_in_both_spellings() -> None:
     """ISO 8601 with its offset, or milliseconds since the epoch."""
     assert InitialPosition.parse("AT_TIMESTAMP", "1700000000123").timestamp_millis == 1_700_000_000_123

@@ -11,7 +11,7 @@ from penstock.spark_plugin._options.foreign.migration import FOREIGN_OPTIONS, _w
 from penstock.spark_plugin._options.foreign.spec import Connector, Effect
 from penstock.spark_plugin._options.names import find_option
 from penstock.spark_plugin._options.spec import Use
-from penstock.spark_plugin._options.time_formats import parse_time
+from penstock.spark_plugin._options.time_formats import parse_time_in
 from penstock.spark_plugin._options.use import check_use
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
@@ -245,12 +245,12 @@ def test_earliest_is_the_trim_horizon(name: str) -> None:
 def test_date_patterns_are_javas() -> None:
     """Quotes, names of months, halves of days, zones."""
     expected = datetime(2024, 2, 3, 16, 5, 6, 789000, tzinfo=UTC)
-    assert parse_time("2024-02-03T16:05:06.789Z", "yyyy-MM-dd'T'HH:mm:ss.SSSXXX") == expected
-    assert parse_time("Sat, 3 Feb 2024 04:05:06.789 PM +0000", "EEE, d MMM yyyy hh:mm:ss.SSS a Z") == expected
-    assert parse_time("2024/02/03 17:05:06.789 Europe/Paris", "yyyy/MM/dd HH:mm:ss.SSS VV") == expected
-    assert parse_time("20240203T160506.789+0000", "yyyyMMdd'T'HHmmss.SSSZ") == expected
-    assert parse_time("20240203160506789", "yyyyMMddHHmmssSSS") == expected
-    assert parse_time("2403Feb1605", "yyddMMMHHmm") == datetime(2024, 2, 3, 16, 5, tzinfo=UTC)
+    assert parse_time_in("2024-02-03T16:05:06.789Z", "yyyy-MM-dd'T'HH:mm:ss.SSSXXX") == expected
+    assert parse_time_in("Sat, 3 Feb 2024 04:05:06.789 PM +0000", "EEE, d MMM yyyy hh:mm:ss.SSS a Z") == expected
+    assert parse_time_in("2024/02/03 17:05:06.789 Europe/Paris", "yyyy/MM/dd HH:mm:ss.SSS VV") == expected
+    assert parse_time_in("20240203T160506.789+0000", "yyyyMMdd'T'HHmmss.SSSZ") == expected
+    assert parse_time_in("20240203160506789", "yyyyMMddHHmmssSSS") == expected
+    assert parse_time_in("2403Feb1605", "yyddMMMHHmm") == datetime(2024, 2, 3, 16, 5, tzinfo=UTC)
     dated = parse({"initialTimestamp": "20240203", "initialTimestampFormat": "yyyyMMdd"}).initial_position
     assert dated is not None
     assert dated.timestamp == datetime(2024, 2, 3, tzinfo=UTC)
@@ -259,7 +259,7 @@ def test_date_patterns_are_javas() -> None:
     assert counted.timestamp == datetime.fromtimestamp(1459799926.48, UTC)
     for text, pattern in (("2024", "QQ"), ("3 Foo", "d MMM"), ("12 Nowhere/Else", "d z"), ("x", "yyyy")):
         with pytest.raises(ValueError, match=r".+"):
-            parse_time(text, pattern)
+            parse_time_in(text, pattern)
     with pytest.raises(InvalidOptionError, match="initialTimestamp"):
         parse({"initialTimestamp": "noon", "initialTimestampFormat": "yyyy"})
 

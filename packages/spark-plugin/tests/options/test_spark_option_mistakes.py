@@ -28,7 +28,7 @@ def parse(**options: str) -> KinesisOptions:
 @pytest.mark.parametrize(
     ("option", "text", "value", "rule"),
     [
-        ("initialPosition", "AT_TIMESTAMP -5", "-5", _TIME),
+        ("initialPosition", "AT_TIMESTAMP 1969-12-31", "1969-12-31", _TIME),
         ("endingTimestamp", "1969-12-31", "1969-12-31", _TIME),
         ("initialPosition", "{'a': 1}", "{'a': 1}", "JSON, which it is not: "),
         (

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.efo_consumer import ShardPosition, StreamPositions
@@ -88,6 +89,20 @@ def test_aggregates_are_taken_apart_as_a_stream_has_them(
     assert sorted(bounded) == sorted(row for rows in collected.batches.values() for row in rows)
     assert [bytes(row["data"]) for row in sorted(bounded)[:3]] == [b"user record %d" % number for number in range(3)]
     assert [row["subSequenceNumber"] for row in sorted(bounded)] == [0, 1, 2, 0, 0]
+
+
+def test_date_without_hyphens_fails_a_read(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
+    """Taken for seconds since 1970, it would end the read before its first record, without an error."""
+    source = make_stream(1)
+    source.put(10)
+    for name, text in (("endingPosition", "20991231"), ("endingTimestamp", "209912312359"), ("endingPosition", "2099")):
+        frame = spark.read.format("kinesis").options(**source.options(**{name: text}))
+        with pytest.raises(PySparkException) as caught:
+            frame.load().count()
+        assert f"option '{name}' is '{text}'" in str(caught.value)
+    frame = spark.read.format("kinesis").options(**source.options(endingPosition="20991231T000000Z"))
+    with pytest.raises(PySparkException, match="option 'endingPosition' is '2099-12-31"):
+        frame.load().count()
 
 
 def test_a_read_ends_before_a_time(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
@@ -187,9 +202,9 @@ def test_contradictions_are_named() -> None:
     with pytest.raises(ContradictoryOptionsError):
         parse(continueFrom="/seam", initialPosition="LATEST")
     with pytest.raises(ContradictoryOptionsError, match="'continueFrom' and 'initialTimestamp'"):
-        parse(continueFrom="/seam", initialTimestamp="12")
+        parse(continueFrom="/seam", initialTimestamp="2026-01-31")
     with pytest.raises(ContradictoryOptionsError):
-        parse(endingPosition="now", endingTimestamp="12")
+        parse(endingPosition="now", endingTimestamp="2026-01-31")
     with pytest.raises(InvalidOptionError):
         parse(endingPosition='{"version": 1, "streams": {"other": {"shardId-0": {"type": "SHARD_END"}}}}')
     with pytest.raises(InvalidOptionError):

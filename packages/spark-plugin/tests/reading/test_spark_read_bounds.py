@@ -1,4 +1,6 @@
 import json
+import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -12,7 +14,7 @@ from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin._schema import read_schema
-from penstock.spark_plugin.errors import ContradictoryOptionsError
+from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError
 from penstock.spark_plugin.testing import endpoint_options
 
 HOUR = 3600.0
@@ -130,6 +132,20 @@ def test_nonsense_is_refused_before_anything_is_read(day: Day) -> None:
         == []
     )
     assert day.partitions(day.options(startingPosition="LATEST")) in ([], [[]])
+
+
+def test_read_refuses_an_end_that_is_years_ahead_and_reports_one_that_is_near(
+    day: Day, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The read waits for its end: a wait for years is a mistake in the option, and no wait is silent."""
+    now = day.clock.time()
+    with pytest.raises(InvalidOptionError) as caught:
+        day.partitions(day.options(endingPosition="2099-01-01T00:00:00Z"))
+    assert caught.value.option == "endingPosition"
+    reader = KinesisBatchReader(KinesisOptions.parse(day.options(endingTimestamp=f"{now + 2 * HOUR:.3f}")))
+    with caplog.at_level(logging.WARNING):
+        assert len(reader.partitions()) > 0
+    assert re.search(r"waits for (2:00:0\d|1:59:5\d)", caplog.text)
 
 
 def test_an_offset_of_a_query_that_has_read_nothing_ends_a_read_at_its_time(day: Day) -> None:

@@ -73,7 +73,7 @@ from ._start.initial import (
     resolve_named_shards,
     resolve_sequence_numbers,
 )
-from ._start.position import InitialPosition, InitialPositionType
+from ._start.position import TIME_RULE, InitialPosition, InitialPositionType, parse_time
 from ._wire.changes import CHANGE_SCHEMA, to_change_batch
 from ._wire.kpl import DeaggregationCounts, HashKeyRange, deaggregate, divide_aggregates
 from .errors import (
@@ -103,6 +103,7 @@ __all__ = [
     "READ_SCHEMA",
     "READ_SCHEMA_WITH_ENCRYPTION",
     "SERVICE_NAME",
+    "TIME_RULE",
     "WIRE_SCHEMA",
     "AvroDecoder",
     "BlockingSession",
@@ -204,6 +205,7 @@ __all__ = [
     "measure_lag",
     "message_index",
     "next_shards",
+    "parse_time",
     "plain_values",
     "ranges_between",
     "read_once",

@@ -1,19 +1,70 @@
-"""Where a new query begins: the names that users give."""
+"""Where a new query begins: the names and times that users give."""
 
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from penstock.efo_consumer.errors import EfoConsumerConfigError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import tzinfo
+
 _OPTION = "initialPosition"
-_NUMBER = re.compile(r"(?P<whole>[0-9]{1,15})(?P<fraction>\.[0-9]*)?")
-_FIRST_MILLIS = 100_000_000_000
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
+_EPOCH = datetime.fromtimestamp(0, UTC)
+# No record of Kinesis is older: it was announced on 2013-11-14.
+_FIRST_SECONDS = 1_384_387_200
+# No stream keeps records for longer than a year: a time that lies further ahead is a mistake.
+_AHEAD_SECONDS = 366 * 86_400
+
+TIME_RULE = (
+    "a time such as 2026-01-31T12:00:00Z, or a number of seconds or milliseconds since 1970 that lies between "
+    "2013-11-14 and a year from now"
+)
+"""What `parse_time` takes."""
+
+
+def parse_time(text: str, *, zone: tzinfo | None = None, now: Callable[[], float] = time.time) -> datetime:
+    """Read a time: ISO 8601, or a number of seconds or milliseconds since 1970.
+
+    A number is only taken where it is a time that a record can have. Kinesis began in 2013, and keeps records for up to
+    a year; so no number can be both seconds and milliseconds. `20261129`, `202611291200` and `2026` are dates, or parts
+    of dates, and are refused.
+
+    Args:
+        text: the time.
+        zone: the time zone of a text without an offset. Without it such a text is refused.
+        now: seconds since 1970.
+
+    Raises:
+        ValueError: the text is something else. The message says what is accepted, and is to follow "must be".
+    """
+    text = text.strip()
+    if _NUMBER.fullmatch(text):
+        seconds = Decimal(text)
+        last = Decimal(now()) + _AHEAD_SECONDS
+        for one in (seconds, seconds / 1000):
+            if _FIRST_SECONDS <= one <= last:
+                return _EPOCH + timedelta(microseconds=int(one * 1_000_000))
+        raise ValueError(f"{TIME_RULE}; a date has hyphens, such as 2026-01-31")
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(TIME_RULE) from None
+    if found.tzinfo is None:
+        if zone is None:
+            raise ValueError(f"{TIME_RULE}; a time needs an offset, such as Z or +02:00")
+        found = found.replace(tzinfo=zone)
+    if found < _EPOCH:
+        raise ValueError("a time since 1970: Kinesis knows none before")
+    return found
 
 
 class InitialPositionType(StrEnum):
@@ -47,8 +98,7 @@ class InitialPosition:
     def parse(cls, text: str, timestamp: str | None = None) -> Self:
         """Read `LATEST`, `TRIM_HORIZON` or `AT_TIMESTAMP`, in any letter case, and the time of the last.
 
-        The time is ISO 8601 with its offset, or a number since the epoch: milliseconds, or seconds when it has a
-        point or is below 100,000,000,000. In seconds that is the year 5138, in milliseconds March 1973, before Kinesis.
+        The time is ISO 8601 with its offset, or a number of seconds or milliseconds since 1970; see `parse_time`.
 
         Raises:
             EfoConsumerConfigError: not one of these.
@@ -62,15 +112,9 @@ class InitialPosition:
 
 
 def _millis(text: str) -> int:
-    number = _NUMBER.fullmatch(text.strip())
-    if number is not None:
-        is_seconds = number["fraction"] is not None or int(number["whole"]) < _FIRST_MILLIS
-        return int(Decimal(number[0]) * 1000) if is_seconds else int(number["whole"])
     try:
-        moment = datetime.fromisoformat(text.strip())
+        found = parse_time(text)
     except ValueError as error:
-        reason = f"{text!r} is neither ISO 8601 nor milliseconds or seconds since the epoch"
-        raise EfoConsumerConfigError(option=_OPTION, reason=reason) from error
-    if moment.tzinfo is None:
-        raise EfoConsumerConfigError(option=_OPTION, reason=f"{text!r} has no offset, such as Z or +02:00")
-    return round(moment.timestamp() * 1000)
+        raise EfoConsumerConfigError(option=_OPTION, reason=f"{text!r} must be {error}") from error
+    # The first millisecond that does not lie before the time: records arrive at whole ones.
+    return -(-(found - _EPOCH) // timedelta(milliseconds=1))

@@ -20,7 +20,7 @@ class OptionType(StrEnum):
     BYTES = "bytes, or 64k, 8m, 1g"
     CHOICE = "choice"
     POSITION = "position"
-    TIME = "time: ISO 8601 or seconds since 1970"
+    TIME = "time: ISO 8601, or seconds or milliseconds since 1970"
 
 
 class Place(StrEnum):

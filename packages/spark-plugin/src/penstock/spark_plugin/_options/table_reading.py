@@ -49,7 +49,7 @@ READING = (
         group="reading",
         acts=(DRIVER,),
         doc="How `initialTimestamp` is written, as a date pattern of Java: `yyyy-MM-dd'T'HH:mm:ss`. A number "
-        "that does not fit it is seconds since 1970.",
+        "that does not fit it is seconds or milliseconds since 1970.",
         flink="flink.stream.initpos.timestamp.format",
     ),
     OptionSpec(
@@ -61,7 +61,7 @@ READING = (
         doc="Where a bounded read ends: now (or LATEST; the default), before a time, or with sequence numbers or an "
         "offset of a checkpoint; then nothing is read of shards that are neither named nor parents of these. Now is by "
         "the service's clock, and includes every record that was acknowledged before the read was planned. The read "
-        "waits for an end in the future.",
+        "waits for an end in the future, which is at most a year ahead.",
     ),
     OptionSpec(
         name="boundedUntil",

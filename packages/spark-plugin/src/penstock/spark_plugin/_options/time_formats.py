@@ -27,7 +27,7 @@ _NUMBERS = {"y": "year", "u": "year", "d": "day", "H": "hour", "h": "half_day_ho
 _DIGITS = re.compile(r"[yudHhmsS]|(?P<month>[ML])(?!(?P=month){2})")
 
 
-def parse_time(text: str, pattern: str) -> datetime:
+def parse_time_in(text: str, pattern: str) -> datetime:
     """The time that a text says in a pattern of `java.text.SimpleDateFormat`; in UTC where the pattern has no zone.
 
     Raises:

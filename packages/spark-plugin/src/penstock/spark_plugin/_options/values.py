@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from penstock.efo_consumer import PositionsError, ShardPosition, StreamPositions
+from penstock.efo_consumer import TIME_RULE, PositionsError, ShardPosition, StreamPositions, parse_time
 from penstock.spark_plugin._options.spec import OptionSpec, OptionType
-from penstock.spark_plugin._options.time_formats import parse_time
+from penstock.spark_plugin._options.time_formats import parse_time_in
 from penstock.spark_plugin.errors import InvalidOptionError
 
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*$")
@@ -192,36 +192,19 @@ def _choice(spec: OptionSpec, text: str) -> str:
     return value
 
 
-_TIME_RULE = "a time such as 2026-01-31T12:00:00Z, or seconds since 1970"
-
-
 def _time(spec: OptionSpec, text: str) -> datetime:
     try:
-        return _since_1970(spec, text, datetime.fromtimestamp(float(text), UTC))
-    except InvalidOptionError:
-        raise
-    except (ValueError, OverflowError, OSError):
-        # A number of seconds that no calendar has is an OSError.
-        pass
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise _invalid(spec, text, _TIME_RULE) from None
-    return _since_1970(spec, text, time if time.tzinfo is not None else time.replace(tzinfo=UTC))
-
-
-def _since_1970(spec: OptionSpec, text: str, time: datetime) -> datetime:
-    if time < _EPOCH:
-        raise _invalid(spec, text, "a time since 1970: Kinesis knows none before")
-    return time
+        return parse_time(text, zone=UTC)
+    except ValueError as error:
+        raise _invalid(spec, text, str(error)) from None
 
 
 def parse_time_as(spec: OptionSpec, text: str, pattern: str | None) -> datetime:
-    """A time in a date pattern of Java's, or a number of seconds that does not fit it; without one in our own forms."""
+    """A time in a date pattern of Java's, or a number that does not fit it; without a pattern, see `parse_time`."""
     if pattern is None:
         return _time(spec, text.strip())
     try:
-        return parse_time(text, pattern)
+        return parse_time_in(text, pattern)
     except ValueError as error:
         if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
             return _time(spec, text.strip())
@@ -287,7 +270,7 @@ def _plain_position(spec: OptionSpec, text: str) -> PositionOption:
     try:
         return PositionOption(PositionOptionType.AT_TIMESTAMP, _time(spec, text))
     except InvalidOptionError as error:
-        if error.rule == _TIME_RULE:
+        if error.rule == TIME_RULE:
             raise _invalid(spec, text, _POSITION_RULE) from None
         raise
 
@@ -325,6 +308,8 @@ def _of_shards(shards: Mapping[str, ShardBegin]) -> PositionOption:
 
 
 _SHARD_ID = re.compile(r"shardId-\d+")
+# Kinesis's have 56 digits, and those of DynamoDB Streams at least 21. Fewer digits are rather a date or a time.
+_SEQUENCE_NUMBER = re.compile(r"[0-9]{20,}")
 
 
 def _in_streams(spec: OptionSpec, document: Mapping[str, Any]) -> dict[str, PositionOption]:
@@ -385,7 +370,7 @@ def _in_shard(spec: OptionSpec, shard: str, value: object) -> ShardBegin:
         raise ValueError(f"{json.dumps(value)} of {shard} is not text{f': {why}' if isinstance(value, int) else ''}")
     if value == "SHARD_END":
         return ShardPosition.shard_end()
-    if value.isdecimal():
+    if _SEQUENCE_NUMBER.fullmatch(value):
         return ShardPosition.after(value)
     try:
         position = _plain_position(spec, value)
@@ -424,7 +409,7 @@ def _of_iterator(shard: str, value: Mapping[str, Any]) -> object:
             f"{shard} stands within an aggregate, whose rest would be left out: name the record before it, and its "
             "first user records come again"
         )
-    if not str(position).isdecimal():
+    if not _SEQUENCE_NUMBER.fullmatch(str(position)):
         raise ValueError(f"iteratorPosition {position!r} of {shard} is not a sequence number")
     return position
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from penstock.aws import AwsSession
@@ -10,9 +11,11 @@ from penstock.efo_consumer import DataLossError, HashKeyRange, Shard, ShardPosit
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, epoch_micros
 from penstock.spark_plugin._reading.start.initial_positions import in_shards, latest_millis, named, seam_of
-from penstock.spark_plugin.errors import ContradictoryOptionsError
+from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError
 
 _log = logging.getLogger(__name__)
+_LONGEST_WAIT = timedelta(days=366)
+_UNNOTED_WAIT = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +104,21 @@ class Bounds:
         return {*self.after_shards.get(stream, ()), *self.upto_shards.get(stream, ())}
 
     def check(self) -> None:
-        """Refuse a read that ends before it begins.
+        """Refuse a read that ends before it begins or more than a year from now. Log how long the read waits.
 
         Raises:
             ContradictoryOptionsError: the end lies before the beginning.
+            InvalidOptionError: the end is too far in the future.
         """
+        ahead = timedelta(microseconds=(self.before_micros or 0) - self.planned_micros)
+        if ahead > _LONGEST_WAIT:
+            end = datetime.fromtimestamp((self.before_micros or 0) / 1e6, UTC).isoformat()
+            raise InvalidOptionError("endingPosition", end, "at most a year from now: the read waits for its end")
+        if ahead > _UNNOTED_WAIT:
+            _log.warning(
+                "the end of the read is in the future: the read waits for %s",
+                timedelta(seconds=ahead // timedelta(seconds=1)),
+            )
         for stream, after in self.after.items():
             begin = after.timestamp_millis
             if begin is not None and self.before_micros is not None and -(-self.before_micros // 1000) < begin:
