@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 from penstock.aws.errors import AwsOptionError
@@ -41,6 +41,7 @@ _FLAGS: Final = {
 }
 CREDENTIALS_PROVIDER = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 """What `credentialsProvider` looks like."""
+_T = TypeVar("_T")
 ROLE_ARN: Final = re.compile(r"arn:[\w-]+:iam::\d*:role/.+", re.ASCII)
 """What the ARN of a role looks like."""
 
@@ -90,6 +91,21 @@ class AwsOptions:
     proxy_url: str | None = field(default=None, repr=False)
     """HTTP proxy on the way to AWS, such as `http://user:password@proxy.internal:3128`; not for hosts of `NO_PROXY`.
     Default: `HTTPS_PROXY`, or for an http endpoint `HTTP_PROXY`."""
+
+    @classmethod
+    def of(cls, aws: Self | None, option: str = "aws") -> Self:
+        """Return the options that a caller gave, or the default ones for None.
+
+        Args:
+            aws: the options.
+            option: the name of the caller's parameter, for the error.
+
+        Raises:
+            AwsOptionError: the caller gave something else, such as an `AwsSession`.
+        """
+        if aws is None:
+            return cls()
+        return require(aws, cls, option, hint="an AwsSession has them as `options`")
 
     def __post_init__(self) -> None:
         self._need("access_key_id", "secret_access_key")
@@ -227,3 +243,14 @@ def check_url(option: str, url: str) -> None:
         good = False
     if not good:
         raise AwsOptionError(option, f"{url!r} is not an http or https URL")
+
+
+def require(value: _T, kind: type[_T], option: str, *, hint: str) -> _T:
+    """Return a value that has to be of a kind. A wrong one would only fail at the first call to AWS.
+
+    Raises:
+        AwsOptionError: the value is of another kind.
+    """
+    if not isinstance(value, kind):
+        raise AwsOptionError(option, f"must be {kind.__name__}, not {type(value).__name__}: {hint}")
+    return value

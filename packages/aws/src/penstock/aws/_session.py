@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from botocore import UNSIGNED
@@ -27,7 +27,7 @@ from penstock.aws._aws_client import AwsClient
 from penstock.aws._classify import CREDENTIALS_REFUSED_CODES
 from penstock.aws._credentials import RenewableCredentials
 from penstock.aws._log_redaction import redact_botocore
-from penstock.aws._options import AwsOptions, check_url
+from penstock.aws._options import AwsOptions, check_url, require
 from penstock.aws._provider import assume_roles, provided_credentials
 from penstock.aws._proxy import HttpProxy
 from penstock.aws._service_clock import ServiceClock
@@ -79,12 +79,13 @@ class AwsSession:
         clock: monotonic seconds.
 
     Raises:
-        AwsOptionError: the profile does not exist, or no region is to be found, or it cannot be one.
+        AwsOptionError: the profile does not exist, or no region is to be found, or it cannot be one. Or `options` is
+            not an `AwsOptions`.
     """
 
     def __init__(self, options: AwsOptions | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         redact_botocore()
-        self._options = options or AwsOptions()
+        self._options = AwsOptions.of(options, "options")
         self._clock = clock
         self._lock = threading.Lock()
         self._credentials_lock = threading.Lock()
@@ -113,6 +114,19 @@ class AwsSession:
         self.region: str = region
         botocore_session.register_component("data_loader", _loader(botocore_session.get_config_variable("data_path")))
         self._botocore = botocore_session
+
+    @classmethod
+    def of(cls, session: Self, option: str = "session") -> Self:
+        """Return the session that a caller gave.
+
+        Args:
+            session: the session.
+            option: the name of the caller's parameter, for the error.
+
+        Raises:
+            AwsOptionError: the caller gave something else, such as `AwsOptions`.
+        """
+        return require(session, cls, option, hint="AwsSession(options) makes one of AwsOptions")
 
     @property
     def options(self) -> AwsOptions:

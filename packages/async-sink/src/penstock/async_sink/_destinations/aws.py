@@ -211,8 +211,12 @@ class AwsDestination(ABC, Generic[R]):
     api: ClassVar[ServiceApi]
 
     def __init__(self, aws: AwsOptions | AwsSession, name: str, kind: EntryKind[R]) -> None:
-        """With the service's session, or the options of one."""
-        self._aws = aws
+        """With the service's session, or the options of one.
+
+        Raises:
+            AwsOptionError: `aws` is something else.
+        """
+        self._aws = aws if isinstance(aws, AwsSession) else AwsOptions.of(aws)
         self.name = name
         """For messages and metrics."""
         self.kind = kind

@@ -21,6 +21,7 @@ from penstock.aws import (
     AwsConnectionError,
     AwsError,
     AwsServiceError,
+    AwsSession,
     BackoffPolicy,
     ErrorKind,
     classify,
@@ -33,7 +34,6 @@ from penstock.efo_consumer.errors import CheckpointError, CheckpointTakenOverErr
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-    from penstock.aws import AwsSession
 
 _BUSY_SECONDS = 10.0
 _T = TypeVar("_T")
@@ -325,11 +325,14 @@ class DynamoDbCheckpointStore(_ComparedStore):
         session: has the credentials; DynamoDB is that of its region, or at `AWS_ENDPOINT_URL_DYNAMODB`.
         table_name: of the table.
         clock: seconds since the epoch.
+
+    Raises:
+        AwsOptionError: `session` is not an `AwsSession`.
     """
 
     def __init__(self, session: AwsSession, table_name: str, *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(clock)
-        self._client = session.aio_client("dynamodb")
+        self._client = AwsSession.of(session).aio_client("dynamodb")
         self._table_name = table_name
 
     async def close(self) -> None:
@@ -399,6 +402,7 @@ class S3CheckpointStore(_ComparedStore):
 
     Raises:
         EfoConsumerConfigError: the URL is not one of S3.
+        AwsOptionError: `session` is not an `AwsSession`.
     """
 
     def __init__(self, session: AwsSession, url: str, *, clock: Callable[[], float] = time.time) -> None:
@@ -406,7 +410,7 @@ class S3CheckpointStore(_ComparedStore):
         self._url = url.rstrip("/")
         self._bucket, folder = parse_s3_url(url)
         self._prefix = f"{folder}/" if folder else ""
-        self._client = session.aio_client("s3")
+        self._client = AwsSession.of(session).aio_client("s3")
         self._versions: dict[str, tuple[_Kept, str]] = {}
         self._has_conditions = False
 

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 from platformdirs import user_state_path
 
-from penstock.aws import AwsLocation, AwsSession
+from penstock.aws import AwsLocation, AwsOptions, AwsSession
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._reader.api import StreamConsumer
 from penstock.efo_consumer.errors import EfoConsumerConfigError
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
-    from penstock.aws import AwsOptions
     from penstock.registration import Lease
     from penstock.rpc import ClientSecurity
 
@@ -102,6 +101,7 @@ class ConsumerLeases:
 
     Raises:
         EfoConsumerConfigError: the registry is not one of these kinds.
+        AwsOptionError: `aws` is not an `AwsOptions`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ConsumerLeases:
         security: ClientSecurity | None = None,
         timeout: timedelta | None = None,
     ) -> None:
-        self._aws = aws
+        self._aws = AwsOptions.of(aws)
         self._place = registry
         self._endpoint = None
         if isinstance(registry, str) and not _STORE_URL.match(registry):

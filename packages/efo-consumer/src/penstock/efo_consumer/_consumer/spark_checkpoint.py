@@ -17,13 +17,13 @@ from urllib.parse import unquote, urlsplit
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from penstock.aws import AwsSession
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer.errors import CheckpointError, PositionsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from penstock.aws import AwsSession
 
 _VERSION: Final = "v1"
 _NO_COMMIT: Final = f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}'
@@ -98,7 +98,7 @@ class SparkCheckpoint:
                 raise self._error("names no bucket: give s3://BUCKET/PREFIX")
             if session is None:
                 raise self._error("needs a session of AWS to be read")
-            return _S3Objects(session, parts.netloc, parts.path.strip("/"), location)
+            return _S3Objects(AwsSession.of(session), parts.netloc, parts.path.strip("/"), location)
         if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
             raise self._error(f"is on {parts.scheme}: give a folder, file:///… or s3://BUCKET/PREFIX")
         return _LocalFiles(Path(unquote(parts.path)) if parts.scheme else Path(location))

@@ -59,6 +59,9 @@ class ReaderHost:
         serves_others: whether others than this application's driver open sessions, who may mean other streams: where
             theirs are is compared with where the reader's are.
         backend: instead of Kinesis, for tests; made on the host's own loop.
+
+    Raises:
+        AwsOptionError: `aws` is not an `AwsOptions`.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class ReaderHost:
         backend: Callable[[], ReaderBackend] | None = None,
     ) -> None:
         self._config = config or ReaderConfig()
-        self._aws = aws
+        self._aws = AwsOptions.of(aws)
         self._serves_others = serves_others
         self.token = token or secrets.token_urlsafe(32)
         """What callers must send. Keep it within the application."""

@@ -31,10 +31,13 @@ class GlueDecoder:
     Args:
         aws: region and credentials; by default those of the environment. Its endpoint is not used.
         endpoint_url: of Glue. Default: `AWS_ENDPOINT_URL_GLUE`, or else the region's.
+
+    Raises:
+        AwsOptionError: `aws` is not an `AwsOptions`.
     """
 
     def __init__(self, aws: AwsOptions | None = None, *, endpoint_url: str | None = None) -> None:
-        self._schemas = GlueSchemas(aws or AwsOptions(), endpoint_url)
+        self._schemas = GlueSchemas(aws, endpoint_url)
 
     def decode(self, record: bytes) -> GlueValue:
         """The value of a record's data. Waits for the registry where the schema's version is new to this process.

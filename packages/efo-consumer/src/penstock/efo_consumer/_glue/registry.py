@@ -52,14 +52,21 @@ class GlueSchemas:
         aws: region and credentials; its endpoint is Kinesis's, and not used.
         endpoint_url: of Glue. Default: `AWS_ENDPOINT_URL_GLUE`, or else the region's.
         session: gives the session for a call; default: a new one.
+
+    Raises:
+        AwsOptionError: `aws` is not an `AwsOptions`.
     """
 
     def __init__(
-        self, aws: AwsOptions, endpoint_url: str | None = None, *, session: Callable[[], AwsSession] | None = None
+        self,
+        aws: AwsOptions | None,
+        endpoint_url: str | None = None,
+        *,
+        session: Callable[[], AwsSession] | None = None,
     ) -> None:
-        self.aws = aws
+        self.aws = AwsOptions.of(aws)
         self.endpoint_url = endpoint_url
-        self._session = session or (lambda: AwsSession(aws))
+        self._session = session or (lambda: AwsSession(self.aws))
 
     def version_of_id(self, schema_version_id: UUID) -> SchemaVersion:
         """A version, by the id in a record's header.

@@ -25,13 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.aws import AwsServiceError, JsonClient
+from penstock.aws import AwsServiceError, AwsSession, JsonClient
 from penstock.efo_consumer.errors import PayloadDecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from penstock.aws import AwsSession
 
 _log = logging.getLogger(__name__)
 
@@ -136,8 +135,12 @@ _iterator = msgspec.json.Decoder(_Iterator).decode
 
 
 def stream_client(session: AwsSession, *, connections: int = 50) -> JsonClient:
-    """The client of the session's streams, which answers as Kinesis does whatever they are. Close it."""
-    if session.options.stream_service == DYNAMODB_STREAMS:
+    """The client of the session's streams, which answers as Kinesis does whatever they are. Close it.
+
+    Raises:
+        AwsOptionError: `session` is not an `AwsSession`.
+    """
+    if AwsSession.of(session).options.stream_service == DYNAMODB_STREAMS:
         return DynamoDbStreamsClient(session, connections=connections)
     return JsonClient(session, connections=connections)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from penstock.aws import AwsSession
 from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
 from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
 from penstock.efo_consumer._publish.dynamodb_streams import stream_client
@@ -17,7 +18,6 @@ from penstock.efo_consumer.errors import EfoConsumerConfigError, Http2NotNegotia
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.aws import AwsSession
     from penstock.efo_consumer._publish.metrics import PublisherMetrics
     from penstock.efo_consumer._wire.subscription import SubscribeRequest, SubscribeTransport, Subscription
 
@@ -47,7 +47,9 @@ class RecordPublisherFactory:
 
         Raises:
             EfoConsumerConfigError: the options contradict each other.
+            AwsOptionError: `session` is not an `AwsSession`.
         """
+        AwsSession.of(session)
         if config.record_publisher is RecordPublisherType.POLLING:
             tools = polling_tools or PollingTools.for_session(session, config)
             return PollingRecordPublisher(stream_client(session), tools=tools, metrics=metrics)

@@ -85,6 +85,9 @@ class KinesisBackend:
     Args:
         session: credentials, region and endpoint.
         config: how shards are followed.
+
+    Raises:
+        AwsOptionError: `session` is not an `AwsSession`.
     """
 
     def __init__(self, session: AwsSession, config: RecordPublisherConfig | None = None) -> None:

@@ -17,6 +17,7 @@ from penstock.aws import (
     AwsCredentialsError,
     AwsError,
     AwsServiceError,
+    AwsSession,
     BackoffPolicy,
     ErrorKind,
     JsonClient,
@@ -37,7 +38,7 @@ from penstock.rpc import LoopThread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 
-    from penstock.aws import AwsSession, ServiceClock
+    from penstock.aws import ServiceClock
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -59,7 +60,7 @@ class _StartClient(JsonClient):
     """
 
     def __init__(self, session: AwsSession, patience: timedelta, sleep: Callable[[float], Awaitable[object]]) -> None:
-        super().__init__(session)
+        super().__init__(AwsSession.of(session, "aws_session"))
         self._asked = stream_client(session, connections=_ASKED_AT_ONCE)
         self.stream = ""
         self.sleep = sleep

@@ -56,9 +56,10 @@ def open_store(url: str, session: AwsSession, *, read_only: bool = False) -> Lea
 
     Raises:
         RegistrationOptionError: see `store_location`.
+        AwsOptionError: `session` is not an `AwsSession`.
     """
     location = store_location(url)
-    namespace = session.endpoint_url("kinesis")
+    namespace = AwsSession.of(session).endpoint_url("kinesis")
     if isinstance(location, Path):
         return SqliteLeaseStore(location, namespace=namespace, read_only=read_only)
     return DynamoDbLeaseStore(session, location, namespace=namespace, read_only=read_only)
