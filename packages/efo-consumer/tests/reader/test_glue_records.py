@@ -27,10 +27,11 @@ from penstock.efo_consumer import (
     SchemaRegistryError,
     decode_glue_record,
     encode_glue_record,
+    json_value,
     message_index,
     plain_values,
 )
-from penstock.efo_consumer._glue.header import split_message_index
+from penstock.efo_consumer._glue.header import MAX_PAYLOAD_BYTES, split_message_index
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
 # As tests of github.com/awslabs/aws-glue-schema-registry have them (GlueSchemaRegistryKafkaStreamsSerdeTest).
@@ -60,6 +61,21 @@ message Order {
 """
 
 
+NODE = json.dumps({"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]})
+NODE_MESSAGE = """
+syntax = "proto3";
+import "google/protobuf/any.proto";
+import "google/protobuf/struct.proto";
+import "google/protobuf/timestamp.proto";
+message Node {
+  Node next = 1;
+  google.protobuf.Timestamp at = 2;
+  google.protobuf.Any any = 3;
+  google.protobuf.Value value = 4;
+}
+"""
+
+
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[RunningEmulator]:
     with running_emulator(companions=("glue",)) as running:
@@ -69,6 +85,16 @@ def emulator() -> Iterator[RunningEmulator]:
 @pytest.fixture
 def versions(emulator: RunningEmulator) -> dict[str, UUID]:
     """A schema of each format, by the format."""
+    return registered(emulator, {"AVRO": USER, "JSON": '{"type": "object"}', "PROTOBUF": ORDER})
+
+
+@pytest.fixture(scope="module")
+def recursive_versions(emulator: RunningEmulator) -> dict[str, UUID]:
+    """A schema of each format whose records may contain records of the same type."""
+    return registered(emulator, {"AVRO": NODE, "JSON": "{}", "PROTOBUF": NODE_MESSAGE})
+
+
+def registered(emulator: RunningEmulator, definitions: dict[str, str]) -> dict[str, UUID]:
     client = boto3.client(
         "glue",
         region_name="us-east-1",
@@ -88,7 +114,7 @@ def versions(emulator: RunningEmulator) -> dict[str, UUID]:
                 SchemaDefinition=definition,
             )["SchemaVersionId"]
         )
-        for kind, definition in (("AVRO", USER), ("JSON", '{"type": "object"}'), ("PROTOBUF", ORDER))
+        for kind, definition in definitions.items()
     }
 
 
@@ -126,6 +152,9 @@ def test_a_compressed_payload_is_zlibs() -> None:
         (b"\x03\x07" + HEADER[2:], "names compression 7; known are 0"),
         (b"\x03\x05" + HEADER[2:] + b"abc", "is damaged"),
         (encode_glue_record(b"flight " * 99, ID, "zlib")[:-6], "is cut off"),
+        (encode_glue_record(b"flight", ID, "zlib") + b"x", "1 bytes follow its compressed payload"),
+        (encode_glue_record(b"flight", ID, "zlib") + zlib.compress(b"flight"), "14 bytes follow"),
+        (encode_glue_record(bytes(MAX_PAYLOAD_BYTES + 1), ID, "zlib"), f"more than {MAX_PAYLOAD_BYTES} bytes"),
     ],
 )
 def test_what_has_no_header_is_told(record: bytes, words: str) -> None:
@@ -176,13 +205,100 @@ def test_what_cannot_be_decoded_says_why(decoder: GlueDecoder, versions: dict[st
         (b"no header", SchemaDecodeError, "it has no header"),
         (encode_glue_record(SANSA, unknown), SchemaRegistryError, f"there is no schema version {unknown}"),
         (encode_glue_record(SANSA[:4], versions["AVRO"]), SchemaDecodeError, "it is not what version 1 of schema"),
-        (encode_glue_record(SANSA + b"x", versions["AVRO"]), SchemaDecodeError, "bytes are left behind what version 1"),
+        (encode_glue_record(SANSA + b"x", versions["AVRO"]), SchemaDecodeError, "1 bytes follow what version 1"),
         (encode_glue_record(b"{", versions["JSON"]), SchemaDecodeError, "it is not JSON"),
         (encode_glue_record(b"\x07", versions["PROTOBUF"]), SchemaDecodeError, "message 7 of a schema that has 2"),
         (encode_glue_record(b"\x00\x0a\xff", versions["PROTOBUF"]), SchemaDecodeError, r"it is not a shop\.Order"),
     ):
         with pytest.raises(error, match=words):
             decoder.decode(record)
+
+
+def nested_messages(levels: int) -> bytes:
+    content = b""
+    for _ in range(levels):
+        content = b"\x0a" + message_index(len(content)) + content
+    return message_index(0) + content
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("JSON", b"[" * 3_000 + b"]" * 3_000),
+        ("JSON", b'{"a": ' * 100_000 + b"1" + b"}" * 100_000),
+        ("AVRO", b"\x02" * 100_000 + b"\x00"),
+        ("AVRO", b"\x02" * 3_000 + b"\x00"),
+        ("PROTOBUF", nested_messages(3_000)),
+    ],
+)
+@pytest.mark.parametrize("compression", ["none", "zlib"])
+async def test_record_that_nests_too_deeply_cannot_be_decoded(
+    recursive_versions: dict[str, UUID], decoder: GlueDecoder, kind: str, payload: bytes, compression: Any
+) -> None:
+    """The error names the record. The compiled reader of Avro would end the process instead."""
+    good = {"JSON": b'{"a": {}}', "AVRO": b"\x02\x00", "PROTOBUF": nested_messages(50)}[kind]
+    record = encode_glue_record(payload, recursive_versions[kind], compression)
+    with pytest.raises(SchemaDecodeError) as caught:
+        decoder.decode(record)
+    assert caught.value.number is None
+    with pytest.raises(SchemaDecodeError) as caught:
+        await decoder.decode_all([encode_glue_record(good, recursive_versions[kind]), record])
+    assert caught.value.number == 1
+
+
+def test_recursive_records_are_decoded(recursive_versions: dict[str, UUID], decoder: GlueDecoder) -> None:
+    """Those of Avro and Protobuf up to a hundred levels, JSON up to several hundred."""
+    record = encode_glue_record(b"\x02" * 100 + b"\x00", recursive_versions["AVRO"])
+    value, depth = decoder.decode(record).value, 0
+    while value is not None:
+        value, depth = value["next"], depth + 1
+    assert depth == 101
+    record = encode_glue_record(b"[" * 900 + b"]" * 900, recursive_versions["JSON"])
+    assert decoder.decode(record).value != []
+
+
+def test_json_that_spark_does_not_read_is_refused_whatever_the_recursion_limit() -> None:
+    """Documents of up to 1,000 levels are values, however many arrays and objects are in them."""
+    limit = sys.getrecursionlimit()
+    wide = json.dumps([{"a": [number]} for number in range(1_000)])
+    sys.setrecursionlimit(20_000)
+    try:
+        for document in (wide, "[" * 1_000 + "]" * 1_000):
+            assert len(json_value(document)) in (1, 1_000)
+            assert json_value(document.encode()) == json_value(document)
+        with pytest.raises(SchemaDecodeError):
+            json_value("[" * 1_001 + "]" * 1_001)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_record_of_a_type_that_only_contains_itself_cannot_be_decoded() -> None:
+    """Its schema has no finite record, and an empty one would be read without end."""
+    node = {"type": "record", "name": "n", "fields": [{"name": "n", "type": "n"}]}
+    with pytest.raises(SchemaDecodeError):
+        AvroDecoder(json.dumps(node), "n.avsc").decode(b"")
+
+
+def test_message_with_values_that_json_cannot_hold_cannot_be_decoded(
+    recursive_versions: dict[str, UUID], decoder: GlueDecoder
+) -> None:
+    """A time out of range, an Any of an unknown type, and NaN in a Value."""
+    for content in (
+        b"\x12\x09\x08" + b"\xff" * 7 + b"\x7f",
+        b"\x1a\x05\x0a\x03a/b",
+        b"\x22\x09\x11" + bytes(6) + b"\xf8\x7f",
+    ):
+        with pytest.raises(SchemaDecodeError):
+            decoder.decode(encode_glue_record(b"\0" + content, recursive_versions["PROTOBUF"]))
+
+
+def test_plain_values_of_what_nests_too_deeply_are_an_error() -> None:
+    """Typed, as for a record."""
+    value: list[Any] = []
+    for _ in range(5_000):
+        value = [value]
+    with pytest.raises(SchemaDecodeError):
+        plain_values(value)
 
 
 @pytest.mark.parametrize(("kind", "module"), [("AVRO", "fastavro"), ("PROTOBUF", "google.protobuf")])
@@ -209,7 +325,7 @@ def test_records_of_avro_are_decoded_by_a_schema_that_is_at_hand() -> None:
     ):
         assert decoder.decode(record) == {"n": number}
     for record, words in (
-        (b"\x18\x18", r"bytes are left behind what n\.avsc says"),
+        (b"\x18\x18", r"1 bytes follow what n\.avsc describes"),
         (b"", r"it is not what n\.avsc says"),
     ):
         with pytest.raises(SchemaDecodeError, match=words):

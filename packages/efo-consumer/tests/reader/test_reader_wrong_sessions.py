@@ -44,7 +44,9 @@ def publisher(kind: RecordPublisherType) -> Callable[[Any], Any]:
     ],
     ids=["Consumer", "GlueDecoder", "GlueSchemas", "ReaderHost", "AwsSession"],
 )
-@pytest.mark.parametrize("given", [SESSION, boto3.Session(region_name="us-east-1"), "us-east-1", {"region": "us-east-1"}])
+@pytest.mark.parametrize(
+    "given", [SESSION, boto3.Session(region_name="us-east-1"), "us-east-1", {"region": "us-east-1"}]
+)
 def test_constructor_that_needs_options_refuses_everything_else(make: Callable[[Any], Any], given: Any) -> None:
     """A session would only fail at the first record, when the options of AWS are first used."""
     with pytest.raises(AwsOptionError) as caught:

@@ -626,6 +626,34 @@ def test_what_cannot_be_read_fails_or_is_null(glue: Any, name: str, read: Callab
     assert read([good], schema=number, mode="PERMISSIVE") == [None]
 
 
+def test_record_that_nests_too_deeply_or_has_impossible_times_fails_or_is_null(
+    glue: Any, name: str, read: Callable[..., list[Any]]
+) -> None:
+    """In each format. The compiled reader of Avro would end the process instead."""
+    node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    message = """syntax = "proto3"; import "google/protobuf/timestamp.proto";
+        message Node { Node next = 1; google.protobuf.Timestamp at = 2; }"""
+    avro = register(glue, f"{name}-avro", "AVRO", json.dumps(node))
+    text = register(glue, f"{name}-json", "JSON", PERSON)
+    proto = register(glue, f"{name}-proto", "PROTOBUF", message)
+    deep = b"".join(b"\x0a" + bytes((length,)) for length in range(126, 0, -2))
+    wrong = [
+        encode_glue_record(b"\x02" * 100_000 + b"\x00", avro),
+        encode_glue_record(b'{"firstName": ' + b"[" * 3_000 + b"]" * 3_000 + b"}", text, "zlib"),
+        encode_glue_record(b"\0" + deep, proto),
+        encode_glue_record(b"\0\x12\x09\x08" + b"\xff" * 7 + b"\x7f", proto),
+        encode_glue_record(b"\0\x12\x07\x08" + b"\xff" * 5 + b"\x7f", proto),
+        encode_glue_record(b'{"firstName": "a"}', text, "zlib") + b"{}",
+    ]
+    kind = StructType([StructField("at", TimestampType()), StructField("firstName", StringType())])
+    good = encode_glue_record(b'{"firstName": "a"}', text, "zlib")
+    found = {"value": None, "text": '{"firstName": "a"}'}
+    assert read([good, *wrong, good], schema=kind, mode="PERMISSIVE") == [found, *[None] * len(wrong), found]
+    for record in (*wrong[:1], *wrong[2:]):
+        with pytest.raises(SchemaDecodeError):
+            read([good, record], schema=kind)
+
+
 def test_what_says_nothing_about_a_record_is_an_error_in_either_mode(
     options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -671,6 +699,22 @@ def test_spark_writes_and_reads_with_the_registry(
     ]
     strict = from_glue("data", registry="shop", schema_name=f"{name}-order", options=options)
     with pytest.raises(Exception, match=rf"it is of version 1 of schema '{name}-person'"):
+        frame.select(strict).collect()
+
+
+def test_spark_reads_on_behind_a_record_that_nests_too_deeply(
+    spark: SparkSession, glue: Any, name: str, options: dict[str, str]
+) -> None:
+    """One such record ended the job, and ended it again after each restart."""
+    person = register(glue, name, "JSON", PERSON)
+    deep = [b'{"firstName": "x", "more": ' + b"[" * levels + b"]" * levels + b"}" for levels in (3_000, 1_000, 900)]
+    documents = [b'{"firstName": "a"}', *deep, b'{"firstName": "b"}']
+    frame = spark.createDataFrame([(encode_glue_record(one, person),) for one in documents], "data binary").coalesce(1)
+    people = from_glue("data", registry="shop", schema_name=name, mode="PERMISSIVE", options=options)
+    found = frame.select(people.alias("person"))
+    assert [row.person and row.person.firstName for row in found.collect()] == ["a", None, None, "x", "b"]
+    strict = from_glue("data", registry="shop", schema_name=name, options=options)
+    with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING"):
         frame.select(strict).collect()
 
 

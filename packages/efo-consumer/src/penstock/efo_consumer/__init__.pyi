@@ -14,7 +14,7 @@ from ._continuity.guard import check_streams
 from ._continuity.lineage import next_shards, with_ancestors
 from ._embedded.host import ReaderHost
 from ._embedded.session import BlockingSession, connect_reader
-from ._glue.avro import AvroDecoder, plain_values
+from ._glue.avro import AvroDecoder, avro_reader, json_value, plain_values
 from ._glue.decoder import GlueDecoder, GlueValue
 from ._glue.header import (
     GlueRecord,
@@ -190,6 +190,7 @@ __all__ = [
     "StreamPositions",
     "StreamRecreatedError",
     "SubscribeTransportType",
+    "avro_reader",
     "call_patiently",
     "check_streams",
     "connect_reader",
@@ -200,6 +201,7 @@ __all__ = [
     "find_leftovers",
     "get_version",
     "glue_header",
+    "json_value",
     "latest_arrival_millis",
     "list_shards",
     "measure_lag",

@@ -545,8 +545,13 @@ class SchemaDecodeError(EfoConsumerError, ValueError):
     """A record is not what its schema says, or has none.
 
     Cure: Filter such records out; `from_glue` makes nulls of them with `mode="PERMISSIVE"`.
+
+    Attributes:
+        reason: why.
+        number: the place of the record among those that were given, from 0; None where one record was given.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"a record cannot be decoded: {reason}")
+    def __init__(self, reason: str, *, number: int | None = None) -> None:
+        super().__init__(f"{'a record' if number is None else f'record {number}'} cannot be decoded: {reason}")
         self.reason = reason
+        self.number = number

@@ -1,4 +1,4 @@
-"""Values of Avro's records by a schema that is at hand, and values of any format as JSON can hold them."""
+"""Values of records in Avro and in JSON, and values of any format as JSON can hold them."""
 
 import base64
 import io
@@ -10,6 +10,8 @@ from penstock.efo_consumer.errors import SchemaDecodeError
 
 # What serializers put before a record: a mark, and what names the schema. Of Avro's single objects, and of Confluent's.
 _HEADERS: Final = ((b"\xc3\x01", 10), (b"\0", 5))
+_MOST_LEVELS: Final = 1000
+_TOO_DEEP: Final = "it nests too deeply"
 
 
 class AvroDecoder:
@@ -45,36 +47,104 @@ class AvroDecoder:
         return self._read(record)
 
 
-def avro_reader(definition: str, name: str) -> Callable[[bytes], Any]:
-    """What reads a bare record.
+def avro_reader(definition: str, name: str, reads: str | None = None) -> Callable[[bytes], Any]:
+    """Return a function that decodes a bare record.
+
+    The schema bounds how deep a record nests, unless a type contains itself. Such records may nest about 150 levels
+    deep, and take longer to decode.
+
+    Args:
+        definition: the schema that the record was written with, as JSON.
+        name: the name of the schema, for errors.
+        reads: the schema that the value has, by Avro's rules of resolution. None for `definition`.
 
     Raises:
         ImportError: fastavro is not installed.
-        SchemaDecodeError: the definition is not a schema of Avro. The reader raises it where a record does not fit.
+        SchemaDecodeError: a definition is not a schema of Avro. The function raises it if a record does not fit, or
+            nests too deeply.
     """
     import fastavro
 
     try:
-        schema = fastavro.parse_schema(json.loads(definition))
-    except (ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+        schemas = [None if one is None else fastavro.parse_schema(json.loads(one)) for one in (definition, reads)]
+        is_recursive = any(_contains_itself(one) for one in schemas)
+    except (ValueError, RecursionError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
         raise SchemaDecodeError(f"{name} is not a schema of Avro that can be read ({error})") from error
+    read_value: Callable[..., Any] = fastavro.schemaless_reader
+    if is_recursive:
+        # The compiled reader calls itself for each level without a limit: 20 kB of nested records end the process.
+        from fastavro._read_py import schemaless_reader as read_value
 
     def read(payload: bytes) -> Any:
         body = io.BytesIO(payload)
         try:
-            value = fastavro.schemaless_reader(body, schema, None)
+            value = read_value(body, *schemas)
         except Exception as error:  # of many kinds, by what is wrong
-            raise SchemaDecodeError(f"it is not what {name} says ({error or type(error).__name__})") from error
-        if body.read(1):
-            raise SchemaDecodeError(f"bytes are left behind what {name} says")
+            raise SchemaDecodeError(f"it is not what {name} says ({type(error).__name__}: {error})") from error
+        if left := len(payload) - body.tell():
+            raise SchemaDecodeError(f"{left} bytes follow what {name} describes")
         return value
 
     return read
 
 
+def _contains_itself(schema: Any, within: frozenset[str] = frozenset()) -> bool:
+    """Whether a type of a parsed schema contains itself. Names stand for types that were described before them."""
+    if isinstance(schema, list):
+        return any(_contains_itself(one, within) for one in schema)
+    if not isinstance(schema, dict):
+        return schema in within
+    if schema["type"] in ("record", "error"):
+        within |= {schema["name"]}
+    parts = [
+        schema["type"],
+        schema.get("items"),
+        schema.get("values"),
+        *(one["type"] for one in schema.get("fields", ())),
+    ]
+    return any(_contains_itself(one, within) for one in parts)
+
+
+def json_value(document: bytes | str) -> Any:
+    """Return the value of a JSON document.
+
+    Raises:
+        SchemaDecodeError: it is not JSON, or nests more than 1,000 levels deep, which Spark does not read either.
+            Where Python's recursion limit is lower, so is this limit.
+    """
+    try:
+        value = json.loads(document)
+    except ValueError as error:
+        raise SchemaDecodeError(f"it is not JSON ({error})") from error
+    except RecursionError as error:
+        raise SchemaDecodeError(_TOO_DEEP) from error
+    # Most documents have too few brackets to nest that deeply.
+    data = document if isinstance(document, bytes) else document.encode(errors="replace")
+    if data.count(b"[") + data.count(b"{") > _MOST_LEVELS and _is_deep(value):
+        raise SchemaDecodeError(_TOO_DEEP)
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        parts = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [part for some in parts for part in some if isinstance(part, dict | list)]
+        if not level:
+            return False
+    return True
+
+
 def plain_values(value: Any) -> Any:
-    """The value as JSON can hold it: bytes as base 64; times, decimals, NaN and infinities as text."""
-    return json.loads(json.dumps(value, default=_plain), parse_constant=str)
+    """The value as JSON can hold it: bytes as base 64; times, decimals, NaN and infinities as text.
+
+    Raises:
+        SchemaDecodeError: the value nests too deeply.
+    """
+    try:
+        return json.loads(json.dumps(value, default=_plain), parse_constant=str)
+    except RecursionError as error:
+        raise SchemaDecodeError(_TOO_DEEP) from error
 
 
 def _plain(value: object) -> str:

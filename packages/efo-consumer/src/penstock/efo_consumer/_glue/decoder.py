@@ -1,13 +1,12 @@
 """Values of records with headers of the AWS Glue Schema Registry, without Spark."""
 
 import asyncio
-import json
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from penstock.aws import AwsOptions
-from penstock.efo_consumer._glue.avro import avro_reader
+from penstock.efo_consumer._glue.avro import avro_reader, json_value
 from penstock.efo_consumer._glue.header import decode_glue_record
 from penstock.efo_consumer._glue.protobuf import ProtoFile
 from penstock.efo_consumer._glue.registry import GlueSchemas, SchemaVersion
@@ -52,13 +51,23 @@ class GlueDecoder:
         return GlueValue(_reader(version)(payload), version)
 
     async def decode_all(self, records: Iterable[bytes]) -> list[GlueValue]:
-        """The values of many, such as `batch.records["data"].to_pylist()`, in order; the loop goes on meanwhile.
+        """Decode many records, such as `batch.records["data"].to_pylist()`, in a thread. The values are in their order.
 
         Raises:
-            SchemaDecodeError: as in `decode`.
+            SchemaDecodeError: as in `decode`; `number` is the place of the record.
             SchemaRegistryError: as in `decode`.
         """
-        return await asyncio.to_thread(lambda: [self.decode(record) for record in records])
+
+        def decode() -> list[GlueValue]:
+            found: list[GlueValue] = []
+            for record in records:
+                try:
+                    found.append(self.decode(record))
+                except SchemaDecodeError as error:
+                    raise SchemaDecodeError(error.reason, number=len(found)) from error
+            return found
+
+        return await asyncio.to_thread(decode)
 
 
 @lru_cache(maxsize=256)
@@ -75,7 +84,7 @@ def _reader(version: SchemaVersion) -> Callable[[bytes], Any]:
             f"it is of {version}, for which no library is installed: pip install 'penstock-efo-consumer[{extra}]'"
         ) from error
     if version.data_format == "JSON":
-        return _json
+        return json_value
     raise SchemaDecodeError(f"it is of {version}, whose data format is not known here")
 
 
@@ -83,11 +92,14 @@ def _protobuf(version: SchemaVersion) -> Callable[[bytes], Any]:
     from google.protobuf import json_format
 
     file = ProtoFile(version.definition)
-    return lambda payload: json_format.MessageToDict(file.parsed(payload), preserving_proto_field_name=True)
 
+    def read(payload: bytes) -> Any:
+        message = file.parsed(payload)
+        try:
+            return json_format.MessageToDict(message, preserving_proto_field_name=True)
+        except Exception as error:  # of several kinds: a time out of range, an Any of an unknown type, NaN in a Value
+            raise SchemaDecodeError(
+                f"it is a {message.DESCRIPTOR.full_name} that JSON cannot hold ({error})"
+            ) from error
 
-def _json(payload: bytes) -> Any:
-    try:
-        return json.loads(payload)
-    except ValueError as error:
-        raise SchemaDecodeError(f"it is not JSON ({error})") from error
+    return read

@@ -69,11 +69,13 @@ def _inflate(payload: bytes, most: int) -> bytes:
         plain = inflater.decompress(payload, most)
     except zlib.error as error:
         raise SchemaDecodeError(f"its compressed payload is damaged ({error})") from error
-    if inflater.unconsumed_tail:
+    if inflater.eof:
+        if inflater.unused_data:
+            raise SchemaDecodeError(f"{len(inflater.unused_data)} bytes follow its compressed payload")
+        return plain
+    if len(plain) >= most:
         raise SchemaDecodeError(f"its payload is more than {most} bytes without compression")
-    if not inflater.eof:
-        raise SchemaDecodeError("its compressed payload is cut off")
-    return plain
+    raise SchemaDecodeError("its compressed payload is cut off")
 
 
 def split_message_index(payload: bytes) -> tuple[int, bytes]:

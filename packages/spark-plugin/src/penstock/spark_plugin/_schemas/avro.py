@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from io import BytesIO
 from typing import Any
 
 from pyspark.sql.types import (
@@ -29,7 +28,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from penstock.efo_consumer.errors import SchemaDecodeError
+from penstock.efo_consumer import avro_reader
 from penstock.spark_plugin.errors import ExtraMissingError, SchemaError
 
 _TEXTS = (StringType, CharType, VarcharType)
@@ -170,21 +169,9 @@ def _no_type(path: str, reason: str) -> SchemaError:
 
 def avro_decoder(writer: str, reader: str | None) -> Callable[[bytes], Any]:
     """What reads a payload of the writer's schema: as the reader's, by Avro's rules of resolution, if there is one."""
-    import fastavro
-
-    writes, reads = parsed(writer), None if reader is None else parsed(reader)
-
-    def decode(payload: bytes) -> Any:
-        content = BytesIO(payload)
-        try:
-            value = fastavro.schemaless_reader(content, writes, reads)
-        except Exception as error:  # whatever fastavro meets in foreign bytes
-            raise SchemaDecodeError(f"it is not what its Avro schema says ({type(error).__name__}: {error})") from error
-        if content.tell() != len(payload):
-            raise SchemaDecodeError(f"{len(payload) - content.tell()} bytes follow what its Avro schema describes")
-        return value
-
-    return decode
+    for one in filter(None, (writer, reader)):
+        parsed(one)
+    return avro_reader(writer, "its Avro schema", reader)
 
 
 def check_avro_fields(fields: Sequence[StructField], definition: str, schema_name: str) -> None:

@@ -1,6 +1,5 @@
 """`from_glue`: a column of records with headers of the Glue Schema Registry, as a column of what is in them."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import time
@@ -36,7 +35,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.aws import AwsOptions
-from penstock.efo_consumer import SchemaVersion, decode_glue_record
+from penstock.efo_consumer import SchemaVersion, decode_glue_record, json_value
 from penstock.efo_consumer.errors import SchemaDecodeError, SchemaRegistryError
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.names import find_option
@@ -288,10 +287,10 @@ class Records:
     def _text(self, payload: bytes) -> str:
         try:
             text = payload.decode()
-            if self.is_permissive:
-                json.loads(text)  # Spark would make a row of nulls of what is not JSON
         except ValueError as error:
             raise SchemaDecodeError(f"it is not JSON ({error})") from error
+        if self.is_permissive:
+            json_value(text)  # Spark would make a row of nulls of what is not JSON
         return text
 
     def _decoder(self, version: SchemaVersion) -> Callable[[bytes], Any]:

@@ -158,7 +158,10 @@ def protobuf_decoder(definition: str, message: str | None, kind: DataType, schem
             raise SchemaDecodeError(f"it is a message {name}, and not {wanted}")
         if name not in readers:
             readers[name] = _reader(file, found.DESCRIPTOR, kind)
-        return readers[name](found)
+        try:
+            return readers[name](found)
+        except OverflowError as error:
+            raise SchemaDecodeError(f"it is a message {name} with a time that is out of range ({error})") from error
 
     return decode
 
