@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from penstock.async_sink.errors import JournalError
 from penstock.async_sink.gateway import Journal
-from penstock.aws import AwsSession
+from penstock.aws import AwsClient, AwsSession
 from penstock.efo_consumer import (
     DynamoDbCheckpointStore,
     ShardPosition,
@@ -109,7 +109,7 @@ def _spark_checkpoint(data: bytes) -> str:
     return f"{added} {min(len(found), 3)} sources"
 
 
-class _Item:
+class _Item(AwsSession):
     """A session whose only item holds an input's texts."""
 
     def __init__(self, data: bytes) -> None:
@@ -118,8 +118,8 @@ class _Item:
         if claims:
             self._item["claims"] = {"S": claims}
 
-    def aio_client(self, service_name: str) -> _Item:
-        return self
+    def aio_client(self, service_name: str, *, endpoint_url: str | None = None) -> AwsClient:
+        return cast("AwsClient", self)
 
     async def call(self, operation: str, **request: Any) -> dict[str, Any]:
         return {"Item": self._item} if operation == "get_item" else {}
@@ -127,7 +127,7 @@ class _Item:
 
 def _consumer_checkpoint(data: bytes) -> str:
     async def use() -> str:
-        store = DynamoDbCheckpointStore(cast("AwsSession", _Item(data)), "table", clock=lambda: 1.0)
+        store = DynamoDbCheckpointStore(_Item(data), "table", clock=lambda: 1.0)
         try:
             loaded = await store.load("c")
             claim = await store.claim("c", ["s"], "me")

@@ -103,6 +103,16 @@ def test_a_packed_text_that_becomes_too_large_is_refused() -> None:
         StreamPositions.from_json({"version": 3, "streams": {"s": bomb}})
 
 
+def test_packed_text_with_other_bytes_behind_it_is_refused() -> None:
+    """They are not positions."""
+    whole = StreamPositions({"s": {f"shardId-{number:012d}": ShardPosition.after("4" * 56) for number in range(64)}})
+    document = whole.to_json()
+    packed = base64.b64decode(document["streams"]["s"], validate=True)
+    document["streams"]["s"] = base64.b64encode(packed + b"x").decode()
+    with pytest.raises(PositionsError):
+        StreamPositions.from_json(document)
+
+
 @given(st.binary(max_size=300))
 def test_damage_of_a_packed_text_is_one_error(damage: bytes) -> None:
     """Whatever the text holds, it is refused as no positions, or read."""

@@ -91,8 +91,10 @@ def unpack(text: str) -> list[PackedPosition]:
     try:
         unpacker = zlib.decompressobj()
         line, _, body = unpacker.decompress(pybase64.b64decode(text, validate=True), _MOST_BYTES).partition(b"\n")
-        if not unpacker.eof or unpacker.unused_data:
-            raise ValueError("it is cut off, too large, or followed by other bytes")
+        if not unpacker.eof:
+            raise ValueError("it is cut off or too large")
+        if unpacker.unused_data:
+            raise ValueError("it is followed by other bytes")
         head = json.loads(line)
         columns, at = {}, 0
         for name in _COLUMNS:
