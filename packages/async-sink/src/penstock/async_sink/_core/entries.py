@@ -58,6 +58,8 @@ class EntryFailure:
     """Whether trying again would give the same: then it is not sent again."""
     spoilt: bool = False
     """Whether the request was refused whole because of some entry in it: then it is cut in two, and both are sent."""
+    counts: bool = True
+    """Whether the attempt counts against `max_attempts`. It does not while the destination is being created."""
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,11 @@ class Outcome:
     lanes: Sequence[str | None] = ()
 
 
-def all_failed(count: int, *, code: str = "", message: str = "", throttled: bool = False) -> list[EntryFailure]:
+def all_failed(
+    count: int, *, code: str = "", message: str = "", throttled: bool = False, counts: bool = True
+) -> list[EntryFailure]:
     """One failure per entry of a request that was refused whole."""
-    return [EntryFailure(index, code, message, throttled) for index in range(count)]
+    return [EntryFailure(index, code, message, throttled, counts=counts) for index in range(count)]
 
 
 class ResultHandler(Generic[R]):
@@ -239,6 +241,7 @@ class Settler(Generic[R]):
                 wrapper.forgiven += 1
                 settlement.spoilt.append(wrapper)
             else:
+                wrapper.forgiven += not failure.counts
                 settlement.retried.append(wrapper)
         settlement.accepted, settlement.accepted_bytes = len(acknowledged), total_size_in_bytes(acknowledged)
         if settlement.retried:
@@ -266,6 +269,7 @@ class Settler(Generic[R]):
         if self.is_expired(wrapper, now):
             return TerminalReason.EXPIRED
         spent = wrapper.attempts - wrapper.forgiven
-        if not failure.spoilt and self._max_attempts is not None and spent >= self._max_attempts:
+        is_charged = failure.counts and not failure.spoilt
+        if is_charged and self._max_attempts is not None and spent >= self._max_attempts:
             return TerminalReason.ATTEMPTS
         return None

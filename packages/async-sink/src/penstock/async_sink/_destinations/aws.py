@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar
@@ -71,6 +73,13 @@ _logger = logging.getLogger(__name__)
 # Single failures are normal. A warning is logged after so many in a row, then after four times as many, and so on.
 _FIRST_WARNING = 4
 _MORE = 4
+# What services answer while they create a stream.
+_ABSENT_CODES = frozenset({"ResourceNotFoundException", "ResourceInUseException"})
+_CREATING = "CREATING"
+_LOOK_SECONDS = 1.0
+_LOG_SECONDS = 60.0
+# A request may be refused for some seconds after the service has said that the stream is there.
+_SETTLING_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +234,18 @@ class AwsDestination(ABC, Generic[R]):
         self._bisects = False
         self._failed_in_a_row = 0
         self._next_warning = _FIRST_WARNING
+        self._looking = asyncio.Lock()
+        self._status: str | None = None
+        self._looked_at = self._log_at = -math.inf
+        self._settles_at: float | None = None
+
+    async def status(self, client: JsonClient) -> str | None:
+        """The status of the destination, such as `CREATING`; None if it may not be asked for, which is the default.
+
+        Raises:
+            penstock.aws.AwsError: no answer came, or the service failed.
+        """
+        return None
 
     async def learn(self, client: JsonClient) -> None:
         """Ask the service what must be known before it is written to; by default nothing."""
@@ -237,14 +258,23 @@ class AwsDestination(ABC, Generic[R]):
     async def open(self, writer: AsyncSinkWriter[Any, R]) -> None:
         """Open the connection pool, and learn what must be known of the destination.
 
+        Waits for a destination that is being created, for up to `request_timeout`.
+
         Raises:
             DestinationError: the service does not describe the destination.
         """
         self._bisects = writer.gives_up_records
         # It reads configuration files, and looks up the endpoint.
         self._client = await asyncio.to_thread(self._make_client, writer.config.max_in_flight_requests)
+        give_up_at = asyncio.get_running_loop().time() + writer.config.request_timeout.total_seconds()
         try:
-            await self.learn(self._client)
+            while True:
+                try:
+                    return await self.learn(self._client)
+                except AwsServiceError as error:
+                    is_over = asyncio.get_running_loop().time() >= give_up_at
+                    if error.code not in _ABSENT_CODES or is_over or not await self._is_coming():
+                        raise
         except LOOKUP_ERRORS as error:
             await self.close()
             raise lookup_failed(self.name, error, self.api.lookup_hint) from error
@@ -288,6 +318,10 @@ class AwsDestination(ABC, Generic[R]):
             await self.send(self._client, entries, result_handler)
         except Exception as error:
             kind, (code, message) = self.api.kind_of(error), code_and_message(error)
+            if code in _ABSENT_CODES and await self._is_coming():
+                message = f"{self.name} is {self._status}: {message}"
+                result_handler.retry_failures(all_failed(len(entries), code=code, message=message, counts=False))
+                return
             if code in _POISON_CODES and (self._bisects or result_handler.has_listeners):
                 result_handler.reject_request(code=code, message=message)
                 return
@@ -305,6 +339,31 @@ class AwsDestination(ABC, Generic[R]):
             result_handler.retry_failures(all_failed(len(entries), code=code, message=message, throttled=throttled))
         else:
             self._failed_in_a_row, self._next_warning = 0, _FIRST_WARNING
+            self._settles_at = None
+
+    async def _is_coming(self) -> bool:
+        """Whether the destination is being created, or was until a moment ago. Waits for a second if it is."""
+        assert self._client is not None
+        loop = asyncio.get_running_loop()
+        # All requests that were refused at the same time share one look.
+        async with self._looking:
+            if loop.time() - self._looked_at >= _LOOK_SECONDS:
+                # An outage does not end a wait.
+                with suppress(AwsError):
+                    self._status = await self.status(self._client)
+                self._looked_at = loop.time()
+        if self._status is None:
+            return False
+        now = loop.time()
+        if self._status == _CREATING and now >= self._log_at:
+            self._log_at = now + _LOG_SECONDS
+            _logger.warning("%s is %s: its records wait until it is ACTIVE", self.name, self._status)
+        if self._status == _CREATING or self._settles_at is None:
+            self._settles_at = now + _SETTLING_SECONDS
+        if self._status == "DELETING" or now >= self._settles_at:
+            return False
+        await asyncio.sleep(_LOOK_SECONDS)
+        return True
 
     def _warn_of(self, code: str, message: str) -> None:
         # Without a bound, a wrong endpoint would be tried for ever without a word.

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from penstock.aws import BackoffPolicy, retry
 from penstock.efo_consumer._model.shards import Shard, StreamIdentity
 from penstock.efo_consumer._publish.condition import unnoted
+from penstock.efo_consumer._publish.creating import once_created
 from penstock.efo_consumer._publish.retries import bear
 from penstock.efo_consumer._wire.decode import HashKeys
 from penstock.efo_consumer.errors import PayloadDecodeError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from datetime import timedelta
 
     from penstock.aws import JsonClient
+
+_T = TypeVar("_T")
 
 
 class _Sequence(msgspec.Struct):
@@ -80,6 +84,8 @@ async def call_patiently(
 ) -> dict[str, Any]:
     """The answer to a call about a stream; errors that may pass are retried as those of reading are.
 
+    ListShards waits for a stream that is being created.
+
     Args:
         client: the client.
         operation: the call, such as `DescribeStreamSummary`.
@@ -88,17 +94,31 @@ async def call_patiently(
         retry_patience: from the first error on; zero for ever. After 30 s a warning is logged.
 
     Raises:
-        RecordPublisherRetriesError: every attempt failed for as long; with since when, the last error and the cure.
+        RecordPublisherRetriesError: every attempt failed for as long; with since when, the last error and the cure. Or
+            the stream is still being created.
+        RecordPublisherFatalError: the stream is being deleted.
         AwsError: the service refused for good.
     """
-    return await bear(
-        lambda: client.call(operation, request),
-        stream=stream.name,
-        shard_id="",
-        operation=operation,
-        patience_seconds=retry_patience.total_seconds(),
-        note=unnoted,
-    )
+    return await _patiently(client, operation, lambda: client.call(operation, request), stream, retry_patience)
+
+
+async def _patiently(
+    client: JsonClient,
+    operation: str,
+    call: Callable[[], Awaitable[_T]],
+    stream: StreamIdentity,
+    retry_patience: timedelta,
+) -> _T:
+    seconds = retry_patience.total_seconds()
+
+    async def borne() -> _T:
+        return await bear(
+            call, stream=stream.name, shard_id="", operation=operation, patience_seconds=seconds, note=unnoted
+        )
+
+    if operation != "ListShards":
+        return await borne()
+    return await once_created(borne, client, stream, operation=operation, patience_seconds=seconds)
 
 
 async def list_shards(
@@ -113,10 +133,12 @@ async def list_shards(
     """The stream's shards in the service's order, all pages; without a filter, also closed ones that hold records.
 
     Args:
-        retry_patience: how long errors that may pass are retried, instead of by `backoff`; zero for ever.
+        retry_patience: how long errors that may pass are retried, instead of by `backoff`, and how long a stream that
+            is being created is waited for; zero for ever.
 
     Raises:
         RecordPublisherRetriesError: every attempt failed for as long as `retry_patience`.
+        RecordPublisherFatalError: the stream is being deleted, with `retry_patience`.
         AwsServiceError: the service refused, or every attempt was throttled or failed.
         AwsConnectionError: no answer came in any attempt.
         PayloadDecodeError: the answer is not one of ListShards.
@@ -131,14 +153,7 @@ async def list_shards(
         if retry_patience is None:
             answer = await retry(call, backoff or BackoffPolicy())
         else:
-            answer = await bear(
-                call,
-                stream=identity.name,
-                shard_id="",
-                operation="ListShards",
-                patience_seconds=retry_patience.total_seconds(),
-                note=unnoted,
-            )
+            answer = await _patiently(client, "ListShards", call, identity, retry_patience)
         try:
             page = _decode(answer)
         except msgspec.MsgspecError as error:

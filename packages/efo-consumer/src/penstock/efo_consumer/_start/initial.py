@@ -27,6 +27,7 @@ from penstock.aws import (
 from penstock.efo_consumer._continuity.lineage import of_named, oldest_of, open_at, roots
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._model.shards import Shard, StreamIdentity
+from penstock.efo_consumer._publish.creating import CREATING, IN_USE, once_created
 from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE, permission
 from penstock.efo_consumer._publish.dynamodb_streams import DYNAMODB_STREAMS, stream_client
 from penstock.efo_consumer._publish.list_shards import ShardFilter, list_shards
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _POLICY = BackoffPolicy(max_attempts=None)
+_DESCRIBE = "DescribeStreamSummary"
 _ONCE = BackoffPolicy(max_attempts=1)
 _PATIENCE = timedelta(minutes=10)
 # Whoever waits at a terminal is told before an outage counts as one.
@@ -52,8 +54,8 @@ _TOLD_SECONDS = 5.0
 class _StartClient(JsonClient):
     """Repeats calls about a stream until Kinesis answers other than by a throttle or a failure.
 
-    It also waits for a source of credentials that is away for a moment. An endpoint that cannot be reached at all is
-    rather a wrong one: that is an error at once.
+    It waits for a stream that is being created, and for a source of credentials that is away for a moment. An endpoint
+    that cannot be reached at all is rather a wrong one: that is an error at once.
 
     Attributes:
         stream: that the calls are about now.
@@ -70,9 +72,29 @@ class _StartClient(JsonClient):
         """See `JsonClient`.
 
         Raises:
-            RecordPublisherRetriesError: every attempt failed for as long as the patience.
+            RecordPublisherRetriesError: every attempt failed for as long as the patience, or the stream is still being
+                created.
+            RecordPublisherFatalError: the stream is being deleted.
             AwsError: Kinesis refuses for good, or cannot be reached.
         """
+
+        async def borne() -> bytes:
+            return await self._borne(operation, body, content_type)
+
+        return await (borne() if operation == _DESCRIBE else self.when_created(borne, operation))
+
+    async def when_created(self, call: Callable[[], Awaitable[_T]], operation: str = _DESCRIBE) -> _T:
+        """Make a call that waits while the stream is being created. Raises what `call_raw` raises."""
+        return await once_created(
+            call,
+            self._asked,
+            StreamIdentity.of(self.stream),
+            operation=operation,
+            patience_seconds=self._patience.total_seconds(),
+            sleep=self.sleep,
+        )
+
+    async def _borne(self, operation: str, body: Any, content_type: str | None) -> bytes:
         retries = ReadRetries(
             stream=self.stream,
             shard_id="",
@@ -126,6 +148,7 @@ def resolve_initial_positions(
 
     Blocks on ListShards and DescribeStreamSummary, through throttles and failures, for as long as `retry_patience` (0:
     for ever); it warns when that takes more than some seconds. An endpoint that cannot be reached is an error at once.
+    A stream that is being created is waited for as long, with a warning; one that is being deleted is not.
 
     * LATEST: AT_TIMESTAMP of this moment, in the shards that are open: GetRecords says of each whether it has ended, as
       ListShards may show a reshard late. Kept in the offset, it skips nothing over restarts, which LATEST resolved
@@ -328,7 +351,7 @@ class _Resolver:
     async def describe(self) -> _Summary | None:
         """When the stream was created and how long it keeps records; None where that may not be asked."""
         try:
-            answer = await self._client.call("DescribeStreamSummary", self._identity.request)
+            summary = await self._client.when_created(self._described)
         except AwsServiceError as error:
             if error.code != "AccessDeniedException":
                 raise
@@ -338,9 +361,16 @@ class _Resolver:
                 self._identity.name,
             )
             return None
-        summary = answer["StreamDescriptionSummary"]
         created_millis = round(float(summary["StreamCreationTimestamp"]) * 1000)
         return _Summary(created_millis, int(summary["RetentionPeriodHours"]) * 3600)
+
+    async def _described(self) -> dict[str, Any]:
+        answer = await self._client.call(_DESCRIBE, self._identity.request)
+        summary: dict[str, Any] = answer["StreamDescriptionSummary"]
+        if summary["StreamStatus"] == CREATING:
+            # Some other servers list the shards of such a stream, and refuse to read them.
+            raise AwsServiceError(code=IN_USE, message="the stream is CREATING", status=400, operation=_DESCRIBE)
+        return summary
 
     async def _list(self, shard_filter: ShardFilter | None) -> list[Shard]:
         # Its own retries would come on top of the client's.

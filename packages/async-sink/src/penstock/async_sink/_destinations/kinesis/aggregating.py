@@ -53,6 +53,10 @@ class AggregatedStream(AwsDestination[KinesisRequestEntry]):
         await self._stream.learn(client)
         await self._refresh(client, self._shards)
 
+    async def status(self, client: JsonClient) -> str | None:
+        """See `AwsDestination.status`."""
+        return await self._stream.status(client)
+
     async def _refresh(self, client: JsonClient, known: ShardRanges) -> None:
         async with self._refreshing:
             if self._shards is not known:

@@ -20,6 +20,7 @@ from penstock.async_sink._destinations.aws import (
     ServiceApi,
     failures_by_place,
     is_success,
+    look_up,
 )
 from penstock.async_sink._destinations.kinesis.cbor import (
     CborRecords,
@@ -30,7 +31,7 @@ from penstock.async_sink._destinations.kinesis.cbor import (
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
 from penstock.async_sink._destinations.kinesis.partition_key import PartitionKey
 from penstock.async_sink._destinations.kinesis.rows import KinesisEntries, columns_of
-from penstock.aws import AwsOptions, AwsServiceError, AwsSession, JsonClient, as_json
+from penstock.aws import AwsOptions, AwsServiceError, AwsSession, ErrorKind, JsonClient, as_json, classify
 
 # Up to about this many bytes a record, msgspec's own base64 is faster than a call per record to the SIMD one.
 _SIMD_WORTHWHILE_BYTES = 200
@@ -201,6 +202,16 @@ class KinesisStream(AwsDestination[KinesisRequestEntry]):
         if self._format is None:
             self._format = default_format(client.url)
         self._entries.leave_in_cbor = self._format == "cbor"
+
+    async def status(self, client: JsonClient) -> str | None:
+        """See `AwsDestination.status`. Without permission for DescribeStreamSummary it is unknown."""
+        try:
+            answer = await look_up(client, "DescribeStreamSummary", self.parameter)
+        except AwsServiceError as error:
+            if classify(error) is ErrorKind.FATAL:
+                return None
+            raise
+        return str(answer["StreamDescriptionSummary"]["StreamStatus"])
 
     async def send(
         self,

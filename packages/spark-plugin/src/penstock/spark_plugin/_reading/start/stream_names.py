@@ -39,12 +39,15 @@ def with_streams(options: "KinesisOptions", session: "Callable[[], AwsSession]")
         status = asyncio.run(_listed(session(), options.retry_patience))
         found = matching(pattern, status)
         names = tuple(name for name in found if status[name] not in _NOT_THERE)
+        if not names:
+            # The start of the query waits for them.
+            names = tuple(name for name in found if status[name] == "CREATING")
         for name in sorted({*found} - {*names}):
             _log.info("stream %s is %s, and left to the next run", name, status[name])
         if not names:
             reason = "no stream's name matches it: streamNamePattern is a regular expression for the whole name"
             if found:
-                reason = f"{', '.join(found)} is being created or deleted: start the query when a stream is there"
+                reason = f"{', '.join(found)} is being deleted: start the query when a stream is there"
             raise InitialPositionError(stream=pattern, code="", reason=reason)
         return replace(options, stream_name=names, stream_name_pattern=None)
     if options.fail_on_data_loss or len(options.stream_name) < 2:
