@@ -92,9 +92,7 @@ def test_an_offset_in_sequence_numbers_says_it_too(world: World) -> None:
     """Though the user has named the positions."""
     created = world.create("orders")
     world.put("orders", 3)
-    options = world.options("orders") | {
-        "initialPosition": json.dumps({"shardId-000000000000": "10000000000000000000"})
-    }
+    options = world.options("orders") | {"initialPosition": json.dumps({"shardId-000000000000": "1"})}
     assert KinesisStreamReader(KinesisOptions.parse(options)).initialOffset()["created"] == {"orders": created}
 
 

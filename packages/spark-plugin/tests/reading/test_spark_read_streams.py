@@ -295,7 +295,7 @@ def test_a_pattern_stands_alone() -> None:
     with pytest.raises(InvalidOptionError, match="regular expression"):
         parse(streamNamePattern="(")
     with pytest.raises(InvalidOptionError):
-        parse(addedStreamPosition='{"shardId-000000000000": "49590338271490256608"}')
+        parse(addedStreamPosition='{"shardId-000000000000": "12"}')
     with pytest.raises(MissingOptionError, match="spillBytes"):
         parse(spillFolder="/tmp")
     assert matching("a.", ["ab", "abc", "b", "aa"]) == ("aa", "ab")

@@ -44,7 +44,7 @@ def of(*streams: Any, **options: str) -> dict[str, str]:
 AT_START = [
     ("ListStreams", {"streamNamePattern": "flights|returns"}),
     ("DescribeStreamSummary", {"streamName": "flights,returns", "failOnDataLoss": "false"}),
-    ("ListShards", {"streamName": "flights", "initialPosition": '{"shardId-000000000000": "49590338271490256608"}'}),
+    ("ListShards", {"streamName": "flights", "initialPosition": '{"shardId-000000000000": "12"}'}),
 ]
 
 
@@ -87,7 +87,7 @@ def test_a_start_in_named_shards_waits_until_they_are_listed() -> None:
         client.create_stream(StreamName="flights", ShardCount=1)
         client.split_shard(StreamName="flights", ShardToSplit=ROOT, NewStartingHashKey=str(2**127))
         children = ["shardId-000000000001", "shardId-000000000002"]
-        given = {"initialPosition": json.dumps(dict.fromkeys(children, "10000000000000000000"))}
+        given = {"initialPosition": json.dumps(dict.fromkeys(children, "1"))}
         reader = KinesisStreamReader(KinesisOptions.parse(endpoint_options(emulator.endpoint_url, "flights") | given))
         try:
             assert [*reader.initialOffset()["streams"]["flights"]] == children
@@ -97,7 +97,7 @@ def test_a_start_in_named_shards_waits_until_they_are_listed() -> None:
 
 def test_a_start_in_a_shard_that_is_gone_does_not_wait_for_it(emulator: RunningEmulator) -> None:
     """Nothing will list it; whether records of it are lost, the reader says."""
-    given = {"initialPosition": '{"shardId-000000000009": "10000000000000000000"}'}
+    given = {"initialPosition": '{"shardId-000000000009": "1"}'}
     reader = KinesisStreamReader(KinesisOptions.parse(endpoint_options(emulator.endpoint_url, "flights") | given))
     try:
         assert [*reader.initialOffset()["streams"]["flights"]] == [ROOT, "shardId-000000000009"]

@@ -237,7 +237,7 @@ def test_a_query_without_a_job_id_is_not_told_of_itself(
 def test_what_is_asked_before_the_first_micro_batch_says_what_to_do(kinesis: RunningEmulator) -> None:
     """`Trigger.AvailableNow` is the first of all calls; sequence numbers have shards listed."""
     there = endpoint_options(kinesis.endpoint_url, "nowhere")
-    named = there | {"initialPosition": '{"shardId-000000000000": "49590338271490256608"}'}
+    named = there | {"initialPosition": '{"shardId-000000000000": "12"}'}
     for call in (
         KinesisStreamReader(KinesisOptions.parse(there, environ={})).prepareForTriggerAvailableNow,
         KinesisStreamReader(KinesisOptions.parse(named, environ={})).initialOffset,

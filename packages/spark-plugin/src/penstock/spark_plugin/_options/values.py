@@ -308,8 +308,8 @@ def _of_shards(shards: Mapping[str, ShardBegin]) -> PositionOption:
 
 
 _SHARD_ID = re.compile(r"shardId-\d+")
-# Kinesis's have 56 digits, and those of DynamoDB Streams at least 21. Fewer digits are rather a date or a time.
-_SEQUENCE_NUMBER = re.compile(r"[0-9]{20,}")
+# Those of Kinesis have 56 digits, those of DynamoDB Streams at least 21, and moto's few. What is between is a time.
+_SEQUENCE_NUMBER = re.compile(r"[0-9]{1,7}|[0-9]{20,}")
 
 
 def _in_streams(spec: OptionSpec, document: Mapping[str, Any]) -> dict[str, PositionOption]:
