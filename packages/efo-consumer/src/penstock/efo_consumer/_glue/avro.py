@@ -89,7 +89,7 @@ def avro_reader(definition: str, name: str, reads: str | None = None) -> Callabl
 
 
 def _contains_itself(schema: Any, within: frozenset[str] = frozenset()) -> bool:
-    """Whether a type of a parsed schema contains itself. Names stand for types that were described before them."""
+    """Whether a type of a parsed schema contains itself. A name refers to a type that was described before."""
     if isinstance(schema, list):
         return any(_contains_itself(one, within) for one in schema)
     if not isinstance(schema, dict):

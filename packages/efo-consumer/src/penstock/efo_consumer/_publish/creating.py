@@ -37,8 +37,8 @@ async def once_created(
 ) -> _T:
     """Make a call about a stream, and repeat it while Kinesis refuses it because the stream is being created.
 
-    The wait is logged at its beginning and then once a minute. Without permission for DescribeStreamSummary there is no
-    wait.
+    The wait is logged at its beginning and then once a minute. Without permission for DescribeStreamSummary the call
+    fails at once.
 
     Args:
         call: makes one attempt.

@@ -308,7 +308,7 @@ def _of_shards(shards: Mapping[str, ShardBegin]) -> PositionOption:
 
 
 _SHARD_ID = re.compile(r"shardId-\d+")
-# Those of Kinesis have 56 digits, those of DynamoDB Streams at least 21, and moto's few. What is between is a time.
+# Kinesis writes them with 56 digits, DynamoDB Streams with at least 21, and moto with few. 8 to 19 digits are a time.
 _SEQUENCE_NUMBER = re.compile(r"[0-9]{1,7}|[0-9]{20,}")
 
 
