@@ -218,8 +218,13 @@ async def test_a_paused_consumer_saves_nothing_over_its_successor(
     assert await stores[1].load("billing") == saved
 
 
+LONG_LEASES = LeaseSettings(default_time_to_live=timedelta(minutes=5))
+
+
 @asynccontextmanager
-async def registry_of(kind: str, emulator: RunningEmulator, folder: Path) -> AsyncIterator[Path | str]:
+async def registry_of(
+    kind: str, emulator: RunningEmulator, folder: Path, settings: LeaseSettings | None = None
+) -> AsyncIterator[Path | str]:
     """A registry that several machines share, as a `Consumer` takes it."""
     if kind == "file":
         yield folder / "registry.db"
@@ -228,7 +233,7 @@ async def registry_of(kind: str, emulator: RunningEmulator, folder: Path) -> Asy
     elif kind == "dynamodb":
         yield f"dynamodb://leases-{uuid.uuid4().hex}"
     else:
-        local = open_local_registry(AwsSession(aws(emulator)), folder / "service.db")
+        local = open_local_registry(AwsSession(aws(emulator)), folder / "service.db", settings=settings)
         servicer = ConsumerRegistryServicer(local)
         try:
             async with GrpcServer(
@@ -394,7 +399,7 @@ from penstock.efo_consumer import Consumer
 
 async def main(url, ca_file, registry):
     async with Consumer(
-        "orders", efo="billing", checkpoints=None, aws=emulator_options(url, ca_file), registry=Path(registry)
+        "orders", efo="billing", checkpoints=None, aws=emulator_options(url, ca_file), registry=eval(registry)
     ):
         print("reads", flush=True)
         await asyncio.Event().wait()
@@ -458,7 +463,8 @@ async def test_a_restart_after_a_kill_needs_not_wait_for_the_dead_lease(
 ) -> None:
     """On the same machine a lock tells that the holder is dead: the lease's 30 s are not waited for."""
     registry = tmp_path / "registry.db"
-    arguments = (sys.executable, "-c", READER, emulator.tls_endpoint_url, str(emulator.ca_file), str(registry))
+    place = f"Path({str(registry)!r})"
+    arguments = (sys.executable, "-c", READER, emulator.tls_endpoint_url, str(emulator.ca_file), place)
     process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"reads\n"
@@ -475,6 +481,69 @@ async def test_a_restart_after_a_kill_needs_not_wait_for_the_dead_lease(
     ):
         assert states(emulator) == ["ACTIVE"]
     assert states(emulator) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "url", "service"])
+async def test_a_consumer_that_waits_takes_the_lease_of_a_killed_holder_over(
+    kind: str, emulator: RunningEmulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It knows that a process of this machine is dead, and does not wait until that one's lease has run out."""
+    async with registry_of(kind, emulator, tmp_path, LONG_LEASES) as registry:
+        place = f"Path({str(registry)!r})" if isinstance(registry, Path) else repr(registry)
+        arguments = (sys.executable, "-c", READER, emulator.tls_endpoint_url, str(emulator.ca_file), place)
+        process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"reads\n"
+        # By other names than the holder's they are other jobs, at once.
+        standing_by = [
+            Consumer(
+                "orders",
+                efo="billing",
+                name=name,
+                checkpoints=None,
+                aws=aws(emulator),
+                registry=registry,
+                lease_timeout=None,
+            )
+            for name in ("billing", "other")
+        ]
+        waiting = {asyncio.ensure_future(one.__aenter__()): one for one in standing_by}
+        async with asyncio.timeout(120):
+            while caplog.text.count("which 'billing@") < 2:  # noqa: ASYNC110  # a log record wakes nobody
+                await asyncio.sleep(0.05)
+        assert not any(one.done() for one in waiting)
+        process.kill()
+        await process.wait()
+        for _ in standing_by:
+            done, _ = await asyncio.wait(waiting, timeout=120, return_when=asyncio.FIRST_COMPLETED)
+            (one,) = done
+            await one
+            assert states(emulator) == ["ACTIVE"]
+            await waiting.pop(one).__aexit__(None, None, None)
+        assert "whose process on this machine is dead" in caplog.text
+    assert states(emulator) == []
+
+
+async def test_a_dead_holder_of_another_name_is_taken_over_although_nothing_is_waited_for(
+    emulator: RunningEmulator, tmp_path: Path
+) -> None:
+    """The consumer looks for the holder's process before it fails."""
+    async with registry_of("service", emulator, tmp_path, LONG_LEASES) as registry:
+        arguments = (sys.executable, "-c", READER, emulator.tls_endpoint_url, str(emulator.ca_file), repr(registry))
+        process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"reads\n"
+
+        def other() -> Consumer:
+            options: dict[str, Any] = {"checkpoints": None, "aws": aws(emulator), "lease_timeout": timedelta(0)}
+            return Consumer("orders", efo="billing", name="other", registry=registry, **options)
+
+        with pytest.raises(AcquireTimeoutError):
+            await other().__aenter__()
+        process.kill()
+        await process.wait()
+        async with asyncio.timeout(120), other():
+            assert states(emulator) == ["ACTIVE"]
 
 
 @pytest.mark.parametrize("registry", ["registry", "http://registry:7070", "leases.db", "sqs://leases"])

@@ -6,10 +6,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -19,10 +17,8 @@ from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import StaleEpochError
 from penstock.efo_consumer.errors import SubscriptionTakenOverError
 from penstock.emulator.testing import RunningEmulator, running_emulator
-from penstock.registration import AcquireRequest, Lease, open_registry
+from penstock.registration import AcquireRequest, open_registry
 from penstock.rpc.testing import service_process
-from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading.session.waiting import LeaseMarks
 from penstock.spark_plugin.errors import LeaseLostError
 
 pytest.importorskip("penstock.services.shard_reader")
@@ -314,38 +310,6 @@ def test_a_query_that_waits_for_a_living_run_says_for_whom_until_that_is_dead(
             assert last.result(PATIENCE_SECONDS) == [b"0"]
             reading.pop(last).reader.stop()
     assert consumers(emulator) == []
-
-
-def test_a_process_is_dead_by_the_very_lease_that_it_held(tmp_path: Path) -> None:
-    """Another run of the job, of which nothing is known here, may hold the next one, or one of another registry."""
-
-    def marks(registry: str) -> LeaseMarks:
-        return LeaseMarks(KinesisOptions.parse({"streamName": STREAM, **efo(registry)}), tmp_path)
-
-    held = Lease(
-        stream_name=STREAM,
-        stream_arn="arn:aws:kinesis:us-east-1:000000000000:stream/orders",
-        consumer_name="the-consumer",
-        job_id="the-query",
-        consumer_arn="",
-        fencing_token=7,
-        time_to_live_seconds=30,
-        registration_is_ours=True,
-    )
-    here, there = marks("here:7070"), marks("there:7070")
-    assert not here.is_dead(held)
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        pool.submit(here.hold, held).result()
-        assert not here.is_dead(held)
-    assert here.is_dead(held)
-    assert not there.is_dead(held)
-    others = ({"fencing_token": 8}, {"job_id": "another"}, {"stream_arn": "another"}, {"consumer_name": "another"})
-    assert not any(here.is_dead(replace(held, **other)) for other in others)
-    later = replace(held, fencing_token=8)
-    here.hold(later)
-    assert not marks("here:7070").is_dead(later)
-    here.close()
-    assert not marks("here:7070").is_dead(later)
 
 
 def own_registry(folder: Path, job: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ from penstock.registration import (
     BlockingConsumerRegistry,
     Consumer,
     Lease,
+    LeaseMarks,
     LocalConsumerRegistry,
     StreamConsumerRegistrar,
 )
@@ -143,7 +144,7 @@ def test_a_query_that_waits_for_its_consumer_says_why(
         fake = FakeKinesis(streams=("s",))
         return LocalConsumerRegistry(StreamConsumerRegistrar(fake, sleep=ManualClock().sleep), InMemoryLeaseStore())
 
-    marks = waiting_module.LeaseMarks(KinesisOptions.parse({"streamName": "s"}, environ={}), tmp_path)
+    marks = LeaseMarks(folder=tmp_path)
     with BlockingConsumerRegistry(registry) as leases:
         with waiting_module.waiting(leases, request, marks):
             pass
@@ -161,7 +162,7 @@ def test_a_query_that_waits_for_its_consumer_says_why(
 
 
 def test_a_lease_that_is_taken_over_from_a_dead_process_is_not_reported_as_held(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, until: Callable[..., None]
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, until: Callable[..., None]
 ) -> None:
     """It goes by the dead one's job until the query's own call gets it, which may take longer than the next look."""
     looks: list[str] = []
@@ -175,8 +176,7 @@ def test_a_lease_that_is_taken_over_from_a_dead_process_is_not_reported_as_held(
         fake = FakeKinesis(streams=("s",))
         return LocalConsumerRegistry(StreamConsumerRegistrar(fake, sleep=ManualClock().sleep), InMemoryLeaseStore())
 
-    monkeypatch.setattr(waiting_module, "_LOOK_SECONDS", 0.01)
-    marks = waiting_module.LeaseMarks(KinesisOptions.parse({"streamName": "s"}, environ={}), tmp_path)
+    marks = LeaseMarks(folder=tmp_path)
     request = AcquireRequest(stream_name="s", consumer_name="shared", job_id="mine", claim="mine/1")
     with Watched(registry) as leases:
         dead = leases.acquire(replace(request, job_id="dead", claim="mine/0"))

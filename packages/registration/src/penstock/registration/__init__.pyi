@@ -1,5 +1,6 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
 from ._config import LeaseSettings, RegistrarConfig
+from ._dead_holders import HolderWatch, LeaseMarks
 from ._keeper import LeaseKeeper, OnLost, OnRegained
 from ._kinesis.registrar import (
     AwsCalls,
@@ -63,11 +64,13 @@ __all__ = [
     "FoundConsumer",
     "FoundStream",
     "Heartbeat",
+    "HolderWatch",
     "Holding",
     "KinesisCalls",
     "KnownReaders",
     "Lease",
     "LeaseKeeper",
+    "LeaseMarks",
     "LeaseSettings",
     "LeaseStore",
     "LocalConsumerRegistry",

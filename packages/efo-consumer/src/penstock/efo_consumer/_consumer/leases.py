@@ -10,7 +10,7 @@ import re
 import socket
 import time
 import uuid
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -24,15 +24,17 @@ from penstock.efo_consumer.errors import EfoConsumerConfigError
 from penstock.registration import (
     AcquireRequest,
     BlockingConsumerRegistry,
+    HolderWatch,
+    LeaseMarks,
     open_local_registry,
     open_registry,
     open_store,
 )
-from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError
+from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError, RegistrationError
 from penstock.rpc import lock_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
     from penstock.registration import Lease
@@ -128,6 +130,8 @@ class ConsumerLeases:
             )
         self._security = security
         self._timeout_seconds = None if timeout is None else timeout.total_seconds()
+        store = None if self._endpoint is not None else registry
+        self._marks = LeaseMarks(endpoint=self._endpoint, store=store, endpoint_url=aws.endpoint_url)
         self._registry: BlockingConsumerRegistry | None = None
         self._leases: dict[str, Lease] = {}
         self.robbed: frozenset[str] = frozenset()
@@ -141,17 +145,20 @@ class ConsumerLeases:
         The streams' consumers are made side by side: each takes seconds, up to a minute. When this is cancelled or
         fails for one, the others are waited for, so that `aclose` lets go of all: a consumer is paid for by the hour.
 
-        It waits for a consumer that another job holds. Two that each hold some of what the other needs do not wait
-        for each other: who waits for a stream gives back those behind it in order.
+        It waits for a consumer that another job holds, unless the job's process ran on this machine and is dead: then
+        it takes the lease over. Two that each hold some of what the other needs do not wait for each other: who waits
+        for a stream gives back those behind it in order.
 
         Raises:
             AcquireTimeoutError: another job holds one, and did so for longer than the timeout.
             RegistrationError: it cannot be registered.
         """
         self._registry = registry = self._open()
+        requests = self._requests(streams, consumer_name, job_id)
+        watches = {stream: HolderWatch(registry, request, self._marks) for stream, request in requests.items()}
         waiting, began, told_at = sorted(streams), time.monotonic(), -math.inf
         while waiting:
-            outcomes = await self._try(registry, waiting, consumer_name, job_id)
+            outcomes = await self._try(registry, {stream: (requests[stream], watches[stream]) for stream in waiting})
             held = {stream: one for stream, one in outcomes.items() if isinstance(one, ConsumerHeldError)}
             for error in (one for one in outcomes.values() if one is not None and one not in held.values()):
                 raise error
@@ -165,8 +172,7 @@ class ConsumerLeases:
                     timeout_seconds=self._timeout_seconds,
                     holder_job_id=held[first].holder_job_id,
                 )
-            if self.are_lost:
-                raise await self.lost()
+            self.check()
             behind = [stream for stream in self._leases if stream > first]
             await asyncio.to_thread(self._release, registry, behind)
             waiting = sorted([*held, *behind])
@@ -209,16 +215,40 @@ class ConsumerLeases:
         """
         registry = self._registry
         assert registry is not None
+
+        def register_again(stream: str) -> None:
+            self._have(stream, registry.register_again(self._leases[stream]))
+
         for stream in streams:
-            self._leases[stream] = await asyncio.to_thread(registry.register_again, self._leases[stream])
+            await asyncio.to_thread(register_again, stream)
         return self._consumers(streams)
 
     def _consumers(self, streams: Sequence[str]) -> tuple[StreamConsumer, ...]:
         found = ((stream, self._leases[stream]) for stream in streams)
         return tuple(StreamConsumer(stream, one.consumer_arn, one.fencing_token) for stream, one in found)
 
+    def _have(self, stream: str, lease: Lease) -> None:
+        self._leases[stream] = lease
+        self._marks.hold(lease)
+
+    def _requests(self, streams: Sequence[str], consumer_name: str, job_id: str) -> dict[str, AcquireRequest]:
+        # A registry in this process is at the same place.
+        caller = None if self._endpoint is None else AwsLocation.of(AwsSession(self._aws))
+        return {
+            stream: AcquireRequest(
+                stream_name=stream,
+                stream_arn=StreamIdentity.of(stream).arn,
+                consumer_name=consumer_name,
+                job_id=job_id,
+                caller=caller,
+                # With a name, by which a lease that is taken over becomes the one of this request.
+                claim=f"{uuid.uuid4().hex}/{uuid.uuid4().hex}",
+            )
+            for stream in streams
+        }
+
     async def _try(
-        self, registry: BlockingConsumerRegistry, streams: Sequence[str], consumer_name: str, job_id: str
+        self, registry: BlockingConsumerRegistry, requests: Mapping[str, tuple[AcquireRequest, HolderWatch]]
     ) -> dict[str, BaseException | None]:
         loop = asyncio.get_running_loop()
 
@@ -230,26 +260,22 @@ class ConsumerLeases:
             # A pause outlived the lease, and nobody took it. Each is told on a thread of its own, which may be late.
             known = self._leases.get(stream)
             if known is not None and lease.fencing_token > known.fencing_token:
-                self._leases[stream] = lease
-
-        # A registry in this process is at the same place.
-        caller = None if self._endpoint is None else AwsLocation.of(AwsSession(self._aws))
+                self._have(stream, lease)
 
         def acquire(stream: str) -> None:
-            arn = StreamIdentity.of(stream).arn
-            request = AcquireRequest(
-                stream_name=stream, stream_arn=arn, consumer_name=consumer_name, job_id=job_id, caller=caller
-            )
-            self._leases[stream] = lease = registry.acquire(request)
+            request, watch = requests[stream]
+            with watch.looking():
+                lease = _acquire(registry, request, watch)
+            self._have(stream, lease)
             registry.keep(lease, on_lost, partial(on_regained, stream))
 
-        acquired = asyncio.gather(*(asyncio.to_thread(acquire, stream) for stream in streams), return_exceptions=True)
+        acquired = asyncio.gather(*(asyncio.to_thread(acquire, stream) for stream in requests), return_exceptions=True)
         try:
             outcomes = await asyncio.shield(acquired)
         except asyncio.CancelledError:
             await acquired
             raise
-        return dict(zip(streams, outcomes, strict=True))
+        return dict(zip(requests, outcomes, strict=True))
 
     def identity(self, name: str) -> JobIdentity:
         """Who holds the leases; to be closed after them."""
@@ -260,7 +286,12 @@ class ConsumerLeases:
     @property
     def are_lost(self) -> bool:
         """Whether one of them is lost."""
-        return self._lost.is_set()
+        return self._error is not None
+
+    def check(self) -> None:
+        """Raise the reason if one of them is lost."""
+        if self._error is not None:
+            raise self._error
 
     async def lost(self) -> Exception:
         """Wait until a lease is lost; give the reason."""
@@ -278,7 +309,7 @@ class ConsumerLeases:
             return
 
         def release() -> None:
-            with closing(registry):
+            with closing(self._marks), closing(registry):
                 self._release(registry, list(self._leases))
 
         await asyncio.to_thread(release)
@@ -297,6 +328,7 @@ class ConsumerLeases:
                         lease.stream_name,
                         "; it is left registered for that one" if lease.registration_is_ours else "",
                     )
+                exits.callback(self._marks.let_go, lease)
                 exits.callback(registry.release, lease, disown=is_robbed)
 
     def _open(self) -> BlockingConsumerRegistry:
@@ -307,3 +339,14 @@ class ConsumerLeases:
             url = self._place
             return BlockingConsumerRegistry(lambda: open_local_registry(session, store=open_store(url, session)))
         return open_registry(aws=self._aws, store_path=self._place)
+
+
+def _acquire(registry: BlockingConsumerRegistry, request: AcquireRequest, watch: HolderWatch) -> Lease:
+    try:
+        return registry.acquire(request)
+    except ConsumerHeldError:
+        with suppress(RegistrationError):
+            # The holder is gone, or dead and its lease taken over.
+            if watch.look() is None:
+                return registry.acquire(request)
+        raise

@@ -24,7 +24,7 @@ from penstock.registration.errors import LeaseLostError as LostLease
 from penstock.spark_plugin._connections import caller_location, service_security
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.session.configs import registrar_config
-from penstock.spark_plugin._reading.session.waiting import HELD_TIMEOUT, LeaseMarks, waiting
+from penstock.spark_plugin._reading.session.waiting import HELD_TIMEOUT, query_marks, waiting
 from penstock.spark_plugin.errors import LeaseLostError
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class QueryLeases:
 
     def __init__(self, options: KinesisOptions, aws: AwsOptions, job_id: str, query: str = "") -> None:
         self._registry = open_query_registry(options, aws)
-        self._marks = LeaseMarks(options)
+        self._marks = query_marks(options)
         self._news = threading.Condition()
         self._lost: LostLease | None = None
         self._options, self._job_id, self._query = options, job_id, query
