@@ -124,7 +124,7 @@ class PositionsSnapshot:
         records: between start and positions, as far as they were buffered.
         bytes: their data and partition keys.
         millis_behind_latest: the largest of all open shards, as in `ShardStats`; -1 when one is not known.
-        lineage: with `named_shards_only`, the shards that continue those that ended.
+        lineage: the children of shards whose position is SHARD_END, and their ancestors where these are known.
         skew: how far apart the shards are; None where no bound was asked for.
     """
 

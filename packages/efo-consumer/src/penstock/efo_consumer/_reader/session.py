@@ -372,7 +372,7 @@ class ReaderSession:
         )
 
     def _snapshot(self, found: Reach, bounds: Bounds) -> PositionsSnapshot:
-        lineage = self._followed.lineage(found.positions) if self._named_only else ()
+        lineage = self._followed.lineage(found.positions)
         skew = None
         if bounds.skew_millis is not None:
             skew = self._horizon.skew(bounds.skew_millis, found.latest_millis)

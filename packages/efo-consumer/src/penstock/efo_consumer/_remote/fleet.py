@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._model.shards import Shard
-from penstock.efo_consumer._reader.api import PositionsSnapshot
+from penstock.efo_consumer._reader.api import PositionsSnapshot, ShardLineage
 from penstock.efo_consumer._reader.follow import follow_steps, is_news
 from penstock.efo_consumer._reader.reach import Bounds
 from penstock.efo_consumer._remote.client import CALL_SECONDS, RemoteShardReader
@@ -404,12 +404,15 @@ class FleetShardReader:
         for answer in answers:
             self._learn(answer, reached)
         streams: dict[str, dict[str, ShardPosition]] = {}
+        lineage: list[ShardLineage] = []
         for stream, shards in reached.streams.items():
             graph, known = self._graph(stream), dict(shards)
             while entrants := graph.entrants(known):
                 for child in entrants:
                     known[child] = entering(known[parent] for parent in graph.parents(child) if parent in known)
             streams[stream] = known
+            ended = [shard_id for shard_id, position in known.items() if position.is_shard_end]
+            lineage += (ShardLineage(stream, shard_id, parents) for shard_id, parents in graph.lineage(ended))
         positions = StreamPositions(streams, reached.created)
         if positions != start:
             for stream, before in start.streams.items():
@@ -422,6 +425,7 @@ class FleetShardReader:
             sum(answer.records for answer in answers),
             sum(answer.bytes for answer in answers),
             -1 if unknown else max(behind, default=0),
+            tuple(lineage),
         )
 
     def _learn(self, answer: PositionsSnapshot, reached: StreamPositions) -> None:

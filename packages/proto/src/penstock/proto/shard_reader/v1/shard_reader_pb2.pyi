@@ -565,7 +565,7 @@ class PositionsResponse(_message.Message):
 
     @_builtins.property
     def lineage(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardLineage]:
-        """With named_shards_only: the shards that continue those that were read to their end, for the caller to place."""
+        """The children of shards whose position is SHARD_END. With named_shards_only the caller places them."""
 
     @_builtins.property
     def skew(self) -> Global___ShardSkew:
