@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -214,7 +215,7 @@ async def test_a_checkpoint_is_written_when_its_interval_is_over_though_the_stre
 
 
 async def test_a_checkpoint_does_not_wait_until_the_batch_in_hand_is_done(tmp_path: Path) -> None:
-    """It lies behind the batch before it: a caller may take long for each of the records."""
+    """A caller may take long for each record: the checkpoint has all records that are finished."""
     now = 0.0
     batches = [to_read_batch(wire_records(numbers), "s", "shard") for numbers in ([5], [6, 7])]
     reader = Scripted([(batches[0], at(5, 10)), (batches[1], at(7, 20))])
@@ -226,7 +227,7 @@ async def test_a_checkpoint_does_not_wait_until_the_batch_in_hand_is_done(tmp_pa
         assert await store.load("billing") == at(1, 0)
         now += 10
         assert (await anext(records)).sequence_number == "7"
-        assert await store.load("billing") == at(5, 10)
+        assert await store.load("billing") == at(6, 10)
 
 
 async def test_an_interval_below_nothing_is_refused(tmp_path: Path) -> None:
@@ -236,3 +237,46 @@ async def test_an_interval_below_nothing_is_refused(tmp_path: Path) -> None:
     async with Consumer("s", name="billing", start=at(1, 0), checkpoints=path, aws=NOWHERE, reader=reader) as consumer:
         with pytest.raises(EfoConsumerConfigError, match="checkpoint_interval: must not be negative"):
             await anext(consumer.records(checkpoint_interval=timedelta(seconds=-1)))
+
+
+class HeldStore(SqliteCheckpointStore):
+    """A file; the next write waits until the test allows it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.is_held = False
+        self.writing, self.may_write = threading.Event(), threading.Event()
+
+    def _connect(self) -> sqlite3.Connection:
+        if self.is_held:
+            self.is_held = False
+            self.writing.set()
+            assert self.may_write.wait(60)
+        return super()._connect()
+
+
+async def test_a_checkpoint_whose_caller_was_cancelled_is_not_written_over_a_later_one(tmp_path: Path) -> None:
+    """Its thread may still write it: the checkpoint at the end of the context waits for that."""
+    batches = [to_read_batch(wire_records([number]), "s", "shard") for number in (5, 6)]
+    reader = Scripted([(batches[0], at(5, 10)), (batches[1], at(6, 20))])
+    store = HeldStore(tmp_path / "billing.db")
+    options: dict[str, Any] = {"reader": reader, "aws": NOWHERE}
+    consumer = Consumer("s", name="billing", start=at(1, 0), checkpoints=store, **options)
+    async with asyncio.timeout(60):
+        await consumer.__aenter__()
+        records = consumer.records(checkpoint_interval=timedelta(0))
+        assert (await anext(records)).sequence_number == "5"
+        store.is_held = True
+        asking = asyncio.ensure_future(anext(records))
+        await asyncio.to_thread(store.writing.wait, 60)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        reader.steps = reader.steps[1:]
+        later = [record.sequence_number async for record in consumer.records(checkpoint_interval=timedelta(hours=1))]
+        assert later == ["6"]
+        leaving = asyncio.ensure_future(consumer.__aexit__(None, None, None))
+        await asyncio.wait([leaving], timeout=0.2)
+        store.may_write.set()
+        await leaving
+    assert await SqliteCheckpointStore(tmp_path / "billing.db").load("billing") == at(6, 20)

@@ -130,6 +130,7 @@ async def streamed(options: KinesisOptions, positions: StreamPositions, count: i
 
 async def _batch(consumer: Consumer) -> list[Key]:
     batch = await anext(aiter(consumer))
+    await consumer.commit(batch)
     rows = batch.records
     return list(zip(rows.column("shardId").to_pylist(), rows.column("sequenceNumber").to_pylist(), strict=True))
 

@@ -24,6 +24,7 @@ from penstock.efo_consumer._consumer.checkpoint import (
     within,
 )
 from penstock.efo_consumer._consumer.leases import ConsumerLeases
+from penstock.efo_consumer._consumer.unfinished import Unfinished
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
 from penstock.efo_consumer._publish.fan_out import reader_name
@@ -47,6 +48,13 @@ if TYPE_CHECKING:
     from penstock.rpc import ClientSecurity
 
 LEASE_TIMEOUT = timedelta(minutes=5)
+MAX_RECORDS = 10_000
+MAX_BYTES = 10 * 1024 * 1024
+_UNBOUNDED_BYTES = 1 << 50
+"""More than any buffer holds; readers take 0 for a default of their own."""
+_ROWS_AT_ONCE = 1_000
+_TURN_SECONDS = 0.01
+"""A loop whose body never waits lets other tasks, and handlers of signals, run that often."""
 _log = logging.getLogger(__name__)
 
 
@@ -86,16 +94,20 @@ _COLUMNS = (
 
 def records_of(batch: pa.RecordBatch) -> Iterator[ConsumerRecord]:
     """The rows of a batch in READ_SCHEMA, in order."""
-    return map(ConsumerRecord, *(batch.column(name).to_pylist() for name in _COLUMNS))
+    # As Python objects they take several times the memory, and the caller may leave after the first.
+    for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+        some = batch.slice(start, _ROWS_AT_ONCE)
+        yield from map(ConsumerRecord, *(some.column(name).to_pylist() for name in _COLUMNS))
 
 
 @dataclass(frozen=True)
 class ConsumerBatch:
-    """Records, and where they lead.
+    """Records, and the positions behind them.
 
     Attributes:
         records: READ_SCHEMA, at least one; in sequence order within each shard.
-        positions: behind all records so far. Whoever begins there misses nothing and repeats nothing.
+        positions: behind all records up to the last one of the batch. A consumer that begins there misses no record and
+            repeats none.
         millis_behind_latest: the largest of all open shards, by Kinesis; -1 when one is not known yet.
     """
 
@@ -111,8 +123,14 @@ class Consumer:
     `efo` one of those that share a registry reads, and the others wait; with registries of their own they take each
     other's subscriptions, until one of them fails with a `SubscriptionTakenOverError`.
 
-    Nothing is read ahead of the caller but what the reader's buffers hold. Leaving the iteration keeps the
-    subscriptions; leaving the context ends them.
+    The consumer reads no further ahead than the reader's buffers hold. Leaving a loop keeps the subscriptions; leaving
+    the context ends them.
+
+    A loop over the consumer, or over its `records`, may be left by `break`, an exception or cancellation, and a new one
+    may be entered. The new loop begins with what is not finished. Asking for the next record or batch finishes the one
+    before; `commit` and `checkpoint` finish a batch, too. So the record or batch in whose body the loop was left is
+    handed out again: of a batch only the part that `records` has not finished. Both kinds of loop may be mixed. Only
+    the newest loop may be continued; asking an older one for more is a RuntimeError.
 
     Args:
         streams: their names.
@@ -127,8 +145,10 @@ class Consumer:
             the user's state directory, which tells endpoints apart and needs a `name` or `efo`; None keeps none.
         aws: credentials, region and endpoint.
         config: bounds and times of the reader that is made here; not with `reader`, which has its own.
-        max_records: of a batch; 0 for no bound.
-        max_bytes: of a batch, about; 0 for 4 MiB.
+        max_records: the most records of a batch. An aggregate counts as one record here, and its user records stay in
+            one batch. 0 for no bound. Default: 10,000.
+        max_bytes: the most bytes of a batch (data and partition keys, before aggregates are taken apart); what Kinesis
+            gave in one answer may exceed it. 0 for no bound but the reader's buffers. Default: 10 MiB.
         with_encryption_type: add the columns `encryptionType` and `explicitHashKey`.
         reader: instead of one in this process, such as a `RemoteShardReader`; not closed.
         registry: with `efo`, what keeps the stream consumers' leases, for consumers on several machines the same: the
@@ -153,8 +173,8 @@ class Consumer:
         checkpoints: Path | str | CheckpointStore | bool | None = True,
         aws: AwsOptions | None = None,
         config: ReaderConfig | None = None,
-        max_records: int = 0,
-        max_bytes: int = 0,
+        max_records: int = MAX_RECORDS,
+        max_bytes: int = MAX_BYTES,
         with_encryption_type: bool = False,
         reader: ShardReader | None = None,
         registry: Path | str | None = None,
@@ -207,12 +227,21 @@ class Consumer:
         self._reader: ShardReader | None = None
         self._request: OpenRequest | None = None
         self._epoch = 0
-        self._positions = StreamPositions({})
+        self._reached = StreamPositions({})
+        """Behind all that was handed out."""
+        self._unfinished: Unfinished | None = None
+        """What was handed out last, unless the caller has finished it."""
+        self._loop = object()
+        """The newest loop of the caller."""
         self._saved: StreamPositions | None = None
-        self._done: StreamPositions | None = None
+        self._is_due = False
+        """Whether `positions` are to be saved: the caller has finished records, and asked for an interval."""
+        self._due: StreamPositions | None = None
+        """Positions of an earlier loop that are to be saved. Later loops may finish more, but save none of it."""
+        self._saving = asyncio.Lock()
         self._interval_seconds: float | None = None
         self._clock = clock
-        self._saved_at = clock()
+        self._saved_at = self._turned_at = clock()
         self._stopped = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -227,7 +256,7 @@ class Consumer:
             # Of consumers and readers that were killed.
             await asyncio.to_thread(remove_leftovers)
             saved = None if self._store is None else await self._store.load(self.name)
-            self._positions = await begin(session, self.streams, saved, self._start)
+            self._reached = await begin(session, self.streams, saved, self._start)
             consumers: tuple[StreamConsumer, ...] = ()
             if self._efo is not None:
                 identity = await asyncio.to_thread(self._leases.identity, self.name)
@@ -239,14 +268,14 @@ class Consumer:
                 self._claim = await self._store.claim(self.name, self.streams, reader_name())
                 saved = self._claim.positions
                 if saved is not None:
-                    self._positions = merged(self._positions, within(saved, self.streams))
+                    self._reached = merged(self._reached, within(saved, self.streams))
             reader = self._given_reader
             if reader is None:
                 backend = KinesisBackend(session, self._config.publisher)
                 reader = await exits.enter_async_context(LocalShardReader(backend, self._config))
             self._request = request = OpenRequest(
                 session_id=self.name,
-                positions=self._positions,
+                positions=self._reached,
                 record_publisher=RecordPublisherType.POLLING if self._efo is None else RecordPublisherType.EFO,
                 consumers=consumers,
             )
@@ -265,22 +294,32 @@ class Consumer:
     ) -> None:
         try:
             # A successor that took the lease has checkpoints of its own, which must not go back.
-            if self._done is not None and self._store is not None and not self._leases.are_lost:
-                await self._save(self._done)
+            due = self._to_save()
+            if due is not None and not self._leases.are_lost:
+                await self._save(due)
+            # The store stays open until a save whose caller was cancelled is done.
+            async with self._saving:
+                pass
         finally:
             self._reader = None
             await self._exits.aclose()
 
     @property
     def positions(self) -> StreamPositions:
-        """Behind the batch that came last."""
-        return self._positions
+        """Behind all records that the caller has finished, exact to the record; see `Consumer` for what is finished.
+
+        User records of one aggregate share a position: it lies before the aggregate until all of them are finished. A
+        consumer that begins there repeats those that were finished, and no other record.
+        """
+        return self._reached if self._unfinished is None else self._unfinished.positions
 
     def __aiter__(self) -> AsyncIterator[ConsumerBatch]:
         return self._iterate()
 
     async def checkpoint(self, batch: ConsumerBatch) -> None:
-        """Keep the batch's positions for the next start, and drop what lies before them from memory.
+        """Save the batch's positions for the next start, and free the memory of what lies before them.
+
+        The batch is finished then.
 
         Raises:
             EfoConsumerConfigError: the consumer has no place for checkpoints.
@@ -293,16 +332,21 @@ class Consumer:
         await self.commit(batch)
 
     async def commit(self, batch: ConsumerBatch) -> None:
-        """Drop what lies before the batch's positions from memory: the caller keeps the positions itself."""
-        await self._open_reader().commit(self.name, self._epoch, batch.positions)
+        """Free the memory of what lies before the batch's positions: the caller keeps the positions itself.
+
+        The batch is finished then.
+        """
+        if self._unfinished is not None and self._unfinished.after == batch.positions:
+            self._unfinished = None
+        await self._commit(batch.positions)
 
     async def records(self, *, checkpoint_interval: timedelta | None = None) -> AsyncGenerator[ConsumerRecord, None]:
-        """Give the records one by one.
+        """Give the records one by one. Asking for the next record finishes the one before.
 
         Args:
-            checkpoint_interval: writes a checkpoint that often, also while nothing comes, and at the end of the
-                context, behind the last batch of which the caller has asked for the record after its last: nothing
-                unfinished is passed over. None writes none.
+            checkpoint_interval: writes a checkpoint that often, inside a batch and while nothing comes, too, and at the
+                end of the context. It holds `positions`: all records that are finished, and no other record. None
+                writes no checkpoint.
 
         Raises:
             EfoConsumerConfigError: the consumer has no place for checkpoints, the interval is negative, or columns are
@@ -310,27 +354,48 @@ class Consumer:
             CheckpointTakenOverError: a newer consumer of the name saves checkpoints of its own.
             CheckpointError: it cannot be written.
             LeaseLostError: a successor has taken the stream consumer.
+            RuntimeError: a newer loop over the consumer was entered.
         """
         if self._limits[2]:
             reason = "adds columns to batches, which records do not have: iterate over the consumer, or leave it out"
             raise EfoConsumerConfigError(option="with_encryption_type", reason=reason)
+        is_saved = checkpoint_interval is not None
         if checkpoint_interval is not None:
             self._needed_store()
             if checkpoint_interval < timedelta(0):
                 raise EfoConsumerConfigError(option="checkpoint_interval", reason="must not be negative")
+        loop = self._enter()
         self._interval_seconds = None if checkpoint_interval is None else checkpoint_interval.total_seconds()
-        self._saved_at = self._clock()
-        async with aclosing(self._iterate()) as batches:
-            async for batch in batches:
-                for record in records_of(batch.records):
+        if self._due is None:
+            self._saved_at = self._clock()
+        async with aclosing(self._steps(loop)) as steps:
+            async for step in steps:
+                for record in records_of(step.rest):
                     yield record
-                    await self._checkpoint_if_due()
-                if checkpoint_interval is not None:
-                    self._done = batch.positions
-                await self.commit(batch)
+                    self._check_is_newest(loop)
+                    if step is not self._unfinished:
+                        # It was committed as a batch meanwhile.
+                        break
+                    step.finished += 1
+                    self._is_due = is_saved
+                    if step.is_finished:
+                        self._unfinished = None
+                    if self._seconds_to_checkpoint() == 0:
+                        await self._checkpoint_due()
+                    now = self._clock()
+                    if now - self._turned_at >= _TURN_SECONDS:
+                        self._turned_at = now
+                        await asyncio.sleep(0)
+                    if self._is_over():
+                        return
+                await self._commit(step.after)
 
     def stop(self) -> None:
-        """End the iteration, behind the batch that the caller has: for a signal handler of the event loop."""
+        """End the loop instead of giving it another record or batch: for a signal handler of the event loop.
+
+        The record or batch that the caller has is finished by asking for the next one, as always. Loops that are
+        entered later end at once.
+        """
         self._stopped.set()
 
     async def stats(self) -> list[ShardStats]:
@@ -345,12 +410,36 @@ class Consumer:
         await reader.close_session(self.name, self._epoch)
 
     async def _iterate(self) -> AsyncGenerator[ConsumerBatch, None]:
+        async with aclosing(self._steps(self._enter())) as steps:
+            async for step in steps:
+                yield ConsumerBatch(step.rest, step.after, step.millis_behind_latest)
+
+    def _enter(self) -> object:
+        """Begin a loop; the ones before it are not continued."""
+        self._open_reader()
+        if self._is_due:
+            self._due, self._is_due = self.positions, False
+        self._loop = loop = object()
+        return loop
+
+    def _check_is_newest(self, loop: object) -> None:
+        if loop is not self._loop:
+            raise RuntimeError("another loop over this consumer was entered since: continue that one")
+
+    async def _steps(self, loop: object) -> AsyncGenerator[Unfinished, None]:
+        """Give what is not finished, and then what the reader brings."""
+        if self._unfinished is not None:
+            if self._is_over():
+                return
+            yield self._unfinished
+            self._check_is_newest(loop)
+            self._unfinished = None
         is_over = False
         while not is_over:
             try:
-                async with aclosing(self._follow()) as batches:
-                    async for batch in batches:
-                        yield batch
+                async with aclosing(self._follow(loop)) as steps:
+                    async for step in steps:
+                        yield step
                 is_over = True
             except ShardFailedError as error:
                 if not await self._go_on_by_other_consumers(error):
@@ -378,37 +467,41 @@ class Consumer:
         if known.issuperset(arns):
             return False
         _log.warning("reading on by stream consumers that were registered again: %s", ", ".join(arns))
-        request = replace(request, positions=self._positions, consumers=consumers, epoch=self._epoch)
+        request = replace(request, positions=self._reached, consumers=consumers, epoch=self._epoch)
         self._epoch = await self._open_reader().open(request)
         self._request = request
         return True
 
-    async def _follow(self) -> AsyncGenerator[ConsumerBatch, None]:
+    async def _follow(self, loop: object) -> AsyncGenerator[Unfinished, None]:
         max_records, max_bytes, with_encryption_type = self._limits
         steps = self._open_reader().follow(
             self.name,
             self._epoch,
-            self._positions,
+            self._reached,
             max_records=max_records,
-            max_bytes=max_bytes,
+            max_bytes=max_bytes or _UNBOUNDED_BYTES,
             with_encryption_type=with_encryption_type,
         )
         parts: list[pa.RecordBatch] = []
         async with aclosing(steps):
             while (step := await self._next(steps)) is not None:
+                self._check_is_newest(loop)
                 if step.records is not None:
                     parts.append(step.records)
                 if step.reached is None:
                     continue
-                before, self._positions = self._positions, step.reached.positions
+                before, self._reached = self._reached, step.reached.positions
                 if parts:
                     records = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
                     parts = []
-                    yield ConsumerBatch(records, self._positions, step.reached.millis_behind_latest)
-                elif self._store is not None and before in (self._saved, self._done):
-                    # Nothing is in the caller's hands: idle shards' positions, and what is known of these, must not
-                    # grow older than the retention.
-                    await self._checkpoint(self._positions)
+                    self._unfinished = Unfinished(records, before, step.reached)
+                    yield self._unfinished
+                    self._check_is_newest(loop)
+                    self._unfinished = None
+                elif self._store is not None and (self._is_due or before in (self._saved, self._due)):
+                    # All records are finished and saved, or are to be saved: idle shards' positions, and what is known
+                    # of these, must not grow older than the retention.
+                    await self._checkpoint(self._reached)
 
     async def _next(self, steps: AsyncGenerator[FollowedBatch, None]) -> FollowedBatch | None:
         step = asyncio.ensure_future(anext(steps, None))
@@ -417,7 +510,8 @@ class Consumer:
         try:
             is_over = False
             while not is_over:
-                await self._checkpoint_if_due()
+                if self._seconds_to_checkpoint() == 0:
+                    await self._checkpoint_due()
                 # No longer than until the next checkpoint: a quiet stream brings no step after which to write it.
                 done, _ = await asyncio.wait(
                     (step, lost, stopped), timeout=self._seconds_to_checkpoint(), return_when=asyncio.FIRST_COMPLETED
@@ -437,33 +531,55 @@ class Consumer:
         Not in the default file: who never asks for a checkpoint there begins at `start` each time.
         """
         known = set() if saved is None else saved.streams.keys()
-        new = self._positions.streams.keys() - known
+        new = self._reached.streams.keys() - known
         if self._store is not None and new and not self._uses_default_store:
-            await self._save(within(self._positions, new))
+            await self._save(within(self._reached, new))
             new = set()
-        self._saved = None if new else self._positions
+        self._saved = None if new else self._reached
+
+    def _is_over(self) -> bool:
+        """Whether the caller has stopped its loops.
+
+        Raises:
+            LeaseLostError: a successor has taken the stream consumer.
+        """
+        self._leases.check()
+        return self._stopped.is_set()
+
+    def _to_save(self) -> StreamPositions | None:
+        return self.positions if self._is_due else self._due
 
     def _seconds_to_checkpoint(self) -> float | None:
-        """Until what is done is to be saved: 0 if it is now, None if there is nothing to save."""
-        if self._done is None or self._interval_seconds is None:
+        """Until what is finished is to be saved: 0 if it is now, None if there is nothing to save."""
+        if self._interval_seconds is None or not (self._is_due or self._due is not None):
             return None
         return max(0.0, self._saved_at + self._interval_seconds - self._clock())
 
-    async def _checkpoint_if_due(self) -> None:
-        if self._done is not None and self._seconds_to_checkpoint() == 0:
-            await self._checkpoint(self._done)
+    async def _checkpoint_due(self) -> None:
+        due = self._to_save()
+        assert due is not None
+        await self._checkpoint(due)
 
     async def _checkpoint(self, positions: StreamPositions) -> None:
-        """Save for good what the caller is done with."""
-        if self._leases.are_lost:
-            raise await self._leases.lost()
+        """Save what the caller has finished."""
+        self._leases.check()
         await self._save(positions)
-        self._saved, self._done, self._saved_at = positions, None, self._clock()
+        self._saved, self._due, self._is_due, self._saved_at = positions, None, False, self._clock()
+
+    async def _commit(self, positions: StreamPositions) -> None:
+        await self._open_reader().commit(self.name, self._epoch, positions)
 
     async def _save(self, positions: StreamPositions) -> None:
-        assert self._store is not None
-        assert self._claim is not None
-        await self._store.save(self._claim, positions)
+        store, claim = self._store, self._claim
+        assert store is not None
+        assert claim is not None
+
+        async def save() -> None:
+            async with self._saving:
+                await store.save(claim, positions)
+
+        # Cancelling the caller does not stop a write that has begun: later ones wait until it is done.
+        await asyncio.shield(save())
 
     def _needed_store(self) -> CheckpointStore:
         if self._store is not None:

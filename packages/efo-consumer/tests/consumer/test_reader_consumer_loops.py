@@ -1,0 +1,419 @@
+"""Leaving a loop over a consumer half-way, entering it again, and what a checkpoint inside a batch holds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kpl_aggregates import aggregate
+from reader_homes import HOMES, reader_at
+
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import (
+    Consumer,
+    ConsumerRecord,
+    LocalShardReader,
+    ReaderConfig,
+    ShardPosition,
+    SqliteCheckpointStore,
+)
+from penstock.efo_consumer.errors import DataLossError
+from penstock.efo_consumer.testing import FakeKinesis, arrival_micros
+
+NOWHERE = emulator_options("http://127.0.0.1:1")
+SELDOM = timedelta(hours=1)
+
+
+class Stopwatch:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def stream_of(count: int, shards: int = 1, **options: Any) -> tuple[FakeKinesis, list[int]]:
+    """A stream that holds so many records, and their sequence numbers by shard."""
+    kinesis = FakeKinesis(**{"event_records": 10_000, **options})
+    ids = kinesis.create_stream("s", shards)
+    return kinesis, [number for shard in ids for number in kinesis.put("s", shard, count // shards)]
+
+
+@asynccontextmanager
+async def consumer_of(
+    kinesis: FakeKinesis, path: Path | None, home: str = "local", config: ReaderConfig | None = None, **options: Any
+) -> AsyncIterator[Consumer]:
+    """A consumer that begins at the checkpoint, or with the oldest record."""
+    start = kinesis.trim_horizon("s")
+    async with asyncio.timeout(60), reader_at(home, kinesis, config=config or ReaderConfig()) as reader:
+        consumer = Consumer("s", name="c", start=start, checkpoints=path, aws=NOWHERE, reader=reader, **options)
+        async with consumer:
+            yield consumer
+
+
+@asynccontextmanager
+async def killed(kinesis: FakeKinesis, path: Path, **options: Any) -> AsyncIterator[Consumer]:
+    """A consumer whose process ends without leaving its context."""
+    async with asyncio.timeout(60), LocalShardReader(kinesis) as reader:
+        start = kinesis.trim_horizon("s")
+        consumer = Consumer("s", name="c", start=start, checkpoints=path, aws=NOWHERE, reader=reader, **options)
+        await consumer.__aenter__()
+        yield consumer
+
+
+def numbers_of(batch: Any) -> list[int]:
+    return [int(number) for number in batch.records.column("sequenceNumber").to_pylist()]
+
+
+class HandlerError(Exception):
+    """What a handler raises."""
+
+
+async def fail_after(consumer: Consumer, count: int, done: list[int], interval: timedelta | None) -> None:
+    """Handle some records; the handler of the next one fails."""
+    with suppress(HandlerError):
+        async for record in consumer.records(checkpoint_interval=interval):
+            if count == 0:
+                raise HandlerError
+            done.append(int(record.sequence_number))
+            count -= 1
+
+
+async def break_after(consumer: Consumer, count: int, done: list[int], interval: timedelta | None) -> None:
+    """Handle some records, and leave the next one."""
+    async for record in consumer.records(checkpoint_interval=interval):
+        if count == 0:
+            break
+        done.append(int(record.sequence_number))
+        count -= 1
+
+
+async def time_out_after(consumer: Consumer, count: int, done: list[int], interval: timedelta | None) -> None:
+    """Handle some records; the time is over while the next one is handled."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(None) as limit:
+            async for record in consumer.records(checkpoint_interval=interval):
+                if count == 0:
+                    limit.reschedule(0)
+                    await asyncio.Event().wait()
+                done.append(int(record.sequence_number))
+                count -= 1
+
+
+LEAVE = pytest.mark.parametrize("leave", [fail_after, break_after, time_out_after])
+
+
+@HOMES
+@LEAVE
+@pytest.mark.parametrize(("records", "shards", "handled"), [(26, 1, 10), (60, 3, 8)])
+async def test_unfinished_records_come_again_when_the_loop_is_entered_again(
+    tmp_path: Path, home: str, leave: Callable[..., Any], records: int, shards: int, handled: int
+) -> None:
+    """In the same context each record is finished once; after a restart none is missing and none is repeated."""
+    kinesis, written = stream_of(records, shards)
+    done: list[int] = []
+    async with consumer_of(kinesis, tmp_path / "c.db", home) as consumer:
+        await leave(consumer, handled, done, SELDOM)
+        assert len(done) == handled
+        await leave(consumer, 1, done, SELDOM)
+    assert len(done) == handled + 1
+    async with consumer_of(kinesis, tmp_path / "c.db", home) as consumer:
+        await leave(consumer, 2, done, SELDOM)
+        await leave(consumer, records - len(done) - 1, done, SELDOM)
+        async for record in consumer.records():
+            done.append(int(record.sequence_number))
+            if len(done) == records:
+                break
+    assert sorted(done) == sorted(written)
+
+
+async def test_a_record_is_finished_when_the_next_one_is_asked_for(tmp_path: Path) -> None:
+    """Also if the call that asks is cancelled: the record before it does not come again."""
+    kinesis, written = stream_of(2)
+    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
+        records = consumer.records(checkpoint_interval=SELDOM)
+        assert [int((await anext(records)).sequence_number) for _ in range(2)] == written
+        asking = asyncio.ensure_future(anext(records))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+        written += kinesis.put("s", next(iter(kinesis.shards))[1])
+        assert int((await anext(consumer.records())).sequence_number) == written[2]
+    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
+        assert int((await anext(consumer.records())).sequence_number) == written[2]
+
+
+@LEAVE
+async def test_a_batch_that_was_left_comes_again(leave: Callable[..., Any]) -> None:
+    """A batch is finished when the next one is asked for, or when it is committed; records and batches may be mixed."""
+    kinesis, written = stream_of(40)
+    done: list[int] = []
+    async with consumer_of(kinesis, None, max_records=10) as consumer:
+        async for batch in consumer:
+            assert numbers_of(batch) == written[:10]
+            break
+        assert consumer.positions == kinesis.trim_horizon("s")
+        first = await anext(aiter(consumer))
+        assert numbers_of(first) == written[:10]
+        await leave(consumer, 4, done, None)
+        assert done == written[:4]
+        batches = aiter(consumer)
+        rest = await anext(batches)
+        assert numbers_of(rest) == written[4:10]
+        assert rest.positions == first.positions
+        assert numbers_of(await anext(batches)) == written[10:20]
+        async for batch in consumer:
+            assert numbers_of(batch) == written[10:20]
+            await consumer.commit(batch)
+            assert consumer.positions == batch.positions
+            break
+        assert numbers_of(await anext(aiter(consumer))) == written[20:30]
+
+
+async def test_a_batch_with_a_checkpoint_is_finished(tmp_path: Path) -> None:
+    """The loop may be left behind the checkpoint; a rest of a batch leads to the same positions as all of it."""
+    kinesis, written = stream_of(30)
+    async with consumer_of(kinesis, tmp_path / "c.db", max_records=10) as consumer:
+        await break_after(consumer, 3, [], None)
+        async for batch in consumer:
+            assert numbers_of(batch) == written[3:10]
+            await consumer.checkpoint(batch)
+            break
+        assert numbers_of(await anext(aiter(consumer))) == written[10:20]
+    async with consumer_of(kinesis, tmp_path / "c.db", max_records=10) as consumer:
+        assert numbers_of(await anext(aiter(consumer))) == written[10:20]
+
+
+async def test_a_loop_that_another_one_replaced_ends_with_an_error() -> None:
+    """Both would hand out the same records."""
+    kinesis, written = stream_of(8)
+    async with consumer_of(kinesis, None) as consumer:
+        older = consumer.records()
+        assert int((await anext(older)).sequence_number) == written[0]
+        newer = consumer.records()
+        assert int((await anext(newer)).sequence_number) == written[0]
+        with pytest.raises(RuntimeError, match="another loop"):
+            await anext(older)
+        assert [int((await anext(newer)).sequence_number) for _ in range(7)] == written[1:]
+        waiting = asyncio.ensure_future(anext(newer))
+        await asyncio.sleep(0)
+        newest = asyncio.ensure_future(anext(aiter(consumer)))
+        await asyncio.sleep(0)
+        later = kinesis.put("s", next(iter(kinesis.shards))[1])
+        assert numbers_of(await newest) == later
+        with pytest.raises(RuntimeError, match="another loop"):
+            await waiting
+
+
+async def test_lives_that_are_killed_inside_a_batch_make_progress(tmp_path: Path) -> None:
+    """A handler of 10 ms, a checkpoint every 0.5 s, a kill after 300 records: at most 0.5 s of work is repeated."""
+    kinesis, written = stream_of(2_000)
+    done: list[int] = []
+    for _ in range(3):
+        clock, left = Stopwatch(), 300
+        async with killed(kinesis, tmp_path / "c.db", clock=clock) as consumer:
+            async for record in consumer.records(checkpoint_interval=timedelta(seconds=0.5)):
+                clock.now += 0.01
+                done.append(int(record.sequence_number))
+                left -= 1
+                if left == 0:
+                    break
+    assert set(done) == set(written[: len(set(done))])
+    assert len(set(done)) >= 3 * 300 - 2 * 52
+
+
+async def test_the_interval_is_kept_over_loops_that_are_shorter(tmp_path: Path) -> None:
+    """Entering a loop again does not put its checkpoint off."""
+    kinesis, written = stream_of(20)
+    clock, store = Stopwatch(), SqliteCheckpointStore(tmp_path / "c.db")
+    async with killed(kinesis, tmp_path / "c.db", clock=clock) as consumer:
+        for _ in range(6):
+            await break_after(consumer, 2, [], timedelta(seconds=10))
+            clock.now += 4
+    kept = await store.load("c")
+    assert kept is not None
+    assert int(kept.streams["s"]["shardId-000000000000"].sequence_number or 0) in written[4:12]
+
+
+async def test_a_stop_takes_effect_at_the_next_record(tmp_path: Path) -> None:
+    """The rest of the batch is handed out by the next life."""
+    kinesis, written = stream_of(1_000)
+    done: list[int] = []
+    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
+        async for record in consumer.records(checkpoint_interval=SELDOM):
+            done.append(int(record.sequence_number))
+            if len(done) == 5:
+                consumer.stop()
+        assert [record async for record in consumer.records()] == []
+        assert [batch async for batch in consumer] == []
+    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
+        async for record in consumer.records():
+            done.append(int(record.sequence_number))
+            if len(done) == 1_000:
+                break
+    assert done == written
+
+
+async def test_a_signal_stops_a_loop_whose_handler_never_waits(tmp_path: Path) -> None:
+    """The loop lets the event loop run every few milliseconds, so that it can call the signal's handler."""
+    kinesis, _ = stream_of(1_000)
+    clock, handled = Stopwatch(), 0
+    async with consumer_of(kinesis, tmp_path / "c.db", clock=clock) as consumer:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, consumer.stop)
+        async for _ in consumer.records(checkpoint_interval=SELDOM):
+            handled += 1
+            clock.now += 0.01
+            if handled == 10:
+                os.kill(os.getpid(), signal.SIGUSR1)
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
+    assert 10 <= handled <= 15
+
+
+@HOMES
+async def test_batches_are_bounded_unless_the_caller_says_otherwise(home: str) -> None:
+    """At most 10,000 records or 10 MiB by default, and no bound with 0."""
+    kinesis, written = stream_of(25_000)
+    async with consumer_of(kinesis, None, home) as consumer:
+        rows = 0
+        async for batch in consumer:
+            assert batch.records.num_rows <= 10_000
+            rows += batch.records.num_rows
+            if rows == len(written):
+                break
+    config = ReaderConfig(buffer_bytes_per_shard=2**30, buffer_bytes=2**30)
+    large = FakeKinesis(event_records=1_000)
+    (shard,) = large.create_stream("s")
+    large.put("s", shard, 1_000 * 24, size=1_024)
+    for limits, most in (({}, 10 * 2**20), ({"max_records": 0, "max_bytes": 0}, 2**30)):
+        async with consumer_of(large, None, home, config, **limits) as consumer:
+            sizes: list[int] = []
+            async for batch in consumer:
+                sizes.append(batch.records.column("data").nbytes)
+                assert sizes[-1] <= most
+                if sum(sizes) >= 24_000 * 1_024:
+                    break
+            assert max(sizes) > (4 * 2**20 if limits else 0)
+
+
+def put_aggregate(kinesis: FakeKinesis, shard: str, users: int) -> int:
+    (number,) = kinesis.put("s", shard)
+    first, _ = kinesis.shards["s", shard].hash_keys
+    keys = [f"{number}-{user}" for user in range(users)]
+    kinesis.shards["s", shard].data[-1] = aggregate(keys, explicit=str(first))
+    return number
+
+
+def identity(record: ConsumerRecord) -> tuple[int, int]:
+    return int(record.sequence_number), record.sub_sequence_number
+
+
+async def test_a_checkpoint_lies_before_an_aggregate_until_all_of_it_is_finished(tmp_path: Path) -> None:
+    """In the same context its finished user records do not come again; after a restart they do."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    numbers = [*kinesis.put("s", shard), put_aggregate(kinesis, shard, 3), *kinesis.put("s", shard)]
+    store = SqliteCheckpointStore(tmp_path / "c.db")
+    user_records = [(numbers[0], 0), *((numbers[1], place) for place in range(3)), (numbers[2], 0)]
+
+    async def kept() -> str | None:
+        positions = await store.load("c")
+        assert positions is not None
+        return positions.streams["s"][shard].record
+
+    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
+        records = consumer.records(checkpoint_interval=timedelta(0))
+        seen = [identity(await anext(records))]
+        for expected in [str(numbers[0])] * 3:
+            seen.append(identity(await anext(records)))
+            assert await kept() == expected
+        assert seen == user_records[:4]
+        # The last user record of the aggregate is in hand.
+        again = consumer.records(checkpoint_interval=timedelta(0))
+        assert identity(await anext(again)) == user_records[3]
+    assert await kept() == str(numbers[0])
+    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
+        records = consumer.records(checkpoint_interval=timedelta(0))
+        assert [identity(await anext(records)) for _ in range(4)] == user_records[1:]
+        assert await kept() == str(numbers[1])
+
+
+async def test_a_position_inside_a_batch_has_the_facts_of_its_record(tmp_path: Path) -> None:
+    """Its record, that one's arrival and the first record of the range; other shards stand where they were read to."""
+    kinesis = FakeKinesis()
+    kinesis.created = {"s": 1_700_000_000_000}
+    shards = kinesis.create_stream("s", 3)
+    written = [kinesis.put("s", shard, 4) for shard in shards[:2]]
+    async with consumer_of(kinesis, None) as consumer:
+        start = consumer.positions
+        await break_after(consumer, 6, [], None)
+        positions = consumer.positions
+        batch = await anext(aiter(consumer))
+        assert numbers_of(batch) == written[1][2:]
+    here = positions.streams["s"]
+    assert positions.created == kinesis.created
+    assert here[shards[0]].with_facts == batch.positions.streams["s"][shards[0]].with_facts
+    second = here[shards[1]]
+    assert second == ShardPosition.after(str(written[1][1]))
+    assert second.record == str(written[1][1])
+    assert second.arrived_millis == arrival_micros(written[1][1]) // 1000
+    assert second.first_record == str(written[1][0])
+    assert here[shards[2]] == batch.positions.streams["s"][shards[2]]
+    assert start == kinesis.trim_horizon("s")
+
+
+async def test_children_do_not_enter_before_the_end_of_their_parents_is_finished(tmp_path: Path) -> None:
+    """Inside a batch with the last records of a parent its position stays, and its children have none."""
+    kinesis = FakeKinesis()
+    first, other = kinesis.create_stream("s", 2)
+    written = kinesis.put("s", first, 4)
+    children = kinesis.reshard("s", [first], 2)
+    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
+        await break_after(consumer, 3, [], SELDOM)
+        inside = consumer.positions.streams["s"]
+        assert inside[first] == ShardPosition.after(str(written[2]))
+        assert inside.keys() == {first, other}
+    kept = await SqliteCheckpointStore(tmp_path / "c.db").load("c")
+    assert kept is not None
+    assert kept.streams["s"] == inside
+    later = [number for child in children for number in kinesis.put("s", child, 2)]
+    done: list[int] = []
+    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
+        await break_after(consumer, 3, done, SELDOM)
+        inside = consumer.positions.streams["s"]
+        assert inside[children[0]].record == str(later[1])
+        assert first not in inside or inside[first].is_shard_end
+        await break_after(consumer, 1, done, SELDOM)
+    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
+        async for record in consumer.records():
+            done.append(int(record.sequence_number))
+            if done[-1] == later[-1]:
+                break
+    assert done == [written[3], *later]
+
+
+async def test_records_that_expire_behind_a_position_inside_a_batch_are_a_loss(tmp_path: Path) -> None:
+    """The position knows its record: it proves that nothing is missing while that record is there, and no longer."""
+    kinesis, written = stream_of(10)
+    shard = next(iter(kinesis.shards))[1]
+    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
+        await break_after(consumer, 5, [], SELDOM)
+    kinesis.trim("s", shard, written[3])
+    done: list[int] = []
+    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
+        await break_after(consumer, 2, done, SELDOM)
+    assert done == written[5:7]
+    kinesis.trim("s", shard, written[8])
+    with pytest.raises(DataLossError) as lost:
+        async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
+            await anext(consumer.records())
+    assert (lost.value.stream, lost.value.shard_id) == ("s", shard)
