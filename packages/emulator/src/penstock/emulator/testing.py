@@ -1,4 +1,4 @@
-"""What tests need around the emulator: a thread or a process for callers without a loop, and a clock to move."""
+"""What tests need around the emulator: a thread or process for callers without a loop, a clock to move, aggregates."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import botocore.loaders
 import botocore.session
 
+from penstock.emulator._aggregates import (
+    UserRecord,
+    aggregate,
+    malformed_aggregates,
+    partition_keys_in,
+    routed_aggregates,
+)
 from penstock.emulator._clock import AdjustableClock, ManualClock, OtherClock
 from penstock.emulator._config import EmulatorConfig
 from penstock.emulator._server import EmulatorServer, server_context
@@ -36,6 +43,11 @@ __all__ = [
     "ManualClock",
     "OtherClock",
     "RunningEmulator",
+    "UserRecord",
+    "aggregate",
+    "malformed_aggregates",
+    "partition_keys_in",
+    "routed_aggregates",
     "running_emulator",
     "server_context",
     "start_emulator_process",
