@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
+from typing import Any
 
 import pytest
 from aws_kinesis_agg.aggregator import AggRecord
@@ -23,6 +24,10 @@ from penstock.efo_consumer import (
     ranges_between,
 )
 from penstock.efo_consumer.testing import FakeKinesis
+from penstock.emulator.testing import UserRecord, malformed_aggregates, partition_keys_in
+from penstock.emulator.testing import aggregate as packed
+
+KEYS = [f"key-{number}" for number in range(40)]
 
 
 def put(kinesis: FakeKinesis, shard: str, data: bytes) -> int:
@@ -134,22 +139,21 @@ async def test_each_user_record_belongs_to_the_one_shard_that_takes_its_key() ->
     kinesis = FakeKinesis()
     (parent,) = kinesis.create_stream("s")
     start = kinesis.trim_horizon("s")
-    keys = [f"key-{number}" for number in range(40)]
     children = kinesis.reshard("s", [parent], 2)
     for child in children:
-        put(kinesis, child, aggregate(keys))
+        put(kinesis, child, aggregate(KEYS))
     async with LocalShardReader(kinesis) as reader:
         epoch = await reader.open(OpenRequest(session_id="q", positions=start))
         position = start
         found: dict[str, list[bytes]] = {}
-        while sum(map(len, found.values())) < len(keys):
+        while sum(map(len, found.values())) < len(KEYS):
             reached = await reader.positions("q", epoch, position, wait_seconds=5)
             for shard_range in ranges_between(position, reached.positions):
                 got = await rows(reader, [shard_range])
                 found.setdefault(shard_range.shard_id, []).extend(data for *_, data in got)
             position = reached.positions
-    assert Counter(data for part in found.values() for data in part) == Counter(key.encode() for key in keys)
-    upper = {key.encode() for key in keys if hashlib.md5(key.encode()).digest()[0] >= 128}
+    assert Counter(data for part in found.values() for data in part) == Counter(key.encode() for key in KEYS)
+    upper = {key.encode() for key in KEYS if hashlib.md5(key.encode()).digest()[0] >= 128}
     assert set(found[children[1]]) == upper
 
 
@@ -167,22 +171,162 @@ async def test_malformed_aggregates_and_all_of_them_on_request_come_whole() -> N
             assert [data for *_, data in await rows(reader, [whole])] == [damaged, sound]
 
 
-async def test_a_stream_that_was_made_anew_has_shards_of_its_own() -> None:
+def whole(shard: str, upto: int) -> ShardRange:
+    return ShardRange("s", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(upto)))
+
+
+@pytest.mark.parametrize("created", [{}, {"s": 1}], ids=["without its creation time", "with it"])
+async def test_a_stream_that_was_made_anew_has_shards_of_its_own(created: dict[str, int]) -> None:
     """A reader outlives a stream: shards of the next one of its name have the same ids, and take other keys."""
-    keys = [f"key-{number}" for number in range(40)]
     kinesis = FakeKinesis()
     given: list[list[bytes]] = []
     async with LocalShardReader(kinesis) as reader:
-        for count in (4, 1):
+        for shards in (1, 3):
             kinesis.shards.clear()
-            first, *_ = kinesis.create_stream("s", count)
-            upto = put(kinesis, first, aggregate(keys))
+            kinesis.created = {stream: millis * shards for stream, millis in created.items()}
+            parent, *children = kinesis.create_stream("s", shards)
+            if not children:
+                children = kinesis.reshard("s", [parent], 2)
+            upto = put(kinesis, children[0], aggregate(KEYS))
             epoch = await reader.open(OpenRequest(session_id="q", positions=kinesis.trim_horizon("s")))
-            whole = ShardRange("s", first, ShardPosition.trim_horizon(), ShardPosition.after(str(upto)))
-            given.append([data for *_, data in await rows(reader, [whole])])
+            given.append(await data_of(reader, whole(children[0], upto)))
             await reader.close_session("q", epoch)
-    assert 0 < len(given[0]) < len(keys)
-    assert given[1] == [key.encode() for key in keys]
+    assert 0 < len(given[0]) < len(KEYS)
+    assert given[1] == [key.encode() for key in KEYS]
+
+
+async def test_parents_of_a_stream_that_was_deleted_explain_nothing() -> None:
+    """The next stream of the name has a child with the same keys, whose parent and sibling have expired."""
+    kinesis = FakeKinesis()
+    async with LocalShardReader(kinesis) as reader:
+        for created, parts in ((1, 2), (2, 1)):
+            kinesis.shards.clear()
+            kinesis.created = {"s": created}
+            parent, *_ = kinesis.create_stream("s", 1)
+            if parts == 1:
+                kinesis.shards["s", parent].hash_keys = (0, 2**127 - 1)
+            child, *_ = kinesis.reshard("s", [parent], parts)
+            upto = put(kinesis, child, aggregate(KEYS))
+            for one in kinesis.shards.values():
+                one.unlisted = created == 2 and one.shard_id != child
+            epoch = await reader.open(OpenRequest(session_id="q", positions=kinesis.trim_horizon("s")))
+            found = await data_of(reader, whole(child, upto))
+            assert (len(found) == len(KEYS)) is (created == 2)
+            await reader.close_session("q", epoch)
+
+
+async def test_user_records_that_no_split_explains_are_delivered_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """A producer that does not route by key sends them to no other shard. Two shards log one warning."""
+    kinesis = FakeKinesis()
+    shards = kinesis.create_stream("unrouted", 2)
+    start = kinesis.trim_horizon("unrouted")
+    data = packed(UserRecord(key.encode(), key) for key in KEYS)
+    for shard in shards:
+        kinesis.put("unrouted", shard)
+        kinesis.shards["unrouted", shard].data[-1] = data
+    lower = sum(UserRecord(b"", key).hash_key < 2**127 for key in KEYS)
+    async with LocalShardReader(kinesis) as reader, LocalShardReader(kinesis) as other:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        reached = await reader.positions("q", epoch, start, wait_seconds=5)
+        ranges = ranges_between(start, reached.positions)
+        expected = [key.encode() for key in KEYS] * 2
+        assert [data for *_, data in await rows(reader, ranges)] == expected
+        assert [data for *_, data in await rows(other, ranges)] == expected
+        counts = [(one.user_records_of_siblings, one.user_records_outside_shard) for one in await reader.stats("q")]
+    assert counts == [(0, len(KEYS) - lower), (0, lower)]
+    assert told(caplog, "unrouted") == ["deaggregate=all"]
+
+
+def told(caplog: pytest.LogCaptureFixture, stream: str) -> list[str]:
+    """The cures in the warnings about the aggregates of a stream."""
+    cures = ("deaggregate=all", "correct their producer", "delivered unchanged")
+    mine = [one.getMessage() for one in caplog.records if isinstance(one.args, tuple) and stream in one.args[:1]]
+    return [cure for message in mine for cure in cures if cure in message]
+
+
+async def test_user_records_that_a_split_explains_are_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """Of an aggregate with keys of the shard, of its sibling and of a cousin, the sibling's come a second time."""
+    kinesis = FakeKinesis()
+    parent, _ = kinesis.create_stream("split", 2)
+    start = kinesis.trim_horizon("split")
+    child, _ = kinesis.reshard("split", [parent], 2)
+    kinesis.put("split", child)
+    of = [(0, 2**126 - 1), (2**126, 2**127 - 1), (2**127, 2**128 - 1)]
+    own, of_sibling, of_cousin = (partition_keys_in(*keys, 3 + number) for number, keys in enumerate(of))
+    keys = [*of_sibling, *own, *of_cousin]
+    kinesis.shards["split", child].data[-1] = packed(UserRecord(key.encode(), key) for key in keys)
+    async with LocalShardReader(kinesis) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        found: list[tuple[str, int, str | None, bytes]] = []
+        position = start
+        while not found:
+            reached = await reader.positions("q", epoch, position, wait_seconds=5)
+            found = await rows(reader, ranges_between(position, reached.positions))
+            position = reached.positions
+        stats = {one.shard_id: one for one in await reader.stats("q")}[child]
+    assert [(number, data) for _, number, _, data in found] == [
+        (number, key.encode()) for number, key in enumerate(keys) if key not in of_sibling
+    ]
+    assert (stats.user_records_of_siblings, stats.user_records_outside_shard) == (4, 5)
+    assert told(caplog, "split") == ["deaggregate=all"] * 2
+
+
+async def test_rows_stay_the_same_when_the_parent_leaves_the_list() -> None:
+    """The other child proves the parent's keys to a new process. Once both have expired, user records come twice."""
+    kinesis = FakeKinesis()
+    (parent,) = kinesis.create_stream("s")
+    child, sibling = kinesis.reshard("s", [parent], 2)
+    one = whole(child, put(kinesis, child, aggregate(KEYS)))
+    async with LocalShardReader(kinesis) as reader:
+        first = await data_of(reader, one)
+        assert 0 < len(first) < len(KEYS)
+        kinesis.shards["s", parent].unlisted = True
+        async with LocalShardReader(kinesis) as other:
+            assert await data_of(other, one) == first
+        kinesis.shards["s", sibling].unlisted = True
+        assert await data_of(reader, one) == first
+        async with LocalShardReader(kinesis) as other:
+            assert await data_of(other, one) == [key.encode() for key in KEYS]
+
+
+async def test_user_records_of_a_grandparent_are_delivered() -> None:
+    """Two splits in a row: what a producer sends again may come twice, and nothing is missing."""
+    kinesis = FakeKinesis()
+    (grandparent,) = kinesis.create_stream("s")
+    parent, _ = kinesis.reshard("s", [grandparent], 2)
+    child, _ = kinesis.reshard("s", [parent], 2)
+    async with LocalShardReader(kinesis) as reader:
+        found = await data_of(reader, whole(child, put(kinesis, child, aggregate(KEYS))))
+    of_sibling = [key for key in KEYS if 2**126 <= UserRecord(b"", key).hash_key < 2**127]
+    assert of_sibling
+    assert found == [key.encode() for key in KEYS if key not in of_sibling]
+
+
+@pytest.mark.parametrize("config", [{"deaggregate": "all"}, {"publisher": RecordPublisherConfig(deaggregate="all")}])
+async def test_all_user_records_come_on_request(config: dict[str, Any]) -> None:
+    """Nothing is dropped, and no list of shards is asked for."""
+    kinesis = LateList()
+    async with LocalShardReader(kinesis, ReaderConfig(**config)) as reader:
+        assert reader.deaggregates == "all"
+        for one in kinesis.ranges:
+            assert await data_of(reader, one) == [key.encode() for key in KEYS]
+    assert kinesis.lists == 0
+
+
+async def test_malformed_entries_cost_one_user_record_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The others are routed as before; a damaged aggregate is logged as well."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("faulty")
+    records = [UserRecord(b"1", "a"), UserRecord(b"2", "k" * 300), UserRecord(b"3", "b", "no number")]
+    for data in (packed(records, unused_hash_keys=["neither"]), malformed_aggregates()["checksum"]):
+        (upto,) = kinesis.put("faulty", shard)
+        kinesis.shards["faulty", shard].data[-1] = data
+    one = ShardRange("faulty", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(upto)))
+    async with LocalShardReader(kinesis) as reader:
+        for _ in range(2):
+            found = await data_of(reader, one)
+            assert found == [b"1", b"2", b"3", malformed_aggregates()["checksum"]]
+    assert told(caplog, "faulty") == ["correct their producer", "delivered unchanged"]
 
 
 class LateList(FakeKinesis):
@@ -193,8 +337,8 @@ class LateList(FakeKinesis):
         self.lists = 0
         (parent,) = self.create_stream("s")
         self.children = self.reshard("s", [parent], 2)
-        self.keys = [f"key-{number}" for number in range(40)]
-        data = aggregate(self.keys)
+        self.keys = KEYS
+        data = aggregate(KEYS)
         self.ranges = [
             ShardRange("s", child, ShardPosition.trim_horizon(), ShardPosition.after(str(put(self, child, data))))
             for child in self.children

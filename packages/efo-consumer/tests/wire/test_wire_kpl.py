@@ -18,15 +18,29 @@ from penstock.efo_consumer import (
     DeaggregationCounts,
     HashKeyRange,
     PublisherMetrics,
+    Shard,
+    ShardKeys,
+    StreamKeys,
     deaggregate,
-    divide_aggregates,
 )
-from penstock.efo_consumer._wire.kpl import MAGIC, USER_RECORD_SCHEMA, MalformedAggregateError, parse_aggregate
+from penstock.efo_consumer._wire.kpl import (
+    MAGIC,
+    USER_RECORD_SCHEMA,
+    MalformedAggregateError,
+    divide_aggregates,
+    parse_aggregate,
+)
+from penstock.emulator.testing import UserRecord, malformed_aggregates
+from penstock.emulator.testing import aggregate as packed
 
 _ARRIVAL = datetime(2026, 1, 1, tzinfo=UTC)
 _keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 _hash_keys = st.integers(min_value=0, max_value=2**128 - 1).map(str)
 _user_records = st.lists(st.tuples(_keys, st.binary(max_size=400), _hash_keys), min_size=1, max_size=30)
+
+
+_WHOLE = HashKeyRange(0, 2**128 - 1)
+_CHILD = ShardKeys(HashKeyRange(1, 1), HashKeyRange(1, 2))
 
 
 def aggregate(*records: tuple[str, bytes, str | None]) -> bytes:
@@ -131,28 +145,62 @@ def test_two_shards_share_the_user_records_of_an_aggregate(
     records: list[tuple[str, bytes, str | None]], split: str
 ) -> None:
     """By the range of its hash keys each of two children gives its own, with their numbers: nothing lost or twice."""
-    body = messages_pb2.AggregatedRecord()
-    for index, (key, data, hash_key) in enumerate(records):
-        body.partition_key_table.append(key)
-        record = body.records.add(partition_key_index=index, data=data)
-        if hash_key is not None:
-            record.explicit_hash_key_index = len(body.explicit_hash_key_table)
-            body.explicit_hash_key_table.append(hash_key)
-    batch = wire(around(body.SerializeToString()))
+    batch = wire(packed(UserRecord(data, key, hash_key) for key, data, hash_key in records))
     counts = DeaggregationCounts()
-    lower = deaggregate(batch, HashKeyRange(0, int(split) - 1), counts=counts)
-    upper = deaggregate(batch, HashKeyRange.of(split, str(2**128 - 1)), counts=counts)
+    lower = deaggregate(batch, ShardKeys(HashKeyRange(0, int(split) - 1), _WHOLE), counts=counts)
+    upper = deaggregate(batch, ShardKeys(HashKeyRange.of(split, str(2**128 - 1)), _WHOLE), counts=counts)
     assert sorted(rows(lower) + rows(upper)) == sorted(rows(deaggregate(batch)))
     for _, index, key, hash_key, _ in rows(lower):
         assert (hash_key, key) == (records[index][2], records[index][0])
         assert (hash_of(key) if hash_key is None else int(hash_key)) < int(split)
-    assert counts.user_records == counts.foreign_user_records == len(records)
+    assert counts.user_records == counts.user_records_of_siblings == len(records)
+    assert counts.user_records_outside_shard == 0
 
 
-def test_an_aggregate_of_other_shards_gives_no_row() -> None:
-    """When every user record belongs elsewhere, the batch has no rows, and the columns all the same."""
-    found = deaggregate(wire(aggregate(("a", b"1", "5"))), HashKeyRange(6, 7))
+def test_aggregate_of_a_sibling_gives_no_row() -> None:
+    """When every user record comes again in another shard, the batch has no rows, and the columns all the same."""
+    found = deaggregate(wire(aggregate(("a", b"1", "5"))), ShardKeys(HashKeyRange(6, 7), HashKeyRange(4, 7)))
     assert rows(found) == []
+
+
+def test_user_record_is_dropped_only_where_the_parent_explains_it() -> None:
+    """Nothing sends a user record again that lies outside of the parent, or outside of a shard without a known one."""
+    batch = wire(packed(UserRecord(b"%d" % number, "key", str(number)) for number in range(10)))
+    for parent, dropped, outside in ((None, 0, 8), (HashKeyRange(3, 6), 2, 6), (HashKeyRange(5, 6), 0, 8)):
+        counts = DeaggregationCounts()
+        found = rows(deaggregate(batch, ShardKeys(HashKeyRange(5, 6), parent), counts=counts))
+        numbers = [number for number in range(10) if number not in ((3, 4) if dropped else ())]
+        assert [(row[1], row[4]) for row in found] == [(number, b"%d" % number) for number in numbers]
+        assert counts == DeaggregationCounts(
+            aggregates=1,
+            user_records=10 - dropped,
+            user_records_of_siblings=dropped,
+            user_records_outside_shard=outside,
+        )
+
+
+def shard(shard_id: str, first: int, last: int, *parents: str) -> Shard:
+    return Shard(shard_id, parents, str(first), str(last))
+
+
+def test_keys_of_a_parent_follow_from_the_parent_or_from_its_children() -> None:
+    """A parent leaves the list before its children; of a merge, and without the other child, nothing is known."""
+    parent, lower, upper = shard("0", 0, 9), shard("1", 0, 3, "0"), shard("2", 4, 9, "0")
+    merged, next_to = shard("4", 4, 12, "2", "3"), shard("3", 10, 12)
+    for listed, lacks in (([parent, lower], False), ([lower, upper], False), ([parent, lower, upper], False)):
+        keys = StreamKeys()
+        keys.learn(listed)
+        assert keys.of("1") == ShardKeys(HashKeyRange(0, 3), HashKeyRange(0, 9))
+        assert keys.lacks_parents is lacks
+    keys = StreamKeys()
+    assert keys.of("1") is None
+    keys.learn([lower])
+    assert keys.of("1") == ShardKeys(HashKeyRange(0, 3), HashKeyRange(0, 3))
+    assert keys.lacks_parents
+    keys.learn([merged, next_to, upper])
+    assert keys.of("4") == ShardKeys(HashKeyRange(4, 12))
+    assert keys.of("1") == ShardKeys(HashKeyRange(0, 3), HashKeyRange(0, 9))
+    assert not keys.lacks_parents
 
 
 _ONE = messages_pb2.AggregatedRecord(
@@ -171,29 +219,73 @@ _RECORD = b"\x1a\x08\x08\x00\x1a\x04data"
         around(_ONE) + b"more",
         around(b""),
         around(_ONE[:-1]),
-        around(_RECORD),
         around(b"\x0a\x01k"),
         around(b"\x0a\x01k\x1a\x02\x08\x00"),
         around(b"\x0a\x01k\x1a\x06\x1a\x04data"),
-        around(b"\x0a\x01k\x1a\x0a\x08\x00\x10\x00\x1a\x04data"),
-        around(b"\x0a\x01k\x12\x01x\x1a\x0a\x08\x00\x10\x00\x1a\x04data"),
-        around(b"\x0a\x01k\x12\x02-1\x1a\x0a\x08\x00\x10\x00\x1a\x04data"),
-        around(b"\x0a\x01k\x12\x27" + b"9" * 39 + b"\x1a\x0a\x08\x00\x10\x00\x1a\x04data"),
-        around(b"\x0a\x01\xff" + _RECORD),
-        around(b"\x0a\x81\x02" + b"k" * 257 + _RECORD),
         around(b"\x0a\x01k\x1a\x05\x08\x00\x1a\x04data"),
         around(b"\x0a\x01k\x1a\x12\x08" + b"\xff" * 10 + b"\x00\x1a\x04data"),
         around(b"\x0a\x01k" + _RECORD + b"\x1b"),
         around(b"\x0a\x01k" + _RECORD + b"\x22\x05tag"),
         around(b"\x0a\x01k" + _RECORD + b"\x02\x00"),
         around(b"\x0a\x80\x02" + b"k" * 256 + b"\x1a\x04\x08\x00\x1a\x00" * 10_000)[:-16] + b"?" * 16,
+        *malformed_aggregates().values(),
     ],
 )
 def test_what_is_no_aggregate_is_given_whole(blob: bytes) -> None:
     """A record that only begins like an aggregate, or was damaged or forged, is delivered as it is, and counted."""
     counts = DeaggregationCounts()
-    assert rows(deaggregate(wire(blob), HashKeyRange(0, 1), counts=counts)) == [("100", 0, "wire-0", None, blob)]
+    keys = ShardKeys(HashKeyRange(0, 1))
+    assert rows(deaggregate(wire(blob), keys, counts=counts)) == [("100", 0, "wire-0", None, blob)]
     assert counts == DeaggregationCounts(malformed=1)
+
+
+def test_faulty_entry_that_no_record_refers_to_costs_nothing() -> None:
+    """A table may hold a key that Kinesis would not accept: only records that have it would be malformed."""
+    blob = packed(
+        [UserRecord(b"1", "a"), UserRecord(b"2", "b", "7")],
+        unused_keys=["k" * 300, b"\xff"],
+        unused_hash_keys=["no number", "9" * 39, "-1", "", "\N{ARABIC-INDIC DIGIT ONE}"],
+    )
+    counts = DeaggregationCounts()
+    for keys in (None, ShardKeys(HashKeyRange(0, 1))):
+        found = rows(deaggregate(wire(blob), keys, counts=counts))
+        assert found == [("100", 0, "a", None, b"1"), ("100", 1, "b", "7", b"2")]
+    assert counts == DeaggregationCounts(aggregates=2, user_records=4, user_records_outside_shard=2)
+
+
+@pytest.mark.parametrize(
+    ("key", "hash_key", "given_key", "given_hash_key"),
+    [
+        ("k" * 257, None, "k" * 257, None),
+        (b"caf\xe9", None, "caf\N{REPLACEMENT CHARACTER}", None),
+        (None, None, "", None),
+        (b"\xff", "5", "\N{REPLACEMENT CHARACTER}", "5"),
+        *(("k", text, "k", None) for text in ("x", "-1", "", " 1", "1" * 40, "9" * 39, b"\xff")),
+    ],
+)
+def test_malformed_user_record_comes_with_what_is_known_of_its_key(
+    key: str | bytes | None, hash_key: str | bytes | None, given_key: str, given_hash_key: str | None
+) -> None:
+    """One record is malformed, and all arrive. Where it belongs is unknown, so no shard drops it."""
+    blob = packed([UserRecord(b"1", "a", "6"), UserRecord(b"2", key, hash_key), UserRecord(b"3", "b", "4")])
+    expected = [("100", 0, "a", "6", b"1"), ("100", 1, given_key, given_hash_key, b"2"), ("100", 2, "b", "4", b"3")]
+    counts = DeaggregationCounts()
+    assert rows(deaggregate(wire(blob), counts=counts)) == expected
+    assert counts == DeaggregationCounts(aggregates=1, user_records=3, malformed_user_records=1)
+    counts = DeaggregationCounts()
+    keys = ShardKeys(HashKeyRange(6, 7), HashKeyRange(4, 7))
+    assert rows(deaggregate(wire(blob), keys, counts=counts)) == expected[:2]
+    assert counts == DeaggregationCounts(
+        aggregates=1, user_records=2, user_records_of_siblings=1, malformed_user_records=1
+    )
+
+
+def test_index_beyond_the_table_of_hash_keys_costs_one_record() -> None:
+    """The other records of the aggregate have theirs."""
+    body = b"\x0a\x01k\x12\x017\x1a\x06\x08\x00\x10\x01\x1a\x00\x1a\x06\x08\x00\x10\x00\x1a\x00"
+    counts = DeaggregationCounts()
+    assert [row[3] for row in rows(deaggregate(wire(around(body)), counts=counts))] == [None, "7"]
+    assert counts.malformed_user_records == 1
 
 
 def test_keys_that_would_fill_the_memory_are_refused() -> None:
@@ -207,7 +299,7 @@ def test_keys_that_would_fill_the_memory_are_refused() -> None:
     ascii_body = body.replace(key.encode(), b"k" * 1024).replace(
         b"\x0a\x80\x08" + b"k" * 1024, b"\x0a\x80\x02" + b"k" * 256
     )
-    assert parse_aggregate(around(ascii_body)).records == 50_000
+    assert len(parse_aggregate(around(ascii_body)).data) == 50_000
 
 
 def test_fields_that_are_not_known_are_passed_over() -> None:
@@ -250,9 +342,10 @@ def test_what_protobuf_reads_is_read_alike() -> None:
         if (found := _accepted(around(bytes(body)))) is None:
             continue
         message = messages_pb2.AggregatedRecord.FromString(bytes(body))
-        assert found == [
-            (message.partition_key_table[record.partition_key_index], record.data) for record in message.records
-        ]
+        # Bytes where protobuf finds that they are no text.
+        keys: list[Any] = list(message.partition_key_table)
+        table = [key.decode(errors="replace") if isinstance(key, bytes) else key for key in keys] + [""] * 300
+        assert found == [(table[record.partition_key_index], record.data) for record in message.records]
         compared += 1
     assert compared > 1000
 
@@ -276,7 +369,11 @@ def test_what_was_taken_apart_is_counted() -> None:
     reader = InMemoryMetricReader()
     metrics = PublisherMetrics(MeterProvider([reader]).get_meter("test"))
     counts = DeaggregationCounts()
-    deaggregate(wire(aggregate(("a", b"1", None), ("b", b"2", None)), MAGIC, b"plain"), counts=counts)
+    batch = wire(aggregate(("a", b"1", None), ("b", b"2", None)), MAGIC, b"plain", packed([UserRecord(b"", b"\xff")]))
+    deaggregate(batch, counts=counts)
+    deaggregate(
+        wire(aggregate(*((key, b"", str(len(key))) for key in ("1", "22", "333", "4444")))), _CHILD, counts=counts
+    )
     metrics.deaggregated(counts, stream="orders", shard_id="shard-1")
     data = reader.get_metrics_data()
     assert data is not None
@@ -290,9 +387,12 @@ def test_what_was_taken_apart_is_counted() -> None:
     }
     at = {"stream": "orders"}
     expected = {
-        "numberofaggregatedrecords": [(at, 1)],
-        "numberofdeaggregatedrecords": [(at, 2)],
+        "numberofaggregatedrecords": [(at, 3)],
+        "numberofdeaggregatedrecords": [(at, 6)],
         "numberofmalformedaggregates": [(at, 1)],
+        "numberofmalformeduserrecords": [(at, 1)],
+        "userrecordsofsiblings": [(at, 1)],
+        "userrecordsoutsideshard": [(at, 2)],
     }
     # Gauges are of all streams of the process, so those of other tests may be there too.
     assert {name: found.get(name) for name in expected} == expected

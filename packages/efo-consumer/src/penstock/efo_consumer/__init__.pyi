@@ -26,6 +26,7 @@ from ._glue.header import (
 from ._glue.protobuf import ProtoFile
 from ._glue.registry import GlueSchemas, SchemaVersion, get_version
 from ._model.events import WIRE_SCHEMA, ShardEvent
+from ._model.hash_keys import HashKeyRange, ShardKeys, StreamKeys
 from ._model.positions import (
     PositionType,
     ShardPosition,
@@ -36,7 +37,7 @@ from ._model.positions import (
 from ._model.schema import READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION, to_read_batch
 from ._model.shards import Shard, StreamIdentity
 from ._publish.condition import NoteSign, ShardCondition, ShardSign, ShardState
-from ._publish.config import RecordPublisherConfig, SubscribeTransportType
+from ._publish.config import Deaggregation, RecordPublisherConfig, SubscribeTransportType
 from ._publish.dynamodb_streams import DYNAMODB_STREAMS, stream_client
 from ._publish.factory import RecordPublisherFactory
 from ._publish.fan_out import FanOutRecordPublisher
@@ -59,6 +60,7 @@ from ._reader.api import (
 )
 from ._reader.backend import KinesisBackend, ReaderBackend
 from ._reader.config import ReaderConfig, SessionSettings
+from ._reader.deaggregator import unpack_aggregates
 from ._reader.local import LocalShardReader
 from ._reader.replay import CheckedRead
 from ._remote.client import RemoteShardReader
@@ -75,7 +77,7 @@ from ._start.initial import (
 )
 from ._start.position import TIME_RULE, InitialPosition, InitialPositionType, parse_time
 from ._wire.changes import CHANGE_SCHEMA, to_change_batch
-from ._wire.kpl import DeaggregationCounts, HashKeyRange, deaggregate, divide_aggregates
+from ._wire.kpl import DeaggregationCounts, deaggregate
 from .errors import (
     CheckpointError,
     CheckpointTakenOverError,
@@ -116,6 +118,7 @@ __all__ = [
     "ConsumerBatch",
     "ConsumerRecord",
     "DataLossError",
+    "Deaggregation",
     "DeaggregationCounts",
     "DynamoDbCheckpointStore",
     "EfoConsumerConfigError",
@@ -171,6 +174,7 @@ __all__ = [
     "ShardEvent",
     "ShardFailedError",
     "ShardFilter",
+    "ShardKeys",
     "ShardLag",
     "ShardLineage",
     "ShardPosition",
@@ -187,6 +191,7 @@ __all__ = [
     "StaleEpochError",
     "StreamConsumer",
     "StreamIdentity",
+    "StreamKeys",
     "StreamPositions",
     "StreamRecreatedError",
     "SubscribeTransportType",
@@ -196,7 +201,6 @@ __all__ = [
     "connect_reader",
     "deaggregate",
     "decode_glue_record",
-    "divide_aggregates",
     "encode_glue_record",
     "find_leftovers",
     "get_version",
@@ -218,5 +222,6 @@ __all__ = [
     "stream_client",
     "to_change_batch",
     "to_read_batch",
+    "unpack_aggregates",
     "with_ancestors",
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.efo_consumer import (
+    Deaggregation,
     PositionsSnapshot,
     RecordPublisherType,
     ShardPosition,
@@ -46,7 +47,7 @@ class FakeShardReader:
     """Number of the run that opened it last."""
     patience_seconds: float = 0.0
     away: Sequence[str] = ()
-    deaggregates: bool | None = None
+    deaggregates: Deaggregation | None = None
 
     def open(
         self,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.aws import AwsLocation
     from penstock.efo_consumer._model.positions import StreamPositions
+    from penstock.efo_consumer._publish.config import Deaggregation
     from penstock.efo_consumer._reader.api import PositionsOptions, PositionsSnapshot, ShardReader, ShardStats
     from penstock.efo_consumer._reader.config import SessionSettings
     from penstock.rpc import ClientSecurity
@@ -119,7 +120,7 @@ class BlockingSession:
         return remote.away if isinstance(remote, (FleetShardReader, ReopeningShardReader)) else []
 
     @property
-    def deaggregates(self) -> bool | None:
+    def deaggregates(self) -> Deaggregation | None:
         """See `ShardReader.deaggregates`."""
         return self._open_reader().deaggregates
 

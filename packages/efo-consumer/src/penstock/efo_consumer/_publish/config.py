@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import EnumType, StrEnum
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from penstock.aws import AwsError, BackoffPolicy
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _T = TypeVar("_T")
+
+Deaggregation = bool | Literal["all"]
+"""What becomes of aggregates of the Kinesis Producer Library: whether they are taken apart, or `all`."""
 
 
 class SubscribeTransportType(StrEnum):
@@ -78,9 +81,9 @@ class RecordPublisherConfig:
     connect_timeout: timedelta = timedelta(seconds=10)
     """For connecting, and for the answer's first byte."""
 
-    deaggregate: bool = True
-    """Whether aggregates of the Kinesis Producer Library are given as the user records that they hold. Default: yes, as
-    Flink and the KCL do."""
+    deaggregate: Deaggregation = True
+    """Whether aggregates of the Kinesis Producer Library are given as the user records that they hold. `all` drops no
+    user record, whatever its key; see `ReaderConfig`. Default: yes, as Flink and the KCL do."""
 
     reader_name: str | None = None
     """What this reader is called where another one takes its subscriptions. Default: host, process and a number."""
@@ -105,6 +108,7 @@ class RecordPublisherConfig:
             value = getattr(self, item.name)
             if isinstance(value, timedelta) and value < timedelta(0):
                 raise EfoConsumerConfigError(option=item.name, reason="must not be negative")
+        check_deaggregation(self.deaggregate)
         for name in ("subscription_silence", "connect_timeout"):
             if not getattr(self, name):
                 raise EfoConsumerConfigError(option=name, reason="must be positive")
@@ -131,7 +135,7 @@ class RecordPublisherConfig:
         return cls(
             record_publisher=read.value("stream.recordpublisher", RecordPublisherType, defaults.record_publisher),
             subscribe_transport=read.value("subscribetransport", SubscribeTransportType, defaults.subscribe_transport),
-            deaggregate=read.value("deaggregate", _boolean, defaults.deaggregate),
+            deaggregate=read.value("deaggregate", _deaggregation, defaults.deaggregate),
             retry_patience=read.value("retrypatience", _seconds, defaults.retry_patience),
             subscribe_to_shard=read.backoff("shard.subscribetoshard", defaults.subscribe_to_shard),
             get_shard_iterator=read.backoff("shard.getiterator", defaults.get_shard_iterator),
@@ -142,6 +146,24 @@ class RecordPublisherConfig:
             get_records_adaptive=read.value("shard.adaptivereads", _boolean, defaults.get_records_adaptive),
             get_records_interval=read.value("shard.getrecords.intervalmillis", _millis, defaults.get_records_interval),
         )
+
+
+def check_deaggregation(value: object) -> None:
+    """Refuse a value of `deaggregate` that is none.
+
+    Raises:
+        EfoConsumerConfigError: it is not True, False or `all`.
+    """
+    if value not in (True, False, "all"):
+        raise EfoConsumerConfigError(option="deaggregate", reason=f"must be True, False or 'all', not {value!r}")
+
+
+def _deaggregation(value: str) -> Deaggregation:
+    if value.lower() == "all":
+        return "all"
+    if value.lower() not in ("true", "false"):
+        raise ValueError("must be true, false or all")
+    return value.lower() == "true"
 
 
 def _boolean(value: str) -> bool:

@@ -164,6 +164,21 @@ class PublisherMetrics:
         self._deaggregated = meter.create_counter(
             "numberOfDeaggregatedRecords", unit="{record}", description="User records that aggregates gave"
         )
+        self._of_siblings = meter.create_counter(
+            "userRecordsOfSiblings",
+            unit="{record}",
+            description="User records of aggregates that were dropped: a producer sends them again to another shard",
+        )
+        self._outside_shard = meter.create_counter(
+            "userRecordsOutsideShard",
+            unit="{record}",
+            description="User records of aggregates that were delivered though their keys belong to another shard",
+        )
+        self._malformed_user_records = meter.create_counter(
+            "numberOfMalformedUserRecords",
+            unit="{record}",
+            description="User records of aggregates that were delivered with a key that Kinesis would not accept",
+        )
         self._malformed = meter.create_counter(
             "numberOfMalformedAggregates",
             unit="{record}",
@@ -201,6 +216,9 @@ class PublisherMetrics:
         for counter, number in (
             (self._aggregated, counts.aggregates),
             (self._deaggregated, counts.user_records),
+            (self._of_siblings, counts.user_records_of_siblings),
+            (self._outside_shard, counts.user_records_outside_shard),
+            (self._malformed_user_records, counts.malformed_user_records),
             (self._malformed, counts.malformed),
         ):
             if number:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.aws import AwsLocation
     from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._publish.config import Deaggregation
     from penstock.efo_consumer._reader.config import SessionSettings
     from penstock.efo_consumer._reader.merge import ProfilePoint
 
@@ -210,6 +211,10 @@ class ShardStats:
         condition: what the shard is doing, since when and why.
         taken_over: whether another reader took a subscription of the shard by the same consumer, and may still read by
             it.
+        user_records_of_siblings: user records of aggregates that were dropped, because a producer sends them again to
+            another shard; again if a range is read again. The same for the next one.
+        user_records_outside_shard: user records of aggregates that were delivered although their keys belong to another
+            shard.
     """
 
     stream_name: str
@@ -225,6 +230,8 @@ class ShardStats:
     starved: int = 0
     condition: ShardCondition = ShardCondition()  # noqa: RUF009  # frozen
     taken_over: bool = False
+    user_records_of_siblings: int = 0
+    user_records_outside_shard: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,8 +299,8 @@ class ShardReader(Protocol):
     """Keeps shards open, and gives the records of exact ranges as often as they are asked for."""
 
     @property
-    def deaggregates(self) -> bool | None:
-        """Whether KPL aggregates are taken apart; None while it is not known, or where several readers differ."""
+    def deaggregates(self) -> Deaggregation | None:
+        """How KPL aggregates are taken apart; None while it is not known, or where several readers differ."""
         ...
 
     async def open(self, request: OpenRequest) -> int:

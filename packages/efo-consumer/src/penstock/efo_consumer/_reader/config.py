@@ -7,7 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from penstock.aws import BackoffPolicy
-from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
+from penstock.efo_consumer._publish.config import (
+    Deaggregation,
+    RecordPublisherConfig,
+    SubscribeTransportType,
+    check_deaggregation,
+)
 from penstock.efo_consumer.errors import EfoConsumerConfigError
 
 _MIB = 1024 * 1024
@@ -78,11 +83,19 @@ class ReaderConfig:
     """After which a session that nobody calls is ended; zero for never. Default: never, as its host ends with it."""
     fail_on_data_loss: bool = True
     """Whether a range that the stream no longer holds is an error; otherwise it is left out, counted and logged."""
-    deaggregate: bool = True
-    """Whether aggregates of the Kinesis Producer Library are taken apart. Default: true, as the KCL does."""
+    deaggregate: Deaggregation = True
+    """Whether aggregates of the Kinesis Producer Library are taken apart. True drops a user record whose key belongs to
+    the other shard of a split, because a producer with an old list of shards sends it there again; every other one is
+    delivered. `all` drops none: for producers that pack user records without regard to shards. Default: true."""
 
     publisher: RecordPublisherConfig = field(default_factory=RecordPublisherConfig)
     """How shards are followed; which of the two publishers it is, the session says."""
+
+    @property
+    def deaggregation(self) -> Deaggregation:
+        """What becomes of aggregates: False if either config says so, else `all` if either does."""
+        both = (self.deaggregate, self.publisher.deaggregate)
+        return all(both) and ("all" if "all" in both else True)
 
     @property
     def stall_seconds(self) -> float:
@@ -90,6 +103,7 @@ class ReaderConfig:
         return (self.range_deadline + self.publisher.get_records_interval).total_seconds()
 
     def __post_init__(self) -> None:
+        check_deaggregation(self.deaggregate)
         if self.buffer_bytes_per_shard <= 0:
             raise EfoConsumerConfigError(option="buffer_bytes_per_shard", reason="must be positive")
         if self.buffer_bytes < self.buffer_bytes_per_shard:

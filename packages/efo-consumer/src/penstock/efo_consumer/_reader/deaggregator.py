@@ -1,4 +1,4 @@
-"""The hash keys that each shard takes: which user records of an aggregate are its own."""
+"""Aggregates become user records: which of them a shard delivers, and what is counted and logged about the others."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ import asyncio
 import logging
 import math
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.segment import arrived_millis_at
 from penstock.efo_consumer._continuity.rule import CLOCK_MARGIN_MILLIS, SHORTEST_RETENTION_MILLIS
+from penstock.efo_consumer._model.hash_keys import StreamKeys
 from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.metrics import publisher_metrics
 from penstock.efo_consumer._publish.retries import bear
-from penstock.efo_consumer._wire.kpl import MAGIC, DeaggregationCounts, HashKeyRange, deaggregate, divide_aggregates
+from penstock.efo_consumer._wire.kpl import MAGIC, DeaggregationCounts, deaggregate, divide_aggregates
 from penstock.efo_consumer.errors import EfoConsumerError, ShardFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import timedelta
 
     import pyarrow as pa
 
+    from penstock.efo_consumer._model.hash_keys import ShardKeys
     from penstock.efo_consumer._model.shards import Shard
     from penstock.efo_consumer._reader.backend import ReaderBackend
 
@@ -37,6 +39,65 @@ _LATE_SECONDS = 60.0
 _LIST_AGAIN_SECONDS = 2.0
 
 
+_MEANINGS: Final = {
+    "user_records_of_siblings": (
+        "%s: %d user records of an aggregate in %s are dropped. Their keys belong to the other shard of a split, and a "
+        "producer with an old list of shards sends them there again, as the Kinesis Producer Library does. A producer "
+        "that packs user records without regard to shards does not, and they are lost: read with deaggregate=all then"
+    ),
+    "user_records_outside_shard": (
+        "%s: %d user records of an aggregate in %s have keys of other shards, which no split explains. They are "
+        "delivered. Their producer packs user records without regard to shards, and would lose some of them in a "
+        "shard that a split makes: read with deaggregate=all, or let the producer pack them by shard"
+    ),
+    "malformed_user_records": (
+        "%s: %d user records of an aggregate in %s have a partition key or explicit hash key that Kinesis would not "
+        "accept. They are delivered with what is known of the key: correct their producer"
+    ),
+    "malformed": (
+        "%s: %d records of %s begin like an aggregate of the Kinesis Producer Library, but are damaged or something "
+        "else. They are delivered unchanged"
+    ),
+}
+"""By count, what the first one of a stream means: the stream, the number and the shard are filled in."""
+_logged: Final = set[tuple[str, str]]()
+
+
+def unpack_aggregates(
+    records: pa.RecordBatch,
+    keys: ShardKeys | None,
+    *,
+    stream: str,
+    shard_id: str,
+    tally: DeaggregationCounts | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Give the user records of a batch, USER_RECORD_SCHEMA, about a MiB of aggregates at a time.
+
+    Everything is counted in the metrics. The first time that a process drops user records of a stream, or finds some
+    that do not belong to their shard or are malformed, it logs a warning.
+
+    Args:
+        records: WIRE_SCHEMA.
+        keys: the keys of the shard, as for `deaggregate`.
+        stream: for metrics and warnings.
+        shard_id: for metrics and warnings.
+        tally: incremented as well, if given.
+    """
+    metrics = publisher_metrics()
+    for part in divide_aggregates(records):
+        counts = DeaggregationCounts()
+        rows = deaggregate(part, keys, counts=counts)
+        metrics.deaggregated(counts, stream=stream, shard_id=shard_id)
+        for name, meaning in _MEANINGS.items():
+            number = getattr(counts, name)
+            if number and (stream, name) not in _logged:
+                _logged.add((stream, name))
+                _log.warning(meaning, stream, number, shard_id)
+        if tally is not None:
+            tally.add(counts)
+        yield rows
+
+
 class Deaggregator:
     """Takes the aggregates of ranges apart. A shard's keys never change, so a stream is listed once, when needed.
 
@@ -44,30 +105,46 @@ class Deaggregator:
 
     Args:
         backend: lists the shards.
+        keeps_all: whether user records are never dropped; then no shard is listed.
     """
 
-    def __init__(self, backend: ReaderBackend) -> None:
+    def __init__(self, backend: ReaderBackend, *, keeps_all: bool = False) -> None:
         self._backend = backend
-        self._ranges: dict[tuple[str, str], HashKeyRange] = {}
+        self.keeps_all = keeps_all
+        self._streams: dict[str, StreamKeys] = {}
+        self._created: dict[str, int] = {}
         self._expired: set[tuple[str, str]] = set()
         self._listed_at: dict[str, float] = {}
         self._listing: dict[str, asyncio.Lock] = {}
-        self._metrics = publisher_metrics()
 
     def learn(self, stream: str, shards: Iterable[Shard]) -> None:
         """Take the keys of shards that somebody listed or that continue another."""
-        for shard in shards:
-            keys = HashKeyRange.of(shard.starting_hash_key, shard.ending_hash_key)
-            self._ranges[stream, shard.shard_id] = keys
+        self._streams.setdefault(stream, StreamKeys()).learn(shards)
 
-    def look_again(self, streams: Iterable[str]) -> None:
-        """List these streams before the next aggregate is taken apart: they may not be those of before."""
+    def look_again(self, streams: Iterable[str], created: Mapping[str, int]) -> None:
+        """List these streams before the next aggregate is taken apart: they may not be those of before.
+
+        Args:
+            streams: the streams.
+            created: when each was created, in milliseconds since the epoch, as far as that is known.
+        """
         anew = set(streams)
         self._listed_at = {stream: at for stream, at in self._listed_at.items() if stream not in anew}
         self._expired = {key for key in self._expired if key[0] not in anew}
+        for stream, millis in created.items():
+            # Parents that the list shows no more are remembered, but not those of another stream.
+            if self._created.get(stream, millis) != millis:
+                self._streams.pop(stream, None)
+        self._created |= created
 
     async def take_apart(
-        self, records: pa.RecordBatch, stream: str, shard_id: str, *, retry_patience: timedelta
+        self,
+        records: pa.RecordBatch,
+        stream: str,
+        shard_id: str,
+        *,
+        retry_patience: timedelta,
+        tally: DeaggregationCounts | None = None,
     ) -> Iterable[pa.RecordBatch]:
         """Give the user records, USER_RECORD_SCHEMA, or the records as they are when none is an aggregate.
 
@@ -84,22 +161,15 @@ class Deaggregator:
         """
         if not pc.call_function("starts_with", [records.column("data")], _BEGINS_WITH_MAGIC).true_count:
             return (records,)
-        arrived_millis = arrived_millis_at(records, records.num_rows - 1)
-        keys = await self._keys(stream, shard_id, retry_patience, arrived_millis)
-        return self._take_apart(records, keys, stream, shard_id)
-
-    def _take_apart(
-        self, records: pa.RecordBatch, keys: HashKeyRange | None, stream: str, shard_id: str
-    ) -> Iterator[pa.RecordBatch]:
-        for part in divide_aggregates(records):
-            counts = DeaggregationCounts()
-            given = deaggregate(part, keys, counts=counts)
-            self._metrics.deaggregated(counts, stream=stream, shard_id=shard_id)
-            yield given
+        keys = None
+        if not self.keeps_all:
+            arrived_millis = arrived_millis_at(records, records.num_rows - 1)
+            keys = await self._keys(stream, shard_id, retry_patience, arrived_millis)
+        return unpack_aggregates(records, keys, stream=stream, shard_id=shard_id, tally=tally)
 
     async def _keys(
         self, stream: str, shard_id: str, retry_patience: timedelta, arrived_millis: int
-    ) -> HashKeyRange | None:
+    ) -> ShardKeys | None:
         """Give the shard's keys; None if it has expired.
 
         Args:
@@ -109,11 +179,12 @@ class Deaggregator:
         clock = asyncio.get_running_loop().time
         began = clock()
         while True:
-            is_known = key in self._ranges and stream in self._listed_at
-            if not is_known and not (key in self._expired and self._may_have_expired(arrived_millis)):
+            known = self._known(stream, shard_id) if stream in self._listed_at else None
+            if known is None and not (key in self._expired and self._may_have_expired(arrived_millis)):
                 await self._list(stream, shard_id, retry_patience)
-            if key in self._ranges:
-                return self._ranges[key]
+                known = self._known(stream, shard_id)
+            if known is not None:
+                return known
             if self._may_have_expired(arrived_millis):
                 if key not in self._expired:
                     self._expired.add(key)
@@ -134,6 +205,10 @@ class Deaggregator:
                 )
             # Without the lock: the keys of other shards may be known.
             await asyncio.sleep(_LIST_AGAIN_SECONDS)
+
+    def _known(self, stream: str, shard_id: str) -> ShardKeys | None:
+        keys = self._streams.get(stream)
+        return None if keys is None else keys.of(shard_id)
 
     def _may_have_expired(self, arrived_millis: int) -> bool:
         """Whether a shard with a record that arrived then may be gone: it is listed for as long as that is kept."""

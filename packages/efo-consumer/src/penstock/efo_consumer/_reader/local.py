@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._continuity.guard import Loss
     from penstock.efo_consumer._model.positions import ShardPosition, ShardRange, StreamPositions
     from penstock.efo_consumer._publish.condition import WatchedShard
+    from penstock.efo_consumer._publish.config import Deaggregation
     from penstock.efo_consumer._reader.api import (
         OpenRequest,
         PositionsSnapshot,
@@ -113,8 +114,8 @@ class LocalShardReader:
         self._alarms: dict[str, ShardAlarms] = {}
         observe(self)
         self._fencing = FencingTokens(clock)
-        deaggregates = self._config.deaggregate and self._config.publisher.deaggregate
-        self._deaggregator = Deaggregator(backend) if deaggregates else None
+        how = self._config.deaggregation
+        self._deaggregator = Deaggregator(backend, keeps_all=how == "all") if how else None
 
     async def __aenter__(self) -> Self:
         return self
@@ -128,9 +129,9 @@ class LocalShardReader:
         await self.aclose()
 
     @property
-    def deaggregates(self) -> bool:
+    def deaggregates(self) -> Deaggregation:
         """See `ShardReader.deaggregates`."""
-        return self._deaggregator is not None
+        return self._config.deaggregation
 
     @property
     def buffered_bytes(self) -> int:
@@ -177,7 +178,7 @@ class LocalShardReader:
                 )
                 self._sessions[request.session_id] = session
             if self._deaggregator is not None:
-                self._deaggregator.look_again(streams)
+                self._deaggregator.look_again(streams, created)
             await session.adopt(request, epoch, created)
             self._fencing.opened(request.session_id, request.consumers)
             session.skipped(lost)
@@ -256,12 +257,17 @@ class LocalShardReader:
                 stream, shard_id = shard_range.stream_name, shard_range.shard_id
                 columns = ReadColumns(stream, shard_id, with_encryption_type=with_encryption_type)
                 source = self._records(session, shard_range, backend, replayed, same, proofs, fail)
+                followed = None if session is None else session.shard(shard_range)
                 try:
                     async for records in source:
                         parts: Iterable[pa.RecordBatch] = (records,)
                         if self._deaggregator is not None:
                             parts = await self._deaggregator.take_apart(
-                                records, stream, shard_id, retry_patience=backend.retry_patience
+                                records,
+                                stream,
+                                shard_id,
+                                retry_patience=backend.retry_patience,
+                                tally=None if followed is None else followed.deaggregated,
                             )
                         for part in parts:
                             rows += part.num_rows

@@ -22,6 +22,7 @@ from penstock.efo_consumer._publish.retries import bear
 from penstock.efo_consumer._reader.api import ShardStats
 from penstock.efo_consumer._reader.horizon import ShardTime
 from penstock.efo_consumer._reader.metrics import stood_still
+from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 from penstock.efo_consumer.errors import (
     DataLossError,
     EfoConsumerError,
@@ -102,6 +103,7 @@ class FollowedShard:
         self.failure: ShardReaderError | None = None
         self.replays = 0
         self.losses = 0
+        self.deaggregated = DeaggregationCounts()
         self._pool = pool
         self._room = room
         self._on_news = on_news
@@ -203,6 +205,8 @@ class FollowedShard:
             replays=self.replays,
             losses=self.losses,
             starved=self._starved,
+            user_records_of_siblings=self.deaggregated.user_records_of_siblings,
+            user_records_outside_shard=self.deaggregated.user_records_outside_shard,
             condition=self.condition,
             taken_over=self._publisher is not None and self._publisher.is_taken_over(self.stream, self.shard_id),
         )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._publish.config import Deaggregation
     from penstock.efo_consumer._reader.api import (
         LookOptions,
         OpenRequest,
@@ -103,8 +104,8 @@ class RemoteShardReader:
         self.endpoint = endpoint
         self._security = security
         self._opened: grpc.aio.Channel | None = None
-        self.deaggregates: bool | None = None
-        """Whether the reader takes aggregates apart; None before `open`, and if it does not say."""
+        self.deaggregates: Deaggregation | None = None
+        """How the reader takes aggregates apart; None before `open`, and if it does not say."""
 
     async def open(self, request: OpenRequest) -> int:
         """See `ShardReader.open`. A new run gets its number first: done late, no opening supersedes a later one."""
@@ -112,7 +113,7 @@ class RemoteShardReader:
             request = replace(request, epoch=await self.open(replace(request, number_only=True)))
         with self._errors():
             answer = await self._stub().Open(messages.open_to_message(request), timeout=CALL_SECONDS)
-        self.deaggregates = answer.deaggregates if answer.HasField("deaggregates") else None
+        self.deaggregates = messages.deaggregation_from_message(answer)
         return answer.epoch
 
     async def positions(

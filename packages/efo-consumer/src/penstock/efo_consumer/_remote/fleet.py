@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.efo_consumer._model.positions import ShardPosition, ShardRange
+    from penstock.efo_consumer._publish.config import Deaggregation
     from penstock.efo_consumer._reader.api import (
         FleetMember,
         FollowedBatch,
@@ -123,11 +124,11 @@ class FleetShardReader:
         self._is_open = False
         self._left: list[tuple[float, FleetMember]] = []
         self._alone_since: float | None = None
-        self._deaggregates: bool | None = None
+        self._deaggregates: Deaggregation | None = None
         self._taken_over: StaleEpochError | FencedConsumerError | None = None
 
     @property
-    def deaggregates(self) -> bool | None:
+    def deaggregates(self) -> Deaggregation | None:
         """See `ShardReader.deaggregates`; while no reader is there, as they were last: tasks read from Kinesis then."""
         readers = (self._readers.get(member.endpoint) for member in self._members.served())
         said = {reader.deaggregates for reader in readers if reader is not None}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock.aws import BackoffPolicy
+    from penstock.efo_consumer._publish.config import Deaggregation
     from penstock.efo_consumer._reader.config import SessionSettings
 
 _T = TypeVar("_T")
@@ -155,6 +156,23 @@ def open_from_message(message: pb.OpenRequest) -> OpenRequest:
         owner=message.owner,
         number_only=message.number_only,
     )
+
+
+def open_response(epoch: int, deaggregates: Deaggregation | None) -> pb.OpenResponse:
+    """What `ShardReader.open` and `ShardReader.deaggregates` give, to message."""
+    is_known = deaggregates is not None
+    return pb.OpenResponse(
+        epoch=epoch,
+        deaggregates=bool(deaggregates) if is_known else None,
+        keeps_all_user_records=deaggregates == "all",
+    )
+
+
+def deaggregation_from_message(message: pb.OpenResponse) -> Deaggregation | None:
+    """Message to what `ShardReader.deaggregates` gives."""
+    if not message.HasField("deaggregates"):
+        return None
+    return "all" if message.keeps_all_user_records else message.deaggregates
 
 
 _BACKOFFS = ("subscribe_to_shard", "get_records", "get_shard_iterator")

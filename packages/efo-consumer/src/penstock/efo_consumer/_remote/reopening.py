@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.efo_consumer._model.positions import ShardRange
+    from penstock.efo_consumer._publish.config import Deaggregation
     from penstock.efo_consumer._reader.api import (
         OpenRequest,
         PositionsOptions,
@@ -85,7 +86,7 @@ class ReopeningShardReader:
         self._request: OpenRequest | None = None
 
     @property
-    def deaggregates(self) -> bool | None:
+    def deaggregates(self) -> Deaggregation | None:
         """See `ShardReader.deaggregates`."""
         return self._reader.deaggregates
 

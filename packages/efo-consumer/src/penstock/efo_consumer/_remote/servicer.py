@@ -98,7 +98,7 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
             if self._location is not None:
                 await self._location.check(asked)
             epoch = await self._reader.open(asked)
-        return pb.OpenResponse(epoch=epoch, deaggregates=self._reader.deaggregates)
+        return messages.open_response(epoch, self._reader.deaggregates)
 
     async def Positions(self, request: pb.PositionsRequest, context: Any) -> pb.PositionsResponse:
         """See the contract."""

@@ -10,15 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.efo_consumer._model.events import WIRE_SCHEMA
+from penstock.efo_consumer._model.hash_keys import MAX_HASH_KEY
 from penstock.efo_consumer._model.schema import ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from penstock.efo_consumer._model.hash_keys import ShardKeys
+
 MAGIC = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES = 16
 
-_MAX_HASH_KEY = 2**128 - 1
 _MAX_HASH_KEY_DIGITS = 39
 _MAX_PARTITION_KEY_CHARACTERS = 256
 
@@ -31,27 +33,12 @@ _PART_BYTES = 1024 * 1024
 _NO_KEY = -1
 _MAX_VARINT_BITS = 64
 
+# Where a user record belongs.
+_OWN, _OUTSIDE, _OF_SIBLING, _MALFORMED = range(4)
+
 
 class MalformedAggregateError(ValueError):
     """Bytes that begin like an aggregate but are not one; the caller delivers them unchanged."""
-
-
-@dataclass(frozen=True, slots=True)
-class HashKeyRange:
-    """A shard's hash keys, both bounds inclusive, 0 to 2^128 - 1."""
-
-    starting: int
-    ending: int
-
-    @classmethod
-    def of(cls, starting_hash_key: str, ending_hash_key: str) -> HashKeyRange:
-        """Parse the decimal bounds that the service sends."""
-        return cls(int(starting_hash_key), int(ending_hash_key))
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it holds every key."""
-        return self.starting <= 0 and self.ending >= _MAX_HASH_KEY
 
 
 @dataclass(slots=True)
@@ -60,21 +47,28 @@ class Aggregate:
 
     Attributes:
         data: one entry per user record.
-        partition_keys: one entry per user record.
-        explicit_hash_keys: one entry per user record; None for a record without one.
-        indexes: each record's place in the aggregate, from 0; with gaps where records belong to other shards.
-        records: how many records the aggregate holds, whichever shard they belong to.
+        partition_keys: one entry per user record; empty for a record that refers to no entry of the table.
+        explicit_hash_keys: one entry per user record; None for a record without one, or with one that is no hash key.
+        indexes: each record's place in the aggregate, from 0; with gaps where records were dropped.
+        of_siblings: how many user records were dropped, because a producer sends them again to another shard.
+        outside_shard: how many user records are outside of the shard's hash keys, and are here all the same.
+        malformed: how many user records have a key that Kinesis would not accept. Their hash keys are unknown, so none
+            of them is dropped.
     """
 
     data: list[bytes]
     partition_keys: list[str]
     explicit_hash_keys: list[str | None]
     indexes: range | list[int]
-    records: int
+    of_siblings: int = 0
+    outside_shard: int = 0
+    malformed: int = 0
 
 
-def parse_aggregate(record: bytes, hash_key_range: HashKeyRange | None = None) -> Aggregate:
-    """The user records of an aggregate whose keys are in the range; all of them without a range.
+def parse_aggregate(record: bytes, keys: ShardKeys | None = None) -> Aggregate:
+    """The user records of an aggregate, without those that a producer sends again to another shard.
+
+    Without `keys` all of them are returned, and none is counted as outside of the shard.
 
     Raises:
         MalformedAggregateError: the checksum is wrong, the body cannot be parsed, or it holds no record.
@@ -87,8 +81,8 @@ def parse_aggregate(record: bytes, hash_key_range: HashKeyRange | None = None) -
         raise MalformedAggregateError("the checksum is wrong")
     try:
         fields = _Fields(body)
-        return _resolve(fields, len(record), hash_key_range)
-    except (IndexError, UnicodeDecodeError) as error:
+        return _resolve(fields, len(record), keys)
+    except IndexError as error:
         raise MalformedAggregateError(f"cannot parse the body: {error}") from error
 
 
@@ -154,66 +148,111 @@ class _Fields:
         self.hash_key_indexes.append(hash_key)
 
 
-def _resolve(fields: _Fields, record_bytes: int, hash_key_range: HashKeyRange | None) -> Aggregate:
+def _resolve(fields: _Fields, record_bytes: int, keys: ShardKeys | None) -> Aggregate:
     if not fields.data:
         raise MalformedAggregateError("it holds no record")
-    keys = [_partition_key(key) for key in fields.partition_keys]
-    hash_keys = [_hash_key(key) for key in fields.hash_keys]
+    key_indexes, hash_key_indexes = fields.key_indexes, fields.hash_key_indexes
+    # A faulty entry matters only to the records that refer to it.
+    names, faulty_keys = _partition_keys(fields.partition_keys)
+    hash_names, faulty_hash_keys = _hash_keys(fields.hash_keys)
     lengths = [len(key) for key in fields.partition_keys]
-    if sum([lengths[index] for index in fields.key_indexes]) > _MAX_EXPANSION * record_bytes:
+    if max(key_indexes) >= len(names):
+        key_indexes = _within(key_indexes, len(names))
+        faulty_keys.add(len(names))
+        names.append("")
+        lengths.append(0)
+    if max(hash_key_indexes) >= len(hash_names):
+        hash_key_indexes = _within(hash_key_indexes, len(hash_names))
+        faulty_hash_keys.add(len(hash_names))
+        hash_names.append(None)
+    if sum([lengths[index] for index in key_indexes]) > _MAX_EXPANSION * record_bytes:
         raise MalformedAggregateError("its keys need too much room")
-    # An index beyond a table is an IndexError; _NO_KEY (-1) picks the last entry, None.
-    names: list[str | None] = [*hash_keys, None]
-    if max(fields.hash_key_indexes) >= len(hash_keys):
-        raise MalformedAggregateError("a record names a hash key that is not in the table")
+    # _NO_KEY (-1) picks the last entry, None.
+    hash_names.append(None)
     aggregate = Aggregate(
         data=fields.data,
-        partition_keys=[keys[index] for index in fields.key_indexes],
-        explicit_hash_keys=[names[index] for index in fields.hash_key_indexes],
+        partition_keys=[names[index] for index in key_indexes],
+        explicit_hash_keys=[hash_names[index] for index in hash_key_indexes],
         indexes=range(len(fields.data)),
-        records=len(fields.data),
     )
-    if hash_key_range is None or hash_key_range.is_whole:
+    if keys is not None and not keys.own.is_whole:
+        # Each key is hashed once, however many records share it.
+        by_key = _places(
+            [int.from_bytes(hashlib.md5(key, usedforsecurity=False).digest()) for key in fields.partition_keys], keys
+        )
+        by_hash_key = _places([keys.own.starting if name is None else int(name) for name in hash_names], keys)
+    elif faulty_keys or faulty_hash_keys:
+        by_key, by_hash_key = [_OWN] * len(names), [_OWN] * len(hash_names)
+    else:
         return aggregate
-    return _within(aggregate, fields, hash_key_range)
+    pairs = zip(key_indexes, hash_key_indexes, strict=True)
+    if faulty_keys or faulty_hash_keys:
+        places = [
+            _MALFORMED
+            if key in faulty_keys or hash_key in faulty_hash_keys
+            else (by_key[key] if hash_key < 0 else by_hash_key[hash_key])
+            for key, hash_key in pairs
+        ]
+    else:
+        places = [by_key[key] if hash_key < 0 else by_hash_key[hash_key] for key, hash_key in pairs]
+    return _sorted_out(aggregate, places) if any(places) else aggregate
 
 
-def _within(aggregate: Aggregate, fields: _Fields, hash_key_range: HashKeyRange) -> Aggregate:
-    starting, ending = hash_key_range.starting, hash_key_range.ending
-    # Each key is hashed once, however many records share it.
-    by_key = [
-        starting <= int.from_bytes(hashlib.md5(key, usedforsecurity=False).digest()) <= ending
-        for key in fields.partition_keys
+def _sorted_out(aggregate: Aggregate, places: list[int]) -> Aggregate:
+    """Count where the records belong, and drop those that come again in another shard."""
+    aggregate.of_siblings = places.count(_OF_SIBLING)
+    aggregate.outside_shard = places.count(_OUTSIDE)
+    aggregate.malformed = places.count(_MALFORMED)
+    if aggregate.of_siblings:
+        kept = [index for index, place in enumerate(places) if place != _OF_SIBLING]
+        aggregate.data = [aggregate.data[index] for index in kept]
+        aggregate.partition_keys = [aggregate.partition_keys[index] for index in kept]
+        aggregate.explicit_hash_keys = [aggregate.explicit_hash_keys[index] for index in kept]
+        aggregate.indexes = kept
+    return aggregate
+
+
+def _places(hash_keys: list[int], keys: ShardKeys) -> list[int]:
+    """Where user records with these hash keys belong."""
+    first, last = keys.own.starting, keys.own.ending
+    parent = keys.parent or keys.own
+    parent_first, parent_last = parent.starting, parent.ending
+    return [
+        _OWN if first <= key <= last else _OF_SIBLING if parent_first <= key <= parent_last else _OUTSIDE
+        for key in hash_keys
     ]
-    by_hash_key = [starting <= int(key) <= ending for key in fields.hash_keys]
-    chosen = [
-        index
-        for index, (key, hash_key) in enumerate(zip(fields.key_indexes, fields.hash_key_indexes, strict=True))
-        if (by_key[key] if hash_key < 0 else by_hash_key[hash_key])
-    ]
-    if len(chosen) == aggregate.records:
-        return aggregate
-    return Aggregate(
-        data=[aggregate.data[index] for index in chosen],
-        partition_keys=[aggregate.partition_keys[index] for index in chosen],
-        explicit_hash_keys=[aggregate.explicit_hash_keys[index] for index in chosen],
-        indexes=chosen,
-        records=aggregate.records,
-    )
 
 
-def _partition_key(key: bytes) -> str:
-    text = key.decode()
-    if len(text) > _MAX_PARTITION_KEY_CHARACTERS:
-        raise MalformedAggregateError(f"a partition key of {len(text)} characters")
-    return text
+def _within(indexes: list[int], end: int) -> list[int]:
+    """The indexes of a table; `end` for those that lie beyond it."""
+    return [min(index, end) for index in indexes]
 
 
-def _hash_key(key: bytes) -> str:
+def _partition_keys(table: list[bytes]) -> tuple[list[str], set[int]]:
+    """The keys as text, and the indexes of those that Kinesis would not accept.
+
+    A key that is too long is returned as it stands. Bytes that are not UTF-8 become U+FFFD.
+    """
+    try:
+        names = [key.decode() for key in table]
+        faulty = set[int]()
+    except UnicodeDecodeError:
+        names = [key.decode(errors="replace") for key in table]
+        faulty = {index for index, key in enumerate(table) if names[index].encode() != key}
+    if max(map(len, names), default=0) > _MAX_PARTITION_KEY_CHARACTERS:
+        faulty |= {index for index, name in enumerate(names) if len(name) > _MAX_PARTITION_KEY_CHARACTERS}
+    return names, faulty
+
+
+def _hash_keys(table: list[bytes]) -> tuple[list[str | None], set[int]]:
+    """The explicit hash keys, with None for those that are no hash keys, and the indexes of those."""
+    names = [key.decode() if _is_hash_key(key) else None for key in table]
+    return names, {index for index, name in enumerate(names) if name is None}
+
+
+def _is_hash_key(key: bytes) -> bool:
     # bytes.isdigit accepts ASCII digits only, as the service does.
-    if not key.isdigit() or len(key) > _MAX_HASH_KEY_DIGITS or int(key) > _MAX_HASH_KEY:
-        raise MalformedAggregateError("an explicit hash key that is not a number below 2^128")
-    return key.decode()
+    return key.isdigit() and len(key) <= _MAX_HASH_KEY_DIGITS and int(key) <= MAX_HASH_KEY
 
 
 def _varint(body: bytes, position: int) -> tuple[int, int]:
@@ -265,30 +304,45 @@ class DeaggregationCounts:
     """Counts of `deaggregate`, summed over calls.
 
     Attributes:
-        aggregates: aggregates unpacked.
-        user_records: user records they contained, without foreign ones.
-        foreign_user_records: user records left out because their keys belong to other shards.
-        malformed: records that begin like an aggregate but are not one; each was kept unchanged.
+        aggregates: aggregates that were unpacked.
+        user_records: user records that were returned.
+        user_records_of_siblings: user records that were dropped, because a producer sends them again to another shard.
+        user_records_outside_shard: of `user_records`, those whose key belongs to another shard.
+        malformed_user_records: of `user_records`, those with a partition key or explicit hash key that Kinesis would
+            not accept.
+        malformed: records that begin like an aggregate but are not one; each was returned unchanged.
     """
 
     aggregates: int = 0
     user_records: int = 0
-    foreign_user_records: int = 0
+    user_records_of_siblings: int = 0
+    user_records_outside_shard: int = 0
+    malformed_user_records: int = 0
     malformed: int = 0
+
+    def add(self, other: DeaggregationCounts) -> None:
+        """Add the counts of other calls."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 def deaggregate(
-    batch: pa.RecordBatch, hash_key_range: HashKeyRange | None = None, *, counts: DeaggregationCounts | None = None
+    batch: pa.RecordBatch, keys: ShardKeys | None = None, *, counts: DeaggregationCounts | None = None
 ) -> pa.RecordBatch:
     """Replace aggregates by their user records; the result has USER_RECORD_SCHEMA.
 
     The user records of an aggregate share its sequence number, arrival time and encryption type, and are numbered from
     0 in `subSequenceNumber`. A batch without aggregates is not copied.
 
+    A user record with a key that Kinesis would not accept is returned with what is known of the key: a partition key of
+    any length as it stands, U+FFFD for bytes that are not UTF-8, an empty text if the record refers to no key of the
+    aggregate, and null for an explicit hash key that is not one.
+
     Args:
         batch: WIRE_SCHEMA.
-        hash_key_range: the shard's range. User records outside of it were written during a reshard and belong to
-            another shard, which delivers them too; they are left out. Without a range, all are kept.
+        keys: the keys of the shard. User records with a key of the shard's parent, but not of the shard, are dropped: a
+            producer with an old list of shards sends them again to another shard. All others are returned. Without
+            `keys` nothing is dropped.
         counts: incremented if given.
     """
     begins_like_one = pc.starts_with(batch.column("data"), pattern=MAGIC)
@@ -296,7 +350,7 @@ def deaggregate(
         rows = batch.num_rows
         columns = [*batch.columns, pa.repeat(ZERO, rows), pa.nulls(rows, pa.string())]
         return pa.RecordBatch.from_arrays(columns, schema=USER_RECORD_SCHEMA)
-    found = _Rows(batch, hash_key_range, DeaggregationCounts() if counts is None else counts)
+    found = _Rows(batch, keys, DeaggregationCounts() if counts is None else counts)
     for row, candidate in enumerate(begins_like_one.to_pylist()):
         found.add(row, bool(candidate))
     return found.to_batch()
@@ -322,9 +376,9 @@ def divide_aggregates(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 class _Rows:
     """The rows of the result, column by column; shared columns are taken from the source rows at the end."""
 
-    def __init__(self, batch: pa.RecordBatch, hash_key_range: HashKeyRange | None, counts: DeaggregationCounts) -> None:
+    def __init__(self, batch: pa.RecordBatch, shard_keys: ShardKeys | None, counts: DeaggregationCounts) -> None:
         self._batch = batch
-        self._hash_key_range = hash_key_range
+        self._shard_keys = shard_keys
         self._counts = counts
         self._blobs: Sequence[bytes | None] = batch.column("data").to_pylist()
         self._keys: Sequence[str | None] = batch.column("partitionKey").to_pylist()
@@ -350,7 +404,7 @@ class _Rows:
         self._hash_keys.append(None)
 
     def _add_aggregate(self, row: int, blob: bytes) -> None:
-        found = parse_aggregate(blob, self._hash_key_range)
+        found = parse_aggregate(blob, self._shard_keys)
         given = len(found.data)
         self._sources += [row] * given
         self._data += found.data
@@ -359,7 +413,9 @@ class _Rows:
         self._hash_keys += found.explicit_hash_keys
         self._counts.aggregates += 1
         self._counts.user_records += given
-        self._counts.foreign_user_records += found.records - given
+        self._counts.user_records_of_siblings += found.of_siblings
+        self._counts.user_records_outside_shard += found.outside_shard
+        self._counts.malformed_user_records += found.malformed
 
     def to_batch(self) -> pa.RecordBatch:
         """The rows so far."""

@@ -63,7 +63,8 @@ def _escaped(text: str) -> str:
 
 
 def _row(spec: OptionSpec) -> str:
-    kind = " \\| ".join(spec.choices) if spec.type is OptionType.CHOICE else _escaped(spec.type.value)
+    own = (spec.type.value,) if spec.type is not OptionType.CHOICE else ()
+    kind = _escaped(" | ".join((*own, *spec.choices)))
     name = f"`{spec.name}.<stream>`" if spec.prefix else f"`{spec.name}`"
     aliases = (_alias(spec, connector) for connector in Connector)
     doc = _escaped(spec.doc) + (" A secret: never shown." if spec.secret else "")

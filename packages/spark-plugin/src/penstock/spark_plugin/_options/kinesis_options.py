@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.aws import region_of_endpoint
 from penstock.spark_plugin._options.checks import (
@@ -35,6 +35,9 @@ from penstock.spark_plugin._options.spec import field_name as field_name
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._options.values import PositionOption
 from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError, OptionError, in_own_words
+
+if TYPE_CHECKING:
+    from penstock.efo_consumer import Deaggregation
 
 _CHOICES_OF_CREDENTIALS = ("awsCredentialsProvider", "roleCredentialsProvider")
 """They are checked here, and no business of the session."""
@@ -117,7 +120,7 @@ class KinesisOptions:
     """0: for ever."""
     columns: str = "penstock"
     include_encryption_type: bool = False
-    deaggregate: bool = True
+    deaggregate: "Deaggregation" = True
     adaptive_reads: bool = True
     shard_ids: tuple[str, ...] = ()
     """Empty: all."""

@@ -260,9 +260,12 @@ READING = (
         acts=(TASK, READER),
         refused_with=(Refusal("readerEndpoint", "start the shard reader with --deaggregate, for all of its callers"),),
         type=OptionType.BOOLEAN,
+        choices=("all",),
         default="true",
-        doc="Whether aggregates of the Kinesis Producer Library are given as the user records that they hold. The "
-        "reader services have a setting of their own.",
+        doc="Whether aggregates of the Kinesis Producer Library are given as the user records that they hold. `true` "
+        "drops a user record whose key belongs to the other shard of a split, because a producer with an old list of "
+        "shards sends it there again. `all` drops none: set it where producers pack user records without regard to "
+        "shards, as `aws-kinesis-agg` and `async-kinesis` do. Reader services have a setting of their own.",
     ),
     OptionSpec(
         name="adaptiveReads",

@@ -134,10 +134,12 @@ def _number(spec: OptionSpec, text: str) -> float:
     return value
 
 
-def _boolean(spec: OptionSpec, text: str) -> bool:
+def _boolean(spec: OptionSpec, text: str) -> bool | str:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    raise _invalid(spec, text, "true or false")
+    if text.lower() in spec.choices:
+        return text.lower()
+    raise _invalid(spec, text, " or ".join(", ".join(("true", "false", *spec.choices)).rsplit(", ", 1)))
 
 
 def _duration(spec: OptionSpec, text: str, *, bare: float) -> float:

@@ -64,7 +64,8 @@ class ReaderSettings:
         add(_RETRY_PATIENCE, f"{patience}; default {_DEFAULTS.publisher.retry_patience.total_seconds():g}")
         add(_SUBSCRIBE_TRANSPORT, "what carries SubscribeToShard: auto, http2 or http1; default auto")
         add("spill_folder", "where the folder for that is made; default: the system's temporary folder")
-        add("deaggregate", "whether aggregates of the Kinesis Producer Library are taken apart; default true")
+        apart = "whether aggregates of the Kinesis Producer Library are taken apart: true, false or all"
+        add("deaggregate", f"{apart} (drops no user record, whatever its key); default true")
         lost = "whether a range that the stream no longer holds is an error for clients that do not say; default true"
         add("fail_on_data_loss", lost)
 
@@ -80,7 +81,8 @@ class ReaderSettings:
         numbers = {name: read_number(name, given[name], int) for name in _BYTES if name in given}
         times = {name: read_number(name, given[name], _time) for name in _SECONDS if name in given}
         transport = {"subscribeTransport": given[_SUBSCRIBE_TRANSPORT]} if _SUBSCRIBE_TRANSPORT in given else {}
-        publisher = RecordPublisherConfig.from_mapping(transport)
+        deaggregate = {"deaggregate": given["deaggregate"]} if "deaggregate" in given else {}
+        publisher = RecordPublisherConfig.from_mapping({**transport, **deaggregate})
         if _RETRY_PATIENCE in given:
             publisher = replace(publisher, retry_patience=read_number(_RETRY_PATIENCE, given[_RETRY_PATIENCE], _time))
         return cls(
@@ -96,7 +98,7 @@ class ReaderSettings:
                 promise_grace=times.get("promise_grace", _DEFAULTS.promise_grace),
                 range_deadline=times.get("range_deadline", _DEFAULTS.range_deadline),
                 session_timeout=times.get("session_timeout", _DEFAULTS.session_timeout),
-                deaggregate=read_switch("deaggregate", given.get("deaggregate", "true")),
+                deaggregate=publisher.deaggregate,
                 fail_on_data_loss=read_switch("fail_on_data_loss", given.get("fail_on_data_loss", "true")),
                 publisher=publisher,
             ),

@@ -456,21 +456,25 @@ class OpenResponse(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     DEAGGREGATES_FIELD_NUMBER: _builtins.int
+    KEEPS_ALL_USER_RECORDS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Number of the caller's run: larger than those of the runs before it that the reader has seen or was told of, and at least the time of
     the service. Later calls carry it, also to other readers; an older one is refused with ABORTED.
     """
     deaggregates: _builtins.bool
     """Whether aggregates of the Kinesis Producer Library are taken apart; absent if the reader does not say."""
+    keeps_all_user_records: _builtins.bool
+    """With deaggregates: no user record of an aggregate is dropped, whatever its key."""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         deaggregates: _builtins.bool | None = ...,
+        keeps_all_user_records: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_deaggregates", b"_deaggregates", "deaggregates", b"deaggregates"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deaggregates", b"_deaggregates", "deaggregates", b"deaggregates", "epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deaggregates", b"_deaggregates", "deaggregates", b"deaggregates", "epoch", b"epoch", "keeps_all_user_records", b"keeps_all_user_records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deaggregates: _TypeAlias = _typing.Literal["deaggregates"]  # noqa: Y015
     _WhichOneofArgType__deaggregates: _TypeAlias = _typing.Literal["_deaggregates", b"_deaggregates"]  # noqa: Y015
@@ -1148,6 +1152,8 @@ class ShardStats(_message.Message):
     STARVED_FIELD_NUMBER: _builtins.int
     CONDITION_FIELD_NUMBER: _builtins.int
     TAKEN_OVER_FIELD_NUMBER: _builtins.int
+    USER_RECORDS_OF_SIBLINGS_FIELD_NUMBER: _builtins.int
+    USER_RECORDS_OUTSIDE_SHARD_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream."""
     shard_id: _builtins.str
@@ -1172,6 +1178,12 @@ class ShardStats(_message.Message):
     """Subscriptions that Kinesis cut because there was no room for their events, and that were renewed, since Open."""
     taken_over: _builtins.bool
     """Whether another reader took a subscription of the shard by the same consumer, and may still read by it."""
+    user_records_of_siblings: _builtins.int
+    """User records of aggregates that were dropped since Open, because a producer sends them again to another shard; again if a range is
+    read again.
+    """
+    user_records_outside_shard: _builtins.int
+    """User records of aggregates that were delivered since Open although their keys belong to another shard; again if a range is read again."""
     @_builtins.property
     def condition(self) -> Global___ShardCondition:
         """What the shard is doing."""
@@ -1192,10 +1204,12 @@ class ShardStats(_message.Message):
         starved: _builtins.int = ...,
         condition: Global___ShardCondition | None = ...,
         taken_over: _builtins.bool = ...,
+        user_records_of_siblings: _builtins.int = ...,
+        user_records_outside_shard: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["condition", b"condition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_bytes", b"buffered_bytes", "buffered_records", b"buffered_records", "bytes", b"bytes", "condition", b"condition", "losses", b"losses", "millis_behind_latest", b"millis_behind_latest", "records", b"records", "replays", b"replays", "shard_id", b"shard_id", "starved", b"starved", "stream_name", b"stream_name", "subscriptions", b"subscriptions", "taken_over", b"taken_over"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_bytes", b"buffered_bytes", "buffered_records", b"buffered_records", "bytes", b"bytes", "condition", b"condition", "losses", b"losses", "millis_behind_latest", b"millis_behind_latest", "records", b"records", "replays", b"replays", "shard_id", b"shard_id", "starved", b"starved", "stream_name", b"stream_name", "subscriptions", b"subscriptions", "taken_over", b"taken_over", "user_records_of_siblings", b"user_records_of_siblings", "user_records_outside_shard", b"user_records_outside_shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from penstock.aws import AwsSession
-from penstock.efo_consumer import DataLossError, HashKeyRange, Shard, ShardPosition, with_ancestors
+from penstock.efo_consumer import DataLossError, Shard, ShardKeys, ShardPosition, StreamKeys, with_ancestors
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, epoch_micros
 from penstock.spark_plugin._reading.start.initial_positions import in_shards, latest_millis, named, seam_of
@@ -30,8 +30,8 @@ class BoundedShard:
     """The first record that arrived at this time (microseconds since 1970) or later ends it, and is left out."""
     upto: str | None = None
     """The last sequence number; later ones are left out."""
-    hash_keys: HashKeyRange | None = None
-    """The shard's: user records of aggregates outside of it come by another shard."""
+    hash_keys: ShardKeys | None = None
+    """The shard's and its parent's: which user records of aggregates come by another shard as well."""
     planned_millis: int = 0
     """When the read was planned, by the service's clock: what arrived before is there."""
     with_children: bool = False
@@ -130,9 +130,9 @@ class Bounds:
                 )
 
     def of_stream(
-        self, stream: str, shards: Sequence[Shard], *, fail_on_data_loss: bool = True
+        self, stream: str, shards: Sequence[Shard], keys: StreamKeys, *, fail_on_data_loss: bool = True
     ) -> Iterator[BoundedShard]:
-        """The shards of a stream that are read, and how far.
+        """The shards of a stream that are read, and how far. `keys` are those of these shards at least.
 
         Raises:
             ContradictoryOptionsError: a shard's end lies before its start.
@@ -176,7 +176,7 @@ class Bounds:
                 after,
                 self.before_micros if end_millis is None else end_millis * 1000,
                 upto.sequence_number if upto is not None else None,
-                HashKeyRange.of(shard.starting_hash_key, shard.ending_hash_key),
+                keys.of(shard.shard_id),
                 self.planned_micros // 1000,
                 with_children=upto_shards is None,
                 listed_children=tuple(one.shard_id for one in listed_children),

@@ -9,7 +9,7 @@ from opentelemetry.trace import use_span
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.aws import AwsSession, JsonClient
-from penstock.efo_consumer import ShardFilter, StreamIdentity, stream_client
+from penstock.efo_consumer import ShardFilter, StreamIdentity, StreamKeys, stream_client
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
@@ -141,7 +141,13 @@ async def _plan(
             identity = StreamIdentity(stream, options.arn_of(stream))
             since = None if options.shard_ids else _filter(bounds, push_down, stream, now_micros // 1000)
             listed = await list_with(client, identity, bounds.named_in(stream), options.retry_patience, since)
-            found = bounds.of_stream(stream, listed, fail_on_data_loss=options.fail_on_data_loss)
+            keys = StreamKeys()
+            keys.learn(listed)
+            if since is not None and options.deaggregate is True and keys.lacks_parents:
+                # The filter leaves out parents that ended before the read begins. Without them user records of
+                # aggregates would come here that a stream, which lists all shards, leaves to other shards.
+                keys.learn(await list_with(client, identity, (), options.retry_patience))
+            found = bounds.of_stream(stream, listed, keys, fail_on_data_loss=options.fail_on_data_loss)
             purpose = f"cannot tell whether {stream} is deleted and created again while it is read"
             summary = await describe_stream(client, options.arn_of(stream) or stream, purpose, options.retry_patience)
             if summary is not None:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -14,12 +14,12 @@ from penstock.efo_consumer import (
     HashKeyRange,
     KinesisBackend,
     Shard,
+    ShardKeys,
     ShardPosition,
     StreamIdentity,
     check_streams,
-    deaggregate,
-    divide_aggregates,
     to_read_batch,
+    unpack_aggregates,
 )
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
@@ -56,8 +56,11 @@ async def read_shards(
             async with aclosing(one.records()) as batches:
                 async for records in batches:
                     # As the long-lived reader does: a back-fill has the rows that the stream would have had.
-                    for part in divide_aggregates(records) if options.deaggregate else (records,):
-                        rows = deaggregate(part, shard.hash_keys) if options.deaggregate else part
+                    parts: Iterable[pa.RecordBatch] = (records,)
+                    if options.deaggregate:
+                        keys = None if options.deaggregate == "all" else shard.hash_keys
+                        parts = unpack_aggregates(records, keys, stream=stream, shard_id=shard.shard_id)
+                    for rows in parts:
                         with_type = options.include_encryption_type
                         yield to_read_batch(rows, stream, shard.shard_id, with_encryption_type=with_type)
             await one.prove()
@@ -80,7 +83,10 @@ def _entrants(parent: BoundedShard, children: Sequence[Shard], push_down: PushDo
                 parent,
                 shard_id=child.shard_id,
                 after=ShardPosition.trim_horizon(),
-                hash_keys=HashKeyRange.of(child.starting_hash_key, child.ending_hash_key),
+                hash_keys=ShardKeys(
+                    HashKeyRange.of(child.starting_hash_key, child.ending_hash_key),
+                    None if parent.hash_keys is None else parent.hash_keys.own,
+                ),
                 # What comes of a shard that is not listed is not listed either.
                 listed_children=(),
             )

@@ -91,12 +91,18 @@ def kinesis_progress(
     return found
 
 
+def _user_records(numbers: ReaderNumbers) -> str:
+    """What most streams do not have: user records of aggregates that do not belong to their shard."""
+    dropped, delivered = numbers.user_records_of_siblings, numbers.user_records_outside_shard
+    return f", {dropped} user records of siblings, {delivered} outside of their shard" if dropped or delivered else ""
+
+
 def log_progress(progress: KinesisProgress) -> None:
     """Log a line at INFO: the handler of a listener that was given none."""
     numbers = progress.numbers
     _log.info(
         "query %s batch %d: %d rows of %s; %s to %s ms behind (%s on average) on %d shards; "
-        "%d records received, %d subscriptions, %d replays, %d losses, %d starved%s%s",
+        "%d records received, %d subscriptions, %d replays, %d losses, %d starved%s%s%s",
         progress.query_name or progress.query_id,
         progress.batch_id,
         progress.input_rows,
@@ -110,6 +116,7 @@ def log_progress(progress: KinesisProgress) -> None:
         numbers.replays,
         numbers.losses,
         numbers.starved,
+        _user_records(numbers),
         f"; records wait for {numbers.held_back_by}" if numbers.held_back_by else "",
         f"; {numbers.condition}" if numbers.condition else "",
     )

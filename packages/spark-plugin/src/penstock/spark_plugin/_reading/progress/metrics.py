@@ -47,6 +47,14 @@ COUNTERS: Final = {
     "losses": ("{position}", "Positions whose records were gone, and that were skipped"),
     "starved": ("{subscription}", "Subscriptions that Kinesis cut because the reader had no room for their events"),
     "heldBackMillis": ("ms", "Time for which buffered records waited for slower shards"),
+    "userRecordsOfSiblings": (
+        "{record}",
+        "User records of aggregates that were dropped: a producer sends them again to another shard",
+    ),
+    "userRecordsOutsideShard": (
+        "{record}",
+        "User records of aggregates that were delivered though their keys belong to another shard",
+    ),
 }
 
 
@@ -94,6 +102,11 @@ class ReaderNumbers:
     """Subscriptions that Kinesis cut because the reader had no room for their events; they were renewed."""
     buffered_records: int
     buffered_bytes: int
+    user_records_of_siblings: int = 0
+    """User records of aggregates that were dropped, because a producer sends them again to another shard. Like the next
+    one, it counts them again where a range is read again."""
+    user_records_outside_shard: int = 0
+    """User records of aggregates that were delivered although their keys belong to another shard."""
     shards_reading: int = 0
     """Of the shards that are followed, those that are read and are behind; the next ones as their names say."""
     shards_caught_up: int = 0
@@ -219,7 +232,7 @@ class SkewProgress:
             self.skew_millis = max(0, skew.latest_millis - skew.slowest_millis)
 
 
-_OF_SHARDS: Final = tuple(name for name in COUNTERS if name != "heldBackMillis")
+_OF_SHARDS: Final = tuple(field_name(name) for name in COUNTERS if name != "heldBackMillis")
 _counts: Final[Callable[[ShardStats], tuple[int, ...]]] = attrgetter(*_OF_SHARDS)
 
 

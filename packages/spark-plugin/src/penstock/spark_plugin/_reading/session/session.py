@@ -15,6 +15,7 @@ from typing import Protocol
 from penstock.aws import AwsOptions
 from penstock.efo_consumer import (
     BlockingSession,
+    Deaggregation,
     PositionsSnapshot,
     ReaderHost,
     ReaderUnavailableError,
@@ -67,8 +68,8 @@ class OpenReader(Protocol):
         ...
 
     @property
-    def deaggregates(self) -> bool | None:
-        """Whether records of aggregates are taken apart; None when the reader does not say."""
+    def deaggregates(self) -> Deaggregation | None:
+        """How aggregates are taken apart; None when the reader does not say."""
         ...
 
     def commit(self, positions: StreamPositions) -> None:

@@ -26,6 +26,7 @@ from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._telemetry import parent_context, tracer
 
 if TYPE_CHECKING:
+    from penstock.efo_consumer import Deaggregation
     from penstock.rpc import ClientSecurity
 
 _PROGRESS_SECONDS = 2.0
@@ -51,7 +52,7 @@ class KinesisPartition(InputPartition):
         fail_on_data_loss: bool = True,
         retry_patience_seconds: float | None = None,
         away: tuple[str, ...] = (),
-        deaggregates: bool | None = None,
+        deaggregates: "Deaggregation | None" = None,
     ) -> None:
         super().__init__(None)
         self.address = address
@@ -72,8 +73,8 @@ class KinesisPartition(InputPartition):
         self.away = away
         """Services that did not answer when the micro-batch was planned: they are asked last."""
         self.deaggregates = deaggregates
-        """Whether the services take aggregates apart, as a task does that reads in their place; None does not read so,
-        as nobody says."""
+        """How the services take aggregates apart, as a task does that reads in their place. None if no service says so:
+        then no task reads in their place."""
 
     def __repr__(self) -> str:
         ranges = ", ".join(f"{one.stream_name}/{one.shard_id}" for one in self.ranges)
@@ -176,7 +177,7 @@ def _from_kinesis(
     from penstock.spark_plugin._reading.session.configs import reader_config
 
     async def make() -> LocalShardReader:
-        config = replace(reader_config(options), deaggregate=bool(partition.deaggregates))
+        config = replace(reader_config(options), deaggregate=partition.deaggregates or False)
         backend = KinesisBackend(shared_session(aws_options(options)), config.publisher)
         return LocalShardReader(backend, config)
 
