@@ -48,7 +48,7 @@ from penstock.efo_consumer import (
     resolve_initial_positions,
 )
 from penstock.emulator import Behaviour
-from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
+from penstock.emulator.testing import ManualClock, RunningEmulator, UserRecord, aggregate, running_emulator
 from penstock.rpc import GrpcServer, ServerSettings
 
 T = TypeVar("T")
@@ -73,6 +73,8 @@ SKEW_SECONDS = 60.0
 """How much older than the latest record of an earlier batch a record may be."""
 WAITS = [60.0, 600.0, HOUR, 11 * HOUR, 23 * HOUR, 23.5 * HOUR, 25 * HOUR]
 INDICES = st.integers(0, 1000)
+Row = tuple[str, tuple[int, int], bytes]
+"""Shard, sequence number with the number within an aggregate, and data."""
 
 
 class ViolationError(AssertionError):
@@ -81,13 +83,15 @@ class ViolationError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A record that Kinesis acknowledged, and when by the emulator's clock."""
+    """A record, or a user record of an aggregate, that Kinesis acknowledged, and when by the emulator's clock."""
 
     generation: int
     shard: str
     number: int
     name: bytes
     put_at: float
+    is_sent_again: bool = False
+    """Whether its producer has put it into another shard as well, under another name."""
 
 
 class Loop:
@@ -182,6 +186,7 @@ class World:
         """Since when the stream keeps records for how long, in seconds."""
         self.parents: dict[str, tuple[str, ...]] = {}
         self._count = 0
+        self._hash_keys: dict[str, tuple[int, int]] = {}
 
     def create(self, shards: int) -> None:
         """Make the stream, which keeps its records for a day."""
@@ -216,15 +221,62 @@ class World:
         shards = self.open_shards()
         shard = shards[index % len(shards)]
         for _ in range(count):
-            self._count += 1
-            name = f"{self.generation}-{self._count}".encode()
-            answer = self.client.put_record(
-                StreamName=STREAM, Data=name, PartitionKey="key", ExplicitHashKey=str(shard.hash_keys.start)
-            )
-            at = self.clock.time()
-            number = int(answer["SequenceNumber"])
-            self.records.append(Written(self.generation, answer["ShardId"], number, name, at))
+            name = self._name()
+            self._put(name, shard.hash_keys.start, {name: False})
         return str(shard.id)
+
+    def put_aggregate(self, index: int, count: int, *, faulty: bool) -> str:
+        """Write an aggregate to an open shard: of one user record of the shard, and of others with keys of any shard.
+
+        Those of the other child of the shard's parent are put there again, as a producer does that has not seen the
+        split. All others are written once.
+
+        Args:
+            index: of the shard.
+            count: of user records with any key.
+            faulty: whether there is one more, without a key.
+        """
+        shards = self.open_shards()
+        shard = shards[index % len(shards)]
+        parents = self.parents[shard.id]
+        first, last = self._hash_keys[parents[0]] if len(parents) == 1 else (0, -1)
+        packed = [UserRecord(self._name(), "key", str(shard.hash_keys.start))]
+        packed += [UserRecord(self._name(), None)] if faulty else []
+        again: list[UserRecord] = []
+        names = {record.data: False for record in packed}
+        for _ in range(count):
+            name = self._name()
+            record = UserRecord(name, name.decode())
+            is_sent_again = record.hash_key not in shard.hash_keys and first <= record.hash_key <= last
+            if is_sent_again:
+                again.append(record)
+                record = replace(record, data=name + b" in the wrong shard")
+            packed.append(record)
+            names[record.data] = is_sent_again
+        self._put(aggregate(packed), shard.hash_keys.start, names)
+        for record in again:
+            self._put(record.data, record.hash_key, {record.data: False})
+        return f"{shard.id}: {len(names)} user records, {len(again)} of them of a sibling"
+
+    def _name(self) -> bytes:
+        self._count += 1
+        return f"{self.generation}-{self._count}".encode()
+
+    def _put(self, data: bytes, hash_key: int, names: dict[bytes, bool]) -> None:
+        """Put a record, and note what a reader finds in it: names, and whether they come again."""
+        answer = self.client.put_record(StreamName=STREAM, Data=data, PartitionKey="key", ExplicitHashKey=str(hash_key))
+        at, number = self.clock.time(), int(answer["SequenceNumber"])
+        self.records += [
+            Written(self.generation, answer["ShardId"], number, name, at, again) for name, again in names.items()
+        ]
+
+    def explains(self, shard: str) -> bool:
+        """Tell whether a list shows what a shard was split from: its parent, or the other child of that."""
+        listed = {one["ShardId"] for one in self.client.list_shards(StreamName=STREAM)["Shards"]}
+        parents = self.parents.get(shard, ())
+        return any(
+            one in listed for one, of in self.parents.items() if one in parents or (one != shard and of == parents)
+        )
 
     def split(self, index: int) -> str | None:
         """Split an open shard, if there are not too many."""
@@ -295,8 +347,11 @@ class World:
 
     def _look(self) -> None:
         stream = self.emulator.kinesis.streams[STREAM]
-        self.parents = self.emulator.call(
-            lambda: {shard.id: tuple(parent.id for parent in shard.parents) for shard in stream.shards}
+        self.parents, self._hash_keys = self.emulator.call(
+            lambda: (
+                {shard.id: tuple(parent.id for parent in shard.parents) for shard in stream.shards},
+                {shard.id: (shard.hash_keys.start, shard.hash_keys.end) for shard in stream.shards},
+            )
         )
 
 
@@ -349,20 +404,19 @@ class Home:
         self._addresses = []
         await self._processes.aclose()
 
-    async def read_alone(self, ranges: Sequence[ShardRange], *, fail: bool) -> list[tuple[str, int, bytes]]:
+    async def read_alone(self, ranges: Sequence[ShardRange], *, fail: bool) -> list[Row]:
         """Read ranges as a bounded read does: without a session, from Kinesis."""
         async with self._local() as reader:
             return await fetch(reader, "", ranges, fail=fail)
 
 
-async def fetch(
-    reader: ShardReader, session: str, ranges: Sequence[ShardRange], *, fail: bool
-) -> list[tuple[str, int, bytes]]:
-    """Give shard, sequence number and data of the records of ranges."""
-    rows: list[tuple[str, int, bytes]] = []
+async def fetch(reader: ShardReader, session: str, ranges: Sequence[ShardRange], *, fail: bool) -> list[Row]:
+    """Give the records of ranges, and the user records of their aggregates."""
+    rows: list[Row] = []
+    names = ("shardId", "sequenceNumber", "subSequenceNumber", "data")
     async for batch in reader.read_range(session, ranges, fail_on_data_loss=fail):
-        shards, numbers, data = (batch.column(name).to_pylist() for name in ("shardId", "sequenceNumber", "data"))
-        rows += [(shard, int(number), value) for shard, number, value in zip(shards, numbers, data, strict=True)]
+        columns = (batch.column(name).to_pylist() for name in names)
+        rows += [(shard, (int(number), sub), data) for shard, number, sub, data in zip(*columns, strict=True)]
     return rows
 
 
@@ -428,17 +482,17 @@ class Query:
 
     def wants(self, record: Written) -> bool:
         """Tell whether the query has to deliver a record that did not expire."""
-        if record.generation != self.generation:
+        if record.generation != self.generation or record.is_sent_again:
             return False
         return record.put_at > self.began_at or (
             self.wants_all and not self.world.may_be_expired(record, self.began_at)
         )
 
-    def take(self, index: int, rows: Sequence[tuple[str, int, bytes]]) -> int:
+    def take(self, index: int, rows: Sequence[Row]) -> int:
         """Compare the rows of a batch with what was written, and with what it held before; give how many are new."""
         now = self.world.clock.time()
         found: dict[str, list[bytes]] = {}
-        numbers: dict[str, list[int]] = {}
+        numbers: dict[str, list[tuple[int, int]]] = {}
         for shard, number, name in rows:
             found.setdefault(shard, []).append(name)
             numbers.setdefault(shard, []).append(number)
@@ -455,8 +509,12 @@ class Query:
                 raise ViolationError(f"batch {index}: {strange} are not of {shard_range} of stream {self.generation}")
             if any(one >= two for one, two in zip(numbers.get(shard, []), numbers.get(shard, [])[1:], strict=False)):
                 raise ViolationError(f"batch {index}: records of {shard} out of order or twice: {names}")
+            wrong = {record.name for record in held if record.is_sent_again}
+            is_same = self.generation == self.world.generation
+            if wrong.intersection(names) and is_same and self.world.explains(shard):
+                raise ViolationError(f"batch {index}: {wrong.intersection(names)} of {shard} come again elsewhere")
             if is_again:
-                self._compare(index, shard_range, names, now)
+                self._compare(index, shard_range, names, wrong, now)
                 continue
             if twice := self.delivered.intersection(names):
                 raise ViolationError(f"batch {index}: {twice} of {shard} were delivered before")
@@ -480,8 +538,10 @@ class Query:
             raise ViolationError(f"batch {index}: an earlier batch had records of {self.latest}, and now come {late}")
         self.latest = max([self.latest, *(record.put_at for record in new)])
 
-    def _compare(self, index: int, shard_range: ShardRange, names: list[bytes], now: float) -> None:
-        first = self.batches[index].get(shard_range.shard_id, [])
+    def _compare(self, index: int, shard_range: ShardRange, names: list[bytes], wrong: set[bytes], now: float) -> None:
+        # Where a list shows neither the parent nor the sibling, a reader drops what it remembers of them alone.
+        first = [name for name in self.batches[index].get(shard_range.shard_id, []) if name not in wrong]
+        names = [name for name in names if name not in wrong]
         if [name for name in first if name in names] != names:
             raise ViolationError(f"batch {index} held {first} of {shard_range}, and holds {names} now")
         missing = [record for record in self.records_of(shard_range) if record.name in set(first) - set(names)]
@@ -529,6 +589,7 @@ class Query:
             for record in self.world.records
             if record.shard in family
             and record.generation == self.generation
+            and not record.is_sent_again
             and record.name not in self.delivered
             and self.world.may_be_expired(record, now)
         ]
@@ -682,6 +743,18 @@ class ContinuityMachine(RuleBasedStateMachine):
     def put(self, index: int, count: int) -> None:
         """Somebody writes."""
         self._do(f"put {count}", lambda: self.world.put(index, count))
+
+    @rule(index=INDICES, count=st.integers(0, 6), faulty=st.booleans(), runs=st.booleans())
+    def put_aggregate(self, index: int, count: int, faulty: bool, runs: bool) -> None:
+        """Somebody writes an aggregate, of keys of any shard, and the caller gets it soon, or later."""
+
+        def put() -> str:
+            told = self.world.put_aggregate(index, count, faulty=faulty)
+            if runs:
+                self._step(0, 0.6, 0.0, runs=True)
+            return told
+
+        self._do(f"aggregate {count}", put)
 
     @rule(index=INDICES, count=st.integers(1, 4), max_records=st.sampled_from([0, 2]))
     def put_and_read(self, index: int, count: int, max_records: int) -> None:
@@ -968,7 +1041,7 @@ class ContinuityMachine(RuleBasedStateMachine):
         assert self._home is not None
         home = self._home
 
-        def read() -> list[tuple[str, int, bytes]]:
+        def read() -> list[Row]:
             if alone:
                 return self._loop.run(home.read_alone(ranges, fail=query.fail))
             return self._loop.run(fetch(self._reader, query.name, ranges, fail=query.fail))

@@ -95,6 +95,18 @@ def is_throttled_behind_another(history: ContinuityMachine) -> None:
     history.catch_up()
 
 
+def has_aggregates_after_splits(history: ContinuityMachine) -> None:
+    """A shard is split, and a child of it as well; aggregates with keys of any shard come to each of the shards."""
+    history.catch_up()
+    for _ in range(2):
+        history.reshard(0, merges=False)
+    for index in range(3):
+        history.put_aggregate(index, 6, faulty=True, runs=False)
+    history.catch_up()
+    history.die()
+    history.rerun(0, alone=True)
+
+
 SHOWN_BY: dict[str, tuple[str, Callable[[ContinuityMachine], None]]] = {
     "no time is compared": ("kind", expires_unread),
     "the oldest record is not compared": ("hostile", expires_unread),
@@ -104,6 +116,9 @@ SHOWN_BY: dict[str, tuple[str, Callable[[ContinuityMachine], None]]] = {
     "children know nothing of their parents": ("kind", child_expires_unread),
     "what is lost is not told": ("hostile", expires_unread),
     "shards do not wait for slower ones": ("kind", is_throttled_behind_another),
+    "user records of a sibling are delivered": ("kind", has_aggregates_after_splits),
+    "user records outside of their shard are dropped": ("kind", has_aggregates_after_splits),
+    "a faulty user record is dropped": ("kind", has_aggregates_after_splits),
 }
 
 

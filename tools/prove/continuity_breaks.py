@@ -7,12 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from penstock.efo_consumer import ShardPosition
+from penstock.efo_consumer import ShardPosition, StreamKeys
 from penstock.efo_consumer._continuity import guard
 from penstock.efo_consumer._continuity.rule import Verdict
 from penstock.efo_consumer._reader import local, reach, replay, shard, shards
 from penstock.efo_consumer._reader.horizon import Horizon
 from penstock.efo_consumer._remote import fleet
+from penstock.efo_consumer._wire import kpl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,4 +66,7 @@ BREAKS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "children know nothing of their parents": partial(_replaced, [shards, reach, fleet], "entering", _at_the_beginning),
     "shards do not wait for slower ones": partial(_replaced, [Horizon], "find", _nothing),
     "what is lost is not told": partial(_replaced, [guard, local, shard, replay], "report", _nothing),
+    "user records of a sibling are delivered": partial(_replaced, [StreamKeys], "_parent_of", _nothing),
+    "user records outside of their shard are dropped": partial(_replaced, [kpl], "_OUTSIDE", kpl._OF_SIBLING),
+    "a faulty user record is dropped": partial(_replaced, [kpl], "_MALFORMED", kpl._OF_SIBLING),
 }

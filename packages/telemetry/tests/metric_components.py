@@ -99,7 +99,14 @@ async def read(consumer: Consumer) -> None:
     shutil.rmtree(Path(sys.argv[2]) / "log")
     audit.changed(who="reader", address="", change="acquired", outcome="done")
     Attempts().wrong("203.0.113.7")
-    counts = DeaggregationCounts(aggregates=1, user_records=2, malformed=1)
+    counts = DeaggregationCounts(
+        aggregates=1,
+        user_records=2,
+        user_records_of_siblings=1,
+        user_records_outside_shard=1,
+        malformed_user_records=1,
+        malformed=1,
+    )
     PublisherMetrics().deaggregated(counts, stream=STREAM, shard_id="shardId-0")
     sink = SinkTelemetry(STREAM)
     sink.waited("limit", 1.0)

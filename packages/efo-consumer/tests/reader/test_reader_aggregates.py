@@ -245,7 +245,7 @@ def told(caplog: pytest.LogCaptureFixture, stream: str) -> list[str]:
 
 
 async def test_user_records_that_a_split_explains_are_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """Of an aggregate with keys of the shard, of its sibling and of a cousin, the sibling's come a second time."""
+    """An aggregate has keys of the shard, of its sibling and of a cousin. A producer sends the sibling's again."""
     kinesis = FakeKinesis()
     parent, _ = kinesis.create_stream("split", 2)
     start = kinesis.trim_horizon("split")

@@ -55,6 +55,8 @@ NAMES = {
     "replays",
     "losses",
     "starved",
+    "userRecordsOfSiblings",
+    "userRecordsOutsideShard",
     "bufferedRecords",
     "bufferedBytes",
 }
@@ -101,7 +103,7 @@ def test_a_query_is_the_sum_of_its_shards() -> None:
         shard("s0", 0, replays=2),
         shard("s1", 500),
         shard("s2", -1, losses=1, starved=3),
-        shard("s3", 90_000, records=7),
+        shard("s3", 90_000, records=7, user_records_of_siblings=4, user_records_outside_shard=5),
     ]
     ended = StreamPositions({"flights": {"s3": ShardPosition.shard_end(), "s1": ShardPosition.after("4")}})
     numbers = ReaderNumbers.of(stats, ended)
@@ -109,6 +111,7 @@ def test_a_query_is_the_sum_of_its_shards() -> None:
     assert numbers.avg_millis_behind_latest == 250
     assert (numbers.shards, numbers.records, numbers.bytes, numbers.subscriptions) == (3, 10, 40, 4)
     assert (numbers.replays, numbers.losses, numbers.starved) == (2, 1, 3)
+    assert (numbers.user_records_of_siblings, numbers.user_records_outside_shard) == (4, 5)
     assert ReaderNumbers.of(stats).max_millis_behind_latest == 90_000
     assert ReaderNumbers.of([]).max_millis_behind_latest == -1
     assert set(numbers.to_json()) == NAMES | {"millisBehindLatest", "heldBackBy", "condition"}

@@ -120,7 +120,7 @@ def partition_keys_in(first: int, last: int, number: int) -> list[str]:
 
 
 def malformed_aggregates() -> dict[str, bytes]:
-    """Return data that begins like an aggregate and is none, by what is wrong with it."""
+    """Return data that begins like an aggregate but is not one, by what is wrong with it."""
     sound = aggregate([UserRecord(b"data", "key")])
     body = sound[len(_MAGIC) : -16]
     return {

@@ -149,7 +149,7 @@ class RecordPublisherConfig:
 
 
 def check_deaggregation(value: object) -> None:
-    """Refuse a value of `deaggregate` that is none.
+    """Refuse an invalid value of `deaggregate`.
 
     Raises:
         EfoConsumerConfigError: it is not True, False or `all`.

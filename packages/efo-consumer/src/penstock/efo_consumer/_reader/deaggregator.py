@@ -122,17 +122,17 @@ class Deaggregator:
         self._streams.setdefault(stream, StreamKeys()).learn(shards)
 
     def look_again(self, streams: Iterable[str], created: Mapping[str, int]) -> None:
-        """List these streams before the next aggregate is taken apart: they may not be those of before.
+        """List these streams before the next aggregate is taken apart: another stream may have the same name now.
 
         Args:
             streams: the streams.
-            created: when each was created, in milliseconds since the epoch, as far as that is known.
+            created: when each was created, in milliseconds since the epoch; without those for which that is unknown.
         """
         anew = set(streams)
         self._listed_at = {stream: at for stream, at in self._listed_at.items() if stream not in anew}
         self._expired = {key for key in self._expired if key[0] not in anew}
         for stream, millis in created.items():
-            # Parents that the list shows no more are remembered, but not those of another stream.
+            # Parents that have left the list are remembered, unless the stream is a different one.
             if self._created.get(stream, millis) != millis:
                 self._streams.pop(stream, None)
         self._created |= created

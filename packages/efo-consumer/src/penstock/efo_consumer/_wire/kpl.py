@@ -48,7 +48,7 @@ class Aggregate:
     Attributes:
         data: one entry per user record.
         partition_keys: one entry per user record; empty for a record that refers to no entry of the table.
-        explicit_hash_keys: one entry per user record; None for a record without one, or with one that is no hash key.
+        explicit_hash_keys: one entry per user record; None for a record without one, or with an invalid one.
         indexes: each record's place in the aggregate, from 0; with gaps where records were dropped.
         of_siblings: how many user records were dropped, because a producer sends them again to another shard.
         outside_shard: how many user records are outside of the shard's hash keys, and are here all the same.
@@ -224,7 +224,7 @@ def _places(hash_keys: list[int], keys: ShardKeys) -> list[int]:
 
 
 def _within(indexes: list[int], end: int) -> list[int]:
-    """The indexes of a table; `end` for those that lie beyond it."""
+    """Replace indexes that are larger than `end` by `end`."""
     return [min(index, end) for index in indexes]
 
 

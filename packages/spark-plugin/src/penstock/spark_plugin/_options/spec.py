@@ -111,7 +111,7 @@ class OptionSpec:
     also: tuple[str, ...] = ()
     """Further names of our own."""
     choices: tuple[str, ...] = ()
-    """Of a choice; of a boolean, what else it may be."""
+    """The values of a choice; further values of a boolean."""
     choice_aliases: tuple[tuple[str, str], ...] = ()
     """Values of the other connectors, in lower case, and what they mean here."""
     choice_cures: tuple[tuple[str, str], ...] = ()

@@ -132,7 +132,7 @@ class Bounds:
     def of_stream(
         self, stream: str, shards: Sequence[Shard], keys: StreamKeys, *, fail_on_data_loss: bool = True
     ) -> Iterator[BoundedShard]:
-        """The shards of a stream that are read, and how far. `keys` are those of these shards at least.
+        """The shards of a stream that are read, and how far. `keys` knows at least these shards.
 
         Raises:
             ContradictoryOptionsError: a shard's end lies before its start.
