@@ -125,6 +125,7 @@ def test_health_and_reflection_name_the_service_and_calls_need_the_token(service
             ["--fail-on-data-loss", "maybe", "--region", "us-east-1"],
             "--fail-on-data-loss (PENSTOCK_READER_FAIL_ON_DATA_LOSS)",
         ),
+        (["--deaggregate", "some", "--region", "us-east-1"], "--deaggregate (PENSTOCK_READER_DEAGGREGATE)"),
         (["--retry-patience", "long", "--region", "us-east-1"], "--retry-patience (PENSTOCK_READER_RETRY_PATIENCE)"),
         (["--endpoint-url", "nonsense", "--region", "us-east-1"], "--endpoint-url (PENSTOCK_READER_ENDPOINT_URL)"),
         (

@@ -392,6 +392,21 @@ async def test_readers_join_and_leave_a_session_that_goes_on() -> None:
             await fleet.aclose()
 
 
+@pytest.mark.parametrize(
+    ("settings", "known"), [(["all", "all"], "all"), ([True, "all"], None), ([False, False], False)], ids=str
+)
+async def test_fleet_knows_what_its_readers_do_with_aggregates(settings: list[Any], known: Any) -> None:
+    """A task that reads in their place does the same; where they differ, none does."""
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s", 2)
+    request = OpenRequest(session_id="q", positions=kinesis.trim_horizon("s"))
+    async with AsyncExitStack() as stack:
+        members = [await stack.enter_async_context(instance(kinesis, deaggregate=one)) for one in settings]
+        fleet = await stack.enter_async_context(fleet_of(*members))
+        await fleet.open(request)
+        assert fleet.deaggregates == known
+
+
 async def test_a_session_waits_for_a_first_reader_and_ends_with_the_last_word_of_its_fleet() -> None:
     """Without readers for now it waits, and says so; when there will be none it fails with what it was given."""
     kinesis = FakeKinesis()

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
-from penstock.efo_consumer import RecordPublisherConfig, RecordPublisherType, SubscribeTransportType
+from penstock.efo_consumer import ReaderConfig, RecordPublisherConfig, RecordPublisherType, SubscribeTransportType
 from penstock.efo_consumer._publish.factory import FallbackTransport, open_transport
 from penstock.efo_consumer._wire.subscription import SubscribeRequest, Subscription
 from penstock.efo_consumer.errors import EfoConsumerConfigError, Http2NotNegotiatedError, SubscriptionConnectionError
@@ -64,6 +64,17 @@ def test_every_key_is_read(prefix: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("reader", "publisher", "both"),
+    [(True, True, True), (True, "all", "all"), ("all", True, "all"), (False, "all", False), ("all", False, False)],
+)
+def test_both_configs_decide_about_aggregates(reader: Any, publisher: Any, both: Any) -> None:
+    """False in either of them wins, then `all`."""
+    text = str(publisher).upper()
+    config = ReaderConfig(deaggregate=reader, publisher=RecordPublisherConfig.from_mapping({"deaggregate": text}))
+    assert config.deaggregation == both
+
+
+@pytest.mark.parametrize(
     ("key", "value"),
     [
         ("flink.stream.recordpublisher", "carrier pigeon"),
@@ -91,6 +102,7 @@ def test_a_value_that_cannot_be_read_names_its_key(key: str, value: str) -> None
         {"subscription_window_bytes": 2**31},
         {"subscription_silence": timedelta(0)},
         {"resubscribe_interval": timedelta(seconds=-1)},
+        {"deaggregate": "some"},
     ],
     ids=str,
 )

@@ -48,6 +48,7 @@ ARRIVES: list[tuple[str, str, dict[str, Any]]] = [
     ("retryPatience", "90s", {"reader.publisher.retry_patience": milliseconds(90_000)}),
     ("failOnDataLoss", "false", {"reader.fail_on_data_loss": False}),
     ("deaggregate", "false", {"reader.deaggregate": False}),
+    ("deaggregate", "All", {"reader.deaggregate": "all"}),
     ("bufferBytes", "256m", {"reader.buffer_bytes": 256 << 20}),
     ("bufferBytesPerShard", "4m", {"reader.buffer_bytes_per_shard": 4 << 20}),
     ("spillBytes", "1g", {"reader.spill_bytes": 1 << 30}),

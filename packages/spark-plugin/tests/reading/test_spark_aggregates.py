@@ -9,9 +9,12 @@ import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 from pyspark.sql import SparkSession
 
+from penstock.efo_consumer import ShardPosition, ShardRange
 from penstock.emulator.testing import OtherClock, UserRecord, aggregate, partition_keys_in, running_emulator
+from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import KinesisOptions, kinesis_progress
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
+from penstock.spark_plugin._reading.stream.partition import KinesisPartition, read_partition
 from penstock.spark_plugin.testing import endpoint_options
 
 COLUMNS = ["shardId", "sequenceNumber", "subSequenceNumber", "partitionKey", "data"]
@@ -148,6 +151,33 @@ def test_progress_counts_user_records_outside_of_their_shard(
         until(lambda: counts() == expected, lambda: f"progress counts {counts()}", query=query)
     finally:
         query.stop()
+
+
+@pytest.mark.parametrize("deaggregates", [True, "all"])
+def test_task_that_reads_in_place_of_its_reader_does_what_that_does(
+    make_stream: Callable[[int], Any], deaggregates: Any
+) -> None:
+    """No reader is at the address: the task reads the range from Kinesis."""
+    source = make_stream(1)
+    split(source)
+    lower = "shardId-000000000001"
+    part = ShardRange(source.name, lower, ShardPosition.trim_horizon(), ShardPosition.shard_end())
+    source.client.split_shard(StreamName=source.name, ShardToSplit=lower, NewStartingHashKey=str(2**126))
+    partition = KinesisPartition(
+        address="127.0.0.1:1",
+        security=ClientSecurity(),
+        session_id="none",
+        ranges=(part,),
+        with_encryption_type=False,
+        traceparent=None,
+        patience_seconds=60.0,
+        deaggregates=deaggregates,
+    )
+    batches = read_partition(partition, KinesisOptions.parse(source.options()))
+    expected = [*LOWER, *UPPER] if deaggregates == "all" else LOWER
+    assert [data for batch in batches for data in batch.column("data").to_pylist()] == [
+        key.encode() for key in expected
+    ]
 
 
 def test_bounded_read_that_begins_after_a_parent_ended_drops_what_a_stream_drops() -> None:
