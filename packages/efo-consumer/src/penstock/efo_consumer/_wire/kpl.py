@@ -155,16 +155,16 @@ def _resolve(fields: _Fields, record_bytes: int, keys: ShardKeys | None) -> Aggr
     # A faulty entry matters only to the records that refer to it.
     names, faulty_keys = _partition_keys(fields.partition_keys)
     hash_names, faulty_hash_keys = _hash_keys(fields.hash_keys)
-    lengths = [len(key) for key in fields.partition_keys]
     if max(key_indexes) >= len(names):
         key_indexes = _within(key_indexes, len(names))
         faulty_keys.add(len(names))
         names.append("")
-        lengths.append(0)
     if max(hash_key_indexes) >= len(hash_names):
         hash_key_indexes = _within(hash_key_indexes, len(hash_names))
         faulty_hash_keys.add(len(hash_names))
         hash_names.append(None)
+    # A byte that is not UTF-8 becomes a character of three.
+    lengths = [len(name.encode()) for name in names] if faulty_keys else [len(key) for key in fields.partition_keys]
     if sum([lengths[index] for index in key_indexes]) > _MAX_EXPANSION * record_bytes:
         raise MalformedAggregateError("its keys need too much room")
     # _NO_KEY (-1) picks the last entry, None.
