@@ -237,7 +237,10 @@ class World:
             faulty: whether there is one more, without a key.
         """
         shards = self.open_shards()
-        shard = shards[index % len(shards)]
+        # Only the children of splits have siblings, and there are few of them.
+        children = [shard for shard in shards if len(self.parents[shard.id]) == 1]
+        chosen = children if children and index % 2 else shards
+        shard = chosen[index // 2 % len(chosen)]
         parents = self.parents[shard.id]
         first, last = self._hash_keys[parents[0]] if len(parents) == 1 else (0, -1)
         packed = [UserRecord(self._name(), "key", str(shard.hash_keys.start))]
