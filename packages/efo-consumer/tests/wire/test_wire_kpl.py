@@ -301,10 +301,10 @@ def test_keys_that_would_fill_the_memory_are_refused() -> None:
     )
     assert len(parse_aggregate(around(ascii_body)).data) == 50_000
     # A faulty key may be as long as the record, and a byte that is not UTF-8 becomes three.
-    for key, records in ((b"k" * 100_000, 65), (b"\xff" * 100_000, 22)):
+    for long_key, records in ((b"k" * 100_000, 65), (b"\xff" * 100_000, 22)):
         with pytest.raises(MalformedAggregateError, match="room"):
-            parse_aggregate(packed([UserRecord(b"", key)] * records))
-        assert parse_aggregate(packed([UserRecord(b"", key)] * (records - 2))).malformed == records - 2
+            parse_aggregate(packed([UserRecord(b"", long_key)] * records))
+        assert parse_aggregate(packed([UserRecord(b"", long_key)] * (records - 2))).malformed == records - 2
 
 
 def test_fields_that_are_not_known_are_passed_over() -> None:
