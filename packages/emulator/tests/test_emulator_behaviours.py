@@ -355,6 +355,70 @@ def test_a_subscription_may_end_with_a_shard_without_an_event(world: Any) -> Non
     assert (len(answer["ChildShards"]), answer.get("NextShardIterator")) == (2, None)
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_subscription_may_outlive_its_shard(world: Any, is_new: bool) -> None:
+    """The unkind side: empty events with one continuation, at the tip, until its time is over; and each new one."""
+    behave(world, subscriptions_outlive_shards=True)
+    world.stream()
+    consumer = world.register()
+    subscriber = world.subscribe(consumer=consumer)
+    world.put("a")
+    event = subscriber.next()
+    assert keys(event) == ["a"]
+    split(world)
+    number = event["ContinuationSequenceNumber"]
+    if is_new:
+        world.clock.advance(6)
+        subscriber = world.subscribe(kind="AFTER_SEQUENCE_NUMBER", SequenceNumber=number, consumer=consumer)
+        number = continuation(world, subscriber)
+    for _ in range(3):
+        world.clock.advance(5)
+        event = subscriber.next()
+        assert event["Records"] == event.get("ChildShards", [])
+        assert (event["ContinuationSequenceNumber"], event["MillisBehindLatest"]) == (number, 0)
+    world.clock.advance(300)
+    answer = world.read(kind="AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=number)
+    assert (len(answer["ChildShards"]), answer.get("NextShardIterator")) == (2, None)
+
+
+def test_shards_end_in_different_ways_by_chance(world: Any) -> None:
+    """With both unkind sides a shard's subscriptions either end without an event, or do not end."""
+    behave(world, subscriptions_outlive_shards=True, shard_end_without_event=True, seed=1)
+    world.stream(shards=8)
+    consumer = world.register()
+    shards = [one["ShardId"] for one in world.client.list_shards(StreamName="stream")["Shards"]]
+    subscribers = [world.subscribe(shard=shard, consumer=consumer) for shard in shards]
+    for first, second in zip(shards[::2], shards[1::2], strict=True):
+        world.client.merge_shards(StreamName="stream", ShardToMerge=first, AdjacentShardToMerge=second)
+    world.clock.advance(5)
+    events = [one.next() for one in subscribers]
+    assert 0 < sum(event == subscriber.END for event, subscriber in zip(events, subscribers, strict=True)) < 8
+
+
+# Answers without records
+
+
+def test_answers_without_records_may_come_before_those_with_some(world: Any) -> None:
+    """So many as are asked for: with the lag of an open shard, and with none on a closed one, also before its end."""
+    world.start(enforce_limits=False).stream()
+    world.put("a", "b")
+    world.clock.advance(2)
+
+    def found() -> list[tuple[int, bool, bool]]:
+        pages: list[Any] = []
+        iterator: str | None = world.iterator()
+        while iterator is not None and len(pages) < 20:
+            pages.append(world.client.get_records(ShardIterator=iterator, Limit=1))
+            iterator = pages[-1].get("NextShardIterator")
+        return [(len(one["Records"]), one["MillisBehindLatest"] > 0, "NextShardIterator" in one) for one in pages]
+
+    empty, ahead = (0, True, True), (0, False, True)
+    behave(world, empty_answers=2)
+    assert found()[:8] == [empty, empty, (1, True, True), empty, empty, (1, False, True), ahead, ahead]
+    split(world)
+    assert found() == [ahead, ahead, (1, True, True), ahead, ahead, (1, False, True), ahead, ahead, (0, False, False)]
+
+
 # Times in the future
 
 
@@ -610,7 +674,10 @@ def test_a_journal_goes_on_under_the_hostile_profile(tmp_path: Any) -> None:
     clock = ManualClock()
     options = {"tls": False, "clock": clock, "persist": tmp_path / "journal", "consumer_creation_delay": timedelta(0)}
     hostile = replace(
-        Behaviour.hostile(seed=4), get_records_lag=timedelta(0), read_on_from_trimmed=False, page_span=None
+        Behaviour.hostile(seed=4),
+        get_records_lag=timedelta(0),
+        read_on_from_trimmed=False,
+        page_span=None,
     )
 
     def put(client: Any, key: str) -> str:
@@ -714,10 +781,10 @@ def test_a_field_out_of_range_is_named() -> None:
     assert caught.value.option == "get_records_lag"
 
 
-def test_the_hostile_profile_differs_from_the_kind_one_in_every_field_but_one() -> None:
-    """Records that expire ahead of a reader are skipped in both."""
+def test_the_hostile_profile_differs_from_the_kind_one_in_every_field_but_two() -> None:
+    """Records that expire ahead of a reader are skipped in both, and a test gives the number of empty answers."""
     kind, hostile = Behaviour.kind().as_dict(), Behaviour.hostile(seed=1).as_dict()
-    assert {name for name in kind if kind[name] == hostile[name]} == {"refuse_expired_ahead"}
+    assert {name for name in kind if kind[name] == hostile[name]} == {"refuse_expired_ahead", "empty_answers"}
     assert Behaviour().changed(hostile) == Behaviour.hostile(seed=1)
     assert msgspec.json.decode(msgspec.json.encode(hostile)) == hostile
 

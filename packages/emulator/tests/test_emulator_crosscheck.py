@@ -1,20 +1,11 @@
-"""The same scenarios for this emulator and for those of others: the same answers, or a line in the README.
-
-kinesis-local runs where node and the package are found: its folder in the variable KINESIS_LOCAL, or its command on the
-PATH (``npm install --prefix FOLDER kinesis-local``).
-"""
+"""The same scenarios for this emulator and for other servers: the same answers, or a line in the README."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from datetime import timedelta
 from functools import cache
@@ -23,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.config import Config
+from kinesis_local import running_kinesis_local
 
 from penstock.emulator._state.limits import OPERATION_LIMITS
 from penstock.emulator.testing import kinesis_client, running_emulator
@@ -103,66 +95,8 @@ def moto(moto_server: str) -> Any:
 
 @pytest.fixture(scope="module")
 def kinesis_local() -> Iterator[Any]:
-    program = find_kinesis_local()
-    if program is None:
-        pytest.skip("kinesis-local is not installed: set KINESIS_LOCAL to its folder")
-    durations = ["CREATE_STREAM", "DELETE_STREAM", "REGISTER_STREAM_CONSUMER", "DEREGISTER_STREAM_CONSUMER"]
-    durations += ["MERGE_SHARDS", "SPLIT_SHARD", "UPDATE_SHARD_COUNT"]
-    plain, tls = free_ports(2)
-    environment = {
-        **os.environ,
-        "KINESIS_MOCK_PLAIN_PORT": str(plain),
-        "KINESIS_MOCK_TLS_PORT": str(tls),
-        "LOG_LEVEL": "ERROR",
-        "SHARD_LIMIT": "1000",
-        **{f"{name}_DURATION": "1ms" for name in durations},
-    }
-    # In its own folder: it looks for its certificate there.
-    with subprocess.Popen(
-        ["node", program.name],
-        cwd=program.parent,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        await_listener(plain, process)
-        yield kinesis_client(f"http://127.0.0.1:{plain}", config=CONFIG)
-        process.kill()
-
-
-def find_kinesis_local() -> Path | None:
-    if shutil.which("node") is None:
-        return None
-    given = os.environ.get("KINESIS_LOCAL")
-    if given:
-        folder = Path(given)
-        return folder if folder.is_file() else folder / "main.js"
-    command = shutil.which("kinesis-local")
-    return Path(command).resolve() if command else None
-
-
-def free_ports(count: int) -> list[int]:
-    # It takes no port 0. Between here and its start another process may take the ports: rare, and told.
-    with contextlib.ExitStack() as sockets:
-        found = []
-        for _ in range(count):
-            listener = sockets.enter_context(socket.socket())
-            listener.bind(("127.0.0.1", 0))
-            found.append(listener.getsockname()[1])
-        return found
-
-
-def await_listener(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except ConnectionRefusedError:
-            assert process.poll() is None, "kinesis-local ended"
-            assert time.monotonic() < deadline, "kinesis-local does not listen"
-            time.sleep(0.05)
-        else:
-            return
+    with running_kinesis_local() as endpoint:
+        yield kinesis_client(endpoint, config=CONFIG)
 
 
 def compare(name: str, peer_name: str, ours: Callable[[str], Any], peer: Any) -> None:

@@ -40,7 +40,13 @@ class Watched(FakeKinesis):
         self.reads: list[ShardPosition] = []
 
     async def read_once(
-        self, stream_name: str, shard_id: str, after: ShardPosition, *, note: NoteSign = unnoted
+        self,
+        stream_name: str,
+        shard_id: str,
+        after: ShardPosition,
+        *,
+        note: NoteSign = unnoted,
+        is_open: bool | None = None,
     ) -> AsyncGenerator[ShardEvent, None]:
         self.reads.append(after)
         async for event in super().read_once(stream_name, shard_id, after, note=note):

@@ -58,7 +58,13 @@ class RefusingKinesis(FakeKinesis):
         self._answers_behind = answers_behind
 
     async def read_once(
-        self, stream_name: str, shard_id: str, after: ShardPosition, *, note: NoteSign = unnoted
+        self,
+        stream_name: str,
+        shard_id: str,
+        after: ShardPosition,
+        *,
+        note: NoteSign = unnoted,
+        is_open: bool | None = None,
     ) -> AsyncGenerator[ShardEvent, None]:
         self._ask(stream_name, shard_id, after)
         if self._answers_behind:

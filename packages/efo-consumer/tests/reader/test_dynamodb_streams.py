@@ -18,6 +18,7 @@ from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     CHANGE_SCHEMA,
     DYNAMODB_STREAMS,
+    TIP_SECONDS,
     DataLossError,
     InitialPositionError,
     KinesisBackend,
@@ -26,6 +27,7 @@ from penstock.efo_consumer import (
     ReaderConfig,
     RecordPublisherType,
     Shard,
+    ShardEvent,
     ShardPosition,
     ShardRange,
     ShardState,
@@ -284,6 +286,8 @@ async def test_an_idle_stream_loses_nothing_by_its_age(world: World) -> None:
         async with asyncio.timeout(60):
             while all(one.caught_up_millis is None for one in query.position.streams[world.arn].values()):
                 await query.step()
+                # Empty answers prove something after a minute.
+                world.clock.advance(10)
         position = query.position
     world.clock.advance(DAY / 2 + 3600)
     world.put(1)
@@ -318,23 +322,73 @@ async def test_an_expired_iterator_is_replaced(world: World) -> None:
     assert query.ids == world.put_ids
 
 
-async def test_empty_answers_are_no_tip(world: World) -> None:
-    """A portion of a shard may hold nothing: a read that ends at the tip asks on."""
-    ids = world.put(2)
-    [(shard, _)] = world.start().streams[world.arn].items()
-    world.streams.empty_answers = 6
+def behave(world: World, **fields: Any) -> None:
+    world.emulator.behaviour = replace(world.emulator.behaviour, **fields)
+
+
+async def read_to_the_end(world: World, shard: str, advance: float) -> tuple[int, list[ShardEvent]]:
+    """What a read that ends by itself gives of a shard: the number of changes, and the answers.
+
+    The clock is moved by so many seconds with each empty answer.
+    """
     backend = KinesisBackend(world.session)
-    found: list[bytes] = []
-    told: list[int | None] = []
+    told: list[ShardEvent] = []
     async with aclosing(backend.read_once(world.arn, shard, ShardPosition.trim_horizon())) as events:
         async for event in events:
-            found += event.records.column("data").to_pylist()
-            told.append(event.millis_behind_latest)
+            told.append(event)
+            if not event.records.num_rows:
+                world.clock.advance(advance)
     await backend.aclose()
-    assert len(found) == len(ids)
-    assert told[:6] == [None] * 6
-    assert 0 not in told[:-1]
-    assert told[-1] == 0
+    return sum(event.records.num_rows for event in told), told
+
+
+async def test_an_open_shard_ends_after_a_minute_of_empty_answers(world: World) -> None:
+    """Twenty of them before the records, within the minute, are no end; nor is the lag of 0 that they have."""
+    ids = world.put(2)
+    [shard] = world.start().streams[world.arn]
+    behave(world, empty_answers=20)
+    rows, told = await read_to_the_end(world, shard, 2.5)
+    assert rows == len(ids)
+    lags = [event.millis_behind_latest for event in told]
+    assert lags[:9] == [None] * 9
+    assert lags[9:20] == [0] * 11
+    quiet = [event.quiet_seconds for event in told]
+    assert quiet[20] is None
+    assert max(seconds for seconds in quiet[:-1] if seconds is not None) < TIP_SECONDS <= (quiet[-1] or 0)
+    # What is a guess proves nothing.
+    assert [event.caught_up_millis for event in told[:-1]] == [None] * (len(told) - 1)
+    assert told[-1].caught_up_millis is not None
+
+
+async def test_a_closed_shard_ends_by_its_children_alone(world: World) -> None:
+    """Ten minutes of empty answers come before the records and before the end."""
+    ids = world.put(2)
+    [shard] = world.start().streams[world.arn]
+    children = world.split()
+    behave(world, empty_answers=20)
+    rows, told = await read_to_the_end(world, shard, 30)
+    assert rows == len(ids)
+    assert {child.shard_id for child in told[-1].child_shards} == set(children)
+
+
+async def test_a_closed_shard_that_gives_nothing_is_no_tip(world: World) -> None:
+    """While it is followed: a guess until a list shows it closed, and stuck from then on."""
+    world.put(2)
+    async with Query(world, world.start()) as query:
+        await query.until(2)
+        await query.until_condition(ShardState.CAUGHT_UP)
+        assert [one.condition.is_guess for one in await query.reader.stats("q")] == [True]
+        behave(world, empty_answers=10_000)
+        world.split()
+        world.put(10)
+        # The iterator that is open gives the end at once, and the next one does not.
+        world.clock.advance(1000)
+        await query.until_condition(ShardState.STUCK)
+        assert query.ids == world.put_ids[:2]
+        behave(world, empty_answers=0)
+        world.clock.advance(1000)
+        await query.until(12)
+    assert sorted(query.ids, key=int) == world.put_ids
 
 
 async def test_children_that_lists_show_late_are_all_read(world: World) -> None:

@@ -316,7 +316,13 @@ class Stalled(FakeKinesis):
         self.error = error
 
     async def read_once(
-        self, stream_name: str, shard_id: str, after: ShardPosition, *, note: NoteSign = unnoted
+        self,
+        stream_name: str,
+        shard_id: str,
+        after: ShardPosition,
+        *,
+        note: NoteSign = unnoted,
+        is_open: bool | None = None,
     ) -> AsyncGenerator[ShardEvent, None]:
         if self.error is not None:
             raise self.error

@@ -1,5 +1,6 @@
 """Polling: the pace, the iterators and the end, on a scripted client and a clock that is moved."""
 
+import asyncio
 import base64
 import json
 import logging
@@ -27,12 +28,15 @@ from penstock.aws import (
 from penstock.efo_consumer import (
     PollingRecordPublisher,
     RecordPublisherConfig,
+    Shard,
     ShardEvent,
+    ShardListing,
     ShardPosition,
     ShardSign,
     StreamIdentity,
     read_once,
 )
+from penstock.efo_consumer._publish.list_shards import STILL_SECONDS, ShardListings
 from penstock.efo_consumer._publish.pace import ReadPace
 from penstock.efo_consumer._publish.polling import PollingTools
 from penstock.efo_consumer._publish.retries import ReadRetries
@@ -293,6 +297,7 @@ async def test_an_answer_that_tells_no_lag_is_no_proof_and_no_tip() -> None:
     events = await publish(client, tools(clock))
     assert [(one.millis_behind_latest, one.caught_up_millis) for one in events[:1]] == [(None, None)]
     client = ScriptedClient(clock, unsaid, unsaid, answer(1), answer())
+    client.listings = [[OPEN]]
     once = read_once(cast(JsonClient, client), "orders", SHARD, ShardPosition.trim_horizon(), tools=tools(clock))
     assert numbers([event async for event in once]) == [1]
     client = ScriptedClient(clock, *[unsaid] * 1000)
@@ -481,6 +486,7 @@ async def test_a_replay_reads_over_gaps_and_ends_at_the_tip() -> None:
     """Empty answers behind the tip are read over without being told; at the tip the replay ends."""
     clock = Clock()
     client = ScriptedClient(clock, answer(behind=500), answer(4, behind=300), answer(behind=100), answer(behind=0))
+    client.listings = [[OPEN]]
     events = await replay(client, clock)
     assert numbers(events) == [4]
     assert client.named("GetShardIterator")[0]["StartingSequenceNumber"] == "3"
@@ -498,8 +504,146 @@ async def test_a_replay_ends_with_the_shard() -> None:
 async def test_a_replay_up_to_the_tip_proves_that_too() -> None:
     """The answer at which a replay ends tells the time that it proves, as in following."""
     clock = Clock()
-    [event] = await replay(ScriptedClient(clock, answer(4)), clock)
+    client = ScriptedClient(clock, answer(4))
+    client.listings = [[OPEN]]
+    [event] = await replay(client, clock)
     assert event.caught_up_millis is not None
+
+
+async def test_answers_at_the_tip_do_not_end_a_closed_shard() -> None:
+    """Only its children do, however many answers look like those at the tip of an open shard."""
+    clock = Clock()
+    noted: list[tuple[ShardSign, str]] = []
+    client = ScriptedClient(clock, *[answer()] * 20, answer(4), *[answer()] * 20, answer(end=True))
+    client.listings = [[CLOSED, LEFT, RIGHT]]
+    events = read_once(
+        cast(JsonClient, client),
+        "orders",
+        SHARD,
+        ShardPosition.after("3"),
+        tools=tools(clock),
+        note=lambda sign, cause: noted.append((sign, cause)),
+    )
+    found = [event async for event in events]
+    assert numbers(found) == [4]
+    assert found[-1].child_shards
+    assert {sign for sign, _ in noted} == {ShardSign.STUCK}
+    # A shard does not open again.
+    assert len(client.named("ListShards")) == 1
+
+
+async def test_a_tip_is_an_end_once_the_shard_is_shown_open() -> None:
+    """A shard that is not listed yet is asked for about once a second, and read on meanwhile."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(), answer(4), *[answer()] * 9)
+    client.listings = [[], [OPEN]]
+    assert numbers(await replay(client, clock)) == [4]
+    assert len(client.named("ListShards")) == 2
+    assert client.times("ListShards")[1] - client.times("ListShards")[0] >= 1
+    assert client.times("ListShards")[1] >= client.times("GetRecords")[-1]
+
+
+@pytest.mark.parametrize("listing", [[CLOSED, LEFT, RIGHT], []], ids=["closed", "not-listed"])
+async def test_a_shard_without_an_end_is_an_error_after_the_patience(listing: list[dict[str, Any]]) -> None:
+    """It names the shard and the position, and is not the end of what was read."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(4), *[answer()] * 10_000)
+    client.listings = [listing]
+    events = read_once(
+        cast(JsonClient, client),
+        "orders",
+        SHARD,
+        ShardPosition.after("3"),
+        tools=tools(clock, retry_patience=timedelta(seconds=30)),
+    )
+    assert numbers([await anext(events)]) == [4]
+    with pytest.raises(RecordPublisherRetriesError) as caught:
+        await anext(events)
+    assert (caught.value.code, caught.value.shard_id) == ("ShardEndMissing", SHARD)
+    assert str(ShardPosition.after("4")) in str(caught.value)
+    assert 30 <= clock.now - 1000 < 35
+
+
+@pytest.mark.parametrize(("is_open", "polls"), [(True, 1), (False, 3)])
+async def test_what_the_caller_knows_of_the_shard_is_not_asked(is_open: bool, polls: int) -> None:
+    """The tip of an open shard is the end then, and a closed shard is read to its children."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(), answer(), answer(end=True))
+    events = read_once(
+        cast(JsonClient, client),
+        "orders",
+        SHARD,
+        ShardPosition.after("3"),
+        tools=tools(clock),
+        is_open=is_open,
+    )
+    assert numbers([event async for event in events]) == []
+    assert len(client.named("GetRecords")) == polls
+    assert client.named("ListShards") == []
+
+
+async def test_reads_that_meet_at_their_tips_share_a_list() -> None:
+    """A list that was asked for before an answer says nothing about the shard at that answer."""
+    clock = Clock()
+    asked: list[float] = []
+    answers = asyncio.Event()
+
+    async def list_shards(stream: str) -> list[Shard]:
+        asked.append(clock.now)
+        await answers.wait()
+        return [Shard(SHARD)]
+
+    listings = ShardListings(list_shards, clock=clock)
+    first = asyncio.create_task(listings.since("orders", clock.now))
+    await asyncio.sleep(0)
+    clock.now += 1
+    later = [asyncio.create_task(listings.since("orders", clock.now)) for _ in range(9)]
+    await asyncio.sleep(0)
+    answers.set()
+    found = await asyncio.gather(first, *later)
+    assert asked == [1000, 1001]
+    assert [one.is_open(SHARD) for one in found] == [True] * 10
+    assert found[0].is_open("another") is None
+    assert ShardListing.of([Shard(SHARD), Shard("child", (SHARD,))]).is_open(SHARD) is False
+
+
+async def test_a_list_that_fails_is_asked_for_again_later(caplog: pytest.LogCaptureFixture) -> None:
+    """Who stands still does not wait for it. A list that takes long is asked for seldom."""
+    clock = Clock()
+    asked: list[float] = []
+    seconds = 0.0
+
+    async def list_shards(stream: str) -> list[Shard]:
+        asked.append(clock.now)
+        if len(asked) == 1:
+            raise failure("LimitExceededException")
+        clock.now += seconds
+        return [Shard(SHARD)]
+
+    listings = ShardListings(list_shards, clock=clock)
+
+    async def look() -> ShardListing | None:
+        found = listings.recent("orders")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return found
+
+    with caplog.at_level(logging.INFO):
+        assert await look() is None
+        assert await look() is None
+    assert "LimitExceededException" in caplog.text
+    clock.now += STILL_SECONDS
+    assert await look() is None
+    assert (await look() or ShardListing.of([])).is_open(SHARD)
+    seconds, began = 3.0, clock.now + STILL_SECONDS
+    clock.now = began
+    await look()
+    clock.now = began + 59
+    await look()
+    clock.now = began + 60
+    await look()
+    assert asked == [1000, 1000 + STILL_SECONDS, began, began + 60]
+    await listings.aclose()
 
 
 async def test_nothing_is_replayed_after_the_end() -> None:

@@ -1,6 +1,6 @@
 """Micro-batches that `minPartitions` divides, over shards that end in them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -50,6 +50,9 @@ def test_a_back_log_in_one_micro_batch_is_worth_all_of_its_bytes() -> None:
 
         def target(self, start: StreamPositions) -> Target:
             return self.found
+
+        def expired(self, needed: Mapping[tuple[str, str], int]) -> set[tuple[str, str]]:
+            return set()
 
     session = FakeReadingSession()
     answers = [PositionsSnapshot(at(5), 1000, 10 << 20, 0), PositionsSnapshot(at(9), 1, 10, 0)]

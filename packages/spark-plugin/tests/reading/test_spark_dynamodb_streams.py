@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.emulator.testing import OtherClock, RunningEmulator, running_emulator
-from penstock.spark_plugin import CHANGE_SCHEMA, DynamoDbStreamsDataSource, KinesisDataSource
+from penstock.spark_plugin import CHANGE_SCHEMA, DynamoDbStreamsDataSource, KinesisDataSource, kinesis_progress
 from penstock.spark_plugin._dynamodb_streams import dynamodb_options
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin.errors import (
@@ -72,8 +73,9 @@ def options_of(endpoint_url: str, **options: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def clock() -> OtherClock:
-    return OtherClock(0)
+def clock(request: pytest.FixtureRequest) -> OtherClock:
+    """By the service's clock, a read ends after a minute of empty answers."""
+    return OtherClock(0, rate=getattr(request, "param", 30))
 
 
 @pytest.fixture
@@ -164,6 +166,50 @@ def test_a_bounded_read_gives_what_the_stream_holds(spark: SparkSession, table: 
     assert spark.read.format("dynamodb-streams").options(**by_arn).load().count() == 10
     latest = table.options(initialPosition="LATEST")
     assert spark.read.format("dynamodb-streams").options(**latest).load().count() == 0
+
+
+@pytest.mark.parametrize("clock", [10], indirect=True)
+def test_empty_answers_before_changes_do_not_end_a_read(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    """A dozen of them in a row, on a closed shard and on an open one, in less than the service's minute."""
+    table.emulator.behaviour = replace(table.emulator.behaviour, empty_answers=12)
+    changes, options = Changes(), table.options(**TRIM)
+    table.put(5)
+    table.split(children=1)
+    table.put(5)
+    frame = spark.read.format("dynamodb-streams").options(**options).load()
+    assert sorted((json.loads(row["keys"])["id"]["S"] for row in frame.collect()), key=int) == table.ids
+    for _ in range(2):
+        run(spark, options, changes, tmp_path)
+        assert sorted(changes.ids, key=int) == table.ids
+        table.put(5)
+
+
+def test_no_number_of_empty_answers_ends_a_closed_shard(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    """Only a null iterator does, though empty answers come for more than the service's minute."""
+    table.emulator.behaviour = replace(table.emulator.behaviour, empty_answers=20)
+    changes, options = Changes(), table.options(**TRIM)
+    table.put(5)
+    table.disable()
+    assert spark.read.format("dynamodb-streams").options(**options).load().count() == 5
+    run(spark, options, changes, tmp_path)
+    assert sorted(changes.ids, key=int) == table.ids
+
+
+def test_progress_says_that_a_tip_is_a_guess(
+    spark: SparkSession, table: Table, until: Callable[..., None], tmp_path: Path
+) -> None:
+    """The number of shards is in the progress of a query that follows the stream."""
+    changes = Changes()
+    query = start(spark, table.options(**TRIM), changes, tmp_path, live=True)
+    table.put(3)
+    until(lambda: len(changes.ids) == 3, "the changes do not come", query=query)
+
+    def is_guessed() -> bool:
+        found = [one.numbers for one in kinesis_progress(query)]
+        return any(one.shards_at_guessed_tip == one.shards_caught_up == one.shards == 1 for one in found)
+
+    until(is_guessed, "no progress says that the tip is a guess", query=query)
+    query.stop()
 
 
 def test_a_deletion_by_ttl_says_so(spark: SparkSession, table: Table) -> None:

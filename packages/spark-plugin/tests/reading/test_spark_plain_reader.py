@@ -37,6 +37,9 @@ class Ending:
     def target(self, start: StreamPositions) -> Target:
         return Target(at(5).streams, {("flights", "s0"): 5})
 
+    def expired(self, needed: Mapping[tuple[str, str], int]) -> set[tuple[str, str]]:
+        return set()
+
 
 def plain(session: FakeReadingSession, options: KinesisOptions = OPTIONS) -> PlainStreamReader:
     inner = KinesisStreamReader(options, session_factory=session.open, resolve=lambda _: at(1), available_now=Ending)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from reading_driver import Runs
 
 from penstock.efo_consumer import (
     WIRE_SCHEMA,
+    DataLossError,
     PositionsSnapshot,
     Shard,
     ShardEvent,
@@ -22,7 +23,7 @@ from penstock.efo_consumer import (
     ShardStats,
     StreamPositions,
 )
-from penstock.efo_consumer.errors import RecordPublisherFatalError
+from penstock.efo_consumer.errors import RecordPublisherFatalError, ShardFailedError
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.stream import reader as stream_reader
 from penstock.spark_plugin._reading.stream.available_now import Target, find_target
@@ -153,8 +154,8 @@ def test_it_ends_at_once_where_there_is_nothing(
     source.put(10)
     assert sum(runs.available_now(source.options(**TRIM))) == 10
     assert runs.available_now(source.options(**TRIM)) == []
-    # A run that waits for what does not come gives up after ten quiet seconds, and says so.
-    assert "nothing more comes" not in caplog.text
+    # A run that waits for what does not come looks whether that has expired, and says so.
+    assert "expired" not in caplog.text
 
 
 def test_an_idle_run_does_not_import_pandas(make_stream: Callable[[int], Any]) -> None:
@@ -205,13 +206,20 @@ def find(
     shards: dict[str, list[ShardEvent]],
     *refused: str,
     asked: list[ShardPosition] | None = None,
+    later: list[Shard] | None = None,
 ) -> Target:
-    """The target of a run that began at second 1000; `asked` gets the positions from which shards were read."""
+    """The target of a run that began at second 1000; `asked` gets the positions from which shards were read.
+
+    `later` is what a second list shows. A shard's first event at a tip ends a read only where it is taken for open.
+    """
+    lists = [listed, listed if later is None else later]
 
     async def list_shards(_: str) -> list[Shard]:
-        return listed
+        return lists.pop(0) if len(lists) > 1 else lists[0]
 
-    async def read_once(stream: str, shard: str, begin: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
+    async def read_once(
+        stream: str, shard: str, begin: ShardPosition, /, *, is_open: bool
+    ) -> AsyncGenerator[ShardEvent, None]:
         if asked is not None:
             asked.append(begin)
         if begin.sequence_number in refused:
@@ -222,6 +230,8 @@ def find(
             arrivals = one.records.column("approximateArrivalTimestamp").to_pylist()
             if not arrivals or arrivals[-1].timestamp() * 1000 >= (begin.timestamp_millis or 0):
                 yield one
+                if is_open and not arrivals and one.millis_behind_latest == 0:
+                    return
 
     return asyncio.run(find_target(StreamPositions({"f": start}), 1_000_000, list_shards, read_once))
 
@@ -259,6 +269,28 @@ def test_a_poll_that_does_not_reach_the_tip_tells_nothing() -> None:
     times = [one.timestamp_millis for one in asked]
     assert times == [997_000, None, 970_000, 400_000, None]
     assert found.needed == {("f", "s"): 6}
+
+
+def test_answers_of_a_closed_shard_that_look_like_a_tip_are_read_over() -> None:
+    """By a look at an idle shard as well. Its children belong to the run."""
+    closed, child = Shard("s", ending_sequence_number="9"), Shard("child", ("s",))
+    end = [idle(), idle(), event(5, 6, arrived=200), idle(), event(arrived=0, is_end=True)]
+    shards = {"s": end, "child": [event(7, arrived=300)]}
+    found = find({"s": ShardPosition.after("1")}, [closed, child], shards)
+    assert found.bounds == {"f": {"s": ShardPosition.shard_end(), "child": ShardPosition.after("7")}}
+    assert found.needed == {("f", "s"): 6, ("f", "child"): 7}
+
+
+def test_a_shard_that_is_closed_while_it_is_looked_at_is_looked_at_again() -> None:
+    """A second list shows it: what had seemed to be its tip was not that of an open shard."""
+    later = [Shard("s", ending_sequence_number="9"), Shard("t"), Shard("child", ("s",))]
+    end = [idle(), event(5, 6, arrived=200), event(arrived=0, is_end=True)]
+    shards = {"s": end, "t": [event(8, arrived=200), idle()], "child": [event(7, arrived=300), idle()]}
+    start = {"s": ShardPosition.after("1"), "t": ShardPosition.after("2")}
+    found = find(start, [Shard("s"), Shard("t")], shards, later=later)
+    ends = {"s": ShardPosition.shard_end(), "t": ShardPosition.after("8"), "child": ShardPosition.after("7")}
+    assert found.bounds == {"f": ends}
+    assert found.needed == {("f", "s"): 6, ("f", "t"): 8, ("f", "child"): 7}
 
 
 def test_a_merged_shard_is_left_while_one_of_its_parents_goes_on() -> None:
@@ -305,11 +337,12 @@ def test_shards_that_are_not_listed_yet_are_bounded_like_others() -> None:
 
 
 def waiting_reader(
-    monkeypatch: pytest.MonkeyPatch, lags: dict[str, int]
-) -> tuple[KinesisStreamReader, FakeReadingSession, list[StreamPositions]]:
+    monkeypatch: pytest.MonkeyPatch, lags: dict[str, int], *, is_expired: bool = False, **given: Any
+) -> tuple[KinesisStreamReader, list[StreamPositions]]:
     """A run that waits for a record of `s1`, while `s0`, which has reached its end, has more at each look."""
     monkeypatch.setattr(stream_reader, "_QUIET_SECONDS", 0.2)
-    options, session, looks = KinesisOptions(stream_name=("f",), latest_offset_wait=0.01), FakeReadingSession(), []
+    options = KinesisOptions(stream_name=("f",), latest_offset_wait=0.01, **given)
+    session, looks = FakeReadingSession(), list[StreamPositions]()
 
     class Ending:
         def __init__(self, _: KinesisOptions) -> None:
@@ -319,6 +352,9 @@ def waiting_reader(
 
         def target(self, start: StreamPositions) -> Target:
             return self.found
+
+        def expired(self, needed: Mapping[tuple[str, str], int]) -> set[tuple[str, str]]:
+            return set(needed) if is_expired else set()
 
     def positions(start: StreamPositions, **_: object) -> PositionsSnapshot:
         looks.append(start)
@@ -330,16 +366,35 @@ def waiting_reader(
     session.reader.stats = lambda: [  # type: ignore[method-assign]  # lags of their own
         ShardStats("f", shard, lag, 1, 1, 1, 0, 0, 0) for shard, lag in lags.items()
     ]
-    return KinesisStreamReader(options, session_factory=session.open, available_now=Ending), session, looks
-
-
-def test_a_record_that_expired_under_a_steady_producer_keeps_nobody_waiting(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Another shard's records are no cause to wait for good, nor is its lag, nor are they asked for without pause."""
-    source, _, looks = waiting_reader(monkeypatch, {"s0": 700, "s1": 0})
+    source = KinesisStreamReader(options, session_factory=session.open, available_now=Ending)
     source.prepareForTriggerAvailableNow()
-    start = StreamPositions({"f": {"s0": ShardPosition.after("5"), "s1": ShardPosition.after("7")}}).to_json()
-    assert source.latestOffset(start, source.getDefaultReadLimit()) == start
-    assert "nothing more comes" in caplog.text
+    return source, looks
+
+
+BEFORE_END = StreamPositions({"f": {"s0": ShardPosition.after("5"), "s1": ShardPosition.after("7")}}).to_json()
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_record_that_has_expired_since_the_run_began_is_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fail: bool
+) -> None:
+    """The oldest record that is left proves it, whatever comes of other shards, which are not asked without pause."""
+    lags = {"s0": 700, "s1": 0}
+    source, looks = waiting_reader(monkeypatch, lags, is_expired=True, fail_on_data_loss=fail)
+    if fail:
+        with pytest.raises(DataLossError) as caught:
+            source.latestOffset(BEFORE_END, source.getDefaultReadLimit())
+        assert (caught.value.stream, caught.value.shard_id) == ("f", "s1")
+    else:
+        assert source.latestOffset(BEFORE_END, source.getDefaultReadLimit()) == BEFORE_END
+        assert "expired" in caplog.text
     assert 1 < len(looks) < 20
+
+
+def test_a_run_does_not_end_before_a_record_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for as long as the patience lasts, and then names the shard and the position."""
+    source, _ = waiting_reader(monkeypatch, {"s0": 700, "s1": 0}, retry_patience=0.5)
+    with pytest.raises(ShardFailedError) as caught:
+        source.latestOffset(BEFORE_END, source.getDefaultReadLimit())
+    assert (caught.value.stream, caught.value.shard_id, caught.value.code) == ("f", "s1", "RecordNotGiven")
+    assert str(ShardPosition.after("7")) in str(caught.value)

@@ -3,7 +3,7 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given
@@ -431,6 +431,9 @@ class Ending:
     def target(self, start: StreamPositions) -> Target:
         return self.found
 
+    def expired(self, needed: Mapping[tuple[str, str], int]) -> set[tuple[str, str]]:
+        return set()
+
 
 def ending_reader(session: FakeReadingSession) -> KinesisStreamReader:
     return KinesisStreamReader(OPTIONS, session_factory=session.open, available_now=Ending)
@@ -474,6 +477,9 @@ def test_once_reads_shards_to_their_end_that_end_on_the_way() -> None:
 
         def target(self, start: StreamPositions) -> Target:
             return self.found
+
+        def expired(self, needed: Mapping[tuple[str, str], int]) -> set[tuple[str, str]]:
+            return set()
 
     source = KinesisStreamReader(OPTIONS, session_factory=session.open, available_now=Later)
     answers = [at(s0=end, s1=begin), at(s1=end, s2=begin), at(s2=after(11))]

@@ -49,6 +49,7 @@ NAMES = {
     "shardsLeftBehind",
     "shardSkewMillis",
     "heldBackMillis",
+    "shardsAtGuessedTip",
     "records",
     "bytes",
     "subscriptions",

@@ -56,6 +56,11 @@ class Behaviour:
     shard_end_without_event: bool = False
     """The end of a closed shard's subscription: a last event with `ChildShards`, or the stream ends without one, and
     so does each new subscription. GetRecords names the children either way."""
+    subscriptions_outlive_shards: bool = False
+    """The end of a closed shard's subscription: a last event with `ChildShards`, or the subscription stays open and
+    sends empty events with the same `ContinuationSequenceNumber` and `MillisBehindLatest` 0, and so does each new
+    subscription. GetRecords names the children either way. With `shard_end_without_event` too, each shard does one of
+    the two, by chance."""
     refuse_future_timestamps: bool = False
     """AT_TIMESTAMP up to 5 s in the future: accepted, or InvalidArgumentException."""
     sequence_numbers_without_time: bool = False
@@ -68,6 +73,11 @@ class Behaviour:
     reading starts at the place where the number would be in the order of sequence numbers."""
     page_span: timedelta | None = None
     """How much time one GetRecords call looks through, so that a gap takes many pages without records; None: all."""
+    empty_answers: int = 0
+    """How many answers of GetRecords have no records although there are more, or although the shard has ended. They
+    come after each GetShardIterator, after each answer with records, and before the null iterator of a closed shard.
+    On a closed shard they have `MillisBehindLatest` 0, on an open shard the true value. DynamoDB Streams, which has no
+    `MillisBehindLatest`, also gives them where an open shard has no more records."""
     seed: int | None = None
     """Seed of the random choices; None: the `seed` of the emulator."""
 
@@ -76,6 +86,8 @@ class Behaviour:
             value = getattr(self, item.name)
             if isinstance(value, timedelta) and value < _ZERO:
                 raise EmulatorConfigError(option=item.name, reason="must not be negative")
+        if self.empty_answers < 0:
+            raise EmulatorConfigError(option="empty_answers", reason="must not be negative")
         if self.page_span == _ZERO:
             raise EmulatorConfigError(option="page_span", reason="must be positive, or None for no limit")
 
@@ -121,6 +133,7 @@ class Behaviour:
             unlist_expired_early=True,
             get_records_lag=timedelta(seconds=1),
             shard_end_without_event=True,
+            subscriptions_outlive_shards=True,
             refuse_future_timestamps=True,
             sequence_numbers_without_time=True,
             sequence_numbers_start_over=True,
@@ -182,7 +195,7 @@ def _converted(name: str, kind: str, value: Any) -> Any:
             return timedelta(seconds=value)
         except (OverflowError, ValueError) as error:
             raise EmulatorConfigError(option=name, reason="must be a number of seconds") from error
-    wanted = {"bool": "true or false", "int | None": "an integer"}.get(kind, "a number of seconds")
+    wanted = {"bool": "true or false", "int": "an integer", "int | None": "an integer"}.get(kind, "a number of seconds")
     raise EmulatorConfigError(option=name, reason=f"must be {wanted}")
 
 

@@ -60,15 +60,26 @@ class SystemClock:
 
 
 class OtherClock(SystemClock):
-    """Runs as fast as this host's clock and shows another time: that of a service whose clock is not the host's.
+    """Runs on its own and shows another time than this host's clock, as the clock of a service may.
 
     Args:
         ahead_seconds: how far ahead of this host's clock it is; negative: behind.
+        rate: its seconds in one second of this host. A minute of the service then passes in a moment of a test.
     """
 
-    def __init__(self, ahead_seconds: float) -> None:
+    def __init__(self, ahead_seconds: float, *, rate: float = 1.0) -> None:
         super().__init__()
         self._offset += ahead_seconds
+        self._rate = rate
+        self._began = time.monotonic()
+
+    def time(self) -> float:
+        """Seconds since the Unix epoch, by this clock."""
+        return self._offset + self._began + (time.monotonic() - self._began) * self._rate
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call `callback` on the running loop once `time()` has reached `when`."""
+        return asyncio.get_running_loop().call_later(max(0.0, (when - self.time()) / self._rate), callback)
 
     def advance(self, by: timedelta | float) -> None:
         """Move the clock on; a number means seconds. Timers that run already are not moved."""

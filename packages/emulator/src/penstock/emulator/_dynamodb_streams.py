@@ -104,8 +104,6 @@ class DynamoDbStreams:
         self._clock = clock
         self._number = _FIRST_NUMBER
         self._streams: dict[str, _Stream] = {}
-        self.empty_answers = 0
-        """How many answers of an iterator that GetShardIterator gave are empty before those with records."""
         self.list_delay = 0.0
         """How many seconds pass before DescribeStream shows a child; twice as many for a second one of its parent."""
         self._operations: dict[str, Callable[[dict[str, Any], float], dict[str, Any]]] = {
@@ -124,7 +122,7 @@ class DynamoDbStreams:
     def reset(self) -> None:
         """Forget all streams, and answer at once."""
         self._streams.clear()
-        self.empty_answers, self.list_delay = 0, 0.0
+        self.list_delay = 0.0
 
     def enable(self, table: str, *, view: str = "NEW_AND_OLD_IMAGES", shards: int = 1) -> str:
         """Enable the stream of a table, a new one each time; gives its ARN.
@@ -226,10 +224,10 @@ class DynamoDbStreams:
         do = fields.pop("do", None)
         if do is None:
             for name in fields:
-                if name not in ("empty_answers", "list_delay"):
+                if name != "list_delay":
                     raise EmulatorConfigError(option=name, reason="is not a setting; or give what to `do`")
                 setattr(self, name, fields[name])
-            return {"empty_answers": self.empty_answers, "list_delay": self.list_delay}
+            return {"list_delay": self.list_delay}
         action = self._controls.get(do)
         if action is None:
             raise EmulatorConfigError(option="do", reason=f"must be one of {', '.join(self._controls)}")
@@ -370,7 +368,7 @@ class DynamoDbStreams:
             raise _trimmed()
         else:
             number = int(given) + (kind == "AFTER_SEQUENCE_NUMBER")
-        return {"ShardIterator": _text(_Iterator(arn, shard.shard_id, number, now, self.empty_answers))}
+        return {"ShardIterator": _text(_Iterator(arn, shard.shard_id, number, now, self._empty_answers))}
 
     def _get_records(self, params: dict[str, Any], now: float) -> dict[str, Any]:
         at = _iterator(params["ShardIterator"])
@@ -396,10 +394,15 @@ class DynamoDbStreams:
                 break
             given.append(one)
         answer: dict[str, Any] = {"Records": [one.body for one in given]}
-        if shard.ending is None or len(given) < len(left):
+        empty = self._empty_answers if given else 0
+        if shard.ending is None or len(given) < len(left) or empty:
             number = given[-1].number + 1 if given else at.number
-            answer["NextShardIterator"] = _text(_Iterator(at.arn, at.shard_id, number, now, 0))
+            answer["NextShardIterator"] = _text(_Iterator(at.arn, at.shard_id, number, now, empty))
         return answer
+
+    @property
+    def _empty_answers(self) -> int:
+        return self._kinesis.behaviour.empty_answers
 
 
 def _described(shard: _Shard) -> dict[str, Any]:

@@ -152,7 +152,9 @@ def get_shard_iterator(kinesis: Kinesis, params: dict[str, Any], now: float) -> 
         behaviour=behaviour,
         continuations=not behaviour.refuse_continuations,
     )
-    iterator = ShardIterator(now, stream.name, stream.created, shard.id, start.position, start.since)
+    iterator = ShardIterator(
+        now, stream.name, stream.created, shard.id, start.position, start.since, behaviour.empty_answers
+    )
     return {"ShardIterator": kinesis.tokens.seal_iterator(iterator)}
 
 
@@ -161,7 +163,7 @@ def get_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
     iterator = kinesis.tokens.open_iterator(params["ShardIterator"])
     if iterator is None:
         raise invalid_argument("Invalid ShardIterator.")
-    made, name, created, shard_id, position, since = iterator
+    made, name, created, shard_id, position, since, empty_answers = iterator
     lifetime = kinesis.config.shard_iterator_lifetime.total_seconds()
     if now - made > lifetime:
         raise KinesisError(
@@ -181,6 +183,13 @@ def get_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
         raise KinesisError(
             "ExpiredIteratorException", "Iterator expired. Records after it are older than the retention."
         )
+    if empty_answers and (not shard.is_open or shard.has_records(position)):
+        following = iterator._replace(made=now, empty_answers=empty_answers - 1)
+        return {
+            "Records": [],
+            "MillisBehindLatest": shard.millis_behind(position, now) if shard.is_open else 0,
+            "NextShardIterator": kinesis.tokens.seal_iterator(following),
+        }
     page = next_page(
         shard,
         position,
@@ -197,10 +206,11 @@ def get_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
         "MillisBehindLatest": page.millis_behind_latest,
         "NextShardIterator": None,
     }
-    if page.is_last:
+    empty_answers = behaviour.empty_answers if page.records else 0
+    if page.is_last and not empty_answers:
         answer["ChildShards"] = shard.child_shards()
     else:
-        following = ShardIterator(now, stream.name, stream.created, shard.id, page.position, page.since)
+        following = ShardIterator(now, stream.name, stream.created, shard.id, page.position, page.since, empty_answers)
         answer["NextShardIterator"] = kinesis.tokens.seal_iterator(following)
     return answer
 

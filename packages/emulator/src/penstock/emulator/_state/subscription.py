@@ -10,7 +10,7 @@ from penstock.emulator._state.limits import TokenBucket
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.emulator._behaviour import Conduct
+    from penstock.emulator._behaviour import Behaviour, Conduct
     from penstock.emulator._config import EmulatorConfig
     from penstock.emulator._state.records import FrameCache, RecordSlice
     from penstock.emulator._state.shard import Shard
@@ -59,6 +59,7 @@ class Subscription:
         self.on_change: Callable[[], None] | None = None
         self.ended = False
         self._failure: KinesisError | None = None
+        self._continuation: str | None = None
         self.expires = now + config.subscription_lifetime.total_seconds()
         self._idle_interval = config.idle_event_interval.total_seconds()
         self._idle_at = now + self._idle_interval
@@ -99,17 +100,27 @@ class Subscription:
             if self._pace is not None and not self._pace.has(_PACE_BYTES, now):
                 return None
             return self._records_event(now)
-        if self.shard.exhausted(self.position):
+        is_over = self.shard.exhausted(self.position)
+        if is_over and not self._outlives_its_shard(behaviour):
             self.close()
             if behaviour.shard_end_without_event:
                 return None
             return RecordsEvent(self.shard.log.slice(0, 0), None, 0, self.shard.child_shards())
         if now >= self._idle_at:
             self._idle_at = now + self._idle_interval
-            continuation = self.shard.advance(now)
-            self.position = self.shard.tip
-            return RecordsEvent(self.shard.log.slice(0, 0), continuation, 0, [])
+            if is_over:
+                # Nothing moves any more.
+                self._continuation = self._continuation or self.shard.ending_sequence_number
+            else:
+                self._continuation = self.shard.advance(now)
+                self.position = self.shard.tip
+            return RecordsEvent(self.shard.log.slice(0, 0), self._continuation, 0, [])
         return None
+
+    def _outlives_its_shard(self, behaviour: Behaviour) -> bool:
+        if behaviour.subscriptions_outlive_shards and behaviour.shard_end_without_event:
+            return self._conduct.draw("outlives", self.shard.id) < 0.5
+        return behaviour.subscriptions_outlive_shards
 
     def deadline(self, now: float) -> float:
         """When `poll` has something even if nothing changes."""
@@ -123,9 +134,10 @@ class Subscription:
         self._idle_at = now + self._idle_interval
         if self._pace is not None:
             self._pace.take(records.size_bytes)
+        self._continuation = self.shard.sequence_number_of(records, -1)
         return RecordsEvent(
             records,
-            self.shard.sequence_number_of(records, -1),
+            self._continuation,
             self.shard.millis_behind(self.position, now),
             [],
             # Alone, a subscription would only fill the memory.

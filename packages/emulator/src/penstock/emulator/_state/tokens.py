@@ -27,6 +27,8 @@ class ShardIterator(NamedTuple):
     position: int
     since: float = 0.0
     """The time up to which the shard was looked through, in seconds since the epoch."""
+    empty_answers: int = 0
+    """How many answers without records come before the next record or the end of the shard."""
 
 
 class TokenSealer:
