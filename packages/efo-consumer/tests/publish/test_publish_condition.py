@@ -51,8 +51,8 @@ class Shard:
     def note(self, sign: ShardSign, cause: str = "") -> None:
         self.tracker.note(sign, cause, self.service_millis)
 
-    def answered(self, behind: int | None, *, came_on: bool = True) -> None:
-        self.tracker.answered(behind, self.now, self.service_millis, came_on=came_on)
+    def answered(self, behind: int | None, *, came_on: bool = True, **known: bool) -> None:
+        self.tracker.answered(behind, self.now, self.service_millis, came_on=came_on, **known)
 
     def watched(self, retention_millis: int | None = None) -> WatchedShard:
         tracker = self.tracker
@@ -112,6 +112,35 @@ def test_the_lag_grows_from_the_last_proof_whatever_happens(sign: ShardSign) -> 
     assert shard.behind == 63_000
     shard.answered(0)
     assert shard.behind == 0
+
+
+def test_a_closed_shard_has_no_tip() -> None:
+    """An answer that looks like it means that the shard is stuck, and sets back neither its lag nor the warning."""
+    shard = Shard()
+    shard.answered(0, came_on=False)
+    for _ in range(4):
+        shard.now += STALLED_SECONDS / 3
+        shard.answered(0, came_on=False, is_closed=True)
+        assert shard.tracker.condition.state is ShardState.STUCK
+    assert shard.behind == STALLED_SECONDS / 3 * 4 * 1000
+    assert shard.tracker.stalled_seconds(shard.now) == STALLED_SECONDS / 3 * 4
+    # Where it says how far behind it is, it is read over time without records.
+    shard.answered(500, came_on=False, is_closed=True)
+    assert (shard.tracker.condition.state, shard.behind) == (ShardState.READING, 500)
+    shard.answered(0, came_on=True, is_closed=True)
+    assert shard.tracker.condition.state is ShardState.READING
+
+
+def test_a_tip_may_be_a_guess() -> None:
+    """Until an answer is not at the tip. The state lasts while only that changes."""
+    shard = Shard()
+    shard.answered(0, is_guess=True)
+    assert (shard.tracker.condition.state, shard.tracker.condition.is_guess) == (ShardState.CAUGHT_UP, True)
+    shard.now += 5
+    shard.answered(0)
+    assert shard.tracker.condition == ShardCondition(ShardState.CAUGHT_UP, NOON)
+    shard.answered(7, is_guess=True)
+    assert not shard.tracker.condition.is_guess
 
 
 def test_silence_proves_nothing() -> None:

@@ -327,7 +327,7 @@ def behave(world: World, **fields: Any) -> None:
 
 
 async def read_to_the_end(world: World, shard: str, advance: float) -> tuple[int, list[ShardEvent]]:
-    """What a read that ends by itself gives of a shard: the number of changes, and the answers.
+    """Read a shard up to where the read ends; give the number of changes, and the answers.
 
     The clock is moved by so many seconds with each empty answer.
     """

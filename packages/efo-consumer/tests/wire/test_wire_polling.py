@@ -608,7 +608,7 @@ async def test_reads_that_meet_at_their_tips_share_a_list() -> None:
 
 
 async def test_a_list_that_fails_is_asked_for_again_later(caplog: pytest.LogCaptureFixture) -> None:
-    """Who stands still does not wait for it. A list that takes long is asked for seldom."""
+    """A shard that stands still does not wait for the list. A list that takes long is asked for less often."""
     clock = Clock()
     asked: list[float] = []
     seconds = 0.0

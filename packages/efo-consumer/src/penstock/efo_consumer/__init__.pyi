@@ -41,9 +41,9 @@ from ._publish.config import Deaggregation, RecordPublisherConfig, SubscribeTran
 from ._publish.dynamodb_streams import DYNAMODB_STREAMS, stream_client
 from ._publish.factory import RecordPublisherFactory
 from ._publish.fan_out import FanOutRecordPublisher
-from ._publish.list_shards import ShardFilter, call_patiently, list_shards
+from ._publish.list_shards import ShardFilter, ShardListing, call_patiently, list_shards
 from ._publish.metrics import PublisherMetrics
-from ._publish.polling import PollingRecordPublisher, read_once
+from ._publish.polling import TIP_SECONDS, PollingRecordPublisher, read_once
 from ._publish.publisher import RecordPublisher, RecordPublisherType
 from ._reader.api import (
     FleetMember,
@@ -106,6 +106,7 @@ __all__ = [
     "READ_SCHEMA_WITH_ENCRYPTION",
     "SERVICE_NAME",
     "TIME_RULE",
+    "TIP_SECONDS",
     "WIRE_SCHEMA",
     "AvroDecoder",
     "BlockingSession",
@@ -177,6 +178,7 @@ __all__ = [
     "ShardKeys",
     "ShardLag",
     "ShardLineage",
+    "ShardListing",
     "ShardPosition",
     "ShardRange",
     "ShardReader",

@@ -500,13 +500,16 @@ class RangeDeadlineError(ShardReaderError):
         stream: the stream's name.
         shard_id: the shard.
         seconds: how long the reader tried.
+        after: the position after which nothing came.
     """
 
-    def __init__(self, *, stream: str, shard_id: str, seconds: float) -> None:
+    def __init__(self, *, stream: str, shard_id: str, seconds: float, after: str = "") -> None:
         self.stream = stream
         self.shard_id = shard_id
         self.seconds = seconds
-        super().__init__(f"{stream}/{shard_id}: the range was not read within {seconds:g} s")
+        self.after = after
+        rest = f", and nothing came after {after}" if after else ""
+        super().__init__(f"{stream}/{shard_id}: the range was not read within {seconds:g} s{rest}")
 
 
 class ReaderUnavailableError(ShardReaderError):

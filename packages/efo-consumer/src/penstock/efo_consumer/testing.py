@@ -209,7 +209,13 @@ class FakeKinesis:
         return self
 
     async def read_once(
-        self, stream_name: str, shard_id: str, after: ShardPosition, *, note: NoteSign = unnoted
+        self,
+        stream_name: str,
+        shard_id: str,
+        after: ShardPosition,
+        *,
+        note: NoteSign = unnoted,
+        is_open: bool | None = None,
     ) -> AsyncGenerator[ShardEvent, None]:
         """See `ReaderBackend.read_once`; a trimmed position is refused."""
         shard = self.shards[stream_name, shard_id]

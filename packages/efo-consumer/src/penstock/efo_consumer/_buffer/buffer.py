@@ -113,7 +113,10 @@ class ShardBuffer:
         if event.child_shards:
             caught_up = self._open_millis
         else:
-            self._open_millis = before.caught_up_millis
+            # An answer that leads nowhere may be one of a closed shard. Then it has only a time at which that was open.
+            leads_on = event.records.num_rows or event.continuation not in (None, before.sequence_number)
+            open_millis = (self._open_millis, before.caught_up_millis if leads_on else event.caught_up_millis)
+            self._open_millis = max((millis for millis in open_millis if millis is not None), default=None)
             known = (before.caught_up_millis, event.caught_up_millis)
             caught_up = max((millis for millis in known if millis is not None), default=None)
         records, nbytes = event.records, event.nbytes

@@ -64,7 +64,7 @@ async def measure_lag(backend: ReaderBackend, positions: StreamPositions, now: f
         StreamRecreatedError: a stream is another one of the same name.
         AwsError: the shards of a stream cannot be listed.
         RecordPublisherFatalError: a position or a shard is gone.
-        RecordPublisherRetriesError: no shard can be read, and none is just throttled.
+        RecordPublisherRetriesError: no shard can be read, and none is just throttled or stuck at its end.
     """
     slots = asyncio.Semaphore(_AT_ONCE)
     brief = backend.with_patience(_PATIENCE)
@@ -86,7 +86,7 @@ async def measure_lag(backend: ReaderBackend, positions: StreamPositions, now: f
                     else one.seconds(stream, shard_id, position)
                 )
             except RecordPublisherRetriesError as error:
-                if one.condition.state is not ShardState.THROTTLED:
+                if one.condition.state not in (ShardState.THROTTLED, ShardState.STUCK):
                     failures.append(error)
                 seconds = one.known_seconds
             return ShardLag(stream, shard_id, position, seconds, one.condition)
@@ -144,8 +144,6 @@ class _Measurement:
                     behind = await self._seconds_of(stream, [one.shard_id for one in event.child_shards])
                     self._note(ShardSign.BEHIND if behind else ShardSign.AT_TIP)
                     return behind
-                if event.millis_behind_latest == 0:
-                    break
         self._note(ShardSign.AT_TIP)
         return 0.0
 

@@ -36,6 +36,9 @@ class ShardEvent:
         read_millis: a time, in milliseconds since the epoch, before which no record arrived that lies beyond the event,
             unless the shard has ended: its children may hold such. None where the event does not show any.
         is_after_starvation: whether the subscription before it was cut because nobody had taken its events for minutes.
+        quiet_seconds: for how long answers have been empty, where the service never says how far behind they are: then
+            a `millis_behind_latest` of 0 is a guess. None where the service says it.
+        is_over: whether the shard has ended and has no children, because its stream was disabled.
     """
 
     records: pa.RecordBatch
@@ -46,3 +49,5 @@ class ShardEvent:
     caught_up_millis: int | None = None
     read_millis: int | None = None
     is_after_starvation: bool = False
+    quiet_seconds: float | None = None
+    is_over: bool = False

@@ -89,11 +89,13 @@ class ShardCondition:
         state: what.
         since_millis: since when, by the service's clock, in milliseconds since the epoch; 0 if unknown.
         cause: why, in words; empty where there is nothing to say.
+        is_guess: whether the service does not say where the tip is, so that `caught up` is a guess.
     """
 
     state: ShardState = ShardState.READING
     since_millis: int = 0
     cause: str = ""
+    is_guess: bool = False
 
     @property
     def is_well(self) -> bool:
@@ -146,18 +148,26 @@ class ConditionTracker:
         self._known_millis = known_millis
         self._told: tuple[int, float] | None = None
 
-    def note(self, sign: ShardSign, cause: str, service_millis: int) -> None:
-        """Take a sign."""
+    def note(self, sign: ShardSign, cause: str, service_millis: int, *, is_guess: bool = False) -> None:
+        """Take a sign; `is_guess` is about one at the tip."""
         before = self.condition
         state = TRANSITIONS[sign][before.state]
         if state is before.state and sign is ShardSign.ROOM:
             return
         since = before.since_millis if state is before.state else service_millis
-        if (state, since, cause) != (before.state, before.since_millis, before.cause):
-            self.condition = ShardCondition(state, since, cause)
+        if (state, since, cause, is_guess) != (before.state, before.since_millis, before.cause, before.is_guess):
+            self.condition = ShardCondition(state, since, cause, is_guess)
 
     def answered(
-        self, millis_behind: int | None, now: float, service_millis: int, *, came_on: bool, note: str = ""
+        self,
+        millis_behind: int | None,
+        now: float,
+        service_millis: int,
+        *,
+        came_on: bool,
+        note: str = "",
+        is_guess: bool = False,
+        is_closed: bool = False,
     ) -> None:
         """Take an answer that is not the shard's end.
 
@@ -168,14 +178,19 @@ class ConditionTracker:
             service_millis: the service's time.
             came_on: whether it had records, or led further.
             note: what is to be said of the way in which the shard is read.
+            is_guess: whether `millis_behind` is 0 only because the last answers were empty.
+            is_closed: whether the shard is known to be closed: it has no tip, and an answer that leads nowhere means
+                that it is stuck.
         """
         self._answered = now, service_millis
-        at_tip = millis_behind == 0
+        is_stuck = is_closed and not came_on and millis_behind == 0
+        at_tip = millis_behind == 0 and not is_closed
         if at_tip or came_on:
             self.progress_at = now
-        if millis_behind is not None:
+        if millis_behind is not None and not is_stuck:
             self._told = (millis_behind, now)
-        self.note(ShardSign.AT_TIP if at_tip else ShardSign.BEHIND, note, service_millis)
+        sign = ShardSign.STUCK if is_stuck else ShardSign.AT_TIP if at_tip else ShardSign.BEHIND
+        self.note(sign, note, service_millis, is_guess=is_guess and at_tip)
 
     def condition_at(self, now: float) -> ShardCondition:
         """What the shard is doing now: of one that is well nobody would notice that its answers do not come."""

@@ -8,7 +8,9 @@ DynamoDB Streams has not is made of what it has:
 | ListShards, its filters | DescribeStream; of the shards that were open then those without children |
 | child shards at a shard's end | DescribeStream with the filter CHILD_SHARDS; of one that ignores it, all shards |
 | AT_TIMESTAMP | TRIM_HORIZON, without the records before the first one that was made then or later |
-| MillisBehindLatest | the age of an answer's last record; 0 once enough answers in a row were empty, see `_at_tip` |
+| MillisBehindLatest | the age of an answer's last record; after some empty answers 0, as a guess: see `_at_tip` |
+| the end of an open shard | `QuietSeconds` of empty answers: `read_once` ends after `TIP_SECONDS` of them |
+| the end of a closed shard | a null iterator and child shards; `IsOver` where the stream was disabled |
 | StreamCreationTimestamp, RetentionPeriodHours | CreationRequestDateTime, 24 |
 | TrimmedDataAccessException | InvalidArgumentException, which refuses a position |
 
@@ -43,8 +45,9 @@ MAX_RECORDS = 1000
 _RETENTION_HOURS = 24
 _MAX_SHARDS = 100
 
-# "It might take multiple calls to get to a portion of the shard that contains stream records" (API reference); how
-# many is not said. The KCL's adapter and Flink take the first empty answer for the tip.
+# "It might take multiple calls to get to a portion of the shard that contains stream records" (API reference, which
+# gives no number). The KCL's adapter and Flink take the first empty answer for the tip. Here this many in a row only
+# mean that the lag is shown as 0.
 _EMPTY_ANSWERS = 10
 _EMPTY_SECONDS = 30.0
 
@@ -300,7 +303,9 @@ class DynamoDbStreamsClient(JsonClient):
         records = [_KinesisRecord(facts.number, facts.made, bytes(raw)) for facts, raw in found]
         now = self._clock.latest()
         if page.next_iterator is not None:
-            return _answer(records, after, behind_millis=0 if _at_tip(after, now) else _behind_millis(after, now))
+            behind = 0 if _at_tip(after, now) else _behind_millis(after, now)
+            quiet = max(0.0, now - after.empty_since) if after.empty_answers else None
+            return _answer(records, after, behind_millis=behind, quiet_seconds=quiet)
         after = _Iterator(None, at.shard_id, made=after.made)
         if records:
             # They do not wait for the children.
@@ -316,7 +321,7 @@ class DynamoDbStreamsClient(JsonClient):
         now = self._clock.earliest()
         behind = 0 if at.is_over else _behind_millis(at, self._clock.latest())
         if now < at.looks_at:
-            return _answer([], at, behind_millis=behind)
+            return _answer([], at, behind_millis=behind, is_over=at.is_over)
         stream = await self._describe(arn, of=at.shard_id)
         is_first_look = at.is_over or not at.looks_at
         if is_first_look and (seconds := self._youth_seconds(stream.shards)):
@@ -327,7 +332,7 @@ class DynamoDbStreamsClient(JsonClient):
         if not at.is_over:
             _log.warning("%s was disabled: nothing comes after what shard %s holds", arn, at.shard_id)
         at = _Iterator(None, at.shard_id, looks_at=now + _REST_SECONDS, is_over=True)
-        return _answer([], at, behind_millis=0)
+        return _answer([], at, behind_millis=0, is_over=True)
 
     def _youth_seconds(self, children: Iterable[_Shard]) -> float:
         """How long a list may still lack siblings of these: one child may be shown before the other.
@@ -343,7 +348,7 @@ class DynamoDbStreamsClient(JsonClient):
 
 
 def _at_tip(after: _Iterator, now: float) -> bool:
-    """Whether so many answers were empty that nothing more is taken to be there."""
+    """Whether so many answers were empty that the lag is shown as 0. This is a guess, and never the end of a read."""
     is_long = after.empty_answers > 1 and now - after.empty_since >= _EMPTY_SECONDS
     return after.empty_answers >= _EMPTY_ANSWERS or is_long
 
@@ -373,8 +378,14 @@ def _answer(
     *,
     behind_millis: int | None,
     children: Sequence[_Shard] = (),
+    quiet_seconds: float | None = None,
+    is_over: bool = False,
 ) -> bytes:
     answer: dict[str, Any] = {"Records": records, "MillisBehindLatest": behind_millis}
+    if quiet_seconds is not None:
+        answer["QuietSeconds"] = quiet_seconds
+    if is_over:
+        answer["IsOver"] = True
     if after is not None:
         answer["NextShardIterator"] = _text(after)
     if children:

@@ -1,4 +1,4 @@
-"""ListShards: the shards of a stream, over all pages.
+"""ListShards: the shards of a stream, over all pages; and answers that the shards of a stream share.
 
 By the client that reads records: aiobotocore would cost each process that reads half a second at its start and 22 MB,
 and 2.8 times as much of the processor for a page.
@@ -6,27 +6,41 @@ and 2.8 times as much of the processor for a page.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import logging
+import math
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from penstock.aws import BackoffPolicy, retry
+from penstock.aws import AwsError, BackoffPolicy, retry
 from penstock.efo_consumer._model.shards import Shard, StreamIdentity
 from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.creating import once_created
 from penstock.efo_consumer._publish.retries import bear
 from penstock.efo_consumer._wire.decode import HashKeys
-from penstock.efo_consumer.errors import PayloadDecodeError
+from penstock.efo_consumer.errors import EfoConsumerError, PayloadDecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import timedelta
 
     from penstock.aws import JsonClient
 
 _T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+STILL_SECONDS = 15.0
+"""How long a shard's answers lead nowhere before ListShards is asked whether the shard is closed.
+
+An idle subscription of Kinesis has an event every 5 s, each with a later continuation.
+"""
+# Long lists take many calls, which others need too: listing takes at most this share of the time.
+_LISTING_SHARE = 0.05
 
 
 class _Sequence(msgspec.Struct):
@@ -175,3 +189,106 @@ def _to_shard(shard: _Shard) -> Shard:
         starting_sequence_number=shard.sequence.starting,
         ending_sequence_number=shard.sequence.ending,
     )
+
+
+@dataclass(frozen=True)
+class ShardListing:
+    """Which shards of a stream are open, by one answer of ListShards.
+
+    Attributes:
+        open: the ids of the shards that were open then.
+        closed: the ids of the other shards: those with an ending sequence number, or with children.
+        asked_at: when ListShards was asked, in monotonic seconds.
+    """
+
+    open: frozenset[str]
+    closed: frozenset[str]
+    asked_at: float = 0.0
+
+    @classmethod
+    def of(cls, shards: Sequence[Shard], asked_at: float = 0.0) -> ShardListing:
+        """The listing of these shards."""
+        parents = {parent for shard in shards for parent in shard.parent_shard_ids}
+        found = frozenset(shard.shard_id for shard in shards if shard.is_open and shard.shard_id not in parents)
+        return cls(found, frozenset(shard.shard_id for shard in shards) - found, asked_at)
+
+    def is_open(self, shard_id: str) -> bool | None:
+        """Whether the shard is open; None if it is not listed, as ListShards may show a shard late."""
+        if shard_id in self.open:
+            return True
+        return False if shard_id in self.closed else None
+
+
+@dataclass
+class _Listed:
+    """What is known of one stream."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    listing: ShardListing | None = None
+    again_at: float = -math.inf
+    """When `recent` may ask again."""
+    asking: asyncio.Task[None] | None = None
+
+
+class ShardListings:
+    """Answers of ListShards, one for all shards of a stream that ask at about the same time. For one event loop.
+
+    Args:
+        list_shards: lists the shards of a stream, which is given by its name or ARN.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        list_shards: Callable[[str], Awaitable[Sequence[Shard]]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._list_shards = list_shards
+        self._clock = clock
+        self._streams: dict[str, _Listed] = defaultdict(_Listed)
+
+    async def since(self, stream: str, asked_at: float) -> ShardListing:
+        """Give a listing that was asked for at a time, in monotonic seconds, or later.
+
+        Raises:
+            EfoConsumerError, AwsError: as `list_shards`.
+        """
+        known = self._streams[stream]
+        async with known.lock:
+            # Another shard may have asked while this one waited.
+            if known.listing is None or known.listing.asked_at < asked_at:
+                known.listing = await self._ask(stream)
+            return known.listing
+
+    def recent(self, stream: str) -> ShardListing | None:
+        """Give the last listing, or None before the first one. Ask for the next one if that is due.
+
+        A new listing is due `STILL_SECONDS` after the last one, or 20 times as long as the last one took. Failures are
+        logged, and the last listing stays.
+        """
+        known, now = self._streams[stream], self._clock()
+        if now >= known.again_at and (known.asking is None or known.asking.done()):
+            known.asking = asyncio.create_task(self._refresh(stream, known), name=f"list the shards of {stream}")
+        return known.listing
+
+    async def aclose(self) -> None:
+        """End what asks in the background."""
+        tasks = [one.asking for one in self._streams.values() if one.asking is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _refresh(self, stream: str, known: _Listed) -> None:
+        began = self._clock()
+        known.again_at = began + STILL_SECONDS
+        try:
+            known.listing = await self._ask(stream)
+        except (AwsError, EfoConsumerError) as error:
+            _log.info("cannot list the shards of %s, trying again in %g s: %s", stream, STILL_SECONDS, error)
+        else:
+            known.again_at = max(known.again_at, began + (self._clock() - began) / _LISTING_SHARE)
+
+    async def _ask(self, stream: str) -> ShardListing:
+        asked_at = self._clock()
+        return ShardListing.of(await self._list_shards(stream), asked_at)

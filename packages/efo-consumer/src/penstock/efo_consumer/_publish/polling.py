@@ -17,7 +17,7 @@ from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.condition import ShardSign, unnoted
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, KinesisDiagnosis, code_of, resource_missing, with_advice
-from penstock.efo_consumer._publish.list_shards import list_shards
+from penstock.efo_consumer._publish.list_shards import ShardListings, list_shards
 from penstock.efo_consumer._publish.metrics import PublisherMetrics, publisher_metrics
 from penstock.efo_consumer._publish.pace import ReadPace, process_pace
 from penstock.efo_consumer._publish.publisher import ARRIVAL_MARGIN_SECONDS, unbounded
@@ -26,7 +26,7 @@ from penstock.efo_consumer._wire.decode import DecodedPayload, decode_payload
 from penstock.efo_consumer.errors import RecordPublisherFatalError, RecordPublisherRetriesError, ShardEndError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from penstock.aws import AwsSession, JsonClient
     from penstock.efo_consumer._model.shards import Shard
@@ -42,6 +42,11 @@ _LAG_SECONDS = 1.0
 
 # Kinesis always says how far behind an answer is.
 _UNSAID_SECONDS = 60.0
+
+TIP_SECONDS = 60.0
+"""How long an open shard's answers are empty before a read ends, where the service does not say where the tip is."""
+# Between two looks whether a shard that ListShards does not show is listed by now.
+_LIST_AGAIN_SECONDS = 1.0
 
 # After a reshard ListShards may show the children late.
 _CHILDREN_PATIENCE_SECONDS = 60.0
@@ -198,14 +203,18 @@ class ShardPoll:
         at_end = payload.next_iterator is None
         shown_until = int((self._asked_at - _LAG_SECONDS) * 1000)
         behind = payload.millis_behind_latest
+        is_guess = payload.quiet_seconds is not None and payload.quiet_seconds < TIP_SECONDS
+        shown = None if is_guess else behind
         return ShardEvent(
             records=payload.records,
             continuation=None if at_end else self.position.sequence_number,
             millis_behind_latest=behind,
             child_shards=children if at_end else (),
             nbytes=payload.nbytes,
-            caught_up_millis=shown_until - int(ARRIVAL_MARGIN_SECONDS * 1000) if behind == 0 else None,
-            read_millis=None if behind is None else shown_until - behind,
+            caught_up_millis=shown_until - int(ARRIVAL_MARGIN_SECONDS * 1000) if shown == 0 else None,
+            read_millis=None if shown is None else shown_until - shown,
+            quiet_seconds=payload.quiet_seconds,
+            is_over=payload.is_over,
         )
 
     async def _listed_children(self) -> tuple[Shard, ...]:
@@ -381,26 +390,43 @@ async def read_once(
     tools: PollingTools | None = None,
     with_gaps: bool = False,
     note: NoteSign = unnoted,
+    is_open: bool | None = None,
+    listings: ShardListings | None = None,
 ) -> AsyncGenerator[ShardEvent, None]:
-    """Read what the shard holds after a position, up to its tip or end: for the replay of a range.
+    """Read what the shard holds after a position, up to its end, or up to its tip while it is open.
 
-    Ends at the tip instead of waiting there. The caller stops it, with `aclose()`, where its range ends; events are
-    those of GetRecords calls and do not know of the range. Answers without records, which lead over the time between
-    two of them, are told `with_gaps` only: without a continuation as long as no record came. `note` is told of failures
-    that are retried.
+    Ends at the tip of an open shard instead of waiting there. An answer of a closed shard that has
+    `MillisBehindLatest` 0 is not its end: only child shards are, or that the stream was disabled. The caller stops the
+    generator, with `aclose()`, where its range ends; events are the answers of GetRecords calls, whatever the range.
+
+    Args:
+        client: makes the calls.
+        stream: the stream.
+        shard_id: the shard.
+        after: where to begin.
+        tools: the configuration, and the pace that all reads of the process share.
+        with_gaps: whether answers without records are given, too. They lead over the time between two records, and have
+            no continuation before the first record.
+        note: takes failures that are retried, and a closed shard that does not end.
+        is_open: whether the shard is known to be open, or known to be closed; None asks ListShards at the tip.
+        listings: the answers of ListShards that other reads share.
 
     Raises:
         RecordPublisherFatalError: trying again is useless.
-        RecordPublisherRetriesError: the attempts, or the patience, are used up.
+        RecordPublisherRetriesError: the attempts, or the patience, are used up; or a shard that is closed, or is not
+            listed, gave neither records nor its end for that long (code `ShardEndMissing`).
+        AwsError: ListShards is refused.
     """
     if after.type is PositionType.SHARD_END:
         return
     identity = StreamIdentity(stream) if isinstance(stream, str) else stream
     tools = tools or PollingTools()
     poll = ShardPoll(client, identity, shard_id, after, tools, note)
+    tip = _Tip(client, identity, shard_id, tools, is_open, listings)
     unsaid_since: float | None = None
     while True:
         event = await poll.read()
+        answered_at = tools.clock()
         if event.records.num_rows or event.child_shards or with_gaps:
             yield event
         if event.records.num_rows or event.child_shards or event.millis_behind_latest is not None:
@@ -416,6 +442,76 @@ async def read_once(
                 code="MillisBehindLatestMissing",
                 attempts=1,
             )
-        # Zero is said only at the tip: an answer without records further back is a gap to be read over.
-        if event.child_shards or event.millis_behind_latest == 0:
+        if event.child_shards or event.is_over:
             return
+        if event.quiet_seconds is not None and event.quiet_seconds < TIP_SECONDS:
+            continue
+        # Zero is said only at the tip: an answer without records further back is a gap to be read over.
+        if event.millis_behind_latest == 0 and await tip.is_end(answered_at):
+            return
+        if event.millis_behind_latest == 0 and not event.records.num_rows:
+            tip.wait(poll.position, note)
+        else:
+            tip.moved()
+
+
+class _Tip:
+    """Whether an answer at the tip is where a read of a shard ends: it is while the shard is open."""
+
+    def __init__(
+        self,
+        client: JsonClient,
+        stream: StreamIdentity,
+        shard_id: str,
+        tools: PollingTools,
+        is_open: bool | None,
+        listings: ShardListings | None,
+    ) -> None:
+        async def list_patiently(_: str) -> Sequence[Shard]:
+            return await list_shards(client, stream, retry_patience=tools.config.retry_patience)
+
+        self._stream = stream
+        self._shard_id = shard_id
+        self._tools = tools
+        self._is_open = is_open
+        self._listings = listings or ShardListings(list_patiently, clock=tools.clock)
+        self._list_at = 0.0
+        self._since: float | None = None
+        self._answers = 0
+
+    async def is_end(self, answered_at: float) -> bool:
+        """Whether the shard was still open after an answer at its tip, which came at a time by the tools' clock."""
+        if self._is_open is not None:
+            return self._is_open
+        if answered_at < self._list_at:
+            return False
+        found = (await self._listings.since(self._stream.name, answered_at)).is_open(self._shard_id)
+        if found is False:
+            self._is_open = False
+        self._list_at = self._tools.clock() + _LIST_AGAIN_SECONDS
+        return found is True
+
+    def moved(self) -> None:
+        """Note an answer that shows that reading continues."""
+        self._since, self._answers = None, 0
+
+    def wait(self, position: ShardPosition, note: NoteSign) -> None:
+        """Note an answer at the tip of a shard that is not open, or is not known to be.
+
+        Raises:
+            RecordPublisherRetriesError: there have been no others for as long as the patience lasts.
+        """
+        now, patience = self._tools.clock(), self._tools.config.retry_patience.total_seconds()
+        self._since, self._answers = now if self._since is None else self._since, self._answers + 1
+        what = "is closed" if self._is_open is False else "is not listed"
+        cause = f"the shard {what}, and its answers name neither records nor child shards"
+        note(ShardSign.STUCK, cause)
+        if patience and now - self._since >= patience:
+            raise RecordPublisherRetriesError(
+                f"{cause}, for {now - self._since:.0f} s after position {position} (retryPatience): its end is not "
+                "known, and records or child shards may be missing. Read it again later",
+                stream=self._stream.name,
+                shard_id=self._shard_id,
+                code="ShardEndMissing",
+                attempts=self._answers,
+            )

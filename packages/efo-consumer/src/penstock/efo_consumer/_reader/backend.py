@@ -20,7 +20,7 @@ from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.dynamodb_streams import stream_client
 from penstock.efo_consumer._publish.factory import RecordPublisherFactory
-from penstock.efo_consumer._publish.list_shards import list_shards
+from penstock.efo_consumer._publish.list_shards import ShardListings, list_shards
 from penstock.efo_consumer._publish.polling import PollingTools, read_once
 from penstock.efo_consumer._reader.config import ReaderConfig
 
@@ -60,12 +60,18 @@ class ReaderBackend(ContinuitySource, Protocol):
         ...
 
     def read_once(
-        self, stream_name: str, shard_id: str, after: ShardPosition, *, note: NoteSign = unnoted
+        self,
+        stream_name: str,
+        shard_id: str,
+        after: ShardPosition,
+        *,
+        note: NoteSign = unnoted,
+        is_open: bool | None = None,
     ) -> AsyncGenerator[ShardEvent, None]:
-        """Poll a shard from a position on, in order, up to its tip or end; for ranges that are read again.
+        """Poll a shard from a position on, in order, up to its end, or up to its tip while it is open.
 
-        Events without records are told too: they show that reading goes on. `note` is told of failures that are
-        retried.
+        Events without records are given too: they show that reading continues. `note` takes failures that are retried.
+        `is_open` says what the caller knows of the shard; None asks ListShards at the tip.
         """
         ...
 
@@ -98,6 +104,7 @@ class KinesisBackend:
         self._facts: dict[str, tuple[float, StreamFacts | AwsError]] = {}
         # One pace for all: polling publishers and replays share each shard's 5 reads/s.
         self._polling_tools = PollingTools.for_session(session, self._config)
+        self._listings = ShardListings(self._list_patiently)
 
     def record_publisher(
         self, record_publisher: RecordPublisherType, consumer_arns: Mapping[str, str]
@@ -114,12 +121,30 @@ class KinesisBackend:
         """See `ReaderBackend.list_shards`."""
         return await list_shards(self._client, StreamIdentity.of(stream_name))
 
+    async def _list_patiently(self, stream_name: str) -> Sequence[Shard]:
+        return await list_shards(self._client, StreamIdentity.of(stream_name), retry_patience=self.retry_patience)
+
     def read_once(
-        self, stream_name: str, shard_id: str, after: ShardPosition, *, note: NoteSign = unnoted
+        self,
+        stream_name: str,
+        shard_id: str,
+        after: ShardPosition,
+        *,
+        note: NoteSign = unnoted,
+        is_open: bool | None = None,
     ) -> AsyncGenerator[ShardEvent, None]:
         """See `ReaderBackend.read_once`."""
-        stream = StreamIdentity.of(stream_name)
-        return read_once(self._client, stream, shard_id, after, tools=self._polling_tools, with_gaps=True, note=note)
+        return read_once(
+            self._client,
+            StreamIdentity.of(stream_name),
+            shard_id,
+            after,
+            tools=self._polling_tools,
+            with_gaps=True,
+            note=note,
+            is_open=is_open,
+            listings=self._listings,
+        )
 
     @property
     def retry_patience(self) -> timedelta:
@@ -141,6 +166,7 @@ class KinesisBackend:
         other = copy(self)
         other._config = config
         other._polling_tools = replace(self._polling_tools, config=config)
+        other._listings = ShardListings(other._list_patiently)
         return other
 
     def service_millis(self) -> int:
@@ -181,6 +207,7 @@ class KinesisBackend:
             shard_id,
             ShardPosition.trim_horizon(),
             tools=replace(self._polling_tools, config=replace(self._config, get_records_max_records=1)),
+            listings=self._listings,
         )
         async with aclosing(events):
             async for event in events:

@@ -58,8 +58,9 @@ async def replay(
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Poll the range's records, WIRE_SCHEMA: those that the range held when it was logged, and no others.
 
-    The range ends at its last record, which its end names; offsets of version 1 do not name it, and then the range ends
-    where a record lies beyond it, the shard ends or the tip is reached.
+    The range ends at its last record, which its end names. Where that does not come, the oldest record that is left
+    has to prove that it has expired. Offsets of version 1 do not name it, and then the range ends where a record lies
+    beyond it, the shard ends or the tip of an open shard is reached.
 
     Args:
         backend: Kinesis.
@@ -114,6 +115,9 @@ class CheckedRead:
         shard_id: the shard.
         fail_on_data_loss: whether a loss is an error; otherwise it is counted, and what is left is given.
         created_millis: when the stream that is meant was created, if known.
+
+    Attributes:
+        is_gone: whether nothing can be read any more, as the shard has expired.
     """
 
     def __init__(
@@ -130,12 +134,17 @@ class CheckedRead:
         self._shard_id = shard_id
         self._fail = fail_on_data_loss
         self._guard = ShardGuard(backend, stream, shard_id, created_millis=created_millis)
+        self.is_gone = False
 
-    async def events(self, after: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
-        """Give what the shard holds after a position, up to its tip or end.
+    async def events(self, after: ShardPosition, *, is_open: bool | None = None) -> AsyncGenerator[ShardEvent, None]:
+        """Give what the shard holds after a position, up to its end, or up to its tip while it is open.
 
         From a time or TRIM_HORIZON on it is what there is: only what follows is checked. Call `prove` once the last
         event that is wanted came, whatever it was.
+
+        Args:
+            after: where to begin.
+            is_open: what the caller knows of the shard; None asks ListShards at the tip.
 
         Raises:
             DataLossError: records have expired, or nothing proves that none has, and `fail_on_data_loss`.
@@ -145,7 +154,8 @@ class CheckedRead:
         refusals, is_reported = 0, False
         while True:
             try:
-                async with aclosing(self._backend.read_once(self._stream, self._shard_id, begin)) as events:
+                read = self._backend.read_once(self._stream, self._shard_id, begin, is_open=is_open)
+                async with aclosing(read) as events:
                     async for event in events:
                         records = event.records
                         if at.sequence_number is not None and records.num_rows:
@@ -187,6 +197,7 @@ class CheckedRead:
                     continue
                 self._report(found, at)
                 if found.listed is not None:
+                    self.is_gone = True
                     return
                 begin, is_reported = ShardPosition.trim_horizon(), True
 
@@ -285,11 +296,14 @@ class _Replay:
                     if ends:
                         await self._check_end()
                         return
-            # The tip.
-            if loop.time() - began >= _TIP_SECONDS:
+            # The tip, or the shard's end without what the range held.
+            if loop.time() - began < _TIP_SECONDS:
+                await asyncio.sleep(_RETRY_SECONDS)
+            elif await self._is_over():
                 await self._check_end()
                 return
-            await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                await asyncio.sleep(_TIP_SECONDS)
 
     async def after(self, error: EfoConsumerError | AwsError) -> bool:
         """Whether nothing is left after an error; otherwise `read` goes on.
@@ -381,6 +395,14 @@ class _Replay:
             reason=str(error),
         )
 
+    async def _is_over(self) -> bool:
+        """Whether no record of the range can come any more, where reading has reached the tip."""
+        if self._last is None or self._given.rank >= (1, self._last):
+            return True
+        await self._check_stream()
+        oldest = await self._bear(partial(self._backend.oldest_record, self._range.stream_name, self._range.shard_id))
+        return oldest is None or oldest.sequence_number > self._last
+
     async def _check_end(self) -> None:
         if self._last is not None and self._given.rank < (1, self._last):
             await self._check_stream()
@@ -411,7 +433,10 @@ class _Replay:
                 return await anext(events, None)
         except TimeoutError as error:
             raise RangeDeadlineError(
-                stream=self._range.stream_name, shard_id=self._range.shard_id, seconds=self._stall_seconds
+                stream=self._range.stream_name,
+                shard_id=self._range.shard_id,
+                seconds=self._stall_seconds,
+                after=str(self._given),
             ) from error
         finally:
             self._limit = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +18,7 @@ from penstock.efo_consumer._continuity.rule import Verdict, judge
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 from penstock.efo_consumer._publish.condition import ConditionTracker, ShardSign
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
+from penstock.efo_consumer._publish.list_shards import STILL_SECONDS
 from penstock.efo_consumer._publish.metrics import watched
 from penstock.efo_consumer._publish.retries import bear
 from penstock.efo_consumer._reader.api import ShardStats
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.shards import Shard, StreamIdentity
     from penstock.efo_consumer._publish.condition import ShardCondition
+    from penstock.efo_consumer._publish.list_shards import ShardListings
     from penstock.efo_consumer._publish.publisher import RecordPublisher
     from penstock.efo_consumer.errors import ShardReaderError
     from penstock.rpc import Signal
@@ -54,6 +57,14 @@ _POLL_SECONDS = 300.0
 _REFUSALS = 5
 # A shard that stood still for so long may be read by another iterator, of whichever stream has the name by now.
 _LONG_SECONDS = 60.0
+# After a reshard ListShards may show the parents as open for some seconds.
+_LATE_LIST_MILLIS = 60_000
+_CLOSED = "the shard is closed, and its answers name neither records nor child shards"
+_GUESS = "a guess: the last answers were empty, and the service does not say where the tip is"
+
+
+class _StandsStillError(Exception):
+    """A subscription that leads nowhere, of a shard that is not known to be open."""
 
 
 class FollowedShard:
@@ -72,10 +83,15 @@ class FollowedShard:
         poller: gives the publisher that polls, for a shard whose subscriptions bring nothing.
         horizon: gives the latest arrival time that a micro-batch may hold now, in milliseconds since the epoch; None
             for any.
+        listings: shows whether a shard that stands still is open.
         fail_on_data_loss: whether a loss ends the shard; otherwise it is counted, and the shard goes on.
         retry_patience: how long errors that may pass are retried; zero for ever.
         clock: monotonic seconds.
         created_millis: when the stream was created, in milliseconds since the epoch, if known.
+
+    Attributes:
+        open_millis: when ListShards was last asked, while the shard stood still, and showed it open: by the service's
+            clock, in milliseconds since the epoch. None if it never was.
     """
 
     def __init__(
@@ -92,6 +108,7 @@ class FollowedShard:
         judge: Callable[[FollowedShard, str, bool], Awaitable[Loss | Resume | None]],
         poller: Callable[[], RecordPublisher],
         horizon: Callable[[], int | None],
+        listings: ShardListings,
         fail_on_data_loss: bool,
         retry_patience: timedelta,
         clock: Callable[[], float],
@@ -114,6 +131,9 @@ class FollowedShard:
         self._horizon = horizon
         self.time = ShardTime(origin.known_millis)
         """Up to when the shard was read."""
+        self._listings = listings
+        self._is_closed = False
+        self.open_millis: int | None = None
         self._tracker = ConditionTracker(clock(), source.service_millis(), origin.known_millis)
         self._way = ""
         self.retry_patience = retry_patience
@@ -219,7 +239,9 @@ class FollowedShard:
                     try:
                         begin = await self._read(publisher, begin)
                     except SubscriptionStuckError as error:
-                        begin = await self._poll(error)
+                        begin = await self._poll(str(error), "its subscriptions bring nothing")
+                    except _StandsStillError as error:
+                        begin = await self._poll(str(error), "its subscription does not end")
         except Exception as error:
             # A bug must reach the caller of positions() too, not end in a task that nobody looks at.
             self._fail(error)
@@ -241,13 +263,14 @@ class FollowedShard:
             await self.stop()
             raise self._fail(error) from error
 
-    async def _poll(self, error: SubscriptionStuckError) -> ShardPosition | None:
-        """Read a shard whose subscriptions bring nothing by polling: to its end, or for some minutes."""
-        _log.warning("%s", error)
-        self._note(ShardSign.STUCK, str(error))
-        self._way = "polled, as its subscriptions bring nothing"
+    async def _poll(self, cause: str, why: str) -> ShardPosition | None:
+        """Poll a shard whose subscriptions bring nothing: to its end, or for some minutes if it may be open."""
+        place = f"{self.stream.name}/{self.shard_id}: "
+        _log.warning("%s%s", place, cause.removeprefix(place))
+        self._note(ShardSign.STUCK, cause)
+        self._way = f"polled, as {why}"
         try:
-            async with asyncio.timeout(_POLL_SECONDS):
+            async with asyncio.timeout(None if self._is_closed else _POLL_SECONDS):
                 begin: ShardPosition | None = self.buffer.end
                 while begin is not None:
                     # A position that was refused is not a reason to subscribe again.
@@ -270,7 +293,7 @@ class FollowedShard:
                     # It may take minutes to prove that nothing is missing before it.
                     with self._pool.passing(event.nbytes):
                         await self._check(event)
-                    self._take(event)
+                    self._take(self._judged(event, is_subscription=not (publisher.interval_seconds or self._way)))
                     self._refusals = 0
                     await self._wait_for_room()
             return None
@@ -317,8 +340,7 @@ class FollowedShard:
 
     async def _check(self, event: ShardEvent) -> None:
         """Prove that nothing expired between the buffer's end and this event; report a loss otherwise."""
-        number = self.buffer.end.sequence_number
-        leads_on = event.records.num_rows or event.child_shards or event.continuation not in (None, number)
+        leads_on = self._leads_on(event)
         if not leads_on and event.caught_up_millis is None:
             # It only has the lag. One that is caught up says that nothing lies between, which may have expired.
             return
@@ -336,24 +358,64 @@ class FollowedShard:
                 self._report(loss, after)
         self._is_gap_reported = False
 
+    def _leads_on(self, event: ShardEvent) -> bool:
+        number = self.buffer.end.sequence_number
+        return bool(event.records.num_rows or event.child_shards or event.continuation not in (None, number))
+
+    def _judged(self, event: ShardEvent, *, is_subscription: bool) -> ShardEvent:
+        """Give the event without what it does not prove: of a shard that stands still, that it is open.
+
+        A subscription may go on after the shard was closed, so its event only proves what ListShards shows. Polls end.
+
+        Raises:
+            _StandsStillError: it is the event of a subscription, and ListShards does not show the shard open.
+        """
+        if event.is_over or self._leads_on(event):
+            return event
+        stood, slept = self._stood()
+        listing = self._listings.recent(self.stream.name) if stood + max(0.0, slept) >= STILL_SECONDS else None
+        if listing is not None:
+            is_open = listing.is_open(self.shard_id)
+            self._is_closed = self._is_closed or is_open is False
+            if is_open:
+                asked = self._source.service_millis() - int((self._clock() - listing.asked_at) * 1000)
+                self.open_millis = max(asked, self.open_millis or 0)
+            elif is_subscription:
+                what = "is closed" if self._is_closed else "is not listed"
+                raise _StandsStillError(f"the shard {what}, and its subscription leads nowhere: polling it instead")
+        # What comes after the shard was closed is in its children, which are read from this time on.
+        caught_up, read = event.caught_up_millis, event.read_millis
+        if caught_up is not None:
+            caught_up = None if self.open_millis is None else min(caught_up, self.open_millis - _LATE_LIST_MILLIS)
+        if read is not None and is_subscription and event.millis_behind_latest == 0:
+            read = None if self.open_millis is None else min(read, self.open_millis)
+        return replace(event, caught_up_millis=caught_up, read_millis=read)
+
+    def _stood(self) -> tuple[float, float]:
+        """For how many seconds the shard has stood still, and how many more the service counts.
+
+        This machine's clock does not count the time for which it slept.
+        """
+        stood = self._clock() - self._moved_at
+        return stood, (self._source.service_millis() - self._moved_millis) / 1000 - stood
+
     async def _check_stream(self) -> None:
         """Compare the stream's creation time after standing still: an iterator may have been replaced meanwhile.
 
         Raises:
             StreamRecreatedError: it is another stream of the same name.
         """
-        now, millis = self._clock(), self._source.service_millis()
-        stood = now - self._moved_at
-        # This machine's clock does not count the time for which it slept.
-        slept = (millis - self._moved_millis) / 1000 - stood
+        stood, slept = self._stood()
         if self._created_millis is not None and stood + max(0.0, slept) >= _LONG_SECONDS:
             ask = partial(self._source.stream_facts, self.stream.name, is_fresh=slept >= _LONG_SECONDS)
             facts = await self._bear(ask, "when the stream was created")
             check_created(self.stream.name, self._created_millis, facts)
-        self._moved_at, self._moved_millis = now, millis
+        self._moved_at, self._moved_millis = self._clock(), self._source.service_millis()
 
     def _take(self, event: ShardEvent) -> None:
         before = self.buffer.end
+        is_closed = self._is_closed and not event.is_over
+        is_guess = event.millis_behind_latest == 0 and event.quiet_seconds is not None
         self._pool.append(self.buffer, event)
         self.time.take(event)
         if event.child_shards:
@@ -364,7 +426,9 @@ class FollowedShard:
                 self._clock(),
                 self._source.service_millis(),
                 came_on=event.records.num_rows > 0 or self.buffer.end != before,
-                note=self._way,
+                note="; ".join(filter(None, (_CLOSED if is_closed else _GUESS if is_guess else "", self._way))),
+                is_guess=is_guess,
+                is_closed=is_closed,
             )
         self._records += event.records.num_rows
         self._bytes += event.nbytes

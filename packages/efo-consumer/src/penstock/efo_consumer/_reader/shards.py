@@ -16,6 +16,7 @@ from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, succ
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
+from penstock.efo_consumer._publish.list_shards import ShardListings
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer._reader.api import OpenRequest, ShardLineage
@@ -72,6 +73,7 @@ class SessionShards:
         self.graphs: dict[str, ShardGraph] = {}
         self._own_backend = backend
         self.backend = backend
+        self._listings = ShardListings(lambda stream: self.backend.list_shards(stream), clock=clock)
         self._config = config
         self._pool = pool
         self._room = room
@@ -281,6 +283,7 @@ class SessionShards:
             judge=self._judge,
             poller=self._polling_publisher,
             horizon=self._horizon,
+            listings=self._listings,
             created_millis=self.created.get(stream),
             fail_on_data_loss=self.fail_on_data_loss,
             retry_patience=self.backend.retry_patience,
@@ -568,6 +571,7 @@ class SessionShards:
             task.cancel()
         await asyncio.gather(*self._discoveries.values(), return_exceptions=True)
         await asyncio.gather(*(shard.stop() for shard in self.shards.values()))
+        await self._listings.aclose()
         for key in list(self.shards):
             self._remove(key)
         for publisher in (self._publisher, self._poller):

@@ -30,7 +30,7 @@ from penstock.efo_consumer._model.shards import Shard, StreamIdentity
 from penstock.efo_consumer._publish.creating import CREATING, IN_USE, once_created
 from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE, permission
 from penstock.efo_consumer._publish.dynamodb_streams import DYNAMODB_STREAMS, stream_client
-from penstock.efo_consumer._publish.list_shards import ShardFilter, list_shards
+from penstock.efo_consumer._publish.list_shards import ShardFilter, ShardListing, list_shards
 from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer._start.position import InitialPosition, InitialPositionType
 from penstock.efo_consumer.errors import EfoConsumerError, InitialPositionError, RecordPublisherRetriesError
@@ -59,6 +59,7 @@ class _StartClient(JsonClient):
 
     Attributes:
         stream: that the calls are about now.
+        patience: how long throttles and failures are retried; zero for ever.
     """
 
     def __init__(self, session: AwsSession, patience: timedelta, sleep: Callable[[float], Awaitable[object]]) -> None:
@@ -66,7 +67,7 @@ class _StartClient(JsonClient):
         self._asked = stream_client(session, connections=_ASKED_AT_ONCE)
         self.stream = ""
         self.sleep = sleep
-        self._patience = patience
+        self.patience = patience
 
     async def call_raw(self, operation: str, body: Any, *, content_type: str | None = None) -> bytes:
         """See `JsonClient`.
@@ -98,7 +99,7 @@ class _StartClient(JsonClient):
         retries = ReadRetries(
             stream=self.stream,
             shard_id="",
-            patience_seconds=self._patience.total_seconds(),
+            patience_seconds=self.patience.total_seconds(),
             service_seconds=time.time,
         )
         waited = 0.0
@@ -112,7 +113,7 @@ class _StartClient(JsonClient):
                 retries.failed(error, now=time.monotonic(), operation=operation)
                 delay = _POLICY.delay_seconds(retries.failures - 1)
                 if waited < _TOLD_SECONDS <= waited + delay:
-                    limit = f"for up to {self._patience}" if self._patience else "for as long as it takes"
+                    limit = f"for up to {self.patience}" if self.patience else "for as long as it takes"
                     _log.warning("%s: %s fails, and is tried again %s: %s", self.stream, operation, limit, error)
             waited += delay
             await self.sleep(delay)
@@ -456,12 +457,18 @@ async def _before(client: _StartClient, stream: str, shard: str, number: str) ->
     identity = StreamIdentity.of(stream)
     at: dict[str, Any] = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": number}
     answer = await _get_records(client, identity, await _get_iterator(client, identity, shard, at), 1)
-    for _ in range(_LOOKS):
-        if answer["Records"] or not answer.get("NextShardIterator"):
+    looks, waited = 0, 0.0
+    while not answer["Records"] and (following := answer.get("NextShardIterator")):
+        looks = looks + 1 if answer.get("MillisBehindLatest") == 0 else 0
+        # GetRecords may be a second behind what was acknowledged. Only a null iterator is the end of a closed shard.
+        if looks > _LOOKS and await _is_open(client, identity, shard):
             break
-        # GetRecords may be a second behind what was acknowledged.
+        if client.patience and waited >= client.patience.total_seconds():
+            reason = f"for {waited:.0f} s {shard} has shown neither record {number} nor its end"
+            raise InitialPositionError(stream=stream, code="ShardEndMissing", reason=reason)
         await client.sleep(_LOOK_SECONDS)
-        answer = await _get_records(client, identity, answer["NextShardIterator"], 1)
+        waited += _LOOK_SECONDS
+        answer = await _get_records(client, identity, following, 1)
     records = answer["Records"]
     if not records or records[0]["SequenceNumber"] != number:
         raise InitialPositionError(stream=stream, code="", reason=f"{shard} has no record {number}")
@@ -480,6 +487,10 @@ async def _before(client: _StartClient, stream: str, shard: str, number: str) ->
     if predecessor is not None:
         return ShardPosition.after(predecessor)
     return ShardPosition.at_timestamp(round(arrived * 1000))
+
+
+async def _is_open(client: JsonClient, stream: StreamIdentity, shard: str) -> bool:
+    return bool(ShardListing.of(await list_shards(client, stream, backoff=_ONCE)).is_open(shard))
 
 
 async def _get_iterator(client: JsonClient, stream: StreamIdentity, shard: str, at: Mapping[str, Any]) -> str:

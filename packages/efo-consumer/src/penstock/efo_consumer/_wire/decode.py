@@ -64,6 +64,9 @@ class _Payload(msgspec.Struct, Generic[_Data], gc=False, kw_only=True):
     next_iterator: str | None = msgspec.field(name="NextShardIterator", default=None)
     behind: int | None = msgspec.field(name="MillisBehindLatest", default=None)
     children: tuple[_ChildShard, ...] | None = msgspec.field(name="ChildShards", default=None)
+    # These two are not Kinesis' own: see `_publish/dynamodb_streams.py`.
+    quiet: float | None = msgspec.field(name="QuietSeconds", default=None)
+    is_over: bool = msgspec.field(name="IsOver", default=False)
     records: list[_Record[_Data]] = msgspec.field(name="Records")
 
 
@@ -82,6 +85,8 @@ class DecodedPayload(msgspec.Struct, frozen=True):
         millis_behind_latest: None where absent, which says nothing about the tip.
         child_shards: empty where absent, null, or empty.
         nbytes: data and partition keys (UTF-8), in bytes.
+        quiet_seconds: see `ShardEvent.quiet_seconds`.
+        is_over: see `ShardEvent.is_over`.
     """
 
     records: pa.RecordBatch
@@ -91,6 +96,8 @@ class DecodedPayload(msgspec.Struct, frozen=True):
     millis_behind_latest: int | None
     child_shards: tuple[Shard, ...]
     nbytes: int
+    quiet_seconds: float | None = None
+    is_over: bool = False
 
 
 EMPTY_RECORDS = empty_batch(WIRE_SCHEMA)
@@ -117,6 +124,8 @@ def decode_payload(buffer: bytes | bytearray, start: int = 0, end: int | None = 
         millis_behind_latest=payload.behind,
         child_shards=tuple(_child_shard(child) for child in payload.children or ()),
         nbytes=nbytes,
+        quiet_seconds=payload.quiet,
+        is_over=payload.is_over,
     )
 
 

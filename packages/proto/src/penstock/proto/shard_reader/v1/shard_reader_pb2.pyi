@@ -1224,22 +1224,26 @@ class ShardCondition(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     SINCE_MILLIS_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
+    IS_GUESS_FIELD_NUMBER: _builtins.int
     state: Global___ShardState.ValueType
     """What."""
     since_millis: _builtins.int
     """Since when, in milliseconds since 1970-01-01T00:00:00Z, by the clock of Kinesis; 0 if unknown."""
     cause: _builtins.str
     """Why, in words; empty where there is nothing to say."""
+    is_guess: _builtins.bool
+    """Whether the service does not say where the tip is, so that `caught up` is a guess. Kinesis always says it."""
     def __init__(
         self,
         *,
         state: Global___ShardState.ValueType = ...,
         since_millis: _builtins.int = ...,
         cause: _builtins.str = ...,
+        is_guess: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "since_millis", b"since_millis", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "is_guess", b"is_guess", "since_millis", b"since_millis", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
