@@ -4,6 +4,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from email.utils import formatdate
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
+from werkzeug.serving import WSGIRequestHandler
 
 from penstock.emulator.testing import OtherClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import CHANGE_SCHEMA, DynamoDbStreamsDataSource, KinesisDataSource, kinesis_progress
@@ -280,8 +282,13 @@ def test_a_table_without_a_stream_is_named(spark: SparkSession, table: Table, tm
         start(spark, options, Changes(), tmp_path).awaitTermination(PATIENCE_SECONDS)
 
 
-@pytest.fixture(scope="module")
-def moto_url() -> Iterator[str]:
+@pytest.fixture
+def moto_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Its clock runs fast, as the emulator's does: reads of an open shard take a minute."""
+    clock = OtherClock(0, rate=30)
+    monkeypatch.setattr(
+        WSGIRequestHandler, "date_time_string", lambda *_: formatdate(int(clock.time()), usegmt=True), raising=True
+    )
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

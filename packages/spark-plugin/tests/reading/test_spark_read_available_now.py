@@ -282,7 +282,7 @@ def test_answers_of_a_closed_shard_that_look_like_a_tip_are_read_over() -> None:
 
 
 def test_a_shard_that_is_closed_while_it_is_looked_at_is_looked_at_again() -> None:
-    """A second list shows it: what had seemed to be its tip was not that of an open shard."""
+    """A second list shows that it is closed: the answer that seemed to be its tip does not count."""
     later = [Shard("s", ending_sequence_number="9"), Shard("t"), Shard("child", ("s",))]
     end = [idle(), event(5, 6, arrived=200), event(arrived=0, is_end=True)]
     shards = {"s": end, "t": [event(8, arrived=200), idle()], "child": [event(7, arrived=300), idle()]}

@@ -40,6 +40,8 @@ class BoundedShard:
     """Shards that continue this one, and that a list did show: what is read of them is in the plan."""
     created_millis: int | None = None
     """When the stream was created, if that may be asked: another one of its name is not what was planned."""
+    is_open: bool = True
+    """Whether a list showed the shard open when the read was planned. Otherwise only child shards are its end."""
 
     @property
     def complete_millis(self) -> int:
@@ -180,6 +182,7 @@ class Bounds:
                 self.planned_micros // 1000,
                 with_children=upto_shards is None,
                 listed_children=tuple(one.shard_id for one in listed_children),
+                is_open=shard.is_open and not listed_children,
             )
 
 

@@ -1,10 +1,12 @@
 """The tasks of a bounded read: each polls its shards from Kinesis itself, up to where they end."""
 
+import logging
 from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import timedelta
 
 import pyarrow as pa
 
@@ -15,9 +17,12 @@ from penstock.efo_consumer import (
     KinesisBackend,
     Shard,
     ShardKeys,
+    ShardListing,
     ShardPosition,
     StreamIdentity,
     check_streams,
+    list_shards,
+    stream_client,
     to_read_batch,
     unpack_aggregates,
 )
@@ -30,48 +35,102 @@ from penstock.spark_plugin._reading.session.configs import publisher_config
 from penstock.spark_plugin._reading.start.service_time import (
     ARRIVAL_MICROS,
     ask_time,
+    guess_of_tips,
     is_seen,
     wait_until,
     wait_until_seen,
 )
 
+_log = logging.getLogger(__name__)
+
 
 async def read_shards(
     options: KinesisOptions, shards: Sequence[BoundedShard], push_down: PushDown
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """The records of the shards, and of children that were not listed yet when the read was planned."""
+    """The records of the shards, and of children that were not listed yet when the read was planned.
+
+    Shards that are quiet, where the service does not say whether that is their tip, wait together. At the end a list
+    shows whether shards that were read up to their tips were open: the others are read on.
+    """
     session = AwsSession(aws_options(options))
     config = publisher_config(options)
     backend = KinesisBackend(session, config)
     # Finds the one record that a time divides a shard by.
     finder = KinesisBackend(session, replace(config, get_records_max_records=1, get_records_adaptive=False))
-    pending = deque(shards)
+
+    reads: list[_ShardRead] = []
+
+    def begun(shard: BoundedShard) -> _ShardRead:
+        reads.append(_ShardRead(options, shard, session, backend, finder))
+        return reads[-1]
+
+    pending = deque(map(begun, shards))
+    quiet: deque[_ShardRead] = deque()
+    at_tip: list[_ShardRead] = []
+    guesses: dict[str, list[str]] = {}
+
+    async def finish(one: _ShardRead) -> None:
+        await one.prove()
+        if one.is_quiet:
+            guesses.setdefault(one.shard.stream_name, []).append(one.shard.shard_id)
+
     first = shards[0].stream_name
     await ask_time(session, StreamIdentity(first, options.arn_of(first)), options.retry_patience)
     try:
-        while pending:
-            shard = pending.popleft()
-            stream = options.arn_of(shard.stream_name) or shard.stream_name
-            one = _ShardRead(options, shard, session, backend, finder)
-            async with aclosing(one.records()) as batches:
-                async for records in batches:
-                    # As the long-lived reader does: a back-fill has the rows that the stream would have had.
-                    parts: Iterable[pa.RecordBatch] = (records,)
-                    if options.deaggregate:
-                        keys = None if options.deaggregate == "all" else shard.hash_keys
-                        parts = unpack_aggregates(records, keys, stream=stream, shard_id=shard.shard_id)
-                    for rows in parts:
-                        with_type = options.include_encryption_type
-                        yield to_read_batch(rows, stream, shard.shard_id, with_encryption_type=with_type)
-            await one.prove()
-            pending.extend(push_down.narrow(_entrants(shard, one.children, push_down)))
+        while pending or quiet or at_tip:
+            if not (pending or quiet):
+                # Not before all were read: then one list is enough.
+                listings = await _listings(session, {one.stream for one in at_tip}, config.retry_patience)
+                for one in at_tip:
+                    is_open = listings[one.stream].is_open(one.shard.shard_id)
+                    if is_open:
+                        await finish(one)
+                    else:
+                        one.resume(is_open=is_open)
+                        pending.append(one)
+                at_tip = []
+                continue
+            one = pending.popleft() if pending else quiet.popleft()
+            shard = one.shard
+            async for records in one.batches:
+                if records is None:
+                    quiet.append(one)
+                    break
+                # As the long-lived reader does: a back-fill has the rows that the stream would have had.
+                parts: Iterable[pa.RecordBatch] = (records,)
+                if options.deaggregate:
+                    keys = None if options.deaggregate == "all" else shard.hash_keys
+                    parts = unpack_aggregates(records, keys, stream=one.stream, shard_id=shard.shard_id)
+                for rows in parts:
+                    with_type = options.include_encryption_type
+                    yield to_read_batch(rows, one.stream, shard.shard_id, with_encryption_type=with_type)
+            else:
+                if one.is_at_tip:
+                    at_tip.append(one)
+                else:
+                    await finish(one)
+                pending.extend(map(begun, push_down.narrow(_entrants(shard, one.children, push_down))))
         # Once for all of them: few calls are allowed.
         created = {options.arn_of(one.stream_name) or one.stream_name: one.created_millis for one in shards}
         known = {stream: millis for stream, millis in created.items() if millis is not None}
         await check_streams(backend, known, known)
+        for stream, ids in guesses.items():
+            _log.warning("%s", guess_of_tips("the read", stream, ids))
     finally:
+        for one in reads:
+            await one.batches.aclose()
         await finder.aclose()
         await backend.aclose()
+
+
+async def _listings(
+    session: AwsSession, streams: Collection[str], retry_patience: timedelta
+) -> dict[str, ShardListing]:
+    async with stream_client(session) as client:
+        return {
+            stream: ShardListing.of(await list_shards(client, StreamIdentity.of(stream), retry_patience=retry_patience))
+            for stream in streams
+        }
 
 
 def _entrants(parent: BoundedShard, children: Sequence[Shard], push_down: PushDown) -> Iterator[BoundedShard]:
@@ -89,6 +148,7 @@ def _entrants(parent: BoundedShard, children: Sequence[Shard], push_down: PushDo
                 ),
                 # What comes of a shard that is not listed is not listed either.
                 listed_children=(),
+                is_open=True,
             )
 
 
@@ -97,7 +157,16 @@ class _ShardRead:
 
     A time bounds it where a read that begins at that time begins: before the first record that arrived then or later.
     Arrival times may go back by a second, so of a record that shows less than a second before it Kinesis itself is
-    asked. Without a record behind the bound, the shard is complete when its tip was seen late enough.
+    asked. Without a record behind the bound, the shard is complete at its end, or when its tip was seen late enough and
+    it is open.
+
+    Attributes:
+        shard: what is read.
+        stream: name or ARN.
+        batches: the records, from where reading stands.
+        is_at_tip: whether reading has ended at the tip of a shard that was open when the read was planned.
+        is_quiet: whether the last answers were empty, where the service does not say whether that is the tip.
+        children: of a shard that was read to its end.
     """
 
     def __init__(
@@ -108,37 +177,48 @@ class _ShardRead:
         backend: KinesisBackend,
         finder: KinesisBackend,
     ) -> None:
-        self._shard = shard
+        self.shard = shard
         self._clock = session.service_clock()
         self._finder = finder
-        self._stream = options.arn_of(shard.stream_name) or shard.stream_name
+        self.stream = options.arn_of(shard.stream_name) or shard.stream_name
         self._read = CheckedRead(
             backend,
-            self._stream,
+            self.stream,
             shard.shard_id,
             fail_on_data_loss=options.fail_on_data_loss,
             created_millis=shard.created_millis,
         )
+        self._is_open: bool | None = shard.is_open
+        # A shard that had ended names its children behind its last record.
+        is_ended = shard.after.is_shard_end
+        self._begin = ShardPosition.at_timestamp(shard.planned_millis) if is_ended else shard.after
         self._is_asked = False
         self._before_micros = shard.before_micros
         """The bound in time; None once the first record beyond it is known."""
         self._beyond: int | None = None if shard.upto is None else int(shard.upto) + 1
         """The first sequence number beyond either bound, as far as it is known."""
         self.children: Sequence[Shard] = ()
-        """Of a shard that was read to its end."""
+        self.is_at_tip = self.is_quiet = False
+        self.batches = self._records()
 
-    async def records(self) -> AsyncGenerator[pa.RecordBatch, None]:
-        shard, begin, is_complete = self._shard, self._shard.after, False
-        has_ended = begin.is_shard_end
-        if has_ended:
-            # Behind its last record it names its children.
-            begin = ShardPosition.at_timestamp(shard.planned_millis)
-        if begin.timestamp_millis is not None:
-            await wait_until(self._clock, begin.timestamp_millis)
+    def resume(self, *, is_open: bool | None) -> None:
+        """Read on a shard that is closed, or of which that is not known."""
+        self._is_open, self.is_at_tip = is_open, False
+        self.batches = self._records()
+
+    async def _records(self) -> AsyncGenerator[pa.RecordBatch | None, None]:
+        """The records up to the bound; None where the shard is quiet, so that others can be read meanwhile."""
+        shard, is_complete = self.shard, False
+        has_ended = shard.after.is_shard_end
+        if self._begin.timestamp_millis is not None:
+            await wait_until(self._clock, self._begin.timestamp_millis)
         while not is_complete:
-            is_complete = is_seen(self._clock, shard.complete_millis)
-            async with aclosing(self._read.events(begin)) as events:
+            # An answer shows what had arrived when it was asked for.
+            is_complete = is_next_complete = is_seen(self._clock, shard.complete_millis)
+            async with aclosing(self._read.events(self._begin, is_open=self._is_open)) as events:
                 async for event in events:
+                    is_complete, is_next_complete = is_next_complete, is_seen(self._clock, shard.complete_millis)
+                    self.is_quiet = event.quiet_seconds is not None and event.millis_behind_latest == 0
                     kept = event.records if has_ended else await self._within(event.records)
                     if kept.num_rows and not has_ended:
                         yield kept
@@ -148,11 +228,18 @@ class _ShardRead:
                         self.children = event.child_shards
                         return
                     if event.records.num_rows:
-                        begin = position_after(event.records, -1)
+                        self._begin = position_after(event.records, -1)
                     if self._beyond is not None and int(event.continuation or 0) + 1 >= self._beyond:
                         return
+                    if event.is_over:
+                        return
+                    if self.is_quiet:
+                        yield None
+            if self._read.is_gone:
+                return
             if not is_complete:
                 await wait_until_seen(self._clock, shard.complete_millis)
+        self.is_at_tip = self._is_open is True
 
     async def prove(self) -> None:
         """Prove that the records had no hole, once all of them came.
@@ -184,7 +271,7 @@ class _ShardRead:
         """The sequence number of the first record that arrived at a time or later; None if there is none yet."""
         while not is_seen(self._clock, millis):
             await wait_until_seen(self._clock, millis)
-        found = self._finder.read_once(self._stream, self._shard.shard_id, ShardPosition.at_timestamp(millis))
+        found = self._finder.read_once(self.stream, self.shard.shard_id, ShardPosition.at_timestamp(millis))
         async with aclosing(found) as events:
             async for event in events:
                 if event.records.num_rows:

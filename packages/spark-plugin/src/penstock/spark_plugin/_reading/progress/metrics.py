@@ -36,6 +36,10 @@ GAUGES: Final = {
     "shardsStuck": ("{shard}", "Shards that give neither records nor the shards that continue them"),
     "shardsLeftBehind": ("{shard}", "Shards that hold no others back any more, as they made no progress"),
     "shardSkewMillis": ("ms", "How much later the last micro-batch's records arrived than the slowest shard was read"),
+    "shardsAtGuessedTip": (
+        "{shard}",
+        "Caught-up shards for which this is a guess: the service does not say where their tips are",
+    ),
     "bufferedRecords": ("{record}", "Records in the reader's buffers"),
     "bufferedBytes": ("By", "Data and partition keys in the reader's buffers"),
 }
@@ -69,7 +73,9 @@ _STATES: Final = {
     "shards_stuck": ShardState.STUCK,
 }
 _NEW_GAUGES: Final = frozenset(
-    name for name in GAUGES if field_name(name) in {*_STATES, "shards_left_behind", "shard_skew_millis"}
+    name
+    for name in GAUGES
+    if field_name(name) in {*_STATES, "shards_left_behind", "shard_skew_millis", "shards_at_guessed_tip"}
 )
 _WORST_FIRST: Final = (
     ShardState.STUCK,
@@ -123,6 +129,9 @@ class ReaderNumbers:
     """For how long buffered records waited for slower shards, in all."""
     held_back_by: str = ""
     """The stream and the shard that records wait for now; empty if none do."""
+    shards_at_guessed_tip: int = 0
+    """The caught-up shards for which this is a guess: DynamoDB Streams does not say where a shard's tip is, and the
+    last answers were empty."""
     condition: str = ""
     """What the shard in the worst trouble is doing, since when and why; empty if all are read."""
 
@@ -162,6 +171,7 @@ class ReaderNumbers:
             shard_skew_millis=skew.skew_millis,
             held_back_millis=skew.held_back_millis,
             held_back_by=skew.held_back_by,
+            shards_at_guessed_tip=sum(one.condition.is_guess for one in followed),
             condition=_worst(followed),
         )
 

@@ -2,9 +2,10 @@
 
 import math
 from asyncio import sleep
+from collections.abc import Collection
 
 from penstock.aws import AwsSession, ServiceClock
-from penstock.efo_consumer import StreamIdentity, stream_client
+from penstock.efo_consumer import TIP_SECONDS, StreamIdentity, stream_client
 from penstock.spark_plugin._reading.start.stream_summary import call_about
 
 ARRIVAL_MICROS = 1_000_000
@@ -19,6 +20,21 @@ _SHOWN_SECONDS = 1.5
 
 _MOST_SECONDS = 60.0
 """Of one wait: a read whose end is to come follows its shards meanwhile."""
+
+
+def guess_of_tips(what: str, stream: str, shards: Collection[str]) -> str:
+    """What to log where a read ends at tips that the service does not name.
+
+    Args:
+        what: what ends.
+        stream: the stream.
+        shards: the open shards whose answers have been empty for as long as is waited.
+    """
+    first = ", ".join(sorted(shards)[:3])
+    return (
+        f"{stream}: {what} ends where {len(shards)} open shards ({first}{', …' if len(shards) > 3 else ''}) have given "
+        f"no records for {TIP_SECONDS:g} s. That this is their tip is a guess: the service does not say it"
+    )
 
 
 async def ask_time(session: AwsSession, stream: StreamIdentity, retry_patience: float) -> None:

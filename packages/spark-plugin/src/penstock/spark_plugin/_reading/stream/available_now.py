@@ -1,16 +1,19 @@
 """Trigger.AvailableNow: where each shard ended when the query began, as facts about its records."""
 
 import asyncio
+import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from penstock.aws import AwsSession
 from penstock.efo_consumer import (
     KinesisBackend,
     Shard,
     ShardEvent,
+    ShardListing,
     ShardPosition,
     StreamIdentity,
     StreamPositions,
@@ -24,10 +27,11 @@ from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.arrivals import position_after, rows_before
 from penstock.spark_plugin._reading.session.configs import publisher_config
 from penstock.spark_plugin._reading.start.initial_positions import latest_millis
-from penstock.spark_plugin._reading.start.service_time import now_millis, wait_until_shown
+from penstock.spark_plugin._reading.start.service_time import guess_of_tips, now_millis, wait_until_shown
 from penstock.spark_plugin._reading.start.stream_names import StreamKeys
 from penstock.spark_plugin._reading.stream.offsets import capped
 
+_log = logging.getLogger(__name__)
 _WINDOWS_MILLIS = (3_000, 30_000, 600_000, 3_600_000, 6 * 3_600_000, 24 * 3_600_000)
 """How far back the last record of a shard is looked for, before the shard is read from where the query stands. Not in
 DynamoDB Streams, where reading from a time costs more than that."""
@@ -40,8 +44,16 @@ _BEYOND = 1 << 256
 
 ListShards = Callable[[str], Awaitable[Sequence[Shard]]]
 """Of a stream, all shards that it lists."""
-ReadOnce = Callable[[str, str, ShardPosition], AsyncGenerator[ShardEvent, None]]
-"""Of a stream and a shard, what it holds after a position, up to its tip or end."""
+
+
+class ReadOnce(Protocol):
+    """Reads what a shard holds after a position: up to its end, or up to its tip if it is open."""
+
+    def __call__(
+        self, stream: str, shard: str, begin: ShardPosition, /, *, is_open: bool
+    ) -> AsyncGenerator[ShardEvent, None]:
+        """Give the answers."""
+        ...
 
 
 @dataclass
@@ -110,7 +122,8 @@ async def find_target(
     """The last record of each shard that arrived before a time; closed shards are read to their end.
 
     To be called when polls show all records that arrived before the time. Costs a shard one or two polls where it was
-    written to lately, and a few more where it was not.
+    written to lately, and a few more where it was not; and a stream two lists of its shards. A shard that the second
+    list shows closed, and whose tip was taken for its last record, is looked at again.
 
     Args:
         start: Where the query stands.
@@ -126,9 +139,11 @@ async def find_target(
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def find(stream: str, positions: Mapping[str, ShardPosition]) -> None:
-        tips = _Tips(stream, before_millis, read_once, slots, windows_millis)
-        bounds[stream] = await tips.find(positions, await list_shards(stream))
+        tips = _Tips(stream, before_millis, list_shards, read_once, slots, windows_millis)
+        bounds[stream] = await tips.find(positions)
         target.needed.update({(stream, shard): last for shard, last in tips.last.items()})
+        if tips.quiet:
+            _log.warning("%s", guess_of_tips("the run", stream, tips.quiet))
 
     await asyncio.gather(*(find(stream, positions) for stream, positions in start.streams.items()))
     target.bounds = bounds
@@ -142,22 +157,29 @@ class _Tips:
         self,
         stream: str,
         before_millis: int,
+        list_shards: ListShards,
         read_once: ReadOnce,
         slots: asyncio.Semaphore,
         windows_millis: Sequence[int],
     ) -> None:
         self._stream = stream
         self._before_millis = before_millis
+        self._list_shards = list_shards
         self._read_once = read_once
         self._slots = slots
         self._windows_millis = windows_millis
         self._shards: dict[str, Shard] = {}
+        self._closed: frozenset[str] = frozenset()
+        # Shards whose tip ended a read, as they are open: by the list that was made before.
+        self._at_tip: set[str] = set()
         self.last: dict[str, int] = {}
+        self.quiet: set[str] = set()
+        """Shards whose last answers were empty, where the service does not say whether that is their tip."""
 
-    async def find(
-        self, positions: Mapping[str, ShardPosition], listed: Sequence[Shard]
-    ) -> Mapping[str, ShardPosition]:
+    async def find(self, positions: Mapping[str, ShardPosition]) -> Mapping[str, ShardPosition]:
         """The bound of each shard, generation by generation: what follows an open shard is not read."""
+        listed = await self._list_shards(self._stream)
+        self._closed = ShardListing.of(listed).closed
         shards = self._shards = {one.shard_id: one for one in listed}
         unlisted = [shard for shard in positions if shard not in shards]
         there = await asyncio.gather(*(self._is_there(shard) for shard in unlisted))
@@ -171,9 +193,15 @@ class _Tips:
         pending = {shard: position for shard, position in positions.items() if shard in shards}
         pending = pending or self._next(bounds)
         while pending:
-            found = await asyncio.gather(*(self._bound(shards[shard], position) for shard, position in pending.items()))
-            bounds.update(zip(pending, found, strict=True))
-            pending = self._next(bounds)
+            while pending:
+                found = await asyncio.gather(*(self._bound(shards[one], begin) for one, begin in pending.items()))
+                bounds.update(zip(pending, found, strict=True))
+                pending = self._next(bounds)
+            # An answer of a closed shard may look like one at the tip of an open shard.
+            closed = ShardListing.of(await self._list_shards(self._stream)).closed if self._at_tip else frozenset()
+            pending = {one: positions.get(one, ShardPosition.trim_horizon()) for one in sorted(self._at_tip & closed)}
+            self._closed |= closed
+            self._at_tip.clear()
         return bounds
 
     async def _is_there(self, shard_id: str) -> bool:
@@ -235,21 +263,50 @@ class _Tips:
         self, shard_id: str, begin: ShardPosition, *, is_peek: bool = False
     ) -> tuple[ShardPosition | None, bool]:
         last: ShardPosition | None = None
-        async with aclosing(self._read_once(self._stream, shard_id, begin)) as events:
+        is_open = shard_id not in self._closed
+        async with (
+            self._slot_while_read() as rest,
+            aclosing(self._read_once(self._stream, shard_id, begin, is_open=is_open)) as events,
+        ):
             async for event in events:
+                is_quiet = event.quiet_seconds is not None and event.millis_behind_latest == 0
+                (self.quiet.add if is_quiet else self.quiet.discard)(shard_id)
+                await rest(is_quiet)
                 count = rows_before(event.records, self._before_millis * 1000)
                 if count:
                     last = position_after(event.records, count - 1)
                 if count < event.records.num_rows:
+                    return last, False
+                if event.is_over:
                     return last, False
                 if event.child_shards:
                     # No list may show them yet.
                     for child in event.child_shards:
                         self._shards.setdefault(child.shard_id, child)
                     return last, True
-                if is_peek and event.millis_behind_latest != 0:
+                if is_peek and (event.millis_behind_latest != 0 or not is_open):
                     raise _MoreToReadError
+        if is_open:
+            self._at_tip.add(shard_id)
         return last, False
+
+    @asynccontextmanager
+    async def _slot_while_read(self) -> AsyncIterator[Callable[[bool], Awaitable[None]]]:
+        """Give up the caller's slot while a shard is quiet: it only waits then, and others may be read."""
+        is_held = True
+
+        async def rest(is_quiet: bool) -> None:
+            nonlocal is_held
+            if is_quiet and is_held:
+                self._slots.release()
+            elif not is_quiet and not is_held:
+                await self._slots.acquire()
+            is_held = not is_quiet
+
+        try:
+            yield rest
+        finally:
+            await rest(False)
 
 
 class _MoreToReadError(Exception):
@@ -283,6 +340,37 @@ class AvailableNow:
         if self._target is None:
             self._target = asyncio.run(self._find(start))
         return self._target
+
+    def expired(self, needed: Mapping[tuple[str, str], int]) -> set[tuple[str, str]]:
+        """Which shards, of these by stream and id, no longer hold the record with this sequence number.
+
+        The oldest record that is left proves it. A shard that is gone is for the reader to judge.
+
+        Raises:
+            penstock.efo_consumer.errors.EfoConsumerError: a shard cannot be read.
+            penstock.aws.AwsError: Kinesis cannot be asked.
+        """
+        return asyncio.run(self._expired(needed))
+
+    async def _expired(self, needed: Mapping[tuple[str, str], int]) -> set[tuple[str, str]]:
+        backend = KinesisBackend(self._session, publisher_config(self._options))
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def is_expired(stream: str, shard: str, last: int) -> bool:
+            async with slots:
+                try:
+                    oldest = await backend.oldest_record(self._options.arn_of(stream) or stream, shard)
+                except RecordPublisherFatalError as error:
+                    if error.code != _NOT_FOUND:
+                        raise
+                    return False
+            return last != _BEYOND and (oldest is None or oldest.sequence_number > last)
+
+        try:
+            found = await asyncio.gather(*(is_expired(*key, last) for key, last in needed.items()))
+        finally:
+            await backend.aclose()
+        return {key for key, is_gone in zip(needed, found, strict=True) if is_gone}
 
     async def _find(self, start: StreamPositions) -> Target:
         options = self._options

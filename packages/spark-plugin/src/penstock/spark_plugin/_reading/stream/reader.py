@@ -1,9 +1,10 @@
 """The streaming source: offsets that are facts, partitions that read exactly what lies between two of them."""
 
 import logging
+import math
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -12,7 +13,15 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from penstock.efo_consumer import PositionsSnapshot, ShardRange, ShardState, StreamPositions, ranges_between
+from penstock.efo_consumer import (
+    DataLossError,
+    PositionsSnapshot,
+    ShardRange,
+    ShardState,
+    StreamPositions,
+    ranges_between,
+)
+from penstock.efo_consumer.errors import ShardFailedError
 from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.columns import in_layout
@@ -53,7 +62,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _QUIET_SECONDS = 10.0
-"""A shard that stands at its tip for so long without a record that was there when the query began: it has expired."""
+"""How long shards give nothing, although records were there when the query began, before the oldest record that is left
+is compared with these; and the time between two such looks."""
 _TRIGGER_DELAY_SECONDS = 900.0
 _TIPS_PATIENCE_SECONDS = 10.0
 """How long to wait for shards of which nothing is known, while there is nothing else to read."""
@@ -66,6 +76,10 @@ class TargetFinder(Protocol):
 
     def target(self, start: StreamPositions) -> "Target":
         """Of a query that stands at `start`."""
+        ...
+
+    def expired(self, needed: Mapping[tuple[str, str], int]) -> set[tuple[str, str]]:
+        """Which shards, of these by stream and id, no longer hold the record with this sequence number."""
         ...
 
 
@@ -382,30 +396,56 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit, ending: "TargetFinder"
     ) -> StreamPositions:
         """The next offset on the way to where the run ends; the start itself when it is there."""
-        target = ending.target(start)
-        began, is_whole = time.monotonic(), True
+        target, patience = ending.target(start), self._options.retry_patience
+        is_whole, still_since, look_at = True, math.inf, math.inf
         while not target.is_reached(start):
             snapshot = self._snapshot(session, start, bound, wait=True)
             latest = target.cap(snapshot.positions)
             if latest.streams != start.streams:
                 return latest
             session.check()
-            if time.monotonic() - began > _QUIET_SECONDS and self._stands_at_tips(session, target, snapshot):
-                # Records that were there have expired meanwhile, and are skipped.
-                _log.warning("the query ends before %s: nothing more comes of them", sorted(target.needed))
-                target.needed.clear()
-                is_whole = False
-            elif snapshot.records:
+            now = time.monotonic()
+            if not self._stands_still(session, target, snapshot):
+                still_since = look_at = math.inf
+            elif still_since == math.inf:
+                still_since, look_at = now, now + _QUIET_SECONDS
+            elif now >= look_at:
+                look_at = now + _QUIET_SECONDS
+                expired = ending.expired(target.needed)
+                if expired:
+                    self._skip(target, expired, start)
+                    is_whole = False
+                elif patience and now - still_since >= patience:
+                    raise _not_given(target, start, now - still_since)
+            if snapshot.records:
                 time.sleep(_PAUSE_SECONDS)
         return target.with_facts(start) if is_whole else start
 
-    def _stands_at_tips(self, session: "ReadingSession", target: "Target", snapshot: PositionsSnapshot) -> bool:
-        """Whether all shards that the run waits for are at their tips; others may have more, beyond its end."""
+    def _stands_still(self, session: "ReadingSession", target: "Target", snapshot: PositionsSnapshot) -> bool:
+        """Whether no shard that the run waits for seems to have anything; others may have more, beyond its end."""
         if snapshot.millis_behind_latest == 0:
             return True
         name = self._streams.keys.name
-        tips = {(name(one.stream_name), one.shard_id) for one in session.reader.stats() if not one.millis_behind_latest}
-        return target.needed.keys() <= tips
+        still = {
+            (name(one.stream_name), one.shard_id)
+            for one in session.reader.stats()
+            if not one.millis_behind_latest or one.condition.state is ShardState.STUCK
+        }
+        return target.needed.keys() <= still
+
+    def _skip(self, target: "Target", expired: Iterable[tuple[str, str]], start: StreamPositions) -> None:
+        """End the run without records that have expired since it began."""
+        for stream, shard in sorted(expired):
+            lost = DataLossError(
+                stream=stream,
+                shard_id=shard,
+                after=str(start.get(stream, shard)),
+                upto=f"record {target.needed.pop((stream, shard))}",
+                reason="the record was there when the run began, and expired before it was read",
+            )
+            if self._options.fail_on_data_loss:
+                raise lost
+            _log.warning("%s", lost)
 
     def _groups(
         self, session: "ReadingSession", start: StreamPositions, end: StreamPositions
@@ -464,6 +504,17 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _holds_back(snapshot: PositionsSnapshot) -> bool:
     return snapshot.skew is not None and snapshot.skew.holds_back
+
+
+def _not_given(target: "Target", start: StreamPositions, seconds: float) -> ShardFailedError:
+    (stream, shard), last = min(target.needed.items())
+    return ShardFailedError(
+        stream=stream,
+        shard_id=shard,
+        code="RecordNotGiven",
+        reason=f"for {seconds:.0f} s (retryPatience) nothing has come after position {start.get(stream, shard)}, "
+        f"although the stream still holds records up to {last}: the run would end without them. Start it again",
+    )
 
 
 def _nothing() -> None:
