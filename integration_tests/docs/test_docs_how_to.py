@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from integration_tests.docs_pages import POLICIES, WRITTEN, actions, blocks, name_of, runs
-from penstock.emulator.testing import running_emulator
+from penstock.emulator.testing import OtherClock, running_emulator
 from penstock.rpc.testing import service_process
 from penstock.telemetry.testing import wait_until
 
@@ -64,7 +64,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     with ExitStack() as stack:
         quick: dict[str, Any] = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
         emulator = stack.enter_context(
-            running_emulator(region="eu-west-1", account_id="123456789012", companions=("glue",), **quick)
+            running_emulator(
+                clock=OtherClock(0), region="eu-west-1", account_id="123456789012", companions=("glue",), **quick
+            )
         )
         environment |= {
             "AWS_ENDPOINT_URL_KINESIS": emulator.endpoint_url,

@@ -22,7 +22,7 @@ import boto3
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.emulator.testing import OtherClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import configure, ensure_java, kinesis_progress, register
 
 if TYPE_CHECKING:
@@ -236,8 +236,8 @@ def put_changes(emulator: RunningEmulator, first: int, count: int) -> None:
 
 def read_changes(spark: Any, folder: Path) -> str:
     """The stream of a table that is split between two runs of a query, and a bounded read of it."""
-    # The streams of tables are made within the emulator's process: this one.
-    with running_emulator(tls=False) as emulator:
+    # The streams of tables are made within the emulator's process: this one. Reads wait for a minute of the service.
+    with running_emulator(tls=False, clock=OtherClock(0, rate=30)) as emulator:
         emulator.call(partial(emulator.dynamodb_streams.enable, _ORDERS))
         options = {"tableName": _ORDERS, "endpointUrl": emulator.endpoint_url, "initialPosition": "TRIM_HORIZON"}
         for run in range(2):
