@@ -544,8 +544,10 @@ async def test_a_tip_is_an_end_once_the_shard_is_shown_open() -> None:
 
 
 @pytest.mark.parametrize("listing", [[CLOSED, LEFT, RIGHT], []], ids=["closed", "not-listed"])
-async def test_a_shard_without_an_end_is_an_error_after_the_patience(listing: list[dict[str, Any]]) -> None:
-    """It names the shard and the position, and is not the end of what was read."""
+async def test_a_shard_without_an_end_is_an_error_after_the_patience(
+    listing: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It names the shard and the position, and is not the end of what was read. A warning comes before it."""
     clock = Clock()
     client = ScriptedClient(clock, answer(4), *[answer()] * 10_000)
     client.listings = [listing]
@@ -554,14 +556,15 @@ async def test_a_shard_without_an_end_is_an_error_after_the_patience(listing: li
         "orders",
         SHARD,
         ShardPosition.after("3"),
-        tools=tools(clock, retry_patience=timedelta(seconds=30)),
+        tools=tools(clock, retry_patience=timedelta(seconds=90)),
     )
     assert numbers([await anext(events)]) == [4]
     with pytest.raises(RecordPublisherRetriesError) as caught:
         await anext(events)
     assert (caught.value.code, caught.value.shard_id) == ("ShardEndMissing", SHARD)
     assert str(ShardPosition.after("4")) in str(caught.value)
-    assert 30 <= clock.now - 1000 < 35
+    assert 90 <= clock.now - 1000 < 95
+    assert len([one for one in caplog.records if one.levelno == logging.WARNING]) == 1
 
 
 @pytest.mark.parametrize(("is_open", "polls"), [(True, 1), (False, 3)])

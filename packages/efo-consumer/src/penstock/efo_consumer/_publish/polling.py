@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random as random_module
 import time
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from penstock.aws import BackoffPolicy, ErrorKind, ServiceClock, error_code
 from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
-from penstock.efo_consumer._publish.condition import ShardSign, unnoted
+from penstock.efo_consumer._publish.condition import STALLED_SECONDS, ShardSign, unnoted
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, KinesisDiagnosis, code_of, resource_missing, with_advice
 from penstock.efo_consumer._publish.list_shards import ShardListings, list_shards
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.shards import Shard
     from penstock.efo_consumer._publish.condition import NoteSign
     from penstock.efo_consumer._publish.publisher import Room
+
+_log = logging.getLogger(__name__)
 
 # An iterator lives 5 minutes (API reference): one that waited longer than this with the consumer is not worth a call.
 _ITERATOR_SECONDS = 280.0
@@ -478,6 +481,7 @@ class _Tip:
         self._list_at = 0.0
         self._since: float | None = None
         self._answers = 0
+        self._is_reported = False
 
     async def is_end(self, answered_at: float) -> bool:
         """Whether the shard was still open after an answer at its tip, which came at a time by the tools' clock."""
@@ -506,6 +510,9 @@ class _Tip:
         what = "is closed" if self._is_open is False else "is not listed"
         cause = f"the shard {what}, and its answers name neither records nor child shards"
         note(ShardSign.STUCK, cause)
+        if note is unnoted and not self._is_reported and now - self._since >= STALLED_SECONDS:
+            self._is_reported = True
+            _log.warning("%s/%s: %s after %s: waiting for its end", self._stream.name, self._shard_id, cause, position)
         if patience and now - self._since >= patience:
             raise RecordPublisherRetriesError(
                 f"{cause}, for {now - self._since:.0f} s after position {position} (retryPatience): its end is not "

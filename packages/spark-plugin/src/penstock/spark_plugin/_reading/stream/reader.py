@@ -417,6 +417,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     is_whole = False
                 elif patience and now - still_since >= patience:
                     raise _not_given(target, start, now - still_since)
+                elif now - still_since < 2 * _QUIET_SECONDS:
+                    names = ", ".join(f"{stream}/{shard}" for stream, shard in sorted(target.needed)[:3])
+                    _log.warning("the run waits for records that were there when it began, and do not come: %s", names)
             if snapshot.records:
                 time.sleep(_PAUSE_SECONDS)
         return target.with_facts(start) if is_whole else start
