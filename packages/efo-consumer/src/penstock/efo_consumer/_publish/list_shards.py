@@ -227,6 +227,7 @@ class _Listed:
     listing: ShardListing | None = None
     again_at: float = -math.inf
     """When `recent` may ask again."""
+    is_failing: bool = False
     asking: asyncio.Task[None] | None = None
 
 
@@ -264,8 +265,8 @@ class ShardListings:
     def recent(self, stream: str) -> ShardListing | None:
         """Give the last listing, or None before the first one. Ask for the next one if that is due.
 
-        A new listing is due `STILL_SECONDS` after the last one, or 20 times as long as the last one took. Failures are
-        logged, and the last listing stays.
+        A new listing is due `STILL_SECONDS` after the last one, or 20 times as long as the last one took. After a failure
+        the last listing stays; the first failure in a row is logged.
         """
         known, now = self._streams[stream], self._clock()
         if now >= known.again_at and (known.asking is None or known.asking.done()):
@@ -285,8 +286,11 @@ class ShardListings:
         try:
             known.listing = await self._ask(stream)
         except (AwsError, EfoConsumerError) as error:
-            _log.info("cannot list the shards of %s, trying again in %g s: %s", stream, STILL_SECONDS, error)
+            if not known.is_failing:
+                known.is_failing = True
+                _log.warning("cannot tell whether idle shards of %s are closed, asking again: %s", stream, error)
         else:
+            known.is_failing = False
             known.again_at = max(known.again_at, began + (self._clock() - began) / _LISTING_SHARE)
 
     async def _ask(self, stream: str) -> ShardListing:
