@@ -51,8 +51,12 @@ class Shard:
     def note(self, sign: ShardSign, cause: str = "") -> None:
         self.tracker.note(sign, cause, self.service_millis)
 
-    def answered(self, behind: int | None, *, came_on: bool = True, **known: bool) -> None:
-        self.tracker.answered(behind, self.now, self.service_millis, came_on=came_on, **known)
+    def answered(
+        self, behind: int | None, *, came_on: bool = True, is_guess: bool = False, is_closed: bool = False
+    ) -> None:
+        self.tracker.answered(
+            behind, self.now, self.service_millis, came_on=came_on, is_guess=is_guess, is_closed=is_closed
+        )
 
     def watched(self, retention_millis: int | None = None) -> WatchedShard:
         tracker = self.tracker

@@ -143,11 +143,11 @@ async def test_a_range_is_lost_only_if_the_oldest_record_lies_behind_it(oldest: 
     kinesis.create_stream("s")
     first, *_, last, later = kinesis.put("s", SHARD, 5)
     kinesis.oldest = {"before": first, "behind": later, "none": None}[oldest]
-    positions = [replace(ShardPosition.after(str(number)), record=str(number)) for number in (first, last)]
+    after, upto = (replace(ShardPosition.after(str(number)), record=str(number)) for number in (first, last))
     error = RangeDeadlineError if oldest == "before" else DataLossError
     async with LocalShardReader(kinesis, ReaderConfig(range_deadline=timedelta(seconds=3))) as reader:
         with pytest.raises(error) as caught:
-            await read(reader, ShardRange("s", SHARD, *positions))
+            await read(reader, ShardRange("s", SHARD, after, upto))
     assert str(first) in str(caught.value)
 
 

@@ -265,8 +265,8 @@ class ShardListings:
     def recent(self, stream: str) -> ShardListing | None:
         """Give the last listing, or None before the first one. Ask for the next one if that is due.
 
-        A new listing is due `STILL_SECONDS` after the last one, or 20 times as long as the last one took. After a failure
-        the last listing stays; the first failure in a row is logged.
+        A new listing is due `STILL_SECONDS` after the last one, or 20 times as long as the last one took. After a
+        failure the last listing stays; the first failure in a row is logged.
         """
         known, now = self._streams[stream], self._clock()
         if now >= known.again_at and (known.asking is None or known.asking.done()):
