@@ -106,6 +106,37 @@ async def test_connections_are_shared_up_to_the_limit_of_streams() -> None:
             assert proxy.connections == 2
 
 
+async def test_a_connection_that_is_made_after_its_subscription_was_cancelled_is_closed() -> None:
+    """awscrt cannot stop connecting, and its callback failed where the future had been cancelled."""
+    async with world() as kinesis, asyncio.timeout(60):
+        target = urlsplit(kinesis.server.tls_endpoint_url)
+        came, released, gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while part := await reader.read(1 << 16):
+                writer.write(part)
+            writer.close()
+
+        async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            came.set()
+            await released.wait()
+            answers, requests = await asyncio.open_connection(target.hostname, target.port)
+            await asyncio.gather(pass_on(reader, requests), pass_on(answers, writer), return_exceptions=True)
+            gone.set()
+
+        async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            publisher = kinesis.publisher(url=f"https://127.0.0.1:{port}")
+            published = publisher.publish(ORDERS, "shardId-000000000000", ShardPosition.trim_horizon())
+            first = asyncio.create_task(anext(published))
+            await came.wait()
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            released.set()
+            await gone.wait()
+
+
 @pytest.mark.kind_kinesis
 async def test_the_end_of_a_shard_keeps_the_connection() -> None:
     """A stream that the service ends leaves the connection to the streams that follow."""

@@ -8,7 +8,8 @@ import ctypes
 import math
 import sys
 import threading
-from typing import TYPE_CHECKING
+from concurrent.futures import InvalidStateError
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from awscrt import http, io
@@ -17,9 +18,12 @@ from awscrt.exceptions import AwsCrtError
 from penstock.efo_consumer.errors import Http2NotNegotiatedError, SubscriptionConnectionError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
     from datetime import timedelta
 
     from penstock.aws import HttpProxy
+
+_T = TypeVar("_T")
 
 # RFC 9113 recommends that servers allow no fewer; assumed until the server's SETTINGS arrive.
 _STREAMS_UNTIL_SETTINGS = 100
@@ -156,7 +160,7 @@ class Http2Pool:
                 # A connection that failed before reports it again here.
                 with contextlib.suppress(AwsCrtError, TimeoutError):
                     async with asyncio.timeout(self._connect_timeout_seconds):
-                        await asyncio.wrap_future(one.connection.close())
+                        await _awaitable(one.connection.close())
 
     async def _connect(self) -> _PooledConnection:
         tls = (await self._tls_context()).new_connection_options()
@@ -177,7 +181,10 @@ class Http2Pool:
         )
         endpoint = f"{self._host}:{self._port}" + (f" by the proxy {self._proxy.authority}" if self._proxy else "")
         try:
-            held.connection = await asyncio.wrap_future(connecting)
+            held.connection = await _awaitable(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_close)
+            raise
         except AwsCrtError as error:
             if error.name == _UNSUPPORTED_PROTOCOL:
                 raise Http2NotNegotiatedError(endpoint=endpoint) from error
@@ -189,6 +196,19 @@ class Http2Pool:
             # In a thread: it reads the trust store.
             self._tls = await asyncio.to_thread(_new_tls_context, self._ca_bundle)
         return self._tls
+
+
+def _awaitable(future: Future[_T]) -> asyncio.Future[_T]:
+    """Make awscrt's future awaitable. awscrt goes on when the caller is cancelled, and fails to set a cancelled one."""
+    with contextlib.suppress(InvalidStateError):
+        if not future.done():
+            future.set_running_or_notify_cancel()
+    return asyncio.wrap_future(future)
+
+
+def _close(connecting: Future[http.Http2ClientConnection]) -> None:
+    if connecting.exception() is None:
+        connecting.result().close()
 
 
 def _new_tls_context(ca_bundle: str | None) -> io.ClientTlsContext:
