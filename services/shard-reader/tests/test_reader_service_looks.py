@@ -98,6 +98,6 @@ def test_a_kinesis_that_is_not_there_is_code_3(
     capsys.readouterr()
     # In the words of the command line, not of the option that the library has.
     assert tail_command(["flights", "--region", "us-east-1", "--endpoint-url", url, "--from", "noon"]) == 2
-    assert capsys.readouterr().err.startswith("penstock tail: --from: 'noon' is neither")
+    assert capsys.readouterr().err.startswith("penstock tail: --from: 'noon' must be a time such as")
     assert tail_command(["flights", "--region", "us-east-1", "--endpoint-url", "here"]) == 2
     assert "--endpoint-url (PENSTOCK_READER_ENDPOINT_URL): 'here'" in capsys.readouterr().err

@@ -91,7 +91,7 @@ class _StartClient(JsonClient):
             self._asked,
             StreamIdentity.of(self.stream),
             operation=operation,
-            patience_seconds=self._patience.total_seconds(),
+            patience_seconds=self.patience.total_seconds(),
             sleep=self.sleep,
         )
 
