@@ -17,6 +17,8 @@ from penstock.efo_consumer import (
     InitialPosition,
     InitialPositionError,
     InitialPositionType,
+    ReaderConfig,
+    RecordPublisherConfig,
     ShardPosition,
     StreamIdentity,
     call_patiently,
@@ -213,3 +215,13 @@ async def test_consumer_reads_a_stream_that_is_being_created(world: World, advan
             assert batch.records["data"].to_pylist() == [b"first"]
             break
     assert len(advance.told) == 1
+
+
+async def test_a_consumer_waits_for_a_stream_as_long_as_its_config_says(world: World) -> None:
+    """It begins at LATEST, which is asked of Kinesis before its reader is there."""
+    world.client.create_stream(StreamName="s", ShardCount=1)
+    config = ReaderConfig(publisher=RecordPublisherConfig(retry_patience=timedelta(seconds=1)))
+    consumer = Consumer("s", start="LATEST", aws=world.options, checkpoints=None, config=config)
+    async with asyncio.timeout(60):
+        with pytest.raises(InitialPositionError, match="CREATING"):
+            await consumer.__aenter__()

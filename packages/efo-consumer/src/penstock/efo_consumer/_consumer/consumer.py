@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from penstock.rpc import ClientSecurity
 
 LEASE_TIMEOUT = timedelta(minutes=5)
+_PATIENCE = ReaderConfig().publisher.retry_patience
 MAX_RECORDS = 10_000
 MAX_BYTES = 10 * 1024 * 1024
 _UNBOUNDED_BYTES = 1 << 50
@@ -256,7 +257,9 @@ class Consumer:
             # Of consumers and readers that were killed.
             await asyncio.to_thread(remove_leftovers)
             saved = None if self._store is None else await self._store.load(self.name)
-            self._reached = await begin(session, self.streams, saved, self._start)
+            self._reached = await begin(
+                session, self.streams, saved, self._start, self._config.publisher.retry_patience
+            )
             consumers: tuple[StreamConsumer, ...] = ()
             if self._efo is not None:
                 identity = await asyncio.to_thread(self._leases.identity, self.name)
@@ -600,6 +603,7 @@ async def begin(
     streams: Sequence[str],
     saved: StreamPositions | None,
     start: StreamPositions | InitialPosition | str | Mapping[str, InitialPosition | str],
+    retry_patience: timedelta = _PATIENCE,
 ) -> StreamPositions:
     """Give a position in each of the streams.
 
@@ -608,6 +612,7 @@ async def begin(
         streams: their names.
         saved: the checkpoint; other streams in it are left out.
         start: for streams without a checkpoint; a mapping has one for each of those.
+        retry_patience: how long throttles, failures, and a stream that is being created are waited for; 0 is for ever.
 
     Raises:
         EfoConsumerConfigError: a stream has neither a checkpoint nor a start.
@@ -618,7 +623,7 @@ async def begin(
     new = [stream for stream in streams if stream not in found.streams]
     given_starts = _starts(new, start)
     starts = {name: InitialPosition.parse(one) if isinstance(one, str) else one for name, one in given_starts.items()}
-    return merged(found, await resolve_starts(session, starts)) if starts else found
+    return merged(found, await resolve_starts(session, starts, retry_patience)) if starts else found
 
 
 def _starts(
