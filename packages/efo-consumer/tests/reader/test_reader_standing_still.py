@@ -36,7 +36,7 @@ from penstock.efo_consumer._publish.list_shards import STILL_SECONDS
 from penstock.efo_consumer._publish.publisher import Room, unbounded
 from penstock.efo_consumer.testing import FakeKinesis, shard_event, wire_records
 from penstock.emulator import Behaviour
-from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.emulator.testing import OtherClock, RunningEmulator, running_emulator
 
 HALF = str(2**127)
 QUICK = 20
@@ -64,6 +64,7 @@ class Reading:
         self.position = StreamPositions({"s": dict.fromkeys(self.shards, ShardPosition.trim_horizon())})
         self.put_rows: list[str] = []
         self.rows: list[str] = []
+        self.came: dict[str, int] = {}
         self.looks: list[list[ShardStats]] = []
 
     async def open(self, *, named_shards_only: bool = False) -> None:
@@ -84,27 +85,36 @@ class Reading:
         assert not answer["FailedRecordCount"]
         self.put_rows += rows
 
-    async def step(self) -> None:
-        found = await self.reader.positions("q", self.epoch, self.position, wait_seconds=0.1 * QUICK)
+    async def step(self, max_shard_skew_seconds: float | None = None) -> None:
+        found = await self.reader.positions(
+            "q",
+            self.epoch,
+            self.position,
+            wait_seconds=0.1 * QUICK,
+            max_shard_skew_seconds=max_shard_skew_seconds,
+        )
         self.lineage = found.lineage
         async for batch in self.reader.read_range("q", ranges_between(self.position, found.positions)):
-            self.rows += [data.decode() for data in batch.column("data").to_pylist()]
+            rows = [data.decode() for data in batch.column("data").to_pylist()]
+            self.rows += rows
+            self.came.update(dict.fromkeys(rows, len(self.looks)))
         self.position = found.positions
         self.looks.append(await self.reader.stats("q"))
 
-    async def read(self) -> None:
+    async def read(self, max_shard_skew_seconds: float | None = None) -> None:
         async with asyncio.timeout(60):
             while len(self.rows) < len(self.put_rows):
-                await self.step()
+                await self.step(max_shard_skew_seconds)
 
     def seen(self, shard: str) -> list[ShardStats]:
         return [one for look in self.looks for one in look if one.shard_id == shard]
 
 
 @contextmanager
-def emulator(behaviour: Behaviour) -> Iterator[RunningEmulator]:
+def emulator(behaviour: Behaviour, clock: OtherClock | None = None) -> Iterator[RunningEmulator]:
     with running_emulator(
         tls=False,
+        clock=clock,
         behaviour=behaviour,
         consumer_creation_delay=timedelta(0),
         idle_event_interval=timedelta(milliseconds=100),
@@ -204,6 +214,7 @@ class StillKinesis(FakeKinesis):
         """Let time pass, second by second, with an event in each."""
         for _ in range(int(seconds)):
             self.now += 1
+            self.tip += 99
             self.idle()
             for _ in range(20):
                 await asyncio.sleep(0)
@@ -225,11 +236,12 @@ class StillKinesis(FakeKinesis):
             if event.records.num_rows:
                 number = int(event.records.column("sequenceNumber")[-1].as_py())
             millis = self.service_millis()
-            yield shard_event(event.records, number, caught_up_millis=millis)
+            yield shard_event(event.records, number, caught_up_millis=millis, read_millis=millis)
             while event.child_shards:
                 # It is over, and does not say so.
                 await self._changed.wait(3600)
-                yield shard_event(wire_records([]), number, caught_up_millis=self.service_millis())
+                millis = self.service_millis()
+                yield shard_event(wire_records([]), number, caught_up_millis=millis, read_millis=millis)
 
 
 class _StillPublisher:
@@ -286,6 +298,49 @@ async def test_open_shards_that_stand_still_share_one_list_now_and_then() -> Non
         found = await reader.positions("q", epoch, kinesis.trim_horizon("s"), wait_seconds=1)
         known = [position.known_millis for position in found.positions.streams["s"].values()]
         assert all(millis is not None and millis <= kinesis.service_millis() for millis in known)
+
+
+async def test_open_shards_that_stand_still_hold_nothing_back() -> None:
+    """An hour without records: ListShards shows up to when the shard was read, and what others bring is given."""
+    kinesis = StillKinesis()
+    busy, _ = kinesis.create_stream("s", 2)
+    position, given = kinesis.trim_horizon("s"), 0
+    async with LocalShardReader(kinesis, CONFIG, clock=lambda: kinesis.now) as reader:
+        epoch = await open_still(kinesis, reader)
+        await kinesis.tick(3 * STILL_SECONDS)
+        for count in range(1, 61):
+            kinesis.put("s", busy)
+            await kinesis.tick(60)
+            found = await reader.positions("q", epoch, position, max_shard_skew_seconds=60)
+            assert found.skew is not None
+            assert not found.skew.left_behind
+            async for batch in reader.read_range("q", ranges_between(position, found.positions)):
+                given += batch.num_rows
+            position = found.positions
+            assert given == count
+
+
+async def test_the_children_of_a_closed_shard_that_stands_still_hold_the_others_back() -> None:
+    """Its subscription says that it is at its tip, while its children hold what arrived long ago."""
+    clock = OtherClock(-3600)
+    with emulator(Behaviour(subscriptions_outlive_shards=True), clock=clock) as running:
+        reading = Reading(running, RecordPublisherType.EFO, shards=2)
+        keys = [one["HashKeyRange"]["StartingHashKey"] for one in reading.client.list_shards(StreamName="s")["Shards"]]
+
+        def put(key: str, row: str) -> None:
+            reading.client.put_record(StreamName="s", Data=row.encode(), PartitionKey="k", ExplicitHashKey=key)
+            reading.put_rows.append(row)
+
+        put(keys[0], "parent")
+        reading.client.split_shard(StreamName="s", ShardToSplit=reading.shards[0], NewStartingHashKey=str(2**126))
+        clock.advance(600)
+        put(keys[0], "child")
+        clock.advance(2400)
+        put(keys[1], "other")
+        async with reading.reader:
+            await reading.open()
+            await reading.read(max_shard_skew_seconds=60)
+    assert reading.came["parent"] < reading.came["child"] <= reading.came["other"]
 
 
 @pytest.mark.parametrize("is_listed", [True, False])

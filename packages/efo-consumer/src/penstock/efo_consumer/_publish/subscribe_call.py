@@ -252,8 +252,6 @@ class SubscribeCall:
         if payload.continuation is None and not payload.child_shards:
             raise ShardEndError(stream=self._stream.name, shard_id=self._request.shard_id)
         behind = payload.millis_behind_latest
-        # Some servers keep the subscription of a closed shard alive, with a continuation that stands still.
-        is_idle = not payload.records.num_rows and payload.continuation != self.position.sequence_number
         if payload.continuation is None:
             self.at_shard_end = True
             self.position = ShardPosition.shard_end()
@@ -267,7 +265,7 @@ class SubscribeCall:
             nbytes=payload.nbytes,
             # An event may wait on its way: all that is known is that it was made after the subscription was accepted.
             caught_up_millis=self._caught_up_millis if behind == 0 else None,
-            read_millis=self._made_millis - behind if behind is not None and is_idle else None,
+            read_millis=self._made_millis - behind if behind is not None and not payload.records.num_rows else None,
         )
 
     async def close(self) -> None:
