@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -178,6 +179,36 @@ async def test_shards_that_split_and_roll_over_are_read_parents_first_and_once(w
             assert last < min((row for row, shard in enumerate(shards) if shard == child), default=last + 1)
     async with LocalShardReader(KinesisBackend(world.session), CONFIG) as other:
         assert (await read(other, ranges))[0] == seen
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_records": 60}, {"max_records_per_shard": 15}])
+async def test_answers_keep_shards_together_in_time(limits: dict[str, int]) -> None:
+    """One shard has most of the load, one has none, and children follow: nothing comes a minute late."""
+    clock = OtherClock(-3600, rate=60)
+    with running_emulator(tls=False, clock=clock) as emulator:
+        world, times = World(emulator, clock), dict[str, float]()
+        world.split(children=3)
+        for minute in range(40):
+            ids = [f"{minute}-{number}" for number in range(60)]
+            # Each of three shards takes a third of all keys.
+            parts = [[one for one in ids if crc32(f'{{"id":{{"S":"{one}"}}}}'.encode()) % 3 == part] for part in (0, 1)]
+            for one in parts[0] + parts[1][:1]:
+                keys = {"id": {"S": one}}
+                emulator.call(partial(world.streams.change, TABLE, keys, new=keys))
+                times[one] = clock.time()
+            if minute == 25:
+                world.split(children=2)
+            clock.advance(60)
+        latest, late = 0.0, 0.0
+        async with Query(world, world.start()) as query, asyncio.timeout(120):
+            while (came := len(query.ids)) < len(times):
+                await query.step(max_shard_skew_seconds=60, **limits)
+                found = [times[one] for one in query.ids[came:]]
+                late = max(late, latest - min(found, default=latest))
+                latest = max([latest, *found])
+        assert sorted(query.ids) == sorted(times)
+        # The service gives whole seconds.
+        assert late <= 62
 
 
 def test_latest_begins_in_a_shard_that_takes_over_while_the_table_is_listed(
