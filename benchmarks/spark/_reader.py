@@ -39,8 +39,12 @@ class _Prefilled(FakeKinesis):
 
 def _run(records: int, pipe: Connection) -> None:
     kinesis = _Prefilled()
-    for shard in kinesis.create_stream(STREAM, SHARDS):
-        kinesis.put(STREAM, shard, records // SHARDS, size=RECORD_BYTES)
+    shards = kinesis.create_stream(STREAM, SHARDS)
+    # In turns, as the shards of a stream are written: a micro-batch takes what arrived at about the same time.
+    for _ in range(records // SHARDS):
+        for shard in shards:
+            kinesis.put(STREAM, shard, size=RECORD_BYTES)
+    for shard in shards:
         for at in range(0, records // SHARDS, EVENT_RECORDS):
             kinesis._take(kinesis.shards[STREAM, shard], at, 0)
     nbytes = 2 * records * RECORD_BYTES
