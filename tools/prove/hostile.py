@@ -15,7 +15,9 @@ SUMMARY = "the tests of reading pass on the emulator's hostile profile, with new
 READER = ("packages/efo-consumer/tests", "services/shard-reader/tests")
 SPARK = (
     "packages/spark-plugin/tests/continuity/test_spark_continuity_bounded.py",
+    "packages/spark-plugin/tests/continuity/test_spark_continuity_ends.py",
     "packages/spark-plugin/tests/continuity/test_spark_continuity_streams.py",
+    "packages/spark-plugin/tests/continuity/test_spark_event_time.py",
     "packages/spark-plugin/tests/continuity/test_spark_exactly_once.py",
     "packages/spark-plugin/tests/stages/run/test_spark_killed_runs.py",
     "packages/spark-plugin/tests/continuity/test_spark_seams.py",
