@@ -105,26 +105,24 @@ class OnEmulator:
     """A stream of an emulator."""
 
     def __init__(self, emulator: RunningEmulator, shards: int) -> None:
+        self.emulator = emulator
         self.client, self.name = emulator.client(), f"s-{uuid.uuid4().hex[:8]}"
         self.client.create_stream(StreamName=self.name, ShardCount=shards)
         self.parents: dict[tuple[str, str], list[str]] = {}
 
-    def _shards(self) -> list[dict[str, Any]]:
-        return list(self.client.list_shards(StreamName=self.name)["Shards"])
-
-    def _first_key(self, shard: str) -> str:
-        (keys,) = [one["HashKeyRange"] for one in self._shards() if one["ShardId"] == shard]
-        return str(keys["StartingHashKey"])
+    def _shards(self) -> dict[str, Any]:
+        # ListShards of a hostile service lags behind.
+        stream = self.emulator.kinesis.streams[self.name]
+        return self.emulator.call(lambda: {str(shard.id): shard for shard in stream.shards})
 
     def open_shards(self) -> list[tuple[str, str]]:
         """See `Streams`."""
-        shards = [one for one in self._shards() if "EndingSequenceNumber" not in one["SequenceNumberRange"]]
-        shards.sort(key=lambda one: int(one["HashKeyRange"]["StartingHashKey"]))
-        return [(self.name, one["ShardId"]) for one in shards]
+        shards = [shard for shard in self._shards().values() if shard.is_open]
+        return [(self.name, str(shard.id)) for shard in sorted(shards, key=lambda one: one.hash_keys.start)]
 
     def put(self, stream: str, shard: str, users: int | None) -> int:
         """See `Streams`."""
-        first = self._first_key(shard)
+        first = str(self._shards()[shard].hash_keys.start)
         keys = [f"user {user}" for user in range(users or 0)]
         data = aggregate(keys, explicit=first) if users else b"plain"
         answer = self.client.put_record(StreamName=stream, Data=data, PartitionKey="k", ExplicitHashKey=first)
@@ -133,16 +131,16 @@ class OnEmulator:
 
     def reshard(self, stream: str, shards: list[str]) -> None:
         """See `Streams`."""
-        before = {one["ShardId"] for one in self._shards()}
+        before = self._shards()
         if len(shards) == 2:
             self.client.merge_shards(StreamName=stream, ShardToMerge=shards[0], AdjacentShardToMerge=shards[1])
         else:
-            (keys,) = [one["HashKeyRange"] for one in self._shards() if one["ShardId"] == shards[0]]
-            middle = (int(keys["StartingHashKey"]) + int(keys["EndingHashKey"])) // 2 + 1
+            keys = before[shards[0]].hash_keys
+            middle = (keys.start + keys.end) // 2 + 1
             self.client.split_shard(StreamName=stream, ShardToSplit=shards[0], NewStartingHashKey=str(middle))
         for one in self._shards():
-            if one["ShardId"] not in before:
-                self.parents[stream, one["ShardId"]] = shards
+            if one not in before:
+                self.parents[stream, one] = shards
 
 
 class MemoryStore:
