@@ -49,6 +49,27 @@ async def test_limits_cut_all_shards_at_the_same_arrival_time(home: str) -> None
             position = snapshot.positions
 
 
+async def test_a_look_shows_a_shard_until_its_caller_knows_that_it_has_ended() -> None:
+    """The children hold others back only after that, as it is the caller who adds them."""
+    kinesis = FakeKinesis()
+    ending, busy = kinesis.create_stream("s", 2)
+    position = kinesis.trim_horizon("s")
+    async with LocalShardReader(kinesis, ReaderConfig()) as reader:
+        epoch = await reader.open(request(position, named_shards_only=True))
+        kinesis.put("s", ending)
+        last = kinesis.service_millis()
+        await until(lambda: kinesis.events_taken >= 1)
+        position = (await reader.positions("q", epoch, position, wait_seconds=5)).positions
+        kinesis.reshard("s", [ending], 2)
+        kinesis.put("s", busy, 3)
+        await until(lambda: kinesis.events_taken >= 3)
+        shown = (await reader.look("q", epoch, position, before_millis=kinesis.service_millis())).slow
+        assert [one.read_millis for one in shown if one.shard_id == ending] == [last]
+        position = (await reader.positions("q", epoch, position, wait_seconds=5)).positions
+        assert position.streams["s"][ending].is_shard_end
+        assert ending not in [one.shard_id for one in (await reader.look("q", epoch, position)).slow]
+
+
 @HOMES
 async def test_bytes_bound_the_answer_but_one_record_comes_through(home: str) -> None:
     """A limit smaller than a record does not stop the reader for good."""

@@ -64,7 +64,7 @@ class ShardBuffer:
         self._end = origin
         # When the shard was caught up while it was open, as a later answer showed that was not its end. Of a closed
         # shard that is always true, and says nothing of the children, which hold records since it was closed.
-        self._open_millis = origin.caught_up_millis
+        self._open_millis = self._moved_millis = origin.caught_up_millis
         self._origin_is_held = True
         # The first position after which every record up to the end is in the segments, by sequence number.
         self._held_after = origin if origin.sequence_number is not None else None
@@ -113,9 +113,16 @@ class ShardBuffer:
         if event.child_shards:
             caught_up = self._open_millis
         else:
-            # An answer that leads nowhere may be one of a closed shard. Then it has only a time at which that was open.
-            leads_on = event.records.num_rows or event.continuation not in (None, before.sequence_number)
-            open_millis = (self._open_millis, before.caught_up_millis if leads_on else event.caught_up_millis)
+            # Records show that the shard was open when it was caught up before. So does a continuation that moves, but
+            # the last answer of a closed shard may move, too: what counts is what was known before the move before.
+            # An answer that leads nowhere only has a time at which the shard is known to have been open.
+            if event.records.num_rows:
+                shown = self._moved_millis = before.caught_up_millis
+            elif event.continuation not in (None, before.sequence_number):
+                shown, self._moved_millis = self._moved_millis, before.caught_up_millis
+            else:
+                shown = event.caught_up_millis
+            open_millis = (self._open_millis, shown)
             self._open_millis = max((millis for millis in open_millis if millis is not None), default=None)
             known = (before.caught_up_millis, event.caught_up_millis)
             caught_up = max((millis for millis in known if millis is not None), default=None)

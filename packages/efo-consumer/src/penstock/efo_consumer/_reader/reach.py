@@ -222,6 +222,7 @@ class Walk:
     def __init__(
         self, start: StreamPositions, buffers: Mapping[ShardKey, ShardBuffer], graphs: Mapping[str, ShardGraph]
     ) -> None:
+        self._start = start
         self._positions = {stream: dict(shards) for stream, shards in start.streams.items()}
         self._buffers = buffers
         self._graphs = graphs
@@ -291,6 +292,10 @@ class Walk:
                     found.times[key] = times.get(key) if key in times else position.known_millis
             if ended and stream in self._graphs:
                 found.add_children(stream, self._graphs[stream], shards, ended)
+            for shard_id in () if stream in self._graphs else ended:
+                # The caller adds the children, once it knows that the shard has ended.
+                if (start := self._start.get(stream, shard_id)) is not None and not start.is_shard_end:
+                    found.times[stream, shard_id] = shards[shard_id].known_millis
         return found
 
     def waiting(self) -> dict[ShardKey, list[Part]]:
