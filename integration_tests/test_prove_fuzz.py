@@ -30,7 +30,6 @@ def test_there_is_a_target_for_each_service_and_all_that_is_read() -> None:
         "offset",
         "spark-checkpoint",
         "consumer-checkpoint",
-        "gateway-journal",
         "principals",
         "tokens",
         "revocations",

@@ -24,7 +24,6 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a flag of a service": ({"reader": {"settings": {"audit-log": "-"}}}, 'PENSTOCK_READER_AUDIT_LOG, value: "-"'),
     "where pods go": ({"sink": {"pod": {"nodeSelector": {"disk": "fast"}}}}, "disk: fast"),
-    "a class of volumes": ({"sink": {"journal": {"storageClassName": "gp3"}}}, "storageClassName: gp3"),
     "no role": ({"roleArn": ""}, "name: penstock\n"),
     "a reader alone": (
         {"registry": {"enabled": False}, "sink": {"enabled": False}, "reader": {"replicas": 5}, "networkPolicy": False},

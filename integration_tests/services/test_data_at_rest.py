@@ -9,12 +9,9 @@ import grpc
 import pytest
 
 from integration_tests.security_tools import CONTRACTS, TOKEN, ask, call_any, raw_channel, running
-from penstock.async_sink._core.entries import EntryFailure
-from penstock.async_sink.gateway import Journal
 from penstock.efo_consumer import ShardPosition, SqliteCheckpointStore, StreamPositions
 from penstock.efo_consumer._buffer.spill import SpillFolder
 from penstock.operator_attributes import SqliteJobStore
-from penstock.proto.sink_gateway.v1.sink_gateway_pb2 import Entry
 from penstock.registration import SqliteLeaseStore
 
 
@@ -60,16 +57,6 @@ async def test_checkpoints_are_private(tmp_path: Path) -> None:
     assert shown(tmp_path) == {}
 
 
-async def test_the_gateways_journal_is_private(tmp_path: Path) -> None:
-    """Accepted records before they are written, and those that were refused."""
-    journal = Journal(tmp_path / "journal")
-    await journal.append("kinesis", "flights", "client", 1, b"a batch")
-    journal.reject("kinesis", "flights", "client", Entry(data=b"bad"), EntryFailure(0, "Poison", "no good"))
-    await journal.close()
-    assert [name for name in names_below(tmp_path) if "rejected" in name]
-    assert shown(tmp_path) == {}
-
-
 def test_spilled_records_are_in_a_folder_that_nobody_else_enters(tmp_path: Path) -> None:
     """The folder keeps others out, whatever the modes of its files."""
     spill = SpillFolder(1_000_000, tmp_path)
@@ -83,8 +70,7 @@ def test_no_name_that_a_client_sends_becomes_a_file_elsewhere(name: str, tmp_pat
     home = tmp_path / "a" / "b" / "home"
     home.mkdir(parents=True)
     evil = ["../../../evil", str(tmp_path / "evil"), "..\\..\\evil", "evil\0", "file:///evil"]
-    extra = {"DURABLE": str(home / "journal")} if name == "sink-gateway" else {}
-    with running(name, home, TOKEN=TOKEN, ENDPOINT_URL="http://127.0.0.1:9", **extra) as service:
+    with running(name, home, TOKEN=TOKEN, ENDPOINT_URL="http://127.0.0.1:9") as service:
         with raw_channel(service.address) as channel:
             for method in service.methods:
                 for text in evil:

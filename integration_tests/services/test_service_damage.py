@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import grpc
-import pyarrow as pa
 import pytest
 
 from integration_tests.security_tools import DEADLINE, TOKEN, ask, path_of, raw_channel, running
-from penstock.async_sink import RemoteSink, write_batches
-from penstock.async_sink.errors import SinkError
-from penstock.emulator.testing import running_emulator
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
-from penstock.rpc import ClientSecurity
 
-INSIDE = ("kept-here", "sqlite", "Error", "database", "another process", "/tmp", "journal.db")
+INSIDE = ("kept-here", "sqlite", "Error", "database", "another process", "/tmp")
 
 
 def cut(file: Path) -> None:
@@ -114,38 +107,3 @@ def test_a_scheduler_on_a_full_disk_loses_nothing_that_it_acknowledged(tmp_path:
         for job_id in [*taken, "with-room"]:
             asked = pb.GetJobRequest(job_id=job_id).SerializeToString()
             assert ask(channel, methods["GetJob"], asked) == (grpc.StatusCode.OK, "")
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_gateway_acknowledges_nothing_behind_a_damaged_journal(
-    damage: Callable[[Path], None], tmp_path: Path
-) -> None:
-    """What was accepted before goes on to its stream; what comes behind the damage is refused."""
-    folder = tmp_path / "kept-here"
-    with running_emulator(tls=False) as emulator:
-        emulator.client().create_stream(StreamName="flights", ShardCount=1)
-        fault = emulator.call(lambda: emulator.faults.add("throttle", stream="flights", operation="PutRecords"))
-        settings = {"ENDPOINT_URL": emulator.endpoint_url, "DURABLE": str(folder), "TOKEN": TOKEN, "DRAIN_SECONDS": "1"}
-        with running("sink-gateway", tmp_path, **settings) as service:
-            sink = RemoteSink(service.address, destination="flights", security=ClientSecurity(token=TOKEN))
-            assert write_batches(sink, [rows(0, 50)]).records == 50
-            damage(folder / "journal.db-wal")
-            with pytest.raises(SinkError) as refused:
-                write_batches(sink, [rows(50, 100)])
-            assert not any(inside in str(refused.value) for inside in INSIDE), refused.value
-            assert "another process has changed it" in service.errors.read_text()
-            emulator.call(lambda: emulator.faults.clear(fault))
-            deadline = time.monotonic() + DEADLINE
-            while len(written := emulator.call(lambda: records_of(emulator.kinesis))) < 50:
-                assert time.monotonic() < deadline, written
-                time.sleep(0.05)  # the stream tells nobody when it grows
-            assert sorted(written) == list(range(50))
-
-
-def records_of(kinesis: Any) -> list[int]:
-    return [int(bytes(one.data)) for shard in kinesis.streams["flights"].shards for one in shard.records]
-
-
-def rows(start: int, end: int) -> pa.RecordBatch:
-    numbers = range(start, end)
-    return pa.record_batch({"data": [b"%d" % one for one in numbers], "partitionKey": [f"k{one}" for one in numbers]})

@@ -23,7 +23,6 @@ from integration_tests.security_tools import (
     raw_channel,
     running,
 )
-from penstock.async_sink.errors import GatewayStorageError
 from penstock.aws import AwsOptionError, AwsOptions
 from penstock.emulator.testing import RunningEmulator, running_emulator, start_emulator_process
 from penstock.operator_attributes.errors import JobStoreError
@@ -267,7 +266,6 @@ def test_a_service_does_not_start_with_files_of_aws_that_cannot_be_read(tmp_path
     [
         LeaseStoreError(store="/srv/kept-here", reason="file is not a database"),
         JobStoreError("/srv/kept-here", "disk I/O error"),
-        GatewayStorageError("/srv/kept-here cannot be written: [Errno 28] No space left on device"),
     ],
     ids=lambda error: type(error).__name__,
 )

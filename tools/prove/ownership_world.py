@@ -497,7 +497,7 @@ def running_world(folder: Path, profile: str, seed: int, log_file: Path | None) 
         ]
         for one in (1, 2, 3):
             world.add_service(f"reader {one}", "shard_reader", kinesis)
-        gateway = world.add_service("gateway", "sink_gateway", [*kinesis, "--durable", str(folder / "journal")])
+        gateway = world.add_service("gateway", "sink_gateway", kinesis)
         scheduler = world.add_service("scheduler", "stage_scheduler", ["--store", str(folder / "stages.db")])
         world.add_client("writer", gateway=gateway.address, stream=STREAM, writers=2)
         world.add_client("holder", registries=registries, stream=STREAM)

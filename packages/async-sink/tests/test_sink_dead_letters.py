@@ -13,7 +13,6 @@ import pytest
 from penstock.async_sink.dead_letters import read_dead_letters, redrive
 from penstock.aws import AwsOptions
 from penstock.emulator.testing import RunningEmulator, running_emulator
-from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 
 MEBIBYTE = 1 << 20
 
@@ -59,12 +58,9 @@ def keep(folder: Path, *letters: dict[str, Any], name: str = "job-0-0.json") -> 
 def test_a_letter_for_the_arn_of_a_stream_is_written_to_it(
     emulator: RunningEmulator, options: AwsOptions, tmp_path: Path
 ) -> None:
-    """So a gateway notes it whose client named the stream by its ARN; `to` may be one as well."""
+    """`to` may be an ARN as well."""
     arn = make_stream(emulator, "named")
-    entry = pb.Entry(data=b"AA1", partition_key="JFK").SerializeToString()
-    why = {"error_code": "InternalFailure", "error_message": "try later", "time": 1.5, "client": "c"}
-    line = {"kind": "kinesis", "destination": arn, "entry": b64encode(entry).decode(), **why}
-    keep(tmp_path, line, name="rejected.jsonl")
+    keep(tmp_path, letter(b"AA1", arn))
     assert redrive(tmp_path, options).written == {arn: 1}
     assert held(emulator, "named") == [b"AA1"]
     other = tmp_path / "other"

@@ -1,4 +1,4 @@
-"""`penstock dead-letters`: of a job of Spark's and of a gateway, looked at and written again."""
+"""`penstock dead-letters`: the dead letters of a Spark job, shown and written again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import subprocess
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 from penstock.async_sink import TerminalReason, TerminalRecord
 from penstock.cli import main
 from penstock.emulator.testing import RunningEmulator, running_emulator
-from penstock.proto.sink_gateway.v1 import sink_gateway_pb2
 from penstock.spark_plugin._writing._dead_letters import DeadLetterFile, DeadLetterFileHandler, letter
 from penstock.spark_plugin._writing._record_ids import WriteAttempt
 from penstock.terminal.testing import run_main
@@ -132,20 +130,6 @@ def test_what_is_refused_again_stays_a_letter(emulator: RunningEmulator, folder:
     assert (silent.returncode, "AwsConnectionError" in silent.stderr) == (3, True), silent.stderr
     wrong = run(emulator, "redrive", folder, "--key", "\udcff")
     assert (wrong.returncode, "--key must be UTF-8" in wrong.stderr) == (2, True), wrong.stderr
-
-
-def test_letters_of_a_gateway_are_redriven(emulator: RunningEmulator, tmp_path: Path) -> None:
-    """Its file is only read, as the gateway may run; what is for other destinations stays."""
-    entry = sink_gateway_pb2.Entry(data=b"AA1", partition_key="JFK").SerializeToString()
-    line = {"time": 1.5, "client": "c", "error_code": "X", "error_message": "y", "entry": b64encode(entry).decode()}
-    kinds = [{"kind": "kinesis", "destination": "flights"}, {"kind": "sqs", "destination": "https://queue"}]
-    text = "".join(json.dumps(line | kind) + "\n" for kind in kinds)
-    (tmp_path / "rejected.jsonl").write_text(text)
-    done = run(emulator, "redrive", tmp_path, "--execute")
-    assert (done.returncode, "is for sqs" in done.stderr) == (1, True)
-    assert in_stream(emulator, "flights") == [("JFK", b"AA1")]
-    assert (tmp_path / "rejected.jsonl").read_text() == text
-    assert [one["open"] for one in rows(run(emulator, "ls", tmp_path, "--json"))] == [0, 1]
 
 
 def test_a_path_that_is_not_there_is_named_with_what_belongs_there(emulator: RunningEmulator, tmp_path: Path) -> None:

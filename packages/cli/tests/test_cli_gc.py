@@ -2,12 +2,10 @@
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -130,69 +128,6 @@ def test_folders_that_are_not_ours_to_remove_stay(spill: Path, capsys: pytest.Ca
     assert len(list(spill.iterdir())) == 4
 
 
-JOURNAL = """
-import asyncio, sys
-from pathlib import Path
-from penstock.async_sink.gateway import Journal
-
-async def main(folder, settle):
-    journal = Journal(Path(folder))
-    sequence = await journal.append("kinesis", "flights", "client", 1, b"batch")
-    if settle:
-        journal.settle(sequence)
-        await journal.close()
-        journal = Journal(Path(folder))
-    print("ready", flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-
-asyncio.run(main(sys.argv[1], len(sys.argv) > 2))
-"""
-
-
-def test_journals_of_gateways_that_were_killed_are_shown_and_removed_when_written(
-    tmp_path: Path, spill: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One in use is none; what is acknowledged and not written is kept, whatever is asked for."""
-    folders = {name: tmp_path / name for name in ("pending", "written", "none")}
-    folders["none"].mkdir()
-    arguments = ["--store", "none", *(f"--journal={folder}" for folder in folders.values())]
-    for name in ("pending", "written"):
-        command = [sys.executable, "-c", JOURNAL, str(folders[name]), *(["settle"] if name == "written" else [])]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            _, shown = run(capsys, "--store", "none", f"--journal={folders[name]}")
-            assert str(folders[name]) not in {one["what"] for one in shown}
-            process.kill()
-
-    def fates(*more: str) -> dict[str, str]:
-        code, shown = run(capsys, *arguments, *more)
-        assert code == 0
-        found = {Path(one["what"]).name: one for one in shown if one["kind"] == "journal"}
-        assert "start a gateway with --durable" in found["pending"]["why"]
-        return {name: one["fate"] for name, one in found.items()}
-
-    assert fates() == {"pending": "kept", "written": "due"}
-    assert fates("--remove") == {"pending": "kept", "written": "removed"}
-    assert not folders["written"].exists()
-    arguments.remove(f"--journal={folders['written']}")
-    assert fates("--remove") == {"pending": "kept"}
-
-
-def test_a_database_that_is_no_journal_is_kept(
-    tmp_path: Path, spill: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others call their files journal.db too. The folder of the gateway's variable may be missing."""
-    monkeypatch.setenv("PENSTOCK_SINK_DURABLE", str(tmp_path / "not-started-yet"))
-    with closing(sqlite3.connect(tmp_path / "journal.db")) as database:
-        database.execute("CREATE TABLE diary (day TEXT)")
-    arguments = ["--store", "none", f"--journal={tmp_path}", "--remove"]
-    _, (shown,) = run(capsys, *arguments)
-    assert shown["fate"] == "kept"
-    assert "is not a journal of a gateway" in shown["why"]
-    assert (tmp_path / "journal.db").exists()
-
-
 def test_a_registry_with_tls_and_a_token_is_asked(
     emulator: RunningEmulator, spill: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +186,6 @@ def test_a_registry_that_is_away_is_told(
         (["--store", "none", "--ca-file", "nowhere"], ("--ca-file", "--store")),
         (["--store", "none", "--region", "eu-west-1"], ("--region", "--store none")),
         (["--token-file", "nowhere"], ("--token-file", "--registry")),
-        (["--store", "none", "--journal", "/nope/typo"], ("--journal", "/nope/typo")),
         (["--store", "none", "--folder", "/nope/typo"], ("--folder", "/nope/typo")),
         (["--store", "bogus"], ("--store", "bogus")),
         (["--store", "sqlite:///nope/typo.db", "--region", "us-east-1"], ("/nope/typo.db",)),
@@ -326,4 +260,4 @@ def test_the_readme_names_each_kind_of_what_is_left() -> None:
     """As the fields of `--json` have them."""
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     (row,) = (line for line in readme.splitlines() if line.startswith("| `gc` |"))
-    assert all(f"`{kind}`" in row for kind in ("reader", "spill", "journal", "consumer"))
+    assert all(f"`{kind}`" in row for kind in ("reader", "spill", "consumer"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,12 +29,11 @@ from penstock.services.console._endpoints import Endpoint
 from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._sources.history import History, Rates, lags
 from penstock.services.console._sources.services import RegistrySource
-from penstock.services.console._values import Answer, Kind, SinkDestination, Snapshot, State
+from penstock.services.console._values import Answer, Kind, Snapshot, State
 from penstock.services.console._views.attention import concerns
 from penstock.services.console._views.consumers import consumer_rows
 from penstock.services.console._views.jobs import by_state, job_rows
 from penstock.services.console._views.search import found
-from penstock.services.console._views.sinks import on_disk, sink_rows
 from penstock.services.console._views.streams import reader_rows, shard_page, stream_rows
 from penstock.services.console._views.view import View, endpoints
 
@@ -151,18 +150,6 @@ async def test_a_job_is_as_deep_as_its_longest_way() -> None:
         job = await scheduler.submit("wide", graph)
     (row,) = job_rows(view(Snapshot(stages=Answer(kind=Kind.STAGES, endpoint="a:1", value=(job,)))))
     assert (row.levels, len(job.stages)) == (3, 7)
-
-
-def test_a_gateways_disk_is_told_once() -> None:
-    """For all of its destinations together; one without batches on disk is not named."""
-    numbers = dict.fromkeys({one.name for one in fields(SinkDestination)} - {"kind", "destination", "last_failure"}, 0)
-    one = SinkDestination(kind="kinesis", destination="a", last_failure="", **numbers)
-    durable = replace(one, durable_batches=20)
-    answers = (
-        Answer(kind=Kind.SINK, endpoint="a:1", value=(durable, replace(durable, destination="b"))),
-        Answer(kind=Kind.SINK, endpoint="b:1", value=(one,)),
-    )
-    assert on_disk(sink_rows(view(Snapshot(sinks=answers)))) == {"a:1": 40}
 
 
 def test_words_name_the_service_that_is_there() -> None:

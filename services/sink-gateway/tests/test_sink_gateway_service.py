@@ -219,7 +219,7 @@ async def test_a_gateway_and_its_clients_live_through_being_frozen(
     emulator: RunningEmulator, stream: str, tmp_path: Path
 ) -> None:
     """Each in turn, for longer than a silent connection lives: everything arrives, each record is acknowledged once."""
-    arguments = ["serve", "--endpoint-url", emulator.endpoint_url, "--durable", str(tmp_path / "journal")]
+    arguments = ["serve", "--endpoint-url", emulator.endpoint_url]
     program = """
 import asyncio, sys
 from penstock.async_sink import KinesisRequestEntry, RemoteSink
@@ -370,8 +370,6 @@ AIMD = ["--rate-strategy", "aimd"]
         (["--profile", "nobodys"], ["--profile", "nobodys"]),
         (["--ca-bundle", "/nowhere.pem"], ["--ca-bundle", "/nowhere.pem", "No such file"]),
         (["--token-file", "/nowhere"], ["--token-file", "/nowhere", "No such file"]),
-        (["--durable", "file:///journal"], ["--durable", "takes a path, not a URL: write /journal"]),
-        (["--durable", "/dev/null"], ["--durable", "/dev/null", "name one of the gateway's own"]),
     ],
 )
 def test_a_wrong_setting_ends_with_a_word_about_it(arguments: list[str], words: list[str]) -> None:
@@ -435,7 +433,7 @@ def test_help_names_the_variable_of_each_flag() -> None:
     ended = _serve(["--help"], ENVIRONMENT)
     assert ended.returncode == 0
     flags = set(re.findall(r"^  --([a-z-]+)", ended.stdout, re.MULTILINE))
-    assert {"durable", "port", "region", "credit-bytes"} <= flags
+    assert {"port", "region", "credit-bytes"} <= flags
     text = re.sub(r"\s+", "", ended.stdout)
     variables = {flag: "PENSTOCK_SINK_" + flag.upper().replace("-", "_") for flag in flags}
     assert {flag for flag, one in variables.items() if not re.search(rf"\[{one}(=true)?\]", text)} == set()
@@ -449,3 +447,38 @@ def test_settings_come_from_the_environment_and_ctrl_c_is_a_drain(emulator: Runn
         process.process.send_signal(signal.SIGINT)
         assert process.process.wait(20) == 0
     assert sorted(read_all(emulator, stream)) == [b"0", b"1", b"2"]
+
+
+def test_a_client_leaves_no_noise_when_the_gateway_ends_its_stream(emulator: RunningEmulator, stream: str) -> None:
+    """Nothing on standard error but what the program says itself."""
+    program = """
+import asyncio, sys
+from datetime import timedelta
+from penstock.async_sink import KinesisRequestEntry, RemoteSink
+from penstock.async_sink.errors import GatewayError
+
+async def main():
+    sink = RemoteSink(sys.argv[1], destination=sys.argv[2], reconnect_timeout=timedelta(milliseconds=300))
+    try:
+        async with sink.create_writer() as writer:
+            await writer.write(KinesisRequestEntry(b"1", "k"))
+            await writer.flush(end_of_input=True)
+            print("written", flush=True)
+            while writer.failure is None:
+                await asyncio.sleep(0.01)
+            await writer.write(KinesisRequestEntry(b"2", "k"))
+    except GatewayError:
+        print("ended", flush=True)
+
+asyncio.run(main(), debug=True)
+"""
+    with service_process(MODULE, ["serve", "--endpoint-url", emulator.endpoint_url], ENVIRONMENT) as process:
+        command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", program, process.address, stream]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as client:
+            assert client.stdout is not None
+            assert client.stdout.readline() == "written\n"
+            process.terminate(30)
+            out, err = client.communicate(timeout=60)
+    assert out == "ended\n"
+    assert "Task was destroyed" not in err
+    assert "asynchronous generator" not in err

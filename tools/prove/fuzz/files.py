@@ -1,4 +1,4 @@
-"""What reads files and items that are kept: a gateway's journal, checkpoints of Spark and of consumers."""
+"""What reads files and items that are kept: checkpoints of Spark and of consumers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import atexit
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.async_sink.errors import JournalError
-from penstock.async_sink.gateway import Journal
 from penstock.aws import AwsClient, AwsSession
 from penstock.efo_consumer import (
     DynamoDbCheckpointStore,
@@ -26,65 +23,12 @@ from tools.prove.fuzz.target import MEBIBYTE, Target, loop, told
 _IN_MEMORY = Path("/dev/shm")  # a folder of our own is made there
 
 
-def _new_folder() -> Path:
-    """Where a sync costs nothing, if there is such a place."""
-    return Path(tempfile.mkdtemp(prefix="penstock-fuzz-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
-
-
 @cache
 def _folder() -> Path:
-    folder = _new_folder()
+    # Where a sync costs nothing, if there is such a place.
+    folder = Path(tempfile.mkdtemp(prefix="penstock-fuzz-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
-
-
-_JOURNAL_FILES = ("journal.db", "journal.db-wal", "reserve")
-
-
-def _journal_seeds() -> Sequence[bytes]:
-    """The first byte says which file it is: the database, which is small here, or its log."""
-    folder = _new_folder()
-
-    async def keep() -> list[bytes]:
-        journal = Journal(folder, fsync=False)
-        for _ in range(2):
-            await journal.append("kinesis", "abc", "client", 1, b"content")
-        log = (folder / "journal.db-wal").read_bytes()
-        await journal.close()
-        return [b"\0" + (folder / "journal.db").read_bytes(), b"\1" + log]
-
-    try:
-        return loop().run_until_complete(keep())
-    finally:
-        shutil.rmtree(folder)
-
-
-@cache
-def _whole_database() -> bytes:
-    return _journal_seeds()[0][1:]
-
-
-def _journal(data: bytes) -> str:
-    folder = _folder()
-    for name in _JOURNAL_FILES:
-        (folder / name).unlink(missing_ok=True)
-    is_log = data[:1] == b"\1"
-    (folder / "journal.db").write_bytes(_whole_database() if is_log else data[1:])
-    if is_log:
-        (folder / "journal.db-wal").write_bytes(data[1:])
-
-    async def read() -> str:
-        try:
-            journal = Journal(folder, fsync=False)
-        except (JournalError, OSError) as error:
-            return told(error)
-        try:
-            found = [one for kind, name in journal.destinations() for one in journal.pending(kind, name)]
-        finally:
-            await journal.close()
-        return f"{min(len(found), 4)} batches"
-
-    return loop().run_until_complete(read())
 
 
 _POSITION = {"type": "AFTER_SEQUENCE_NUMBER", "value": "49", "caughtUp": 1}
@@ -142,7 +86,6 @@ def _consumer_checkpoint(data: bytes) -> str:
 _CLAIMS = {"s": {"number": 1, "owner": "she", "at": 1.5}}
 
 FILES = {
-    "gateway-journal": Target(_journal_seeds, _journal, memory_bytes=128 * MEBIBYTE),
     "spark-checkpoint": Target(
         lambda: [f"v1\n{_HEAD}\n{json.dumps(_OFFSET)}\n-".encode()], _spark_checkpoint, memory_bytes=64 * MEBIBYTE
     ),

@@ -1,4 +1,4 @@
-{{- /* The pods of a service, and its address: of a dict with the root, its name, its port and its mounts. */ -}}
+{{- /* The pods of a service, and its address: of a dict with the root, its name and its port. */ -}}
 
 {{- define "penstock.selector" -}}
 app: penstock-{{ .name }}
@@ -47,9 +47,6 @@ spec:
         - {name: tokens, mountPath: /run/penstock/tokens, readOnly: true}
         - {name: tls, mountPath: /run/penstock/tls, readOnly: true}
         - {name: tmp, mountPath: /tmp}
-        {{- with .mounts }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
   volumes:
     - {name: tokens, secret: {secretName: {{ .root.Values.secrets.tokens }}, defaultMode: 0440}}
     - {name: tls, secret: {secretName: {{ .root.Values.secrets.tls }}, defaultMode: 0440}}

@@ -1,12 +1,10 @@
-"""What one client, destination or moment spoils, it spoils for itself alone; gateways with and without a disk."""
+"""What one client, destination or moment spoils, it spoils for itself alone."""
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,13 +17,11 @@ from penstock.async_sink import (
     DynamoDbRequestEntry,
     DynamoDbSink,
     KinesisRequestEntry,
-    Ordering,
     RemoteSink,
     dynamodb_config,
 )
-from penstock.async_sink._gateway import destinations as gateway_destinations
 from penstock.async_sink.errors import DestinationError, GatewayError, InvalidRecordError, RecordsRejectedError
-from penstock.async_sink.gateway import SERVICE_NAME, Journal, SharedDestinations, SinkGatewayServicer
+from penstock.async_sink.gateway import SERVICE_NAME, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
 from penstock.aws.testing import emulator_options
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
@@ -58,10 +54,8 @@ class FakeSink(AsyncSinkBase[Any, Any]):
 
 
 @asynccontextmanager
-async def running_gateway(
-    fake: FakeDestination, folder: Path | None = None
-) -> AsyncIterator[tuple[str, SharedDestinations]]:
-    destinations = SharedDestinations(lambda _: FakeSink(fake), journal=None if folder is None else Journal(folder))
+async def running_gateway(fake: FakeDestination) -> AsyncIterator[tuple[str, SharedDestinations]]:
+    destinations = SharedDestinations(lambda _: FakeSink(fake))
     async with serving(destinations) as address:
         yield address, destinations
 
@@ -71,7 +65,6 @@ async def serving(destinations: SharedDestinations) -> AsyncIterator[str]:
     servicer = SinkGatewayServicer(destinations)
     server = GrpcServer(ServerSettings(drain_seconds=0.2), register=[servicer.add_to], service_names=[SERVICE_NAME])
     async with server:
-        destinations.resume()
         yield server.address
     await destinations.close(1.0)
 
@@ -86,11 +79,6 @@ def entry(data: str) -> KinesisRequestEntry:
 
 def accepted(fake: FakeDestination) -> list[str]:
     return [each.data.decode() for each in fake.accepted]
-
-
-def pending(destinations: SharedDestinations) -> int:
-    assert destinations.journal is not None
-    return destinations.journal.pending_batches
 
 
 async def test_a_record_that_only_the_writer_can_refuse_fails_alone() -> None:
@@ -151,42 +139,23 @@ async def test_an_error_that_nobody_foresaw_is_told_to_everybody_who_waits() -> 
     assert accepted(fake) == ["2"]
 
 
-async def test_a_record_on_disk_that_the_writer_refuses_does_not_come_back(tmp_path: Path) -> None:
-    """It is kept beside, and its batch is done with: the next opening of the destination does not meet it again."""
-    fake = FakeDestination()
-    async with running_gateway(fake, tmp_path) as (address, destinations):
-        async with remote(address).create_writer() as writer:
-            await writer.write_many([entry("1"), entry("keyless"), entry("2")])
-            await asyncio.wait_for(writer.flush(end_of_input=True), SECONDS)
-        await wait_until(lambda: pending(destinations) == 0)
-    assert accepted(fake) == ["1", "2"]
-    (line,) = (tmp_path / "rejected.jsonl").read_text().splitlines()
-    assert "has no 'id'" in line
-
-
-@pytest.mark.parametrize("durable", [False, True])
-async def test_a_client_that_was_idle_when_the_destination_failed_writes_to_the_one_opened_anew(
-    durable: bool, tmp_path: Path
-) -> None:
+async def test_a_client_that_was_idle_when_the_destination_failed_writes_to_the_one_opened_anew() -> None:
     """Its stream is still that of the failed one: it is sent away, and comes again, instead of waiting for ever."""
     fake = FakeDestination()
-    async with running_gateway(fake, tmp_path if durable else None) as (address, destinations):
-        async with remote(address, wait_until_written=True).create_writer() as idle:
-            await idle.write(entry("idle 1"))
-            await idle.flush(end_of_input=True)
-            fake.script = [fake.explode(DestinationError("flights", "AccessDeniedException", "no"))]
-            async with remote(address, wait_until_written=True).create_writer() as unlucky:
-                await unlucky.write(entry("unlucky"))
-                with pytest.raises(DestinationError):
-                    await unlucky.flush(end_of_input=True)
-            assert idle.failure is None
-            async with remote(address, wait_until_written=True).create_writer() as lucky:
-                await lucky.write(entry("lucky"))
-                await asyncio.wait_for(lucky.flush(end_of_input=True), SECONDS)
-            await idle.write(entry("idle 2"))
-            await asyncio.wait_for(idle.flush(end_of_input=True), SECONDS)
-        if durable:
-            await wait_until(lambda: pending(destinations) == 0)
+    async with running_gateway(fake) as (address, _), remote(address).create_writer() as idle:
+        await idle.write(entry("idle 1"))
+        await idle.flush(end_of_input=True)
+        fake.script = [fake.explode(DestinationError("flights", "AccessDeniedException", "no"))]
+        async with remote(address).create_writer() as unlucky:
+            await unlucky.write(entry("unlucky"))
+            with pytest.raises(DestinationError):
+                await unlucky.flush(end_of_input=True)
+        assert idle.failure is None
+        async with remote(address).create_writer() as lucky:
+            await lucky.write(entry("lucky"))
+            await asyncio.wait_for(lucky.flush(end_of_input=True), SECONDS)
+        await idle.write(entry("idle 2"))
+        await asyncio.wait_for(idle.flush(end_of_input=True), SECONDS)
     assert {"idle 1", "lucky", "idle 2"} <= set(accepted(fake))
 
 
@@ -238,93 +207,6 @@ async def test_a_destination_that_is_slow_to_open_holds_up_no_other() -> None:
     await destinations.close(1.0)
 
 
-class GatedJournal(Journal):
-    """Gives batches out when it may."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, fsync=False)
-        self.asked, self.gate = threading.Event(), threading.Event()
-
-    def pending(self, kind: str, destination: str) -> Any:
-        self.asked.set()
-        self.gate.wait(SECONDS)
-        return super().pending(kind, destination)
-
-
-def batch(data: str) -> bytes:
-    return pb.Batch(entries=[pb.Entry(data=data.encode(), partition_key="k")]).SerializeToString()
-
-
-async def test_a_client_that_breaks_off_while_a_destination_opens_loses_nothing_of_the_journal(tmp_path: Path) -> None:
-    """What was being read for it is written all the same."""
-    fake, journal = FakeDestination(), GatedJournal(tmp_path)
-    journal.release(await journal.append("kinesis", "flights", "c", 1, batch("1")))
-    destinations = SharedDestinations(lambda _: FakeSink(fake), journal=journal)
-    getting = asyncio.create_task(destinations.get("kinesis", "flights"))
-    await wait_until(journal.asked.is_set)
-    getting.cancel()
-    await asyncio.gather(getting, return_exceptions=True)
-    journal.gate.set()
-    await destinations.get("kinesis", "flights")
-    await wait_until(lambda: accepted(fake) == ["1"])
-    await wait_until(lambda: pending(destinations) == 0)
-    await destinations.close(1.0)
-
-
-async def test_batches_on_disk_are_tried_again_without_a_client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their destination refused them once, when their clients had their acknowledgement and were gone."""
-    monkeypatch.setattr(gateway_destinations, "_RETRY_SECONDS", 0.02)
-    fake = FakeDestination()
-    fake.script = [fake.hold(fake.explode(DestinationError("flights", "ExpiredTokenException", "no")))]
-    async with running_gateway(fake, tmp_path) as (address, destinations):
-        async with remote(address).create_writer() as writer:
-            await writer.write(entry("1"))
-            await writer.flush(end_of_input=True)
-            await wait_until(lambda: bool(fake.requests))
-            closing = asyncio.create_task(writer.close())
-            fake.requests[0].answer.set()
-            await closing
-        await wait_until(lambda: accepted(fake) == ["1"])
-        await wait_until(lambda: pending(destinations) == 0)
-
-
-async def test_each_destination_counts_its_own_batches_on_disk(tmp_path: Path) -> None:
-    """Those of one that is not open are told too."""
-    fake = FakeDestination()
-    fake.script = [fake.hold()]
-    journal = Journal(tmp_path, fsync=False)
-    for name in ("a", "b", "b"):
-        await journal.append("kinesis", name, "c", 1, batch(name))
-    destinations = SharedDestinations(lambda _: FakeSink(fake), journal=journal)
-    await destinations.get("kinesis", "c")
-    await destinations.get("kinesis", "a")
-    stats = await SinkGatewayServicer(destinations).Stats(pb.StatsRequest(), None)
-    counted = [(each.kind, each.destination, each.durable_batches) for each in stats.destinations]
-    assert counted == [("kinesis", "a", 1), ("kinesis", "b", 2), ("kinesis", "c", 0)]
-    await destinations.close(0.0)
-
-
-async def test_an_order_is_kept_through_a_durable_gateway(tmp_path: Path) -> None:
-    """The next record of a key waits for the destination, not for the gateway's disk, from which it could overtake."""
-    fake = FakeDestination()
-    fake.script = [fake.hold()]
-    config = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5), ordering=Ordering.PER_KEY)
-    async with (
-        running_gateway(fake, tmp_path) as (address, _),
-        RemoteSink(address, destination="flights", config=config).create_writer() as writer,
-    ):
-        await writer.write_many([entry("1"), entry("2")])
-        flushing = asyncio.create_task(writer.flush(end_of_input=True))
-        await wait_until(lambda: bool(fake.requests))
-        done, _ = await asyncio.wait({flushing}, timeout=0.2)
-        assert not done
-        fake.requests[0].answer.set()
-        await asyncio.wait_for(flushing, SECONDS)
-    assert accepted(fake) == ["1", "2"]
-
-
 async def test_numbers_go_on_when_a_destination_is_opened_anew() -> None:
     """They are those since the gateway's start, and the latest failure is that which ended the writer before."""
     fake = FakeDestination()
@@ -344,10 +226,7 @@ async def test_numbers_go_on_when_a_destination_is_opened_anew() -> None:
     assert stats.last_failure == "AccessDeniedException: no"
 
 
-@pytest.mark.parametrize("durable", [False, True])
-async def test_an_entry_that_spoils_a_request_fails_alone(
-    durable: bool, service: ScriptedService, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_entry_that_spoils_a_request_fails_alone(service: ScriptedService) -> None:
     """The service names no entry, and refuses all of a request that has entries of several clients."""
 
     def answer(body: Body) -> tuple[int, Body]:
@@ -363,43 +242,27 @@ async def test_an_entry_that_spoils_a_request_fails_alone(
     destinations = SharedDestinations(
         lambda _: FakeSink(FakeDestination()),
         {"dynamodb": lambda name: DynamoDbSink(aws, name, key_names=["id"], config=config)},
-        journal=Journal(tmp_path) if durable else None,
     )
     async with serving(destinations) as address:
-        good, bad = (
-            RemoteSink(address, destination="flights", kind="dynamodb", wait_until_written=not durable).create_writer()
-            for _ in range(2)
-        )
+        good, bad = (RemoteSink(address, destination="flights", kind="dynamodb").create_writer() for _ in range(2))
         async with good, bad:
             await good.write_many([DynamoDbRequestEntry.put({"id": f"g{number}"}) for number in range(8)])
             await bad.write_many([DynamoDbRequestEntry.put({"id": each}) for each in ("b", 7)])
             await asyncio.wait_for(good.flush(end_of_input=True), SECONDS)
-            if durable:
+            with pytest.raises(RecordsRejectedError, match="does not match the schema") as caught:
                 await asyncio.wait_for(bad.flush(end_of_input=True), SECONDS)
-                await wait_until(lambda: pending(destinations) == 0)
-            else:
-                with pytest.raises(RecordsRejectedError, match="does not match the schema") as caught:
-                    await asyncio.wait_for(bad.flush(end_of_input=True), SECONDS)
-                assert [record.record_number for record in caught.value.records] == [1]
+            assert [record.record_number for record in caught.value.records] == [1]
     assert written == {"b", *(f"g{number}" for number in range(8))}
-    if durable:
-        (line,) = (tmp_path / "rejected.jsonl").read_text().splitlines()
-        assert "does not match the schema" in line
-        assert "dynamodb flights has refused 1 acknowledged record(s) for good" in caplog.text
 
 
-@pytest.mark.parametrize("durable", [False, True])
-async def test_a_record_that_is_too_large_for_the_gateway_fails_alone(durable: bool, tmp_path: Path) -> None:
-    """A client may be set to larger ones. It learns which they were, also where others are acknowledged from disk."""
+async def test_a_record_that_is_too_large_for_the_gateway_fails_alone() -> None:
+    """A client may be set to larger ones. It learns which they were."""
     fake = FakeDestination()
     large = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5), max_record_size_in_bytes=2 * 2**20)
-    async with running_gateway(fake, tmp_path if durable else None) as (address, destinations):
+    async with running_gateway(fake) as (address, _):
         async with RemoteSink(address, destination="flights", config=large).create_writer() as writer:
             await writer.write_many([entry("1"), entry("x" * (2**20 + 1)), entry("2")])
             with pytest.raises(RecordsRejectedError, match="largest allowed is 1048576") as caught:
                 await asyncio.wait_for(writer.flush(end_of_input=True), SECONDS)
         assert [record.record_number for record in caught.value.records] == [1]
-        if durable:
-            await wait_until(lambda: pending(destinations) == 0)
     assert accepted(fake) == ["1", "2"]
-    assert not (tmp_path / "rejected.jsonl").exists()

@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from penstock.async_sink import AsyncSinkConfig, KinesisStreamsSink
 from penstock.async_sink._gateway import destinations as gateway_destinations
 from penstock.async_sink.errors import DestinationError, TooManyDestinationsError
-from penstock.async_sink.gateway import Journal, SharedDestinations, SinkGatewayServicer
+from penstock.async_sink.gateway import SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import wait_until
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
@@ -34,7 +33,7 @@ def arn_of(emulator: RunningEmulator) -> str:
     return str(described["StreamDescriptionSummary"]["StreamARN"])
 
 
-def serving(emulator: RunningEmulator, journal: Journal | None = None, **options: float) -> SharedDestinations:
+def serving(emulator: RunningEmulator, **options: float) -> SharedDestinations:
     aws = emulator_options(emulator.endpoint_url)
 
     def sink(name: str) -> KinesisStreamsSink:
@@ -42,7 +41,7 @@ def serving(emulator: RunningEmulator, journal: Journal | None = None, **options
             return KinesisStreamsSink(aws, stream_arn=name, config=CONFIG)
         return KinesisStreamsSink(aws, name, config=CONFIG)
 
-    return SharedDestinations(sink, journal=journal, **options)  # type: ignore[arg-type]  # seconds
+    return SharedDestinations(sink, **options)  # type: ignore[arg-type]  # seconds
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -88,28 +87,12 @@ async def test_a_stream_that_is_idle_is_closed_under_both_names(
     emulator: RunningEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever names it next, either way, gets one that is open."""
-    monkeypatch.setattr(gateway_destinations, "_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(gateway_destinations, "_IDLE_CHECK_SECONDS", 0.02)
     destinations, names = serving(emulator, idle_seconds=0.05), ("flights", arn_of(emulator))
     closed, _ = [await destinations.get("kinesis", name) for name in names]
-    destinations.resume()
+    destinations.expire_idle()
     await wait_until(lambda: not destinations.all())
     opened = await destinations.get("kinesis", names[1])
     assert opened is not closed
     assert opened.failure is None
-    await destinations.close(1.0)
-
-
-async def test_batches_on_disk_under_both_names_are_written(emulator: RunningEmulator, tmp_path: Path) -> None:
-    """By the one writer that the stream has."""
-    journal, names = Journal(tmp_path, fsync=False), ("flights", arn_of(emulator))
-    for name in names:
-        content = pb.Batch(entries=[pb.Entry(data=name.encode(), partition_key="k")]).SerializeToString()
-        journal.release(await journal.append("kinesis", name, "c", 1, content))
-    destinations = serving(emulator, journal)
-    destinations.resume()
-    await wait_until(lambda: journal.pending_batches == 0)
-    (shard,) = emulator.kinesis.streams["flights"].shards
-    held = emulator.call(lambda: [bytes(each.data).decode() for each in shard.records])
-    assert sorted(held) == sorted(names)
-    assert len(destinations.all()) == 1
     await destinations.close(1.0)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.async_sink.errors import GatewayError, RecordsRejectedError, SinkError
+from penstock.async_sink.errors import GatewayError, RecordsRejectedError
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc.testing import service_process
 from penstock.spark_plugin import KinesisDataSource, WriteSummary
@@ -301,17 +301,6 @@ def test_a_gateway_that_is_slow_is_alive_and_one_that_hangs_is_named(emulator: R
         emulator.faults.clear()
     assert gateway.address in str(caught.value)
     assert "endpointUrl" not in str(caught.value)
-
-
-def test_a_gateways_disk_is_not_kinesis(emulator: RunningEmulator, tmp_path: Path) -> None:
-    """Records that a durable gateway has on its disk, and Kinesis refuses, are not reported to Spark as written."""
-    pytest.importorskip("penstock.services.sink_gateway")
-    environment = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "PATH": ""}
-    command = ["serve", "--region", "us-east-1", "--endpoint-url", emulator.endpoint_url, "--durable", str(tmp_path)]
-    with service_process("penstock.services.sink_gateway", [*command, "--drain-seconds", "0"], environment) as gateway:
-        options = endpoint_options(emulator.endpoint_url, "no-such-stream", sinkEndpoint=gateway.address)
-        with pytest.raises(SinkError, match="ResourceNotFoundException"):
-            write(options, numbered(3))
 
 
 def test_a_micro_batch_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:

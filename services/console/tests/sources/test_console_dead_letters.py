@@ -129,19 +129,6 @@ async def test_letters_are_written_again_once_after_a_question(kinesis: RunningE
         assert "2 open letters" in text
 
 
-async def test_letters_of_a_gateway_for_other_services_stay_and_say_so(
-    kinesis: RunningEmulator, tmp_path: Path
-) -> None:
-    entry = {"time": 1.5, "client": "c", "error_code": "X", "error_message": "y", "entry": ""}
-    (tmp_path / "rejected.jsonl").write_text(json.dumps(entry | {"kind": "sqs", "destination": "queue"}) + "\n")
-    fields = {"folder": "gateway", "stream": "queue"}
-    async with visit(kinesis, ("gateway", tmp_path), allow_actions=True) as http:
-        form = fields_of(await page(http, f"actions/redrive?{urlencode(fields)}"))
-        assert await send(http, "/actions/redrive", form) == 303
-        text = await page(http, "dead-letters")
-    assert "0 written, 1 stay: a letter is for sqs, which is not written from here" in text
-
-
 async def test_what_cannot_be_redriven_says_why_and_not_where_it_lies(kinesis: RunningEmulator, folder: Path) -> None:
     form = {"folder": "orders", "stream": "flights"}
     async with visit(kinesis, ("orders", folder), allow_actions=True) as http:

@@ -1,8 +1,7 @@
 """Dead letters on disk: read, and written again to their streams.
 
-Two kinds of file are known, a JSON object a line in both: those in the folder that a Spark job's `deadLetterPath`
-names, and `rejected.jsonl` in the folder of a durable gateway. Neither is changed: what a stream has acknowledged since
-is noted in the folder `_redriven` beside them.
+They are the files, a JSON object a line, in the folder that a Spark job's `deadLetterPath` names. These files are not
+changed: what a stream has acknowledged since is noted in the folder `_redriven` beside them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +32,6 @@ NOT_ENCODED: Final = "not encoded"
 
 REDRIVEN: Final = "_redriven"
 """Folder beside the letters; Spark reads no folder of such a name."""
-_GATEWAY_FILE: Final = "rejected.jsonl"
 _AT_A_TIME: Final = 5_000
 _LARGEST: Final = 10 << 20
 """Bytes of a record, and of a request of PutRecords."""
@@ -106,12 +103,8 @@ def read_dead_letters(path: Path) -> Iterator[DeadLetter]:
         OSError: it cannot be read.
         DeadLetterFileError: a file holds something else; names file and line.
     """
-    if path.is_dir():
-        own = path / _GATEWAY_FILE
-        files = [own] if own.exists() else sorted(one for one in path.glob("*.json") if not one.name.startswith("."))
-    else:
-        files = [path]
-    for file in files:
+    in_folder = (one for one in path.glob("*.json") if not one.name.startswith("."))
+    for file in sorted(in_folder) if path.is_dir() else [path]:
         try:
             yield from _letters(file)
         except FileNotFoundError:
@@ -315,34 +308,17 @@ def _digest(line: str) -> bytes:
 
 def _parse(file: Path, line: str, is_redriven: bool) -> DeadLetter:
     document: dict[str, Any] = json.loads(line)
-    if "entry" not in document:
-        return DeadLetter(
-            file=file,
-            line=line,
-            kind=document.get("kind", "kinesis"),
-            stream=document["streamName"],
-            data=None if document["data"] is None else base64.b64decode(document["data"]),
-            key=document["partitionKey"],
-            explicit_hash_key=document["explicitHashKey"],
-            code=document["errorCode"],
-            why=": ".join(filter(None, (document["errorCode"], document["errorMessage"]))) or document["reason"],
-            time=document["time"],
-            is_redriven=is_redriven,
-            is_encoded=document.get("reason") != NOT_ENCODED,
-        )
-    from penstock.proto.sink_gateway.v1 import sink_gateway_pb2
-
-    entry = sink_gateway_pb2.Entry.FromString(base64.b64decode(document["entry"]))
     return DeadLetter(
         file=file,
         line=line,
-        kind=document["kind"],
-        stream=document["destination"],
-        data=entry.data,
-        key=entry.partition_key or None,
-        explicit_hash_key=entry.explicit_hash_key or None,
-        code=document["error_code"],
-        why=f"{document['error_code']}: {document['error_message']}",
-        time=datetime.fromtimestamp(document["time"], UTC).isoformat(timespec="milliseconds"),
+        kind=document.get("kind", "kinesis"),
+        stream=document["streamName"],
+        data=None if document["data"] is None else base64.b64decode(document["data"]),
+        key=document["partitionKey"],
+        explicit_hash_key=document["explicitHashKey"],
+        code=document["errorCode"],
+        why=": ".join(filter(None, (document["errorCode"], document["errorMessage"]))) or document["reason"],
+        time=document["time"],
         is_redriven=is_redriven,
+        is_encoded=document.get("reason") != NOT_ENCODED,
     )

@@ -14,8 +14,6 @@ SinkError
 ├── StateFormatError           bytes are not the state of a sink, or of an unknown version
 ├── GatewayError               the sink gateway cannot be used, or gave up
 ├── LocationMismatchError      the client means another region, account or endpoint than the gateway
-├── GatewayStorageError        a durable gateway cannot keep batches: its disk is full, say
-├── JournalError               a durable gateway's journal is damaged, or in use
 ├── DeadLetterFileError        a file of dead letters holds something else
 ├── RedriveInProgressError     another process writes the same dead letters again
 ├── GatewayDrainingError       the gateway is ending: what it accepted is written, the rest goes elsewhere
@@ -277,35 +275,6 @@ class CreditExceededError(GatewayProtocolError):
 
     Cure: Send only what the credits allow, and wait for acknowledgements.
     """
-
-
-class GatewayStorageError(SinkError):
-    """A durable gateway cannot keep batches: its disk is full, say. What it has acknowledged stays safe.
-
-    Cure: Make room on the disk of the folder `--durable`, or wait until its destinations have taken what is there; then
-    write again what has no acknowledgement.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the gateway cannot keep batches: {reason}")
-        self.reason = reason
-
-    def for_clients(self) -> "GatewayStorageError":
-        """Without the journal's place, which is the gateway's own."""
-        return GatewayStorageError("its disk is full or broken: make room on its disk, or see its log")
-
-
-class JournalError(SinkError):
-    """The journal of a durable gateway cannot be used: `name` is the file.
-
-    Cure: Let one gateway alone use the folder. If the file is damaged, move it away: what it held unwritten is sent
-    again by clients that have no acknowledgement.
-    """
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"{name} {reason}")
-        self.name = name
-        self.reason = reason
 
 
 class DeadLetterFileError(SinkError):

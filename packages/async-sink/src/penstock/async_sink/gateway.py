@@ -2,15 +2,11 @@
 
 from penstock.async_sink._gateway.credits import CreditWindow
 from penstock.async_sink._gateway.destinations import SharedDestinations
-from penstock.async_sink._gateway.journal import Journal, LeftoverJournal, find_leftover_journal
 from penstock.async_sink._gateway.servicer import SERVICE_NAME, SinkGatewayServicer
 
 __all__ = [
     "SERVICE_NAME",
     "CreditWindow",
-    "Journal",
-    "LeftoverJournal",
     "SharedDestinations",
     "SinkGatewayServicer",
-    "find_leftover_journal",
 ]

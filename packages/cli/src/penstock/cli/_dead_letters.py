@@ -44,8 +44,7 @@ def main(argv: Sequence[str]) -> int:
     """List, show or redrive dead letters. Returns the exit code."""
     parser = Parser(
         prog=PROG,
-        description="Records that could not be written: PATH is the deadLetterPath of a Spark job, or the folder of a "
-        "durable gateway (its --durable).",
+        description="Records that could not be written: PATH is the deadLetterPath of a Spark job.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     ls = commands.add_parser("ls", help="files, and how many letters they hold", epilog=_EXITS)
@@ -95,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
             screen.show(Table(columns=_LETTERS, rows=rows, empty="no dead letters"))
     except OSError as error:
         reason = f"cannot read {arguments.path}: {error.strerror}"
-        cure = "name a job's deadLetterPath, or the folder of a gateway's --durable"
+        cure = "name a job's deadLetterPath"
         sys.stderr.write(f"{PROG} {arguments.command}: {reason}: {cure}\n")
         return ExitCode.USAGE
     except DeadLetterFileError as error:

@@ -31,7 +31,6 @@ from penstock.terminal import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.async_sink.gateway import LeftoverJournal
     from penstock.efo_consumer import Leftover
     from penstock.registration import LeaseStore, Orphan
     from penstock.rpc import ClientSettings
@@ -50,7 +49,6 @@ _VARIABLE: Final = f"{_PREFIX}_ENDPOINT"
 _REGISTRY: Final = "--registry"
 _AWS_FLAGS: Final = ("--region", "--endpoint-url", "--profile", "--ca-bundle")
 _STORE_FLAGS: Final = ("--store", *_AWS_FLAGS)
-_JOURNAL_VARIABLE: Final = "PENSTOCK_SINK_DURABLE"
 _LOCAL: Final = "local"
 _NONE: Final = "none"
 # A lease that nobody renews has to be watched for as long as it lives before it counts as dead.
@@ -58,10 +56,8 @@ _WATCH_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 2.0
 _TELL_SECONDS: Final = 3.0
 _EPILOG: Final = (
-    "Nothing is removed without --remove. A gateway's journal that holds what was accepted and not yet written is kept "
-    "in any case: a gateway that is started on its folder writes it. exit codes: 0 nothing is left over, or it "
-    "was only shown or is removed, 1 something could not be removed or looked at, 2 wrong usage, 3 the registry "
-    "cannot be reached"
+    "Nothing is removed without --remove. exit codes: 0 nothing is left over, or it was only shown or is removed, "
+    "1 something could not be removed or looked at, 2 wrong usage, 3 the registry cannot be reached"
 )
 
 
@@ -70,7 +66,7 @@ class Finding:
     """Something that is left over, and what becomes of it.
 
     Attributes:
-        kind: `reader`, `spill`, `journal` or `consumer`.
+        kind: `reader`, `spill` or `consumer`.
         what: a folder, or stream and consumer.
         nbytes: of its files; None for a consumer.
         age_seconds: since it was changed or came to the registry.
@@ -94,7 +90,6 @@ def main(argv: Sequence[str]) -> int:
     """Show what dead processes left behind, or remove it."""
     try:
         # What is looked at belongs to packages that need not be installed.
-        import penstock.async_sink
         import penstock.efo_consumer
         import penstock.registration
         import penstock.rpc  # noqa: F401  # all are needed
@@ -112,10 +107,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"penstock gc: {error}\n")
         return ExitCode.USAGE
     screen = Screen(sys.stdout, as_json=arguments.json)
-    # A gateway that has not started yet has no folder: that of the variable may be missing, those of flags may not.
-    own = os.environ.get(_JOURNAL_VARIABLE)
-    journals = [*([Path(own)] if own else []), *(arguments.journal or ())]
-    findings = [*_folders(arguments.folder, remove=arguments.remove), *_journals(journals, remove=arguments.remove)]
+    findings = [*_folders(arguments.folder, remove=arguments.remove)]
     consumers, code = asyncio.run(_consumers(arguments, settings))
     findings += consumers
     screen.show(Table(columns=_COLUMNS, rows=[_row(one) for one in findings], empty="nothing is left over"))
@@ -132,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="penstock gc",
         description="Show what processes that were killed left behind: sockets, shared memory and spilled records of "
-        "this user on this machine, journals of gateways, and stream consumers that no lease holds.",
+        "this user on this machine, and stream consumers that no lease holds.",
         epilog=_EPILOG,
     )
     add_json_argument(parser)
@@ -143,13 +135,6 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FOLDER",
         help="where readers spill to (spillFolder), and further ones; default: shared memory and temporary files",
-    )
-    parser.add_argument(
-        "--journal",
-        action="append",
-        type=Path,
-        metavar="FOLDER",
-        help=f"of a durable gateway (its --durable), and further ones [{_JOURNAL_VARIABLE}]",
     )
     consumers = parser.add_argument_group("consumers", "of whom the registry, or the store, made the registration")
     ClientSettings.add_arguments(consumers, _PREFIX, endpoint_flag=_REGISTRY)
@@ -191,10 +176,9 @@ def _settings(arguments: argparse.Namespace, given: set[str]) -> ClientSettings 
         raise _RefusedError(f"{of_registry[0]} needs {_REGISTRY} (or {_VARIABLE})")
     if arguments.store == _NONE and (idle := [flag for flag in of_store if flag in _AWS_FLAGS]):
         raise _RefusedError(f"{idle[0]} and --store none exclude each other: no consumers are looked at")
-    for flag, folders in (("--folder", arguments.folder), ("--journal", arguments.journal)):
-        gone = next((folder for folder in folders or () if not os.path.isdir(folder)), None)
-        if gone is not None:
-            raise _RefusedError(f"{flag}: there is no folder {gone}")
+    gone = next((folder for folder in arguments.folder or () if not os.path.isdir(folder)), None)
+    if gone is not None:
+        raise _RefusedError(f"--folder: there is no folder {gone}")
     try:
         if arguments.endpoint is not None:
             return ClientSettings.from_arguments(arguments, _PREFIX)
@@ -219,31 +203,6 @@ def _folder(one: Leftover, *, remove: bool) -> Finding:
         is_gone = one.remove()
         fate, why = ("removed", why) if is_gone else ("failed", "it cannot be removed: look at its permissions")
     return Finding(one.kind, str(one.path), one.nbytes, one.age_seconds, fate, why)
-
-
-def _journals(folders: Sequence[Path], *, remove: bool) -> Iterator[Finding]:
-    from penstock.async_sink.gateway import find_leftover_journal
-
-    for folder in dict.fromkeys(folders):
-        found = find_leftover_journal(folder)
-        if found is not None:
-            yield _journal(found, remove=remove)
-
-
-def _journal(one: LeftoverJournal, *, remove: bool) -> Finding:
-    fate, why = "due", "no gateway has it open, and all that it held is written"
-    if one.trouble is not None:
-        fate, why = "kept", one.trouble
-    elif one.pending_batches:
-        fate = "kept"
-        why = (
-            f"{one.pending_batches} batches in it are acknowledged and not written: start a gateway with --durable "
-            f"{one.folder}, which writes them"
-        )
-    elif remove:
-        is_gone = one.remove()
-        fate, why = ("removed", why) if is_gone else ("failed", "a gateway has it now, or its files cannot be removed")
-    return Finding("journal", str(one.folder), one.nbytes, one.age_seconds, fate, why)
 
 
 async def _consumers(arguments: argparse.Namespace, settings: ClientSettings | None) -> tuple[list[Finding], int]:

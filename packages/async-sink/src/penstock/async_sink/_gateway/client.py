@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from penstock.async_sink._config import AsyncSinkConfig, Ordering
+from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._core.entries import BufferedRequestState
 from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.terminal import TerminalRecordHandler
@@ -121,7 +121,6 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
         kind: str = KINESIS,
         client_id: str = "",
         weight: int = 1,
-        wait_until_written: bool = False,
         config: AsyncSinkConfig | None = None,
         reconnect_timeout: timedelta = timedelta(minutes=2),
         terminal: Callable[[], TerminalRecordHandler] | None = None,
@@ -131,11 +130,10 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
 
         `kind` is `kinesis`, `firehose`, `dynamodb` or `sqs`; `destination` the name or ARN of the stream, the name of
         the delivery stream or table, the URL of the queue. `weight` is the share of turns against other clients';
-        writers with one `client_id` share theirs. With a durable gateway, batches are acknowledged when they are on its
-        disk, or with `wait_until_written` when the destination has accepted them, as always where an order is kept.
-        `reconnect_timeout` is how long a gateway may be gone before writers fail. `terminal` makes the handler of each
-        writer for records that the gateway could not write for good; without it they end the writer. `caller` says
-        where the destination is: a gateway that would write to another region, account or endpoint refuses it.
+        writers with one `client_id` share theirs. `reconnect_timeout` is how long a gateway may be gone before writers
+        fail. `terminal` makes the handler of each writer for records that the gateway could not write for good; without
+        it they end the writer. `caller` says where the destination is: a gateway that would write to another region,
+        account or endpoint refuses it.
         """
         if kind not in KINDS:
             raise SinkOptionError("kind", f"{kind!r} is not known; known: {', '.join(KINDS)}")
@@ -143,7 +141,6 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
             raise SinkOptionError("weight", f"{weight} must be at least 1")
         self._kind = kind
         self._weight = weight
-        self._wait_until_written = wait_until_written
         self._endpoint = endpoint
         self._security = security
         self._destination = destination
@@ -164,8 +161,6 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
             destination=self._destination,
             client_id=self._client_id or f"{socket.gethostname()}:{os.getpid()}",
             weight=self._weight,
-            # What is on the gateway's disk may yet fail there, and be overtaken by what was sent after it.
-            wait_until_written=self._wait_until_written or self._config.ordering is not Ordering.NONE,
             takes_signs_of_life_first=True,
             caller=None if self._caller is None else AwsLocationMessage(**vars(self._caller)),
         )

@@ -10,7 +10,7 @@ import grpc
 
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._core.settlement import all_failed
-from penstock.async_sink.errors import DestinationError, GatewayError, GatewayStorageError, LocationMismatchError
+from penstock.async_sink.errors import DestinationError, GatewayError, LocationMismatchError
 from penstock.aws import BackoffPolicy
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
@@ -150,11 +150,9 @@ class GatewayConnection:
             await _finish(requests, requests_ended)
             if error is None and self._task is None:
                 return
-            if error is not None:
-                typed = self._typed(error)
-                if error.code() not in _WORTH_ANOTHER_TRY or isinstance(typed, GatewayStorageError):
-                    self._failed(typed)
-                    return
+            if error is not None and error.code() not in _WORTH_ANOTHER_TRY:
+                self._failed(self._typed(error))
+                return
             if loop.time() - gone_since >= self._reconnect_seconds:
                 message = "no answer" if error is None else error.details() or ""
                 code = grpc.StatusCode.UNAVAILABLE if error is None else error.code()
@@ -164,7 +162,7 @@ class GatewayConnection:
             attempts += 1
 
     def _typed(self, error: grpc.aio.AioRpcError) -> Exception:
-        typed = typed_error(error, [DestinationError, GatewayStorageError, LocationMismatchError])
+        typed = typed_error(error, [DestinationError, LocationMismatchError])
         if typed is None:
             typed = GatewayError(self._endpoint, error.code().name, error.details() or "")
         typed.__cause__ = error

@@ -13,9 +13,7 @@ from typing import Any, Final
 from penstock.async_sink._core.writer import AsyncSinkBase, AsyncSinkWriter
 from penstock.async_sink._destinations.aws import AwsDestination
 from penstock.async_sink._destinations.writer import DestinationWriter
-from penstock.async_sink._gateway.durable import DurableBatches
 from penstock.async_sink._gateway.feeder import Feeder
-from penstock.async_sink._gateway.journal import Journal
 from penstock.async_sink._gateway.kinds import KINDS, KINESIS, DestinationKind
 from penstock.async_sink._gateway.session import Orphanage
 from penstock.async_sink.errors import (
@@ -28,7 +26,7 @@ from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, ac
 
 AnySink = AsyncSinkBase[Any, Any]
 AnyWriter = AsyncSinkWriter[Any, Any]
-_RETRY_SECONDS = 10.0
+_IDLE_CHECK_SECONDS = 10.0
 NOT_THERE: Final = frozenset(
     {
         "ResourceNotFoundException",
@@ -63,7 +61,6 @@ class SharedDestination:
     name: str
     writer: AnyWriter
     feeder: Feeder
-    durable: DurableBatches | None
     orphanage: Orphanage
     before: Counted = field(default_factory=Counted)
     """By the writers that failed before."""
@@ -97,16 +94,10 @@ class SharedDestination:
         return Counted(numbers, metrics.last_failure or self.before.last_failure)
 
     @property
-    def has_batches(self) -> bool:
-        """Whether it has batches of the journal in hand."""
-        return self.durable is not None and self.durable.in_hand > 0
-
-    @property
     def is_needed(self) -> bool:
         """Whether a client is connected, or something is not written yet."""
         return bool(
             self.clients
-            or self.has_batches
             or self.orphanage.entries
             or self.feeder.queued_entries
             or self.writer.buffered_entries
@@ -131,20 +122,17 @@ class SharedDestinations:
         make_sink: Callable[[str], AnySink],
         others: Mapping[str, Callable[[str], AnySink]] | None = None,
         *,
-        journal: Journal | None = None,
         max_destinations: int = 1_000,
         idle_seconds: float = 600.0,
     ) -> None:
         """`make_sink` makes the sink of a Kinesis stream's name, `others` those of other kinds by their name.
 
-        With a `journal`, accepted batches are kept there until they are written; `resume` goes on with those of a
-        gateway that was killed. At most `max_destinations` are open; one that nobody has needed for `idle_seconds` is
-        closed by `resume`, or at once when another one needs its place.
+        At most `max_destinations` are open. `expire_idle` closes a destination that was not needed for `idle_seconds`;
+        a new destination that needs its place closes it at once.
         """
         self._max_destinations = max_destinations
         self._idle_seconds = idle_seconds
         self._make_sink: dict[str, Callable[[str], AnySink]] = {KINESIS: make_sink, **(others or {})}
-        self.journal = journal
         # By the names that clients give; two of them may be of one destination.
         self._open: dict[tuple[str, str], SharedDestination] = {}
         self._by_arn: dict[tuple[str, str], SharedDestination] = {}
@@ -152,7 +140,7 @@ class SharedDestinations:
         # Not in `_open` yet, but they have their places.
         self._starting: list[SharedDestination] = []
         self._counted: dict[tuple[str, str], Counted] = {}
-        self._resuming: asyncio.Task[None] | None = None
+        self._expiring: asyncio.Task[None] | None = None
 
     async def get(self, kind: str, name: str) -> SharedDestination:
         """The destination, opened if need be.
@@ -177,7 +165,7 @@ class SharedDestinations:
             )
             self._opening[kind, name] = opening
             opening.add_done_callback(lambda opened: self._opened(kind, name, opened))
-        # Not ended with a client that breaks off: others wait for it, and it has batches of the journal in hand.
+        # Not ended with a client that breaks off: others wait for it.
         return await asyncio.shield(opening)
 
     def _opened(self, kind: str, name: str, opened: asyncio.Task[SharedDestination]) -> None:
@@ -209,16 +197,12 @@ class SharedDestinations:
         if known is not None and known.failure is None and _last_part(known.name) == _last_part(name):
             known.used_at = asyncio.get_running_loop().time()
             await writer.close()
-            if known.durable is not None:
-                await known.durable.resume(name)
             self._open[kind, name] = known
             return known
         feeder = Feeder(writer)
         feeder.open()
-        orphanage = Orphanage()
-        durable = None if self.journal is None else DurableBatches(self.journal, KINDS[kind], name, feeder, orphanage)
         before = self._counted.get((kind, name), Counted())
-        destination = SharedDestination(KINDS[kind], name, writer, feeder, durable, orphanage, before, arn)
+        destination = SharedDestination(KINDS[kind], name, writer, feeder, Orphanage(), before, arn)
         destination.used_at = asyncio.get_running_loop().time()
         if arn:
             self._by_arn[kind, arn] = destination
@@ -226,8 +210,6 @@ class SharedDestinations:
         try:
             # Only now: another name of a destination that is open needs no place of its own.
             await self._make_place(name)
-            if durable is not None:
-                await durable.resume(name)
             self._open[kind, name] = destination
         except BaseException:
             await self._close(destination)
@@ -251,52 +233,34 @@ class SharedDestinations:
         _logger.info("%s %s is closed: it was idle", shared.kind.name, shared.name)
         await self._close(shared)
 
-    def resume(self) -> None:
-        """Write what the journal holds, and close what is idle, in the background.
+    def expire_idle(self) -> None:
+        """Close idle destinations in the background, until `close`."""
+        if self._expiring is None:
+            self._expiring = asyncio.create_task(self._expire_idle(), name="gateway idle destinations")
 
-        Destinations that cannot be reached are tried again.
-        """
-        if self._resuming is None:
-            self._resuming = asyncio.create_task(self._tend(), name="gateway resume")
-
-    async def _tend(self) -> None:
+    async def _expire_idle(self) -> None:
         while True:
-            if self.journal is not None:
-                await self._go_on_with(self.journal)
             now = asyncio.get_running_loop().time()
             for key, shared in list(self._open.items()):
                 is_idle = not shared.is_needed and now - shared.used_at >= self._idle_seconds
                 if is_idle and self._open.get(key) is shared:
                     await self._close_idle(key)
-            await asyncio.sleep(min(_RETRY_SECONDS, self._idle_seconds / 2))
-
-    async def _go_on_with(self, journal: Journal) -> None:
-        # A destination that failed keeps its batches until it is opened anew, for which no client may ever come.
-        failed = {key for key, shared in self._open.items() if shared.failure is not None and shared.has_batches}
-        for kind, name in sorted({*journal.destinations(), *failed}):
-            try:
-                shared = await self.get(kind, name)
-                if shared.durable is not None:
-                    await shared.durable.resume(name)
-            except Exception as error:
-                _logger.warning("batches for %s %s have to wait: %s", kind, name, error)
+            await asyncio.sleep(min(_IDLE_CHECK_SECONDS, self._idle_seconds / 2))
 
     def all(self) -> list[SharedDestination]:
         """Ordered by kind and name; each once, whatever it is named."""
         return list({id(self._open[key]): self._open[key] for key in sorted(self._open)}.values())
 
     async def close(self, timeout_seconds: float) -> None:
-        """Write what is accepted, for that long at most, and close the writers and the journal."""
+        """Write what is accepted, for that long at most, and close the writers."""
         tasks: list[asyncio.Task[Any]] = [*self._opening.values()]
-        if self._resuming is not None:
-            tasks.append(self._resuming)
+        if self._expiring is not None:
+            tasks.append(self._expiring)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         destinations, self._open = self.all(), {}
         await asyncio.gather(*(self._finish(each, timeout_seconds) for each in destinations))
-        if self.journal is not None:
-            await self.journal.close()
 
     async def _finish(self, shared: SharedDestination, timeout_seconds: float) -> None:
         writer = shared.writer
@@ -306,7 +270,7 @@ class SharedDestinations:
                     await shared.feeder.wait_until_empty()
                     await writer.flush(end_of_input=True)
         except (TimeoutError, SinkError) as error:
-            # These have no acknowledgement, or they are in the journal.
+            # These have no acknowledgement: clients send them again.
             left = writer.buffered_entries + shared.feeder.queued_entries
             _logger.warning("%s ends with %d unwritten entries: %r", writer.destination, left, error)
         finally:
@@ -318,8 +282,6 @@ class SharedDestinations:
                 del by_name[key]
         await shared.feeder.close()
         await shared.writer.close()
-        if shared.durable is not None:
-            shared.durable.release()
 
 
 def _last_part(name: str) -> str:

@@ -1,7 +1,6 @@
 """The gateway's side of the contract."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -10,15 +9,13 @@ import grpc
 
 from penstock.async_sink._gateway.credits import CreditWindow
 from penstock.async_sink._gateway.destinations import SharedDestination, SharedDestinations
-from penstock.async_sink._gateway.durable import DurableBatches
 from penstock.async_sink._gateway.kinds import KINDS
-from penstock.async_sink._gateway.session import BatchTracker, ClientSession, entries_of
+from penstock.async_sink._gateway.session import ClientSession, entries_of
 from penstock.async_sink.errors import (
     CreditExceededError,
     DestinationError,
     GatewayDrainingError,
     GatewayProtocolError,
-    GatewayStorageError,
     LocationMismatchError,
     RecordError,
     SinkError,
@@ -85,7 +82,6 @@ STATUS_OF_ERROR: dict[type[BaseException], grpc.StatusCode] = {
     CreditExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     GatewayProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
     GatewayDrainingError: grpc.StatusCode.UNAVAILABLE,
-    GatewayStorageError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooManyDestinationsError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DestinationError: grpc.StatusCode.FAILED_PRECONDITION,
     LocationMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -206,7 +202,7 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
                 while (request := await requests.next()) is not None:
                     if request.WhichOneof("message") != "batch":
                         raise GatewayProtocolError("only the first request may be hello")
-                    await self._write(request.batch, first.hello, shared, session)
+                    self._write(request.batch, first.hello, shared, session)
                 session.end_reading()
                 await session.wait_until_settled()
         finally:
@@ -256,61 +252,20 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
                 found=different.service,
             )
 
-    async def _write(self, batch: pb.Batch, hello: pb.Hello, shared: SharedDestination, session: ClientSession) -> None:
+    def _write(self, batch: pb.Batch, hello: pb.Hello, shared: SharedDestination, session: ClientSession) -> None:
         if shared.failure is not None:
-            # Before it is on disk: the next opening of the destination is to have it.
             raise shared.failure
         entries, sizes = entries_of(batch, shared.kind)
         size = sum(sizes)
+        tracker = session.accept(batch.batch_id, len(entries), size)
         weight = min(max(1, hello.weight), self._max_weight)
-        if shared.durable is None:
-            tracker = session.accept(batch.batch_id, len(entries), size)
-        else:
-            # Of a record that is too large its client learns, which has it still.
-            waits = hello.wait_until_written or max(sizes) > shared.writer.config.max_record_size_in_bytes
-            tracker = await self._keep(
-                batch, hello.client_id, weight, shared.durable, session, (len(entries), size), waits
-            )
-        # Not cancelled by a drain: a batch is written whole, or was never accepted.
         shared.feeder.add(hello.client_id, entries, size, tracker, weight=weight)
-
-    @staticmethod
-    async def _keep(
-        batch: pb.Batch,
-        client_id: str,
-        weight: int,
-        durable: DurableBatches,
-        session: ClientSession,
-        extent: tuple[int, int],
-        wait_until_written: bool,
-    ) -> BatchTracker:
-        sequence = 0
-
-        def settled(tracker: BatchTracker) -> None:
-            durable.settled(sequence, client_id, batch, tracker)
-
-        tracker = session.accept(batch.batch_id, *extent, settled)
-        try:
-            sequence = await durable.keep(client_id, weight, batch)
-        except BaseException:
-            session.forget(tracker)
-            raise
-        if not wait_until_written:
-            session.acknowledge(tracker)
-        return tracker
 
     async def Stats(  # the contract's name
         self, request: pb.StatsRequest, context: Any
     ) -> pb.StatsResponse:
         """Numbers about the destinations."""
-        journal = self._destinations.journal
-        pending = Counter[tuple[str, str]]() if journal is None else journal.pending_by_destination()
-        # Destinations without a client since the start, or that cannot be opened, may have batches on disk too.
-        rows = {(kind, name): pb.DestinationStats(kind=kind, destination=name) for kind, name in pending}
-        rows.update({(shared.kind.name, shared.name): _stats(shared) for shared in self._destinations.all()})
-        for key, row in rows.items():
-            row.durable_batches = pending[key]
-        return pb.StatsResponse(destinations=[rows[key] for key in sorted(rows)])
+        return pb.StatsResponse(destinations=[_stats(shared) for shared in self._destinations.all()])
 
 
 def _check_account(hello: pb.Hello, shared: SharedDestination) -> None:

@@ -76,8 +76,6 @@ class BatchTracker:
         self.size_in_bytes = size
         self.retries = 0
         self.failed: dict[int, EntryFailure] = {}
-        self.answered = False
-        """Whether the client has its acknowledgement already: the batch is on disk."""
         self._left = entry_count
         self._settled = settled
         self._abandoned = abandoned
@@ -152,22 +150,14 @@ class ClientSession:
         self._answers.append(answer)
         self.changed.notify()
 
-    def accept(
-        self, batch_id: int, entry_count: int, size: int, settled: Callable[[BatchTracker], None] | None = None
-    ) -> BatchTracker:
-        """Accept a batch; `settled` is called first when every entry of it is settled.
+    def accept(self, batch_id: int, entry_count: int, size: int) -> BatchTracker:
+        """Accept a batch.
 
         Raises:
             CreditExceededError: the client's credits do not cover it.
         """
         self._account.spend(entry_count, size)
-
-        def both(tracker: BatchTracker) -> None:
-            if settled is not None:
-                settled(tracker)
-            self._settled(tracker)
-
-        tracker = BatchTracker(batch_id, entry_count, size, both, self.fail)
+        tracker = BatchTracker(batch_id, entry_count, size, self._settled, self.fail)
         self._pending.add(tracker)
         return tracker
 
@@ -176,15 +166,6 @@ class ClientSession:
         credits. Not if something else waits to be read, which says as much."""
         if (self._pending or self.awaits_credit) and not self._answers:
             self._say(pb.WriteResponse(credit=pb.Credit()))
-
-    def acknowledge(self, tracker: BatchTracker) -> None:
-        """The batch is on disk: the client need not wait until it is written, except for the credits."""
-        tracker.answered = True
-        self._say(pb.WriteResponse(acknowledgement=pb.Acknowledgement(batch_id=tracker.batch_id)))
-
-    def forget(self, tracker: BatchTracker) -> None:
-        """The batch was not accepted after all; the stream is about to end by an error."""
-        self._pending.discard(tracker)
 
     def end(self) -> None:
         """The stream has ended: batches that are not written yet need no answer."""
@@ -200,8 +181,7 @@ class ClientSession:
         if self._is_over and self._orphanage is not None:
             self._orphanage.settled(tracker.entry_count, tracker.size_in_bytes)
             return
-        if not tracker.answered:
-            self._say(tracker.answer())
+        self._say(tracker.answer())
         self._say(pb.WriteResponse(credit=pb.Credit(entries=tracker.entry_count, bytes=tracker.size_in_bytes)))
 
     def fail(self, error: BaseException) -> None:

@@ -54,8 +54,6 @@ def make_sink(
             service_security(options),
             kind="firehose" if firehose else "kinesis",
             destination=arn or stream,
-            # Spark is not told of a record that stands on a durable gateway's disk, and that Kinesis may yet refuse.
-            wait_until_written=True,
             config=config,
             terminal=terminal,
             caller=caller,

@@ -29,7 +29,7 @@ from penstock.services.console._views.jobs import MARKS, by_state, job_row, job_
 from penstock.services.console._views.readers import running_readers
 from penstock.services.console._views.search import MOST_FOUND, found
 from penstock.services.console._views.shard_tree import shard_tree
-from penstock.services.console._views.sinks import on_disk, sink_rows
+from penstock.services.console._views.sinks import sink_rows
 from penstock.services.console._views.sparkline import span_words
 from penstock.services.console._views.streams import (
     ORDERS,
@@ -235,7 +235,6 @@ class Pages:
             view,
             rows=rows,
             goodput=sum(rates) if rates else None,
-            on_disk=on_disk(rows),
             missing=missing(view, Kind.SINK),
         )
 

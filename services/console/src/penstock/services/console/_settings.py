@@ -106,7 +106,7 @@ class ConsoleSettings:
             action=Several,
             default=os.environ.get(variable),
             metavar="NAME=FOLDER",
-            help="folder of dead letters to show: a job's deadLetterPath or a gateway's --durable; may be repeated, or "
+            help="folder of dead letters to show: a job's deadLetterPath; may be repeated, or "
             f"name several with commas between them [{variable}]",
         )
         add("avro_schemas", "folder with STREAM.avsc, by which records are decoded as Avro")

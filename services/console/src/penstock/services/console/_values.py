@@ -82,7 +82,6 @@ class SinkDestination:
     given_up: int
     """Entries that were refused for good, or whose time was over."""
     dead_lettered: int
-    durable_batches: int
     last_failure: str
 
 

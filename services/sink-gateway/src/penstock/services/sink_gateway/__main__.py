@@ -74,7 +74,7 @@ def _serve(arguments: argparse.Namespace, prog: str) -> int:
     try:
         return run_service(lambda: gateway_server(settings), name=NAME)
     except (PenstockRpcError, SinkError, OSError) as error:
-        # The address is taken; or the journal's folder is damaged, in use, or not writable.
+        # The address is taken, say.
         sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, PREFIX)}\n")
         return ExitCode.USAGE
     finally:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -25,8 +23,7 @@ from penstock.async_sink import (
     slow_start_strategy,
     sqs_config,
 )
-from penstock.async_sink.errors import SinkOptionError
-from penstock.async_sink.gateway import SERVICE_NAME, Journal, SharedDestinations, SinkGatewayServicer
+from penstock.async_sink.gateway import SERVICE_NAME, SharedDestinations, SinkGatewayServicer
 from penstock.aws import AwsLocation, AwsOptionError, AwsOptions, AwsSession
 from penstock.rpc import GrpcServer
 from penstock.services.sink_gateway._settings import STREAMS_DECREASE_FACTOR, GatewaySettings
@@ -88,29 +85,17 @@ def _locations(settings: GatewaySettings) -> Callable[[str], AwsLocation]:
     return location
 
 
-def _open_journal(folder: Path) -> Journal:
-    try:
-        return Journal(folder)
-    except OSError as error:
-        reason = f"{folder} is not a folder that can be written: {error.strerror}; name one of the gateway's own"
-        raise SinkOptionError("durable", reason) from error
-
-
 @asynccontextmanager
 async def gateway_server(settings: GatewaySettings) -> AsyncIterator[GrpcServer]:
     """Serve the gateway between enter and exit; the exit writes what was accepted, within the drain time.
 
     Raises:
         ServerStartError: the address cannot be bound.
-        JournalError: the journal is damaged, or another process has it.
-        SinkOptionError: its folder cannot be used.
     """
-    journal = None if settings.durable is None else await asyncio.to_thread(_open_journal, settings.durable)
     others = sinks(settings)
     destinations = SharedDestinations(
         others.pop("kinesis"),
         others,
-        journal=journal,
         max_destinations=settings.max_destinations,
         idle_seconds=settings.destination_idle_seconds,
     )
@@ -129,7 +114,7 @@ async def gateway_server(settings: GatewaySettings) -> AsyncIterator[GrpcServer]
         async with GrpcServer(
             calls, register=[servicer.add_to], service_names=[SERVICE_NAME], rights=[servicer.rights]
         ) as server:
-            destinations.resume()
+            destinations.expire_idle()
             try:
                 yield server
             finally:

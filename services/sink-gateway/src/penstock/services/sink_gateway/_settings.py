@@ -7,14 +7,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final, Self
 
 from penstock.async_sink import AsyncSinkConfig, check_aimd
 from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.gateway import CreditWindow
 from penstock.aws import AwsOptions, check_encrypted, endpoint_aliases
-from penstock.rpc import ServerSettings, read_number, read_path
+from penstock.rpc import ServerSettings, read_number
 from penstock.terminal import add_setting
 
 PREFIX: Final = "PENSTOCK_SINK"
@@ -55,9 +54,6 @@ _ALIASES: Final = {
     "endpoint_aliases": "further URLs, with commas, by which clients know these endpoints",
     "allow_insecure_endpoint": "true: credentials may go to an http:// endpoint of another host",
 }
-_DURABLE: Final = {
-    "durable": "folder in which accepted batches are kept until they are written; in memory only if not given",
-}
 _FAIR: Final = {"max_client_weight": "the most that a client's share of the turns may count; 16 if not given"}
 _CREDIT: Final = {
     "credit_entries": "entries that a client may have without an acknowledgement",
@@ -83,8 +79,6 @@ class GatewaySettings:
     """Endpoint of each other kind; None for the region's."""
     endpoint_aliases: tuple[str, ...] = ()
     """Further URLs by which clients know these endpoints."""
-    durable: Path | None = None
-    """Folder of the journal; None: accepted batches are kept in memory only."""
     rates: Mapping[str, Any] = field(default_factory=dict)
     """How each destination's writer finds its rate: arguments of `rate_strategy`, but for its defaults."""
     max_destinations: int = 1_000
@@ -101,7 +95,7 @@ class GatewaySettings:
         rates = {name: text for name, (_, text) in _RATES.items()}
         numbers = {**_SINK, **_RECORD, **rates, **_CREDIT, **_FAIR, **_DESTINATIONS}
         AwsOptions.add_arguments(parser, PREFIX)
-        for name, text in {**_ENDPOINTS, **_ALIASES, **numbers, **_DURABLE}.items():
+        for name, text in {**_ENDPOINTS, **_ALIASES, **numbers}.items():
             add_setting(parser, PREFIX, name, text)
 
     @classmethod
@@ -147,7 +141,6 @@ class GatewaySettings:
                 name.removesuffix("_endpoint_url"): getattr(arguments, name) or None for name in _ENDPOINTS
             },
             endpoint_aliases=endpoint_aliases(arguments.endpoint_aliases, "endpoint_aliases"),
-            durable=read_path("durable", arguments.durable) if arguments.durable else None,
             rates=_rates(arguments, sink),
             **{name: value for name, value in served.items() if value is not None},
             max_client_weight=max_client_weight,

@@ -23,7 +23,7 @@ _COLUMNS: Final = (
         Column(heading, justify="right")
         for heading in ("CLIENTS", "IN FLIGHT", "LIMIT", "WAITING", "RECORDS/S", "BYTES/S", "THROTTLED/S", "THROTTLED")
     ),
-    *(Column(heading, justify="right") for heading in ("RECORDS", "DEAD LETTERS", "GIVEN UP", "ON DISK")),
+    *(Column(heading, justify="right") for heading in ("RECORDS", "DEAD LETTERS", "GIVEN UP")),
 )
 # Fields of the contract that only grow, and the names of their changes per second.
 _RATES: Final = {
@@ -136,7 +136,6 @@ def _row(one: pb.DestinationStats, rates: dict[str, float]) -> Row:
         str(one.records_out),
         Cell(str(one.dead_lettered), style="red" if one.dead_lettered else ""),
         Cell(str(given_up), style="red" if given_up else ""),
-        str(one.durable_batches),
     ]
     fields = {field.name: getattr(one, field.name) for field in one.DESCRIPTOR.fields}
     return Row(cells, {**fields, **{name: round(value, 3) for name, value in rates.items()}})

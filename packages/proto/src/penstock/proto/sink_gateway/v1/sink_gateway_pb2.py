@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from penstock.proto.aws.v1 import aws_pb2 as penstock_dot_proto_dot_aws_dot_v1_dot_aws__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1penstock/proto/sink_gateway/v1/sink_gateway.proto\x12\x1epenstock.proto.sink_gateway.v1\x1a\x1fpenstock/proto/aws/v1/aws.proto\"\xc0\x01\n\x05Hello\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x0e\n\x06weight\x18\x04 \x01(\r\x12\x1a\n\x12wait_until_written\x18\x05 \x01(\x08\x12\x32\n\x06\x63\x61ller\x18\x06 \x01(\x0b\x32\".penstock.proto.aws.v1.AwsLocation\x12!\n\x19takes_signs_of_life_first\x18\x07 \x01(\x08\"c\n\x10MessageAttribute\x12\x16\n\x0cstring_value\x18\x01 \x01(\tH\x00\x12\x16\n\x0cnumber_value\x18\x02 \x01(\tH\x00\x12\x16\n\x0c\x62inary_value\x18\x03 \x01(\x0cH\x00\x42\x07\n\x05value\"\xff\x02\n\x05\x45ntry\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x15\n\rpartition_key\x18\x02 \x01(\t\x12\x19\n\x11\x65xplicit_hash_key\x18\x03 \x01(\t\x12\x18\n\x10message_group_id\x18\x04 \x01(\t\x12\x18\n\x10\x64\x65\x64uplication_id\x18\x05 \x01(\t\x12\x1a\n\rdelay_seconds\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65lete\x18\x07 \x01(\x08\x12X\n\x12message_attributes\x18\x08 \x03(\x0b\x32<.penstock.proto.sink_gateway.v1.Entry.MessageAttributesEntry\x1aj\n\x16MessageAttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12?\n\x05value\x18\x02 \x01(\x0b\x32\x30.penstock.proto.sink_gateway.v1.MessageAttribute:\x02\x38\x01\x42\x10\n\x0e_delay_seconds\"Q\n\x05\x42\x61tch\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12\x36\n\x07\x65ntries\x18\x02 \x03(\x0b\x32%.penstock.proto.sink_gateway.v1.Entry\"\x89\x01\n\x0cWriteRequest\x12\x36\n\x05hello\x18\x01 \x01(\x0b\x32%.penstock.proto.sink_gateway.v1.HelloH\x00\x12\x36\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32%.penstock.proto.sink_gateway.v1.BatchH\x00\x42\t\n\x07message\"(\n\x06\x43redit\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\"4\n\x0f\x41\x63knowledgement\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12\x0f\n\x07retries\x18\x02 \x01(\x03\"G\n\x0b\x46\x61iledEntry\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x12\n\nerror_code\x18\x02 \x01(\t\x12\x15\n\rerror_message\x18\x03 \x01(\t\"`\n\x07\x46\x61ilure\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12\x43\n\x0e\x66\x61iled_entries\x18\x02 \x03(\x0b\x32+.penstock.proto.sink_gateway.v1.FailedEntry\"\xdc\x01\n\rWriteResponse\x12\x38\n\x06\x63redit\x18\x01 \x01(\x0b\x32&.penstock.proto.sink_gateway.v1.CreditH\x00\x12J\n\x0f\x61\x63knowledgement\x18\x02 \x01(\x0b\x32/.penstock.proto.sink_gateway.v1.AcknowledgementH\x00\x12:\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\'.penstock.proto.sink_gateway.v1.FailureH\x00\x42\t\n\x07message\"\x0e\n\x0cStatsRequest\"\xfd\x02\n\x10\x44\x65stinationStats\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x0f\n\x07\x63lients\x18\x03 \x01(\x05\x12\x1a\n\x12in_flight_requests\x18\x04 \x01(\x05\x12\x1a\n\x12in_flight_messages\x18\x05 \x01(\x05\x12\x16\n\x0elimit_messages\x18\x06 \x01(\x05\x12\x18\n\x10\x62uffered_entries\x18\x07 \x01(\x03\x12\x13\n\x0brecords_out\x18\x08 \x01(\x03\x12\x11\n\tbytes_out\x18\t \x01(\x03\x12\x11\n\tthrottled\x18\n \x01(\x03\x12\x16\n\x0equeued_entries\x18\x0b \x01(\x03\x12\x17\n\x0f\x64urable_batches\x18\x0c \x01(\x03\x12\x10\n\x08rejected\x18\r \x01(\x03\x12\x0f\n\x07\x65xpired\x18\x0e \x01(\x03\x12\x15\n\rdead_lettered\x18\x0f \x01(\x03\x12\x0f\n\x07retried\x18\x10 \x01(\x03\x12\x14\n\x0clast_failure\x18\x11 \x01(\t\"W\n\rStatsResponse\x12\x46\n\x0c\x64\x65stinations\x18\x01 \x03(\x0b\x32\x30.penstock.proto.sink_gateway.v1.DestinationStats2\xe4\x01\n\x12SinkGatewayService\x12h\n\x05Write\x12,.penstock.proto.sink_gateway.v1.WriteRequest\x1a-.penstock.proto.sink_gateway.v1.WriteResponse(\x01\x30\x01\x12\x64\n\x05Stats\x12,.penstock.proto.sink_gateway.v1.StatsRequest\x1a-.penstock.proto.sink_gateway.v1.StatsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1penstock/proto/sink_gateway/v1/sink_gateway.proto\x12\x1epenstock.proto.sink_gateway.v1\x1a\x1fpenstock/proto/aws/v1/aws.proto\"\xa4\x01\n\x05Hello\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x0e\n\x06weight\x18\x04 \x01(\r\x12\x32\n\x06\x63\x61ller\x18\x06 \x01(\x0b\x32\".penstock.proto.aws.v1.AwsLocation\x12!\n\x19takes_signs_of_life_first\x18\x07 \x01(\x08\"c\n\x10MessageAttribute\x12\x16\n\x0cstring_value\x18\x01 \x01(\tH\x00\x12\x16\n\x0cnumber_value\x18\x02 \x01(\tH\x00\x12\x16\n\x0c\x62inary_value\x18\x03 \x01(\x0cH\x00\x42\x07\n\x05value\"\xff\x02\n\x05\x45ntry\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x15\n\rpartition_key\x18\x02 \x01(\t\x12\x19\n\x11\x65xplicit_hash_key\x18\x03 \x01(\t\x12\x18\n\x10message_group_id\x18\x04 \x01(\t\x12\x18\n\x10\x64\x65\x64uplication_id\x18\x05 \x01(\t\x12\x1a\n\rdelay_seconds\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65lete\x18\x07 \x01(\x08\x12X\n\x12message_attributes\x18\x08 \x03(\x0b\x32<.penstock.proto.sink_gateway.v1.Entry.MessageAttributesEntry\x1aj\n\x16MessageAttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12?\n\x05value\x18\x02 \x01(\x0b\x32\x30.penstock.proto.sink_gateway.v1.MessageAttribute:\x02\x38\x01\x42\x10\n\x0e_delay_seconds\"Q\n\x05\x42\x61tch\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12\x36\n\x07\x65ntries\x18\x02 \x03(\x0b\x32%.penstock.proto.sink_gateway.v1.Entry\"\x89\x01\n\x0cWriteRequest\x12\x36\n\x05hello\x18\x01 \x01(\x0b\x32%.penstock.proto.sink_gateway.v1.HelloH\x00\x12\x36\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32%.penstock.proto.sink_gateway.v1.BatchH\x00\x42\t\n\x07message\"(\n\x06\x43redit\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\"4\n\x0f\x41\x63knowledgement\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12\x0f\n\x07retries\x18\x02 \x01(\x03\"G\n\x0b\x46\x61iledEntry\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x12\n\nerror_code\x18\x02 \x01(\t\x12\x15\n\rerror_message\x18\x03 \x01(\t\"`\n\x07\x46\x61ilure\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12\x43\n\x0e\x66\x61iled_entries\x18\x02 \x03(\x0b\x32+.penstock.proto.sink_gateway.v1.FailedEntry\"\xdc\x01\n\rWriteResponse\x12\x38\n\x06\x63redit\x18\x01 \x01(\x0b\x32&.penstock.proto.sink_gateway.v1.CreditH\x00\x12J\n\x0f\x61\x63knowledgement\x18\x02 \x01(\x0b\x32/.penstock.proto.sink_gateway.v1.AcknowledgementH\x00\x12:\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\'.penstock.proto.sink_gateway.v1.FailureH\x00\x42\t\n\x07message\"\x0e\n\x0cStatsRequest\"\xe4\x02\n\x10\x44\x65stinationStats\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x0f\n\x07\x63lients\x18\x03 \x01(\x05\x12\x1a\n\x12in_flight_requests\x18\x04 \x01(\x05\x12\x1a\n\x12in_flight_messages\x18\x05 \x01(\x05\x12\x16\n\x0elimit_messages\x18\x06 \x01(\x05\x12\x18\n\x10\x62uffered_entries\x18\x07 \x01(\x03\x12\x13\n\x0brecords_out\x18\x08 \x01(\x03\x12\x11\n\tbytes_out\x18\t \x01(\x03\x12\x11\n\tthrottled\x18\n \x01(\x03\x12\x16\n\x0equeued_entries\x18\x0b \x01(\x03\x12\x10\n\x08rejected\x18\r \x01(\x03\x12\x0f\n\x07\x65xpired\x18\x0e \x01(\x03\x12\x15\n\rdead_lettered\x18\x0f \x01(\x03\x12\x0f\n\x07retried\x18\x10 \x01(\x03\x12\x14\n\x0clast_failure\x18\x11 \x01(\t\"W\n\rStatsResponse\x12\x46\n\x0c\x64\x65stinations\x18\x01 \x03(\x0b\x32\x30.penstock.proto.sink_gateway.v1.DestinationStats2\xe4\x01\n\x12SinkGatewayService\x12h\n\x05Write\x12,.penstock.proto.sink_gateway.v1.WriteRequest\x1a-.penstock.proto.sink_gateway.v1.WriteResponse(\x01\x30\x01\x12\x64\n\x05Stats\x12,.penstock.proto.sink_gateway.v1.StatsRequest\x1a-.penstock.proto.sink_gateway.v1.StatsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,33 +35,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENTRY_MESSAGEATTRIBUTESENTRY']._loaded_options = None
   _globals['_ENTRY_MESSAGEATTRIBUTESENTRY']._serialized_options = b'8\001'
   _globals['_HELLO']._serialized_start=119
-  _globals['_HELLO']._serialized_end=311
-  _globals['_MESSAGEATTRIBUTE']._serialized_start=313
-  _globals['_MESSAGEATTRIBUTE']._serialized_end=412
-  _globals['_ENTRY']._serialized_start=415
-  _globals['_ENTRY']._serialized_end=798
-  _globals['_ENTRY_MESSAGEATTRIBUTESENTRY']._serialized_start=674
-  _globals['_ENTRY_MESSAGEATTRIBUTESENTRY']._serialized_end=780
-  _globals['_BATCH']._serialized_start=800
-  _globals['_BATCH']._serialized_end=881
-  _globals['_WRITEREQUEST']._serialized_start=884
-  _globals['_WRITEREQUEST']._serialized_end=1021
-  _globals['_CREDIT']._serialized_start=1023
-  _globals['_CREDIT']._serialized_end=1063
-  _globals['_ACKNOWLEDGEMENT']._serialized_start=1065
-  _globals['_ACKNOWLEDGEMENT']._serialized_end=1117
-  _globals['_FAILEDENTRY']._serialized_start=1119
-  _globals['_FAILEDENTRY']._serialized_end=1190
-  _globals['_FAILURE']._serialized_start=1192
-  _globals['_FAILURE']._serialized_end=1288
-  _globals['_WRITERESPONSE']._serialized_start=1291
-  _globals['_WRITERESPONSE']._serialized_end=1511
-  _globals['_STATSREQUEST']._serialized_start=1513
-  _globals['_STATSREQUEST']._serialized_end=1527
-  _globals['_DESTINATIONSTATS']._serialized_start=1530
-  _globals['_DESTINATIONSTATS']._serialized_end=1911
-  _globals['_STATSRESPONSE']._serialized_start=1913
-  _globals['_STATSRESPONSE']._serialized_end=2000
-  _globals['_SINKGATEWAYSERVICE']._serialized_start=2003
-  _globals['_SINKGATEWAYSERVICE']._serialized_end=2231
+  _globals['_HELLO']._serialized_end=283
+  _globals['_MESSAGEATTRIBUTE']._serialized_start=285
+  _globals['_MESSAGEATTRIBUTE']._serialized_end=384
+  _globals['_ENTRY']._serialized_start=387
+  _globals['_ENTRY']._serialized_end=770
+  _globals['_ENTRY_MESSAGEATTRIBUTESENTRY']._serialized_start=646
+  _globals['_ENTRY_MESSAGEATTRIBUTESENTRY']._serialized_end=752
+  _globals['_BATCH']._serialized_start=772
+  _globals['_BATCH']._serialized_end=853
+  _globals['_WRITEREQUEST']._serialized_start=856
+  _globals['_WRITEREQUEST']._serialized_end=993
+  _globals['_CREDIT']._serialized_start=995
+  _globals['_CREDIT']._serialized_end=1035
+  _globals['_ACKNOWLEDGEMENT']._serialized_start=1037
+  _globals['_ACKNOWLEDGEMENT']._serialized_end=1089
+  _globals['_FAILEDENTRY']._serialized_start=1091
+  _globals['_FAILEDENTRY']._serialized_end=1162
+  _globals['_FAILURE']._serialized_start=1164
+  _globals['_FAILURE']._serialized_end=1260
+  _globals['_WRITERESPONSE']._serialized_start=1263
+  _globals['_WRITERESPONSE']._serialized_end=1483
+  _globals['_STATSREQUEST']._serialized_start=1485
+  _globals['_STATSREQUEST']._serialized_end=1499
+  _globals['_DESTINATIONSTATS']._serialized_start=1502
+  _globals['_DESTINATIONSTATS']._serialized_end=1858
+  _globals['_STATSRESPONSE']._serialized_start=1860
+  _globals['_STATSRESPONSE']._serialized_end=1947
+  _globals['_SINKGATEWAYSERVICE']._serialized_start=1950
+  _globals['_SINKGATEWAYSERVICE']._serialized_end=2178
 # @@protoc_insertion_point(module_scope)

@@ -4,8 +4,7 @@ isort:skip_file
 A rate-limited sink that many clients share.
 
 A client opens one stream per destination, sends batches as its credits allow, and gets an acknowledgement per batch when the
-destination has accepted every entry of it, or an error that names the entries that it did not. A durable gateway may acknowledge
-a batch when it is on the gateway's disk: from there it reaches the destination, also if the gateway is killed in between.
+destination has accepted every entry of it, or an error that names the entries that it did not.
 """
 
 from collections import abc as _abc
@@ -34,7 +33,6 @@ class Hello(_message.Message):
     DESTINATION_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
-    WAIT_UNTIL_WRITTEN_FIELD_NUMBER: _builtins.int
     CALLER_FIELD_NUMBER: _builtins.int
     TAKES_SIGNS_OF_LIFE_FIRST_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
@@ -45,8 +43,6 @@ class Hello(_message.Message):
     """Identity of the client, for fairness and logs: streams with the same identity share one client's turns."""
     weight: _builtins.int
     """Share of the turns at the destination, against other clients' weights; 0 means 1. The gateway caps it."""
-    wait_until_written: _builtins.bool
-    """With a durable gateway: acknowledge batches when the destination has accepted them, not when they are on the gateway's disk."""
     takes_signs_of_life_first: _builtins.bool
     """Whether the client takes an empty credit that comes before its first one as a sign of life: others would take it for all that they
     may have without an answer.
@@ -62,13 +58,12 @@ class Hello(_message.Message):
         destination: _builtins.str = ...,
         client_id: _builtins.str = ...,
         weight: _builtins.int = ...,
-        wait_until_written: _builtins.bool = ...,
         caller: _aws_pb2.AwsLocation | None = ...,
         takes_signs_of_life_first: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "client_id", b"client_id", "destination", b"destination", "kind", b"kind", "takes_signs_of_life_first", b"takes_signs_of_life_first", "wait_until_written", b"wait_until_written", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "client_id", b"client_id", "destination", b"destination", "kind", b"kind", "takes_signs_of_life_first", b"takes_signs_of_life_first", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -274,7 +269,7 @@ Global___Credit: _TypeAlias = Credit  # noqa: Y015
 
 @_typing.final
 class Acknowledgement(_message.Message):
-    """A batch that the destination has accepted whole, or that is on a durable gateway's disk. Credits come back when it is written."""
+    """A batch that the destination has accepted whole."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -428,7 +423,6 @@ class DestinationStats(_message.Message):
     BYTES_OUT_FIELD_NUMBER: _builtins.int
     THROTTLED_FIELD_NUMBER: _builtins.int
     QUEUED_ENTRIES_FIELD_NUMBER: _builtins.int
-    DURABLE_BATCHES_FIELD_NUMBER: _builtins.int
     REJECTED_FIELD_NUMBER: _builtins.int
     EXPIRED_FIELD_NUMBER: _builtins.int
     DEAD_LETTERED_FIELD_NUMBER: _builtins.int
@@ -456,8 +450,6 @@ class DestinationStats(_message.Message):
     """Entries throttled since the start."""
     queued_entries: _builtins.int
     """Entries that wait for their client's turn."""
-    durable_batches: _builtins.int
-    """Batches on a durable gateway's disk that are not written yet."""
     rejected: _builtins.int
     """Entries given up since the start because the destination refused them, for good or too often."""
     expired: _builtins.int
@@ -482,7 +474,6 @@ class DestinationStats(_message.Message):
         bytes_out: _builtins.int = ...,
         throttled: _builtins.int = ...,
         queued_entries: _builtins.int = ...,
-        durable_batches: _builtins.int = ...,
         rejected: _builtins.int = ...,
         expired: _builtins.int = ...,
         dead_lettered: _builtins.int = ...,
@@ -491,7 +482,7 @@ class DestinationStats(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_entries", b"buffered_entries", "bytes_out", b"bytes_out", "clients", b"clients", "dead_lettered", b"dead_lettered", "destination", b"destination", "durable_batches", b"durable_batches", "expired", b"expired", "in_flight_messages", b"in_flight_messages", "in_flight_requests", b"in_flight_requests", "kind", b"kind", "last_failure", b"last_failure", "limit_messages", b"limit_messages", "queued_entries", b"queued_entries", "records_out", b"records_out", "rejected", b"rejected", "retried", b"retried", "throttled", b"throttled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_entries", b"buffered_entries", "bytes_out", b"bytes_out", "clients", b"clients", "dead_lettered", b"dead_lettered", "destination", b"destination", "expired", b"expired", "in_flight_messages", b"in_flight_messages", "in_flight_requests", b"in_flight_requests", "kind", b"kind", "last_failure", b"last_failure", "limit_messages", b"limit_messages", "queued_entries", b"queued_entries", "records_out", b"records_out", "rejected", b"rejected", "retried", b"retried", "throttled", b"throttled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,8 +27,8 @@ if _version_not_supported:
 
 class SinkGatewayServiceStub:
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a rule of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
-    destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or as many destinations are served as
+    may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
     """
 
@@ -52,8 +52,8 @@ class SinkGatewayServiceStub:
 
 class SinkGatewayServiceServicer:
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a rule of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
-    destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or as many destinations are served as
+    may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
     """
 
@@ -94,8 +94,8 @@ def add_SinkGatewayServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class SinkGatewayService:
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a rule of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
-    destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or as many destinations are served as
+    may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
     """
 

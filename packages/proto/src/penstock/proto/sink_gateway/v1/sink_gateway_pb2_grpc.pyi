@@ -4,8 +4,7 @@ isort:skip_file
 A rate-limited sink that many clients share.
 
 A client opens one stream per destination, sends batches as its credits allow, and gets an acknowledgement per batch when the
-destination has accepted every entry of it, or an error that names the entries that it did not. A durable gateway may acknowledge
-a batch when it is on the gateway's disk: from there it reaches the destination, also if the gateway is killed in between.
+destination has accepted every entry of it, or an error that names the entries that it did not.
 """
 
 from collections import abc as _abc
@@ -33,8 +32,8 @@ GRPC_VERSION: str
 
 class SinkGatewayServiceStub:
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a rule of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
-    destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or as many destinations are served as
+    may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
     """
 
@@ -50,8 +49,8 @@ class SinkGatewayServiceStub:
 @_typing.type_check_only
 class SinkGatewayServiceAsyncStub(SinkGatewayServiceStub):
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a rule of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
-    destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or as many destinations are served as
+    may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
     """
 
@@ -63,8 +62,8 @@ class SinkGatewayServiceAsyncStub(SinkGatewayServiceStub):
 
 class SinkGatewayServiceServicer(metaclass=_abc_1.ABCMeta):
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a rule of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
-    destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or as many destinations are served as
+    may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
     """
 

@@ -242,7 +242,6 @@ def _destination(stats: pb.DestinationStats) -> SinkDestination:
         retried=stats.retried,
         given_up=stats.rejected + stats.expired,
         dead_lettered=stats.dead_lettered,
-        durable_batches=stats.durable_batches,
         last_failure=stats.last_failure,
     )
 

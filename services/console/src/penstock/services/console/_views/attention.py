@@ -98,7 +98,7 @@ def _sinks(view: View) -> Iterator[Concern]:
                 page="sinks",
                 query={},
                 what=f"{name}: {count_words(lost)} entries were given up{failure}",
-                cure="Look into the dead letters, or the durable gateway's rejected.jsonl.",
+                cure="Look into the dead letters.",
             )
 
 

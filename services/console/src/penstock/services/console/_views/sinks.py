@@ -35,15 +35,6 @@ def sink_rows(view: View) -> list[SinkRow]:
     return [_row(view, answer.endpoint, sink) for answer in view.snapshot.sinks for sink in answer.value or ()]
 
 
-def on_disk(rows: list[SinkRow]) -> dict[str, int]:
-    """Batches on the disk of each gateway that has some, those of all its destinations."""
-    found: dict[str, int] = {}
-    for row in rows:
-        if row.sink.durable_batches:
-            found[row.endpoint] = found.get(row.endpoint, 0) + row.sink.durable_batches
-    return found
-
-
 def _row(view: View, endpoint: str, sink: SinkDestination) -> SinkRow:
     def series(what: str) -> tuple[str, ...]:
         return sink_series(endpoint, sink, what)

@@ -1,11 +1,10 @@
-"""A gateway with a journal, other kinds of destinations, and fair turns, over real sockets."""
+"""Kinds of destinations, and fair turns of clients, over real sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +13,12 @@ from penstock.async_sink import (
     AsyncSinkBase,
     AsyncSinkConfig,
     DynamoDbRequestEntry,
-    EntryFailure,
     FirehoseRequestEntry,
     KinesisRequestEntry,
     RemoteSink,
     SqsRequestEntry,
 )
-from penstock.async_sink.errors import DestinationError, GatewayStorageError
-from penstock.async_sink.gateway import SERVICE_NAME, CreditWindow, Journal, SharedDestinations, SinkGatewayServicer
+from penstock.async_sink.gateway import SERVICE_NAME, CreditWindow, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
 from penstock.rpc import GrpcServer, ServerSettings
 
@@ -44,24 +41,20 @@ class AnySink(AsyncSinkBase[Any, Any]):
 
 
 @asynccontextmanager
-async def running_gateway(
-    fake: FakeDestination, folder: Path | None = None, *, close_seconds: float = 1.0, **config: Any
-) -> AsyncIterator[tuple[str, SharedDestinations]]:
+async def running_gateway(fake: FakeDestination, **config: Any) -> AsyncIterator[tuple[str, SharedDestinations]]:
     given = {"max_time_in_buffer": timedelta(milliseconds=5), "retry_backoff_base": timedelta(0), **config}
-    journal = None if folder is None else Journal(folder)
 
     def make(name: str) -> AnySink:
         return AnySink(fake, AsyncSinkConfig(**given))
 
     others = dict.fromkeys(("firehose", "dynamodb", "sqs"), make)
-    destinations = SharedDestinations(make, others, journal=journal)
+    destinations = SharedDestinations(make, others)
     batch = given.get("max_batch_size", 500)
     servicer = SinkGatewayServicer(destinations, CreditWindow(largest_batch_entries=batch))
     server = GrpcServer(ServerSettings(drain_seconds=0.2), register=[servicer.add_to], service_names=[SERVICE_NAME])
     async with server:
-        destinations.resume()
         yield server.address, destinations
-    await destinations.close(close_seconds)
+    await destinations.close(1.0)
 
 
 def remote(address: str, **options: Any) -> RemoteSink:
@@ -72,97 +65,6 @@ def remote(address: str, **options: Any) -> RemoteSink:
 
 def entries(count: int, key: str = "k") -> list[KinesisRequestEntry]:
     return [KinesisRequestEntry(b"%d" % number, key) for number in range(count)]
-
-
-async def test_a_durable_gateway_acknowledges_what_is_on_disk(tmp_path: Path) -> None:
-    """The client is done though the destination has answered nothing; a successor writes it, without any client."""
-    stuck = FakeDestination()
-    stuck.script = [stuck.hold() for _ in range(100)]
-    async with (
-        running_gateway(stuck, tmp_path, close_seconds=0.05) as (address, _),
-        remote(address).create_writer() as writer,
-    ):
-        await writer.write_many(entries(1_200))
-        await writer.flush(end_of_input=True)
-        assert writer.metrics.records_out == 1_200
-    assert stuck.accepted == []
-    fake = FakeDestination()
-    async with running_gateway(fake, tmp_path) as (_, destinations):
-        await wait_until(lambda: len(fake.accepted) == 1_200)
-        assert fake.accepted == entries(1_200)
-        assert destinations.journal is not None
-        await wait_until(lambda: destinations.journal is not None and destinations.journal.pending_batches == 0)
-    idle = FakeDestination()
-    async with running_gateway(idle, tmp_path) as (_, destinations):
-        assert destinations.journal is not None
-        assert destinations.journal.destinations() == []
-
-
-async def test_a_client_may_wait_until_its_batches_are_written(tmp_path: Path) -> None:
-    """With wait_until_written the acknowledgement is the destination's, and failures come back."""
-    fake = FakeDestination()
-    fake.script = [fake.hold()]
-    async with (
-        running_gateway(fake, tmp_path) as (address, _),
-        remote(address, wait_until_written=True).create_writer() as writer,
-    ):
-        await writer.write_many(entries(3))
-        flushing = asyncio.create_task(writer.flush(end_of_input=True))
-        await wait_until(lambda: bool(fake.requests))
-        assert not flushing.done()
-        fake.requests[0].answer.set()
-        await flushing
-
-
-async def test_a_full_disk_reaches_the_client_which_keeps_its_entries(tmp_path: Path) -> None:
-    """The error is typed, nothing of the batch is written, and the client's snapshot has it."""
-
-    fake = FakeDestination()
-    large = [KinesisRequestEntry(bytes(40_000), "k")] * 5
-    async with running_gateway(fake, tmp_path) as (address, destinations):
-        assert destinations.journal is not None
-        destinations.journal._database.execute("PRAGMA max_page_count = 1")
-        writer = remote(address).create_writer()
-        async with writer:
-            await writer.write_many(large)
-            with pytest.raises(GatewayStorageError, match="is full or broken: make room on its disk"):
-                await writer.flush(end_of_input=True)
-            assert [entry for entry, _ in writer.snapshot_state()[0].entries] == large
-    assert fake.accepted == []
-
-
-async def test_a_destination_that_fails_keeps_its_batches_in_the_journal(tmp_path: Path) -> None:
-    """They are written when it is opened again, before what its next client sends."""
-    fake = FakeDestination()
-    fake.script = [fake.explode(DestinationError("flights", "AccessDeniedException", "no"))]
-    async with running_gateway(fake, tmp_path) as (address, _):
-        writer = remote(address).create_writer()
-        await writer.__aenter__()
-        await writer.write_many(entries(3))
-        await writer.flush(end_of_input=True)
-        await wait_until(lambda: isinstance(writer.failure, DestinationError))
-        await writer.close()
-        assert fake.accepted == []
-        async with remote(address).create_writer() as writer:
-            await writer.write(KinesisRequestEntry(b"next", "k"))
-        await wait_until(lambda: len(fake.accepted) == 4)
-    assert fake.accepted == [*entries(3), KinesisRequestEntry(b"next", "k")]
-
-
-async def test_what_is_refused_after_its_acknowledgement_is_kept_beside(tmp_path: Path) -> None:
-    """Nobody waits for it any more: a file in the folder has it, with the destination's words."""
-    fake = FakeDestination()
-
-    def refuse(request: Any) -> None:
-        request.handler.retry_failures([EntryFailure(1, "Poison", "bad", throttled=False, final=True)])
-
-    fake.script = [refuse]
-    async with running_gateway(fake, tmp_path) as (address, _), remote(address).create_writer() as writer:
-        await writer.write_many(entries(3))
-        await writer.flush(end_of_input=True)
-        assert writer.metrics.records_out == 3
-    (line,) = (tmp_path / "rejected.jsonl").read_text().splitlines()
-    assert "Poison" in line
 
 
 @pytest.mark.parametrize(
@@ -183,10 +85,10 @@ async def test_what_is_refused_after_its_acknowledgement_is_kept_beside(tmp_path
         ("dynamodb", DynamoDbRequestEntry.put({"ж": [{b"\xff"}, {"s"}, {Decimal("1.0")}, {"m": None}, True, b""]})),
     ],
 )
-async def test_entries_of_every_kind_cross_unchanged(kind: str, entry: Any, tmp_path: Path) -> None:
-    """Through the contract, and through the journal."""
+async def test_entries_of_every_kind_cross_unchanged(kind: str, entry: Any) -> None:
+    """Through the contract."""
     fake = FakeDestination()
-    async with running_gateway(fake, tmp_path) as (address, _):
+    async with running_gateway(fake) as (address, _):
         async with RemoteSink(address, destination="flights", kind=kind).create_writer() as writer:
             await writer.write(entry)
         await wait_until(lambda: bool(fake.accepted))
