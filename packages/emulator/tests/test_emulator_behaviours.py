@@ -16,7 +16,7 @@ import pytest
 
 from penstock.emulator import Behaviour, EmulatorConfig, EmulatorConfigError
 from penstock.emulator.__main__ import main
-from penstock.emulator.testing import ManualClock, running_emulator, start_emulator_process
+from penstock.emulator.testing import ManualClock, start_emulator_process
 
 DAY = timedelta(hours=24)
 HOUR = timedelta(hours=1)
@@ -667,59 +667,6 @@ def test_every_record_is_read_once_under_the_hostile_profile(world: Any) -> None
             iterator = answer.get("NextShardIterator")
     assert len(shards) == 3
     assert sorted(found, key=int) == written
-
-
-def test_a_journal_goes_on_under_the_hostile_profile(tmp_path: Any) -> None:
-    """Numbers without time, shown times, formers and iterators outlive the process."""
-    clock = ManualClock()
-    options = {"tls": False, "clock": clock, "persist": tmp_path / "journal", "consumer_creation_delay": timedelta(0)}
-    hostile = replace(
-        Behaviour.hostile(seed=4),
-        get_records_lag=timedelta(0),
-        read_on_from_trimmed=False,
-        page_span=None,
-    )
-
-    def put(client: Any, key: str) -> str:
-        return str(client.put_record(StreamName="stream", PartitionKey=key, Data=b"")["SequenceNumber"])
-
-    def read(client: Any, kind: str = "TRIM_HORIZON", **position: Any) -> list[Any]:
-        iterator = client.get_shard_iterator(
-            StreamName="stream", ShardId="shardId-000000000000", ShardIteratorType=kind, **position
-        )["ShardIterator"]
-        found: list[Any] = client.get_records(ShardIterator=iterator)["Records"]
-        return found
-
-    with running_emulator(behaviour=hostile, **options) as emulator:
-        client = emulator.client()
-        client.create_stream(StreamName="stream", ShardCount=1)
-        first = put(client, "gone")
-        client.delete_stream(StreamName="stream")
-        client.create_stream(StreamName="stream", ShardCount=1)
-        assert put(client, "old") == first
-        clock.advance(HOUR)
-        put(client, "young")
-        before = read(client)
-        created = client.describe_stream_summary(StreamName="stream")
-    with running_emulator(behaviour=hostile, **options) as emulator:
-        client = emulator.client()
-        assert read(client) == before
-        again = client.describe_stream_summary(StreamName="stream")
-        assert again["StreamDescriptionSummary"] == created["StreamDescriptionSummary"]
-        third = put(client, "new")
-        assert time_bits(third) == 0
-        assert int(third) > int(before[-1]["SequenceNumber"])
-        clock.advance(DAY - HOUR / 2)
-        with pytest.raises(client.exceptions.InvalidArgumentException):
-            read(client, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=first)
-        after = read(client, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=before[-1]["SequenceNumber"])
-        assert [record["PartitionKey"] for record in after] == ["new"]
-        client.delete_stream(StreamName="stream")
-    with running_emulator(behaviour=hostile, **options) as emulator:
-        client = emulator.client()
-        client.create_stream(StreamName="stream", ShardCount=1)
-        assert put(client, "third time") == first
-        assert read(client)[0]["PartitionKey"] == "third time"
 
 
 # Choosing a behaviour

@@ -119,7 +119,6 @@ def test_a_bad_option_names_its_flag(capsys: pytest.CaptureFixture[str]) -> None
         ("--access-keys a=secret", "--access-keys: does nothing without verify_signatures"),
         ("--no-tls --tls-port 9443", "--tls-port: does nothing without tls"),
         ("--no-tls --ca-file ca.pem", "--ca-file: does nothing without tls"),
-        ("--persist-fsync", "--persist-fsync: does nothing without persist"),
         (
             "--no-enforce-limits --operation-limits ListShards=1",
             "--operation-limits: does nothing without enforce_limits",

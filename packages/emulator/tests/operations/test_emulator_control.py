@@ -5,12 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.emulator.testing import ManualClock, kinesis_client, running_emulator, start_emulator_process
+from penstock.emulator.testing import kinesis_client, running_emulator, start_emulator_process
 
 
 def ask(url: str, method: str, path: str, body: Any = None, *, ca_file: str | None = None) -> tuple[int, Any]:
@@ -130,39 +129,6 @@ def test_a_reset_forgets_everything(world: Any, control: Any) -> None:
         subscriber.next()
     world.stream()
     world.put("a")
-
-
-def test_a_reset_forgets_what_is_on_the_disk_too(tmp_path: Path) -> None:
-    """The next emulator with the same file begins with nothing."""
-    with running_emulator(tls=False, persist=tmp_path / "journal") as emulator:
-        emulator.client().create_stream(StreamName="stream", ShardCount=1)
-        assert ask(emulator.endpoint_url, "POST", "reset")[0] == 200
-        emulator.client().create_stream(StreamName="later", ShardCount=1)
-    with running_emulator(tls=False, persist=tmp_path / "journal") as emulator:
-        assert emulator.client().list_streams()["StreamNames"] == ["later"]
-
-
-def test_settings_outlive_the_process(tmp_path: Path) -> None:
-    """Retention, tags, encryption and what was trimmed are kept with the streams."""
-    clock = ManualClock()
-    with running_emulator(tls=False, clock=clock, persist=tmp_path / "journal") as emulator:
-        client = emulator.client()
-        client.create_stream(StreamName="stream", ShardCount=1, Tags={"team": "flights"})
-        client.increase_stream_retention_period(StreamName="stream", RetentionPeriodHours=48)
-        client.start_stream_encryption(StreamName="stream", EncryptionType="KMS", KeyId="key")
-        client.put_record(StreamName="stream", PartitionKey="old", Data=b"")
-        clock.advance(49 * 3600)
-        client.split_shard(StreamName="stream", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**127))
-        clock.advance(49 * 3600)
-        client.put_record(StreamName="stream", PartitionKey="new", Data=b"")
-    with running_emulator(tls=False, clock=clock, persist=tmp_path / "journal") as emulator:
-        client = emulator.client()
-        summary = client.describe_stream_summary(StreamName="stream")["StreamDescriptionSummary"]
-        assert (summary["RetentionPeriodHours"], summary["KeyId"]) == (48, "key")
-        assert client.list_tags_for_stream(StreamName="stream")["Tags"] == [{"Key": "team", "Value": "flights"}]
-        assert [shard["ShardId"][-1] for shard in client.list_shards(StreamName="stream")["Shards"]] == ["1", "2"]
-        records = [record for shard in emulator.kinesis.streams["stream"].shards for record in shard.records]
-        assert [record.partition_key for record in records] == ["new"]
 
 
 @pytest.mark.parametrize(

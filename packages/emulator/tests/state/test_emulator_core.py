@@ -114,7 +114,6 @@ def test_an_option_that_cannot_work_is_named(option: str, value: Any) -> None:
     [
         ("tls_port", 9443, {"tls": False}),
         ("ca_file", Path("ca.pem"), {"tls": False}),
-        ("persist_fsync", True, {"persist": None}),
         ("access_keys", {"key": "secret"}, {"verify_signatures": False}),
         ("operation_limits", {"ListShards": 100}, {"enforce_limits": False}),
         ("daily_limits", {"UpdateShardCount": None}, {"enforce_limits": False}),

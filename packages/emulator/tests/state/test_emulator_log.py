@@ -20,10 +20,9 @@ def test_a_position_between_two_records_means_the_later_one() -> None:
 
 
 def test_a_slice_stays_as_it_was() -> None:
-    """What was read does not change by what is written, taken back or trimmed later."""
+    """What was read does not change by what is written or trimmed later."""
     log = filled(5)
     taken = log.slice(1, 3)
-    log.drop_last(4)
     log.trim_before(5000)
     assert [record.encoded for record in taken] == [b"1", b"2"]
     assert (taken.first_counter, taken.last_counter, taken.size_bytes) == (2, 4, 20)
@@ -52,11 +51,3 @@ def test_trimming_forgets_the_old_and_keeps_the_rest() -> None:
     assert log.last_counter == 10_000
     log.trim_before(7000)
     assert (len(log), log.last_counter, log.index_of(0)) == (0, -1, 0)
-
-
-def test_taking_back_is_as_if_never_written() -> None:
-    """The records of a write that failed leave no trace."""
-    log = filled(3)
-    log.drop_last(0)
-    log.drop_last(2)
-    assert (len(log), log.last_counter) == (1, 0)

@@ -20,7 +20,6 @@ from .errors import (
     EmulatorConfigError,
     EmulatorError,
     EmulatorStartError,
-    JournalError,
     KinesisError,
 )
 
@@ -35,7 +34,6 @@ __all__ = [
     "EmulatorStartError",
     "Fault",
     "FaultPlan",
-    "JournalError",
     "Kinesis",
     "KinesisEmulator",
     "KinesisError",

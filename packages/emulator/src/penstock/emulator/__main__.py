@@ -200,7 +200,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "penstock-emulat
         sys.stderr.write(f"{prog}: {error}\n")
         return 1
     except EmulatorError as error:
-        # A journal that is damaged, a companion that is not installed: no case for a traceback.
+        # A companion that is not installed is no case for a traceback.
         sys.stderr.write(f"{prog}: {error}\n")
         return 1
     return 0

@@ -28,7 +28,6 @@ _RATES: tuple[tuple[str, Mapping[str, object]], ...] = (
 _ACTS_WITH = {
     "tls_port": "tls",
     "ca_file": "tls",
-    "persist_fsync": "persist",
     "access_keys": "verify_signatures",
     "operation_limits": "enforce_limits",
     "daily_limits": "enforce_limits",
@@ -66,12 +65,6 @@ class EmulatorConfig:
     """Services that moto's server answers beside this one: `dynamodb`, `sqs`, `sts`, … (extra `companions`)."""
     firehose_folder: Path | None = None
     """Where the records of Firehose go, a folder for each delivery stream; a temporary folder by default."""
-
-    persist: Path | None = None
-    """File in which everything is kept, so that the next emulator with the same file continues; nothing by default."""
-    persist_fsync: bool = False
-    """Whether a write is answered only when it is on the disk. Without it an answered write outlives the process,
-    though not a power cut."""
 
     stream_creation_delay: timedelta = timedelta(0)
     """How long a stream is CREATING. Tens of seconds in AWS; none here, so that tests start at once."""

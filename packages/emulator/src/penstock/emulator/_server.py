@@ -22,8 +22,6 @@ from penstock.emulator._firehose import Firehose
 from penstock.emulator._http.dispatch import Dispatcher, Router
 from penstock.emulator._http.http1 import Http1Connection
 from penstock.emulator._http.http2 import Http2Connection
-from penstock.emulator._persist.journal import Journal
-from penstock.emulator._persist.persistence import Persistence
 from penstock.emulator._state.kinesis import Kinesis
 from penstock.emulator.errors import CompanionError, EmulatorConfigError, EmulatorError
 
@@ -115,7 +113,6 @@ class EmulatorServer:
         self.kinesis = Kinesis(self.config)
         self.dynamodb_streams = DynamoDbStreams(self.kinesis, self.clock)
         self._router: Router | None = None
-        self._journal: Journal | None = None
         self._companions: Companions | None = None
         self._resources = contextlib.ExitStack()
         self._connections: set[asyncio.Task[None]] = set()
@@ -190,15 +187,9 @@ class EmulatorServer:
         return self._ca_file
 
     def _open(self) -> Router:
-        commit = None
-        if self.config.persist is not None:
-            self._journal = Journal(self.config.persist, fsync=self.config.persist_fsync)
-            persistence = Persistence(self.kinesis, self._journal)
-            persistence.restore(self.clock.time())
-            commit = persistence.commit
-        dispatcher = Dispatcher(self.kinesis, self.clock, dynamodb_streams=self.dynamodb_streams, commit=commit)
+        dispatcher = Dispatcher(self.kinesis, self.clock, dynamodb_streams=self.dynamodb_streams)
         firehose = Firehose(self.kinesis, self.clock, self.firehose_folder)
-        return Router(dispatcher, firehose, self._journal, dynamodb_streams=self.dynamodb_streams)
+        return Router(dispatcher, firehose, dynamodb_streams=self.dynamodb_streams)
 
     def _address(self, server: asyncio.Server | None) -> str:
         if server is None or not server.sockets:
@@ -236,7 +227,7 @@ class EmulatorServer:
             writer.close()
             await writer.wait_closed()
         except OSError:
-            # The client is gone, or its write must not be acknowledged.
+            # The client is gone.
             pass
         finally:
             writer.transport.abort()
@@ -252,8 +243,6 @@ class EmulatorServer:
         for server in (self._plain, self._tls):
             if server is not None:
                 await server.wait_closed()
-        if self._journal is not None:
-            await self._journal.close()
         if self._companions is not None:
             await asyncio.to_thread(self._companions.stop)
         self._resources.close()

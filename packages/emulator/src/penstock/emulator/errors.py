@@ -4,16 +4,10 @@ EmulatorError
 ├── EmulatorConfigError    an option of EmulatorConfig is out of range (field: option)
 ├── EmulatorStartError     the emulator's process did not come up (fields: exit_code, output)
 ├── CompanionError         a service of another maker cannot be started (field: services)
-├── JournalError           the file of `persist` cannot be used (fields: path, offset, reason)
 └── KinesisError           an answer that the API defines (fields: code, message, status)
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class EmulatorError(Exception):
@@ -55,21 +49,6 @@ class CompanionError(EmulatorError):
     def __init__(self, *, services: tuple[str, ...], reason: str) -> None:
         super().__init__(f"cannot start {', '.join(services)}: {reason}")
         self.services = services
-        self.reason = reason
-
-
-class JournalError(EmulatorError):
-    """The file of `persist` cannot be used.
-
-    `path` is the file, `offset` the byte at which it is wrong, `reason` what is.
-
-    Cure: Use the file in one emulator at a time; move a damaged one away to begin empty.
-    """
-
-    def __init__(self, *, path: Path, offset: int, reason: str) -> None:
-        super().__init__(f"{path} at byte {offset}: {reason}")
-        self.path = path
-        self.offset = offset
         self.reason = reason
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from penstock.emulator._firehose import Firehose
     from penstock.emulator._http.codec import Codec
     from penstock.emulator._http.delivery import Send
-    from penstock.emulator._persist.journal import Journal
     from penstock.emulator._state.kinesis import Kinesis
 
 _logger = logging.getLogger(__name__)
@@ -89,13 +88,9 @@ class Dispatcher:
         clock: Clock,
         *,
         dynamodb_streams: DynamoDbStreams | None = None,
-        commit: Callable[[str], None] | None = None,
     ) -> None:
         self._kinesis = kinesis
         self._clock = clock
-        # Called with the operation after it was carried out and before it is answered; raises a KinesisError to have
-        # that answered instead.
-        self._commit = commit
         self._statistics = Statistics()
         self._dynamodb_streams = dynamodb_streams
         self._control = Control(kinesis, clock, self._statistics, reset=self._reset, dynamodb_streams=dynamodb_streams)
@@ -126,10 +121,7 @@ class Dispatcher:
             return self._failure(codec, error)
 
     def _perform(self, operation: str, params: Any) -> Any:
-        answer = perform(self._kinesis, operation, params, self._clock.time())
-        if self._commit is not None:
-            self._commit(operation)
-        return answer
+        return perform(self._kinesis, operation, params, self._clock.time())
 
     def _handle_with_faults(self, codec: Codec, operation: str, params: Any) -> Response:
         faults = self._kinesis.faults.on_call(target_of(self._kinesis.streams, self._kinesis.tokens, operation, params))
@@ -189,8 +181,6 @@ class Dispatcher:
         self._kinesis.reset()
         if self._dynamodb_streams is not None:
             self._dynamodb_streams.reset()
-        if self._commit is not None:
-            self._commit("Reset")
 
 
 def _raise_first(faults: Sequence[Fault], operation: str) -> None:
@@ -217,31 +207,15 @@ class Router:
         self,
         kinesis: Dispatcher,
         firehose: Firehose | None = None,
-        journal: Journal | None = None,
         *,
         dynamodb_streams: DynamoDbStreams | None = None,
     ) -> None:
         self._kinesis = kinesis
         self._firehose = firehose
         self._dynamodb_streams = dynamodb_streams
-        self._journal = journal
 
-    async def answer(self, request: Request) -> Response:
-        """Answer a request, once what it did is as safe as the options ask for.
-
-        Raises:
-            OSError: what the request did is not on disk, and must not be acknowledged.
-        """
-        if self._journal is None:
-            return self._handle(request)
-        written = self._journal.written_bytes
-        response = self._handle(request)
-        # What wrote nothing waits for nothing, and is answered when nothing can be written any more.
-        if self._journal.written_bytes != written:
-            await self._journal.synced()
-        return response
-
-    def _handle(self, request: Request) -> Response:
+    def handle(self, request: Request) -> Response:
+        """Answer a request; never raises for what a client can send."""
         target = request.headers.get("x-amz-target", "")
         if self._firehose is not None and target.startswith(_FIREHOSE):
             return self._firehose.handle(target.removeprefix(_FIREHOSE), request)

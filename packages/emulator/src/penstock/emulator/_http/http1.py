@@ -37,7 +37,7 @@ class Http1Connection:
         """Answer requests; returns when the connection is of no more use."""
         try:
             while (request := await self._receive()) is not None:
-                response = await self._router.answer(request)
+                response = self._router.handle(request)
                 await self._send(response)
                 if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
                     return

@@ -115,7 +115,7 @@ class Http2Connection:
     async def _respond(self, stream_id: int, request: Request) -> None:
         response = None
         try:
-            response = await self._router.answer(request)
+            response = self._router.handle(request)
             await self._send(stream_id, response)
         except CutConnection:
             abort(self._writer)
@@ -124,13 +124,9 @@ class Http2Connection:
             code = h2.errors.ErrorCodes.INTERNAL_ERROR if cut else h2.errors.ErrorCodes.CANCEL
             self._h2.reset_stream(stream_id, code)
             self._write()
-        except (ConnectionError, h2.exceptions.ProtocolError):
+        except (OSError, h2.exceptions.ProtocolError):
             # The client went, or reset the stream between two frames.
             pass
-        except OSError:
-            # The write may not be on the disk: it is not acknowledged.
-            self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.INTERNAL_ERROR)
-            self._write()
         finally:
             if response is not None and response.subscription is not None:
                 response.subscription.close()

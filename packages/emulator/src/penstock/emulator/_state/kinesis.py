@@ -15,8 +15,6 @@ from penstock.emulator._state.tokens import TokenSealer
 from penstock.emulator.errors import in_use, invalid_argument, not_found
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from penstock.emulator._behaviour import Behaviour
     from penstock.emulator._config import EmulatorConfig
     from penstock.emulator._state.shard import Shard
@@ -57,17 +55,6 @@ class Kinesis:
         """A second in which no shard was created before; runs ahead of the clock when there are many."""
         self._last_epoch = max(int(now), self._last_epoch + 1)
         return self._last_epoch
-
-    def account_state(self) -> dict[str, Any]:
-        """What of the account itself outlives the process."""
-        former = {name: list(former) for name, former in self._former.items()}
-        return {"last_epoch": self._last_epoch, "token_key": self.tokens.key, "former": former}
-
-    def restore_account(self, last_epoch: int, token_key: bytes, former: Mapping[str, Iterable[int]]) -> None:
-        """Continue an earlier life: `account_state`."""
-        self._last_epoch = last_epoch
-        self.tokens.key = token_key
-        self._former = {name: Former(*values) for name, values in former.items()}
 
     def reset(self) -> None:
         """Forget all streams at once; subscriptions end as those of deleted consumers do."""

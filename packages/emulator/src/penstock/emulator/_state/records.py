@@ -90,10 +90,6 @@ class RecordSlice:
         """The counter of the last record."""
         return self._counters[-1]
 
-    def columns(self) -> tuple[list[int], list[int], list[int], list[bytes]]:
-        """Counters, arrival times, sizes and JSON objects."""
-        return self._counters.tolist(), self._arrivals_ms.tolist(), self._sizes.tolist(), self.encoded
-
     def __len__(self) -> int:
         return len(self.encoded)
 
@@ -141,12 +137,6 @@ class RecordLog:
         self._arrivals_ms.append(arrival_ms)
         self._sizes.append(size_bytes)
         self._encoded.append(encoded)
-
-    def drop_last(self, count: int) -> None:
-        """Take back the last `count` records, which nobody has seen."""
-        if count:
-            for column in (self._counters, self._arrivals_ms, self._sizes, self._encoded):
-                del column[-count:]
 
     def trim_before(self, arrival_ms: int) -> None:
         """Forget the records that arrived before `arrival_ms`."""

@@ -38,7 +38,6 @@ class Shard:
         config: EmulatorConfig,
         conduct: Conduct,
         parents: tuple[Shard, ...] = (),
-        timed: bool | None = None,
     ) -> None:
         self.id = f"shardId-{index:012d}"
         self.index = index
@@ -52,12 +51,9 @@ class Shard:
         self.log = RecordLog()
         self.frames = FrameCache()
         self.listeners: set[Callable[[], None]] = set()
-        self.on_append: Callable[[Shard], None] | None = None
-        """Called after every record: the journal's place to look in."""
         self.trimmed_to = 0
         """The position after the last record that was trimmed."""
-        if timed is None:
-            timed = not conduct.behaviour.sequence_numbers_without_time
+        timed = not conduct.behaviour.sequence_numbers_without_time
         self._conduct = conduct
         self._sequence = SequenceNumbers(epoch=epoch, index=index, timed=timed)
         self._issued = None if timed else IssueTimes()
@@ -75,11 +71,6 @@ class Shard:
     def epoch(self) -> int:
         """The second that its sequence numbers begin with."""
         return self._sequence.epoch
-
-    @property
-    def timed(self) -> bool:
-        """Whether its sequence numbers hold the time at which they were given out."""
-        return self._sequence.timed
 
     @property
     def last_arrival(self) -> float:
@@ -149,30 +140,7 @@ class Shard:
                 encrypted=encrypted,
             ),
         )
-        if self.on_append is not None:
-            self.on_append(self)
         return sequence_number
-
-    def restore(self, counter: int, arrival_ms: int, size_bytes: int, encoded: bytes) -> None:
-        """Add a record of an earlier life."""
-        self.log.append(counter=counter, arrival_ms=arrival_ms, size_bytes=size_bytes, encoded=encoded)
-        self._next_counter = max(self._next_counter, counter + 1)
-        self._last_ms = max(self._last_ms, arrival_ms)
-        if self._issued is not None:
-            self._issued.note(counter, arrival_ms // 1000)
-
-    def take_over(self, other: Shard) -> None:
-        """Continue from `other`, this shard as it was before something changed about it."""
-        self.log = other.log
-        self._issued = other._issued
-        self._next_counter = max(self._next_counter, other._next_counter)
-        self._last_ms = max(self._last_ms, other._last_ms)
-
-    def skip(self, count: int, now: float) -> None:
-        """Use up sequence numbers that may have been given out in an earlier life, before `now`."""
-        if self._issued is not None:
-            self._issued.note(self._next_counter, int(now))
-        self._next_counter += count
 
     def advance(self, now: float) -> str:
         """Use up a sequence number without a record: the shard's bounds, and progress on an idle shard."""

@@ -209,12 +209,6 @@ class Stream:
         self._open = sorted((s for s in self.shards if s.is_open), key=lambda shard: shard.hash_keys.start)
         self._starts = [shard.hash_keys.start for shard in self._open]
 
-    def replace_shards(self, shards: list[Shard]) -> None:
-        """Have the shards of an earlier life."""
-        self.shards = shards
-        self._by_id = {shard.id: shard for shard in shards}
-        self._route()
-
     def _add(self, hash_keys: HashKeyRange, parents: tuple[Shard, ...], now: float) -> Shard:
         shard = Shard(
             index=len(self.shards),

@@ -35,8 +35,8 @@ class TokenSealer:
     """Makes tokens that only the same emulator can read, so that nobody comes to rely on what is in them."""
 
     def __init__(self, random: Random) -> None:
-        self.key = random.randbytes(32)
-        """The key by which these tokens differ from those of another emulator."""
+        # By it these tokens differ from those of another emulator.
+        self._key = random.randbytes(32)
 
     def seal(self, kind: str, content: list[Any]) -> str:
         """Put `content` (strings and numbers) into a token of this kind."""
@@ -65,4 +65,4 @@ class TokenSealer:
         return ShardIterator(*content) if content is not None else None
 
     def _digest(self, kind: str, body: bytes) -> bytes:
-        return blake2b(kind.encode() + b"\0" + body, key=self.key, digest_size=_DIGEST_BYTES).digest()
+        return blake2b(kind.encode() + b"\0" + body, key=self._key, digest_size=_DIGEST_BYTES).digest()

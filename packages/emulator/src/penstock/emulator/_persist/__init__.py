@@ -1,1 +1,0 @@
-"""What outlives the process, in a journal on the disk."""
