@@ -37,7 +37,7 @@ __all__ = [
 
 MIB = 1024 * 1024
 MOST_GROWTH_BYTES = 200 * MIB
-EXPIRED = "a-token-of-last-year"
+EXPIRED = "a-token-of-last-year-with-32-characters"
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 

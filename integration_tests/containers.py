@@ -90,7 +90,7 @@ class Machine:
             one.close()
         (folder / "secrets").mkdir()
         for secret in COMPOSE["secrets"]:
-            (folder / "secrets" / secret).write_text(f"token-of-{secret}\n")
+            (folder / "secrets" / secret).write_text(f"{secret}-of-these-tests-with-32-characters\n")
         for name in SERVICES:
             self._prepare(name)
 

@@ -22,7 +22,7 @@ from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2
 from penstock.rpc.testing import ServiceProcess, service_process
 
 DEADLINE = 30
-TOKEN = "a-token-of-these-tests"
+TOKEN = "a-token-of-these-tests-with-32-characters"
 CONTRACTS = {
     "consumer-registry": (consumer_registry_pb2, "REGISTRY"),
     "shard-reader": (shard_reader_pb2, "READER"),

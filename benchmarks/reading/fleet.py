@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _READERS = 4
 _STREAM, _SESSION = "fleet", "bench"
-_SECURITY = ClientSecurity(token="a-token-of-this-bench")
+_SECURITY = ClientSecurity(token="a-token-of-this-bench-with-32-characters")
 _AIM_SECONDS = 15.0
 _AIM_SHARE = 1 / _READERS
 _PATIENCE_SECONDS = 120.0

@@ -59,7 +59,7 @@ class _Penstock:
             access_key_id="bench",
             secret_access_key="bench",
         )
-        self._host = ReaderHost(config=ReaderConfig(), aws=aws, token="a-token-of-this-benchmark")
+        self._host = ReaderHost(config=ReaderConfig(), aws=aws, token="a-token-of-this-benchmark-with-32-characters")
         self._session = f"bench-{record_publisher.value}"
         self._at = StreamPositions({_STREAM: {_SHARD: ShardPosition.at_timestamp(int(time.time() * 1000))}})
         self._host.start()

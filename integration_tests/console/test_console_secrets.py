@@ -13,7 +13,7 @@ from penstock.rpc.testing import service_process
 SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "planted/secret+0f1e2d3c4b5a6978",
     "AWS_SESSION_TOKEN": "planted-session-99887766554433221100",
-    "PENSTOCK_CONSOLE_TOKEN": "planted-token-5566778899",
+    "PENSTOCK_CONSOLE_TOKEN": "planted-token-5566778899-with-32-characters",
     "PENSTOCK_CONSOLE_SERVICES_TOKEN": "planted-services-token-4433221100",
     "PENSTOCK_CONSOLE_ROLE_EXTERNAL_ID": "planted-external-0011223344",
 }
@@ -28,7 +28,7 @@ sys.exit(main())
 def test_no_secret_is_seen_of_the_console(tmp_path: Path) -> None:
     """Its log at DEBUG, its pages, what it prints and its command line are searched; Kinesis and services are asked."""
     (tmp_path / "penstock_loud_console.py").write_text(_LOUD)
-    guess = "planted-guess-1122334455"
+    guess = "planted-guess-1122334455-with-32-characters"
     with running_emulator(companions=("sts",)) as kinesis:
         kinesis.client().create_stream(StreamName="flights", ShardCount=1)
         own = {

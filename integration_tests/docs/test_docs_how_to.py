@@ -49,7 +49,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     """All that run."""
     folder = tmp_path_factory.mktemp("how-to")
     token = folder / "token"
-    token.write_text("a-secret-of-sixteen-or-more")
+    token.write_text("a-secret-of-32-characters-or-more")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PENSTOCK_"))}
     environment |= {
         "AWS_REGION": "eu-west-1",

@@ -51,7 +51,7 @@ def test_each_setting_that_the_documents_name_is_there() -> None:
     rights = (ROOT / "docs" / "pages" / "operations" / "who-may-do-what.md").read_text()
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT + rights))
     assert named - known - others == set()
-    assert {"--principals", "--audit-log", "--client-crl-file"} <= named
+    assert {"--principals", "--audit-log"} <= named
 
 
 def test_the_bounds_of_fuzzing_are_those_of_its_targets() -> None:

@@ -51,7 +51,9 @@ SERVICERS: dict[str, Any] = {
     "sink-gateway": SinkGatewayServicer,
     "stage-scheduler": StageSchedulerServicer,
 }
-TOKENS = {name: f"a-token-of-{name}-for-tests" for name in ("orders", "billing", "nightly", "operator", "console")}
+TOKENS = {
+    name: f"a-token-of-{name}-with-32-characters" for name in ("orders", "billing", "nightly", "operator", "console")
+}
 OK, DENIED = grpc.StatusCode.OK, grpc.StatusCode.PERMISSION_DENIED
 
 

@@ -36,8 +36,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SECRETS = {
     "key": "planted/secret+0f1e2d3c4b5a6978",
     "session": "planted-session-99887766554433221100",
-    "token": "planted-token-5566778899",
-    "guess": "planted-guess-1122334455",
+    "token": "planted-token-5566778899-with-32-characters",
+    "guess": "planted-guess-1122334455-with-32-characters",
     "external": "planted-external-0011223344",
     "proxy": "planted-proxy-0918273645",
 }

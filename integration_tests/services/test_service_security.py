@@ -1,13 +1,6 @@
 """Who gets into a service: by certificate and by token."""
 
-import itertools
-import os
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,9 +8,8 @@ import grpc
 import pytest
 
 from integration_tests.security_tools import CONTRACTS, TOKEN, Pki, Service, ask, call_any, raw_channel, running
-from penstock.rpc.testing import service_process
 
-EXPIRED = "a-token-of-last-year"
+EXPIRED = "a-token-of-last-year-with-32-characters"
 YESTERDAY = (datetime.now(UTC) - timedelta(days=1)).isoformat()
 TOMORROW = (datetime.now(UTC) + timedelta(days=1)).isoformat()
 
@@ -92,68 +84,3 @@ def test_a_client_that_wants_tls_gets_nothing_from_a_plain_port(name: str, pki: 
         with raw_channel(service.address) as channel:
             assert ask(channel, service.quick())[0] is grpc.StatusCode.OK
         assert service.process.terminate() == 0
-
-
-def guesses(seconds: float, guess: Callable[[], bool]) -> int:
-    """How many tokens of eight callers at a time are looked at."""
-    until = time.monotonic() + seconds
-    looked_at: list[None] = []
-
-    def go_on() -> None:
-        while time.monotonic() < until:
-            looked_at.extend([None] * guess())
-
-    with ThreadPoolExecutor(8) as pool:
-        for one in [pool.submit(go_on) for _ in range(8)]:
-            one.result()
-    return len(looked_at)
-
-
-@pytest.mark.parametrize("name", CONTRACTS)
-def test_tokens_cannot_be_guessed_quickly_and_nobody_is_locked_out(name: str, tmp_path: Path) -> None:
-    """Some tokens a second are looked at, over its own methods and health together; who was in before stays in."""
-    with running(name, tmp_path, TOKEN=TOKEN) as service, raw_channel(service.address) as channel:
-        assert ask(channel, service.quick())[0] is grpc.StatusCode.OK
-        paths = itertools.cycle((service.quick(), "/grpc.health.v1.Health/Check"))
-
-        def guess() -> bool:
-            # Whoever guesses does not wait for a late answer: a right token's is not late.
-            return "too many" not in ask(channel, next(paths), token="a-guess-of-this-test", timeout=0.5)[1]
-
-        begun = time.monotonic()
-        looked_at = guesses(3.0, guess)
-        assert looked_at < 60 + 6 * (time.monotonic() - begun)
-        assert ask(channel, service.quick())[0] is grpc.StatusCode.OK
-        log = service.errors.read_text()
-        assert TOKEN not in log
-
-
-def test_the_consoles_header_and_form_share_one_count(tmp_path: Path) -> None:
-    """Guesses by header and by form; who is in stays in."""
-    environment = {**os.environ, "PENSTOCK_CONSOLE_TOKEN": TOKEN}
-    with service_process("penstock.services.console", ["serve"], environment) as process:
-
-        def ask_console(token: str, *, by_form: bool = False) -> int:
-            url = f"http://{process.address}/"
-            headers = {"Authorization": f"Bearer {token}"}
-            data = None
-            if by_form:
-                url += "login"
-                headers = {"Origin": f"http://{process.address}"}
-                data = urllib.parse.urlencode({"token": token}).encode()
-            request = urllib.request.Request(url, data, headers)
-            try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
-                    return int(answer.status)
-            except urllib.error.HTTPError as error:
-                return error.code
-
-        assert ask_console(TOKEN) == 200
-        with ThreadPoolExecutor(60) as pool:
-            statuses = list(
-                pool.map(lambda number: ask_console("a-guess-of-this-test", by_form=number % 2 == 0), range(120))
-            )
-        assert set(statuses) == {401, 403, 429}
-        assert sum(status != 429 for status in statuses) < 90
-        assert ask_console(TOKEN) == 200
-        assert process.terminate() == 0

@@ -79,7 +79,7 @@ def test_a_service_does_not_show_itself_to_the_network_unprotected(
     """A host that others can reach needs TLS, and a proof of who calls; the message names the option and the cure."""
     settings = {
         "certificate": certificate,
-        "token": {"TOKEN": "a-token-of-these-tests"},
+        "token": {"TOKEN": "a-token-of-these-tests-with-32-characters"},
         "allow_plain_text": {"ALLOW_PLAIN_TEXT": "true"},
         "allow_unauthenticated": {"ALLOW_UNAUTHENTICATED": "true"},
     }
@@ -108,7 +108,9 @@ def test_a_service_wants_the_token_that_it_was_given(name: str, environment: dic
     """The token comes from the environment or a file, never from a flag; calls without it are refused."""
     module = "penstock.services." + name.replace("-", "_")
     variable = f"PENSTOCK_{PREFIXES[name]}_TOKEN"
-    with service_process(module, ["serve"], {**environment, variable: "a-secret-of-these-tests"}) as process:
+    with service_process(
+        module, ["serve"], {**environment, variable: "a-secret-of-these-tests-with-32-characters"}
+    ) as process:
         with open_channel(process.address) as channel:
             reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
             question = reflection_pb2.ServerReflectionRequest(list_services="")

@@ -63,10 +63,8 @@ metrics.set_meter_provider(Provider())
 
 import penstock.efo_consumer._continuity.guard
 import penstock.efo_consumer._reader.metrics
-import penstock.rpc._server.attempts
 import penstock.rpc._server.audit
 import penstock.rpc._security.principals
-import penstock.rpc._security.revocations
 import penstock.rpc._security.token_file
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
@@ -103,10 +101,8 @@ DECLARING = {
     "efo_consumer/_reader/metrics.py",
     "operator_attributes/_schedule/states.py",
     "registration/_local/metrics.py",
-    "rpc/_server/attempts.py",
     "rpc/_server/audit.py",
     "rpc/_security/principals.py",
-    "rpc/_security/revocations.py",
     "rpc/_security/token_file.py",
     "spark_plugin/_reading/progress/listener_metrics.py",
     "spark_plugin/_reading/progress/metrics.py",

@@ -140,20 +140,20 @@ def test_a_registry_with_tls_and_a_token_is_asked(
     certificate.cert_chain_pems[0].write_to_path(files["cert"])
     certificate.private_key_pem.write_to_path(files["key"])
     token_file = spill.parent / "token"
-    token_file.write_text("a-token-of-this-test")
+    token_file.write_text("a-token-of-this-test-with-32-characters")
     place = ["--store", f"sqlite://{spill.parent}/registry.db", "--region", "us-east-1"]
     arguments = ["serve", "--port", "0", *place, "--endpoint-url", emulator.endpoint_url]
     arguments += ["--certificate-file", str(files["cert"]), "--private-key-file", str(files["key"])]
-    environment = {**os.environ, "PENSTOCK_REGISTRY_TOKEN": "a-token-of-this-test"}
+    environment = {**os.environ, "PENSTOCK_REGISTRY_TOKEN": "a-token-of-this-test-with-32-characters"}
     module = "penstock.services.consumer_registry"
     with service_process(module, arguments, environment) as service:
         registry = ["--registry", f"localhost:{service.address.rpartition(':')[2]}"]
         trusting = [*registry, "--ca-file", str(files["ca"])]
         assert main([*trusting, "--token-file", str(token_file), "--json"]) == 0
         assert "not looked at" not in capsys.readouterr().err
-        monkeypatch.setenv("PENSTOCK_REGISTRY_TOKEN", "a-token-of-this-test")
+        monkeypatch.setenv("PENSTOCK_REGISTRY_TOKEN", "a-token-of-this-test-with-32-characters")
         assert main([*trusting, "--json"]) == 0
-        monkeypatch.setenv("PENSTOCK_REGISTRY_TOKEN", "another")
+        monkeypatch.setenv("PENSTOCK_REGISTRY_TOKEN", "another-token-of-tests-with-32-characters")
         assert main(trusting) == 1
         assert "the token is wrong or expired: give the service's by --token-file" in capsys.readouterr().err
         assert main([*registry, "--ca-file", str(files["other"])]) == 3

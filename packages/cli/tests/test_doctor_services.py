@@ -86,12 +86,16 @@ def test_nothing_there_is_told_apart() -> None:
 
 def test_the_token_is_missing_or_wrong(tmp_path: Path) -> None:
     """Health checks need none, so it is tried by a call that changes nothing."""
-    with scheduler(token="a-right-token-of-tests") as address:
+    with scheduler(token="a-right-token-of-tests-with-32-characters") as address:
         assert has_cure(look(address), PROBLEM, "token is missing", "PENSTOCK_STAGES_TOKEN_FILE")
-        assert has_cure(look(address, PENSTOCK_STAGES_TOKEN="wrong-one"), PROBLEM, "token is wrong")
-        assert "wrong-one" not in repr(look(address, PENSTOCK_STAGES_TOKEN="wrong-one"))
-        assert look(address, PENSTOCK_STAGES_TOKEN="a-right-token-of-tests").verdict is OK
-        (tmp_path / "token").write_text("a-right-token-of-tests\n")
+        assert has_cure(
+            look(address, PENSTOCK_STAGES_TOKEN="wrong-token-of-tests-with-32-characters"), PROBLEM, "token is wrong"
+        )
+        assert "wrong-token-of-tests-with-32-characters" not in repr(
+            look(address, PENSTOCK_STAGES_TOKEN="wrong-token-of-tests-with-32-characters")
+        )
+        assert look(address, PENSTOCK_STAGES_TOKEN="a-right-token-of-tests-with-32-characters").verdict is OK
+        (tmp_path / "token").write_text("a-right-token-of-tests-with-32-characters\n")
         assert look(address, PENSTOCK_STAGES_TOKEN_FILE=str(tmp_path / "token")).verdict is OK
         assert has_cure(look(address, PENSTOCK_STAGES_TOKEN_FILE=str(tmp_path / "none")), PROBLEM, "token_file")
 

@@ -192,11 +192,13 @@ async def test_a_registry_that_is_away_is_unavailable(serving: Serving) -> None:
 
 async def test_a_wrong_token_is_refused(parts: Parts, serving: Serving) -> None:
     """As an access error that no retry helps."""
-    async with serving(parts().registry, ServerSecurity(token="a-right-token-of-tests")) as server:
-        async with RemoteConsumerRegistry(server.address, ClientSecurity(token="wrong" * 5)) as registry:
+    async with serving(parts().registry, ServerSecurity(token="a-right-token-of-tests-with-32-characters")) as server:
+        async with RemoteConsumerRegistry(server.address, ClientSecurity(token="wrong" * 7)) as registry:
             with pytest.raises(RegistryAccessError):
                 await registry.list_consumers()
-        async with RemoteConsumerRegistry(server.address, ClientSecurity(token="a-right-token-of-tests")) as registry:
+        async with RemoteConsumerRegistry(
+            server.address, ClientSecurity(token="a-right-token-of-tests-with-32-characters")
+        ) as registry:
             assert await registry.list_consumers() == []
 
 

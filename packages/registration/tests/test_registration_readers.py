@@ -30,7 +30,7 @@ READER = AnnouncedReader(
     job_id="delays",
     reader_id="r1",
     address="driver.internal:40001",
-    view_token="only-for-a-look-1",
+    view_token="only-for-a-look-1-with-32-characters",
     query="delays",
     owner="host a, process 7",
     stream_names=("flights",),
@@ -204,10 +204,10 @@ async def test_no_folder_is_no_readers_and_one_that_cannot_be_written_says_so(tm
 
 
 async def test_a_service_with_tokens_tells_nobody_else(clock: ManualClock) -> None:
-    security = ServerSecurity(token="a-token-of-sixteen")
+    security = ServerSecurity(token="a-token-of-these-tests-with-32-characters")
     async with _service(clock, security) as server:
-        right = RemoteReaderDirectory(server.address, ClientSecurity(token="a-token-of-sixteen"))
-        wrong = RemoteReaderDirectory(server.address, ClientSecurity(token="another-of-sixteen"))
+        right = RemoteReaderDirectory(server.address, ClientSecurity(token="a-token-of-these-tests-with-32-characters"))
+        wrong = RemoteReaderDirectory(server.address, ClientSecurity(token="another-of-these-tests-with-32-characters"))
         await right.announce(READER)
         with pytest.raises(RegistryAccessError):
             await wrong.readers()

@@ -136,9 +136,9 @@ async def test_tls_on_one_side_only_is_told_with_the_flag_to_give_or_leave_out(f
 
 async def test_a_token_that_is_missing_or_wrong_is_told_and_never_shown() -> None:
     """The service is there: it says no."""
-    async with server(ServerSecurity(token="a-secret-of-these-tests")) as running:
+    async with server(ServerSecurity(token="a-secret-of-these-tests-with-32-characters")) as running:
         assert has(await told("--endpoint", running.address), "missing", "--token-file", away=False)
-        said = await told("--endpoint", running.address, PENSTOCK_FLIGHTS_TOKEN="guessed")
+        said = await told("--endpoint", running.address, PENSTOCK_FLIGHTS_TOKEN="guessed" * 5)
         assert has(said, "wrong or expired", "PENSTOCK_FLIGHTS_TOKEN", away=False)
         assert "guessed" not in str(said)
 

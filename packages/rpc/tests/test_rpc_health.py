@@ -30,13 +30,13 @@ def put(folder: Path, name: str, leaf: trustme.LeafCert) -> tuple[Path, Path]:
 
 async def test_health_is_told_by_an_exit_code_and_a_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """0 for a server and a service that serve, 1 for a service that it does not know and for a server that is gone."""
-    async with server(token="a-secret-of-these-tests") as running:
+    async with server(token="a-secret-of-these-tests-with-32-characters") as running:
         endpoint = running.address
         assert await asyncio.to_thread(main, ["--endpoint", endpoint]) == 0
         assert await asyncio.to_thread(main, ["--endpoint", endpoint, "--service", NAME]) == 0
         assert capsys.readouterr().out == f"{endpoint} SERVING\n" * 2
         token = tmp_path / "token"
-        token.write_text("a-secret-of-these-tests\n")
+        token.write_text("a-secret-of-these-tests-with-32-characters\n")
         with_token = ["--endpoint", endpoint, "--token-file", str(token)]
         assert await asyncio.to_thread(main, [*with_token, "--service", "other"]) == 1
         assert "SERVICE_UNKNOWN (other)" in capsys.readouterr().out
@@ -46,7 +46,7 @@ async def test_health_is_told_by_an_exit_code_and_a_line(capsys: pytest.CaptureF
 
 async def test_who_watches_health_learns_how_it_is_and_when_it_ends() -> None:
     """With the token where one is needed, of the server and of each service; one that is not here is unknown."""
-    token = "a-secret-of-these-tests"
+    token = "a-secret-of-these-tests-with-32-characters"
     settings = ServerSettings(security=ServerSecurity(token=token), drain_seconds=5)
     running = GrpcServer(settings, register=[], service_names=[NAME])
     await running.__aenter__()

@@ -95,8 +95,8 @@ def files(tmp_path: Path) -> Files:
     files.authorities("clients.pem", authority)
     files.leaf("server", authority)
     files.leaf("client", authority)
-    files.tokens("server", "an-old-token-of-tests")
-    files.tokens("client", "an-old-token-of-tests")
+    files.tokens("server", "an-old-token-of-tests-with-32-characters")
+    files.tokens("client", "an-old-token-of-tests-with-32-characters")
     return files
 
 
@@ -201,13 +201,13 @@ def shown(address: str, files: Files) -> bytes:
 async def test_tokens_rotate_under_traffic(files: Files) -> None:
     """First the server takes both, then clients send the new one, then the server forgets the old one."""
     async with serving(files) as (server, _), Traffic(server.address, files.client) as traffic:
-        files.tokens("server", "an-old-token-of-tests", "a-new-token-of-tests")
+        files.tokens("server", "an-old-token-of-tests-with-32-characters", "a-new-token-of-tests-with-32-characters")
         await traffic.some()
-        files.tokens("client", "a-new-token-of-tests")
+        files.tokens("client", "a-new-token-of-tests-with-32-characters")
         await traffic.some()
-        files.tokens("server", "a-new-token-of-tests")
+        files.tokens("server", "a-new-token-of-tests-with-32-characters")
         await traffic.some()
-        files.tokens("other", "an-old-token-of-tests")
+        files.tokens("other", "an-old-token-of-tests-with-32-characters")
         stranger = ClientSecurity(**{**vars(files.client), "token_file": files.folder / "other.tokens"})
         assert await attempt(server.address, stranger) is grpc.StatusCode.UNAUTHENTICATED
 
@@ -326,14 +326,20 @@ async def test_a_token_ends_at_its_moment(files: Files) -> None:
     past, future = (datetime.now(UTC) + timedelta(days=days) for days in (-1, 1))
     async with serving(files) as (server, _):
         files.tokens(
-            "server", f"an-old-token-of-tests {past.isoformat()}", f"a-new-token-of-tests {future.isoformat()}"
+            "server",
+            f"an-old-token-of-tests-with-32-characters {past.isoformat()}",
+            f"a-new-token-of-tests-with-32-characters {future.isoformat()}",
         )
         async with open_aio_channel(server.address, files.client) as channel:
             stub = pb_grpc.StageSchedulerServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError, match="has expired") as refused:
                 await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-            files.tokens("client", f"an-old-token-of-tests {past.isoformat()}", "a-new-token-of-tests")
+            files.tokens(
+                "client",
+                f"an-old-token-of-tests-with-32-characters {past.isoformat()}",
+                "a-new-token-of-tests-with-32-characters",
+            )
             await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
 
 
@@ -347,7 +353,7 @@ async def test_a_file_without_tokens_revokes_all_of_them(files: Files, text: byt
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        files.tokens("server", "an-old-token-of-tests")
+        files.tokens("server", "an-old-token-of-tests-with-32-characters")
         await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
 
 
@@ -355,7 +361,7 @@ async def test_a_file_without_tokens_revokes_all_of_them(files: Files, text: byt
 def test_tokens_outlive_their_file_for_a_minute(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     """Files are replaced in steps; but a token that nobody can take back any more ends."""
     file = tmp_path / "tokens"
-    file.write_text("an-old-token-of-tests\n")
+    file.write_text("an-old-token-of-tests-with-32-characters\n")
     now = 100.0
     tokens = TokenFile(file, clock=lambda: now)
     if damage == "deleted":
@@ -365,35 +371,35 @@ def test_tokens_outlive_their_file_for_a_minute(tmp_path: Path, damage: str, cap
         file.mkdir()
     else:
         file.write_text("one token too many\n")
-    assert [token.value for token in tokens.tokens()] == ["an-old-token-of-tests"]
+    assert [token.value for token in tokens.tokens()] == ["an-old-token-of-tests-with-32-characters"]
     assert "stay as they were, for 60 s at most" in caplog.text
     now += 61
     assert tokens.tokens() == ()
     assert "no token is taken any more" in caplog.text
-    assert tokens.current() == "an-old-token-of-tests", "a client has nothing better to send"
+    assert tokens.current() == "an-old-token-of-tests-with-32-characters", "a client has nothing better to send"
     if damage == "unreadable":
         file.rmdir()
-    file.write_text("a-new-token-of-tests\n")
-    assert [token.value for token in tokens.tokens()] == ["a-new-token-of-tests"]
+    file.write_text("a-new-token-of-tests-with-32-characters\n")
+    assert [token.value for token in tokens.tokens()] == ["a-new-token-of-tests-with-32-characters"]
 
 
 def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(tmp_path: Path) -> None:
     """As while a crowd of clients has all files of the process: the tokens do not end because nobody looked again."""
     file = tmp_path / "tokens"
-    file.write_text("an-old-token-of-tests\n")
+    file.write_text("an-old-token-of-tests-with-32-characters\n")
     now = 100.0
     tokens = TokenFile(file, clock=lambda: now)
-    file.write_text("a-new-token-of-tests\n")
+    file.write_text("a-new-token-of-tests-with-32-characters\n")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
     try:
-        assert [token.value for token in tokens.tokens()] == ["an-old-token-of-tests"]
+        assert [token.value for token in tokens.tokens()] == ["an-old-token-of-tests-with-32-characters"]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     now += 2
-    assert [token.value for token in tokens.tokens()] == ["a-new-token-of-tests"]
+    assert [token.value for token in tokens.tokens()] == ["a-new-token-of-tests-with-32-characters"]
     now += 61
-    assert [token.value for token in tokens.tokens()] == ["a-new-token-of-tests"]
+    assert [token.value for token in tokens.tokens()] == ["a-new-token-of-tests-with-32-characters"]
 
 
 def test_changed_files_that_could_not_be_taken_over_are_tried_again(tmp_path: Path) -> None:
@@ -420,12 +426,12 @@ def test_changed_files_that_could_not_be_taken_over_are_tried_again(tmp_path: Pa
 def test_a_file_is_read_again_though_its_size_and_time_are_as_before(tmp_path: Path) -> None:
     """As some ways to copy files leave them."""
     file = tmp_path / "tokens"
-    file.write_text("token-of-tests-number-1\n")
+    file.write_text("token-of-these-tests-whose-number-is-1\n")
     tokens, found = TokenFile(file), file.stat()
     with file.open("r+") as opened:
-        opened.write("token-of-tests-number-2\n")
+        opened.write("token-of-these-tests-whose-number-is-2\n")
     os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
-    assert [token.value for token in tokens.tokens()] == ["token-of-tests-number-2"]
+    assert [token.value for token in tokens.tokens()] == ["token-of-these-tests-whose-number-is-2"]
 
 
 @pytest.mark.parametrize(
@@ -434,7 +440,8 @@ def test_a_file_is_read_again_though_its_size_and_time_are_as_before(tmp_path: P
         ("", "holds no token"),
         ("# nothing\n\n", "holds no token"),
         ("secret-one tomorrow", "line 1"),
-        ("fine\nsecret-one 2027-01-31T00:00:00", "line 2"),
+        (f"{'fine' * 8}\nsecret-one 2027-01-31T00:00:00", "line 2"),
+        (f"{'fine' * 8}\nsecret-one", "line 2: a token must have at least 32 characters: make one with `openssl"),
         ("secret-one and more", "line 1"),
         ("secret-önë", "line 1"),
     ],

@@ -126,9 +126,13 @@ async def test_an_error_that_nobody_foresaw_tells_nothing_from_inside(caplog: py
 
 async def test_a_wrong_or_missing_token_is_refused_for_every_kind_of_call() -> None:
     """Only the token opens the service; health stays open for probes."""
-    async with server(security=ServerSecurity(token="a-secret-of-these-tests")) as running:
-        assert await watch(running.address, ClientSecurity(token="a-secret-of-these-tests")) == [0, 1, 2]
-        for security in (None, ClientSecurity(token="wrong")):
+    async with server(security=ServerSecurity(token="a-secret-of-these-tests-with-32-characters")) as running:
+        assert await watch(running.address, ClientSecurity(token="a-secret-of-these-tests-with-32-characters")) == [
+            0,
+            1,
+            2,
+        ]
+        for security in (None, ClientSecurity(token="wrong" * 7)):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await watch(running.address, security)
             assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
@@ -139,12 +143,14 @@ async def test_a_wrong_or_missing_token_is_refused_for_every_kind_of_call() -> N
 async def test_a_limited_token_is_good_for_its_methods_alone() -> None:
     """Beside the token that is good for all."""
     security = ServerSecurity(
-        token="good-for-everything", limited_token="good-for-few-things", limited_to=frozenset({f"/{SERVICE}/GetJob"})
+        token="good-for-everything-with-32-characters",
+        limited_token="good-for-few-things-with-32-characters",
+        limited_to=frozenset({f"/{SERVICE}/GetJob"}),
     )
     async with server(security=security) as running:
         for token, codes in (
-            ("good-for-everything", (grpc.StatusCode.OK, grpc.StatusCode.OK)),
-            ("good-for-few-things", (grpc.StatusCode.OK, grpc.StatusCode.UNAUTHENTICATED)),
+            ("good-for-everything-with-32-characters", (grpc.StatusCode.OK, grpc.StatusCode.OK)),
+            ("good-for-few-things-with-32-characters", (grpc.StatusCode.OK, grpc.StatusCode.UNAUTHENTICATED)),
             ("good-for-nothing-at-all", (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAUTHENTICATED)),
         ):
             async with open_aio_channel(running.address, ClientSecurity(token=token)) as channel:
@@ -156,7 +162,7 @@ async def test_a_limited_token_is_good_for_its_methods_alone() -> None:
                     assert len([answer async for answer in many]) == 3
                 assert (await one.code(), await many.code()) == codes
     with pytest.raises(RpcOptionError, match="limited_token"):
-        ServerSecurity(limited_token="good-for-few-things")
+        ServerSecurity(limited_token="good-for-few-things-with-32-characters")
     assert "good-for" not in repr(security)
 
 
@@ -187,11 +193,11 @@ async def test_a_blocking_channel_carries_the_token_and_streams() -> None:
     """The channel for synchronous callers does what the other does."""
 
     def call(address: str) -> list[int]:
-        with open_channel(address, ClientSecurity(token="a-secret-of-these-tests")) as channel:
+        with open_channel(address, ClientSecurity(token="a-secret-of-these-tests-with-32-characters")) as channel:
             stub = pb_grpc.StageSchedulerServiceStub(channel)
             return [answer.job.version for answer in stub.Watch(pb.WatchRequest())]
 
-    async with server(security=ServerSecurity(token="a-secret-of-these-tests")) as running:
+    async with server(security=ServerSecurity(token="a-secret-of-these-tests-with-32-characters")) as running:
         assert await asyncio.to_thread(call, running.address) == [0, 1, 2]
 
 
@@ -224,14 +230,21 @@ async def test_a_port_that_is_taken_is_a_typed_error() -> None:
     ("make", "option"),
     [
         (lambda: ServerSettings(host="0.0.0.0"), "host"),
-        (lambda: ServerSettings(host="0.0.0.0", security=ServerSecurity(token="a-token-of-tests")), "host"),
+        (
+            lambda: ServerSettings(
+                host="0.0.0.0", security=ServerSecurity(token="a-token-of-tests-with-32-characters")
+            ),
+            "host",
+        ),
         (lambda: ServerSettings(host="0.0.0.0", security=ServerSecurity(allow_plain_text=True)), "host"),
         (lambda: ServerSettings(port=70000), "port"),
         (lambda: ServerSettings(drain_seconds=float("nan")), "drain_seconds"),
         (lambda: ServerSecurity(certificate_file=Path("a.pem")), "private_key_file"),
         (lambda: ServerSecurity(client_ca_file=Path("a.pem")), "client_ca_file"),
         (lambda: ServerSecurity(token=""), "token"),
-        (lambda: ClientSecurity(token="t").check_endpoint("reader.example:50"), "token"),
+        (lambda: ServerSecurity(token="t" * 31), "token"),
+        (lambda: ClientSecurity(token="t" * 31), "token"),
+        (lambda: ClientSecurity(token="t" * 32).check_endpoint("reader.example:50"), "token"),
         (lambda: ClientSecurity(ca_file=Path("none.pem")).channel_credentials(), "ca_file"),
     ],
 )
@@ -244,9 +257,11 @@ def test_an_unsafe_or_incomplete_setting_names_its_option(make: Callable[[], obj
 
 def test_a_token_is_never_shown() -> None:
     """Secrets stay out of representations."""
-    shown = repr(ServerSecurity(token="hush-hush-hush-hush")) + repr(ClientSecurity(token="hush-hush-hush-hush"))
-    assert "hush-hush-hush-hush" not in shown + json.dumps(
-        str(ServerSettings(security=ServerSecurity(token="hush-hush-hush-hush")))
+    shown = repr(ServerSecurity(token="hush-hush-hush-hush-hush-hush-hush")) + repr(
+        ClientSecurity(token="hush-hush-hush-hush-hush-hush-hush")
+    )
+    assert "hush-hush-hush-hush-hush-hush-hush" not in shown + json.dumps(
+        str(ServerSettings(security=ServerSecurity(token="hush-hush-hush-hush-hush-hush-hush")))
     )
 
 
@@ -350,8 +365,8 @@ async def test_a_stream_that_is_refused_while_it_is_written_ends_by_what_the_ser
             yield bytes(64 * 1024)
             await asyncio.sleep(0)
 
-    async with server(security=ServerSecurity(token="a-right-token-of-tests")) as running:
-        security = ClientSecurity(token="wrong")
+    async with server(security=ServerSecurity(token="a-right-token-of-tests-with-32-characters")) as running:
+        security = ClientSecurity(token="wrong" * 7)
         async with open_aio_channel(running.address, security) as channel:
             write = channel.stream_stream("/penstock.Any/Write", None, None)
             for _ in range(30):

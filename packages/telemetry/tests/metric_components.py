@@ -6,16 +6,9 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
-import trustme
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
 
 from penstock.async_sink import AsyncSinkWriter, ResultHandler
 from penstock.async_sink._core.entries import EntryFailure, RequestEntryWrapper
@@ -30,9 +23,7 @@ from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes, StageFailed, StageStarted, compile
 from penstock.operator_attributes._schedule.staged_job import StagedJob
 from penstock.registration import AcquireRequest, open_local_registry
-from penstock.rpc import Attempts
 from penstock.rpc._security.principals import PrincipalsFile
-from penstock.rpc._security.revocations import RevocationsFile
 from penstock.rpc._security.token_file import TokenFile
 from penstock.rpc._server.audit import AuditLog
 from penstock.spark_plugin import KinesisProgressListener, ProgressMetrics, ReaderNumbers
@@ -74,7 +65,7 @@ async def read(consumer: Consumer) -> None:
     # What is rare, by the calls that count it.
     stood_still(1.0, stream=STREAM, shard_id="shardId-0")
     tokens = Path(sys.argv[2]) / "tokens"
-    tokens.write_text("token")
+    tokens.write_text("token" * 7)
     file = TokenFile(tokens)
     tokens.unlink()
     file.tokens()
@@ -83,22 +74,10 @@ async def read(consumer: Consumer) -> None:
     known = PrincipalsFile(principals)
     principals.unlink()
     known.takes_certificates()
-    lists, authority = Path(sys.argv[2]) / "lists.pem", trustme.CA()
-    signer = serialization.load_pem_private_key(authority.private_key_pem.bytes(), None)
-    assert isinstance(signer, ec.EllipticCurvePrivateKey)
-    issuer = x509.load_pem_x509_certificate(authority.cert_pem.bytes()).subject
-    begun = datetime.now(UTC)
-    made = x509.CertificateRevocationListBuilder(issuer, begun, begun + timedelta(days=1)).sign(signer, SHA256())
-    lists.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    authority.cert_pem.write_to_path(Path(sys.argv[2]) / "authority.pem")
-    revoked = RevocationsFile(lists, Path(sys.argv[2]) / "authority.pem")
-    lists.unlink()
-    revoked.refusal([])
     (Path(sys.argv[2]) / "log").mkdir()
     audit = AuditLog(str(Path(sys.argv[2]) / "log" / "audit"), "components")
     shutil.rmtree(Path(sys.argv[2]) / "log")
     audit.changed(who="reader", address="", change="acquired", outcome="done")
-    Attempts().wrong("203.0.113.7")
     counts = DeaggregationCounts(
         aggregates=1,
         user_records=2,

@@ -13,7 +13,7 @@ from console_world import World, session, shard_stats, submit
 
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as sink
 
-TOKEN = "a-long-secret-of-the-console"
+TOKEN = "a-long-secret-of-the-console-with-32-characters"
 
 
 @asynccontextmanager

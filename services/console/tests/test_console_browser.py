@@ -20,7 +20,7 @@ from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as sink
 from penstock.rpc import ServerSecurity
 
 pytestmark = needs_browser
-TOKEN = "a-long-secret-of-the-console"
+TOKEN = "a-long-secret-of-the-console-with-32-characters"
 PAGES = (
     "",
     "consumers",

@@ -171,11 +171,11 @@ async def test_services_are_asked_with_token_and_tls(tmp_path: Path) -> None:
     leaf.private_key_pem.write_to_path(tmp_path / "server.key")
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     token = tmp_path / "token"
-    token.write_text("wrong\n")
+    token.write_text("wrong" * 7)
     security = ServerSecurity(
         certificate_file=tmp_path / "server.pem",
         private_key_file=tmp_path / "server.key",
-        token="a-right-token-of-tests",
+        token="a-right-token-of-tests-with-32-characters",
     )
     async with world(server=ServerSettings(security=security, drain_seconds=0)) as services:
         endpoints = services.endpoints(ca_file=tmp_path / "ca.pem", token_file=token)
@@ -183,5 +183,5 @@ async def test_services_are_asked_with_token_and_tls(tmp_path: Path) -> None:
             text = await shown(http, "", "0 of 4 services answer")
             await shown(http, "", "the bearer token is missing or wrong")
             assert "right" not in text.replace("the bearer token", "")
-            token.write_text("a-right-token-of-tests\n")
+            token.write_text("a-right-token-of-tests-with-32-characters\n")
             await shown(http, "", "4 of 4 services answer.")

@@ -22,7 +22,7 @@ from penstock.rpc.testing import ServiceProcess, service_process
 from penstock.services.console.__main__ import console_command
 
 MODULE = "penstock.services.console"
-TOKEN = "a-long-secret-of-the-console"
+TOKEN = "a-long-secret-of-the-console-with-32-characters"
 
 
 @pytest.fixture

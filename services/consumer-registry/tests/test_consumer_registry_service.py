@@ -99,15 +99,17 @@ def test_the_sweeper_ends_what_a_dead_job_left(
 
 def test_the_token_is_asked_for(serve: Serve, command: Command) -> None:
     """From the environment on both sides; without it nothing is told."""
-    with serve(PENSTOCK_REGISTRY_TOKEN="a-secret-of-these-tests") as service:
+    with serve(PENSTOCK_REGISTRY_TOKEN="a-secret-of-these-tests-with-32-characters") as service:
         with open_registry(endpoint=service.address) as registry, pytest.raises(RegistryAccessError):
             registry.list_consumers()
         with open_registry(
-            endpoint=service.address, security=ClientSecurity(token="a-secret-of-these-tests")
+            endpoint=service.address, security=ClientSecurity(token="a-secret-of-these-tests-with-32-characters")
         ) as registry:
             registry.list_consumers()
         assert command("ls", "--endpoint", service.address).returncode == 1
-        listing = command("ls", "--endpoint", service.address, PENSTOCK_REGISTRY_TOKEN="a-secret-of-these-tests")
+        listing = command(
+            "ls", "--endpoint", service.address, PENSTOCK_REGISTRY_TOKEN="a-secret-of-these-tests-with-32-characters"
+        )
         assert listing.returncode == 0
 
 

@@ -36,7 +36,7 @@ from penstock.services.shard_reader.__main__ import main
 from penstock.terminal.testing import run_main
 
 MODULE = "penstock.services.shard_reader"
-TOKEN = "a-token-of-this-test"
+TOKEN = "a-token-of-this-test-with-32-characters"
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from penstock.rpc.testing import ServiceProcess, service_process
 
 MODULE = "penstock.services.shard_reader"
 STREAM = "orders"
-SECURITY = ClientSecurity(token="a-token-of-this-test")
+SECURITY = ClientSecurity(token="a-token-of-this-test-with-32-characters")
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from penstock.emulator.testing import running_emulator
 from penstock.rpc import ClientSecurity
 from penstock.rpc.testing import ServiceProcess, service_process
 
-SECURITY = ClientSecurity(token="a-token-of-this-test")
+SECURITY = ClientSecurity(token="a-token-of-this-test-with-32-characters")
 
 
 def test_a_service_that_is_killed_and_started_again_is_gone_on_with() -> None:

@@ -23,7 +23,7 @@ from penstock.emulator.testing import running_emulator
 from penstock.rpc import ClientSecurity
 from penstock.rpc.testing import service_process
 
-TOKEN = "a-token-of-this-test"
+TOKEN = "a-token-of-this-test-with-32-characters"
 
 
 @dataclass
@@ -91,7 +91,7 @@ def test_the_authority_and_the_token_decide(served: Served) -> None:
     """The right authority and token are let in; another authority, another token, or plain text are not."""
     assert list(read_ranges(served.address, served.security(), "query", [])) == []
     with pytest.raises(ReaderUnavailableError, match="UNAUTHENTICATED"):
-        list(read_ranges(served.address, served.security(token="wrong"), "query", []))
+        list(read_ranges(served.address, served.security(token="wrong" * 7), "query", []))
     with pytest.raises(ReaderUnavailableError, match="UNAVAILABLE"):
         list(read_ranges(served.address, served.security(ca_file=served.other_ca_file), "query", []))
     with pytest.raises(ReaderUnavailableError, match="UNAVAILABLE"):

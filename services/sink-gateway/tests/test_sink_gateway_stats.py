@@ -84,10 +84,13 @@ def test_a_gateway_that_is_not_there_is_code_3_and_none_named_is_code_2(
 def test_a_wrong_token_is_code_1(emulator: RunningEmulator) -> None:
     """The gateway is there, and says no."""
     arguments = ["serve", "--endpoint-url", emulator.endpoint_url]
-    environ = {**os.environ, **ENVIRONMENT, "PENSTOCK_SINK_TOKEN": "a-right-token-of-tests"}
+    environ = {**os.environ, **ENVIRONMENT, "PENSTOCK_SINK_TOKEN": "a-right-token-of-tests-with-32-characters"}
     with service_process(MODULE, arguments, environ) as gateway:
         command = ["stats", "--endpoint", gateway.address, "--over", "0.1"]
-        for token, code in (("guessed-by-somebody", 1), ("a-right-token-of-tests", 0)):
+        for token, code in (
+            ("guessed-by-somebody-with-32-characters", 1),
+            ("a-right-token-of-tests-with-32-characters", 0),
+        ):
             done = run_main(main, command, environ={**environ, "PENSTOCK_SINK_TOKEN": token})
             assert done.returncode == code
             assert token not in done.stderr

@@ -18,7 +18,7 @@ from penstock.services.stage_scheduler.__main__ import main
 
 MODULE = "penstock.services.stage_scheduler"
 DEADLINE = 60
-TOKEN = "a-long-secret-of-tests"
+TOKEN = "a-long-secret-of-tests-with-32-characters"
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ async def test_sigterm_does_not_wait_for_watchers_of_live_jobs() -> None:
 async def test_settings_come_from_the_environment_and_the_token_is_demanded(tmp_path: Path) -> None:
     """A token file named in the environment locks the service, but for health checks."""
     token = tmp_path / "token"
-    token.write_text("a-long-secret-of-tests\n")
+    token.write_text("a-long-secret-of-tests-with-32-characters\n")
     environment = {
         **os.environ,
         "PENSTOCK_STAGES_TOKEN_FILE": str(token),
@@ -106,7 +106,9 @@ async def test_settings_come_from_the_environment_and_the_token_is_demanded(tmp_
     with service_process(MODULE, ["serve"], environment) as service:
         async with (
             asyncio.timeout(DEADLINE),
-            RemoteStageScheduler(service.address, ClientSecurity(token="a-long-secret-of-tests")) as friend,
+            RemoteStageScheduler(
+                service.address, ClientSecurity(token="a-long-secret-of-tests-with-32-characters")
+            ) as friend,
             RemoteStageScheduler(service.address) as stranger,
         ):
             await friend.submit("job", job())

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import json
 import struct
 import zlib
 from collections.abc import Coroutine
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, cast
-
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
 
 from penstock.aws import AwsServiceError
 from penstock.aws._http_connection import HttpConnection, HttpConnectionError
@@ -26,7 +19,6 @@ from penstock.efo_consumer._wire.subscription import SubscriptionParser
 from penstock.efo_consumer.errors import EfoConsumerError
 from penstock.rpc import RpcOptionError
 from penstock.rpc._security.principals import parse_principals
-from penstock.rpc._security.revocations import parse_revocations
 from penstock.rpc._security.token_file import parse_tokens
 from penstock.spark_plugin._reading.stream.offsets import parse_offset
 from penstock.spark_plugin.errors import OffsetError
@@ -158,8 +150,7 @@ methods = ["Get*"]
 streams = ["a*", '[b]']
 jobs = '''*'''
 admin = true
-calls_per_second = 1.5
-bytes_per_second = 1_000
+calls_at_once = 1_000
 
 [[principal]]
 name = "b"
@@ -172,28 +163,6 @@ def _tokens(data: bytes) -> str:
         return f"{min(len(parse_tokens(data.decode(errors='replace'))), 3)} tokens"
     except RpcOptionError as error:
         return told(error)
-
-
-@cache
-def _authority() -> tuple[bytes, bytes]:
-    """The certificate of one in PEM, and a list that it has signed, in DER."""
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string("CN=authority")
-    begin = datetime(2026, 1, 1, tzinfo=UTC)
-    own = x509.CertificateBuilder(name, name, key.public_key(), 1, begin, begin + timedelta(days=9))
-    entry = x509.RevokedCertificateBuilder().serial_number(7).revocation_date(begin)
-    listed = x509.CertificateRevocationListBuilder(name, begin, begin + timedelta(days=9))
-    listed = listed.add_revoked_certificate(entry.build()).add_extension(x509.CRLNumber(1), critical=False)
-    pem, der = serialization.Encoding.PEM, serialization.Encoding.DER
-    return own.sign(key, SHA256()).public_bytes(pem), listed.sign(key, SHA256()).public_bytes(der)
-
-
-def _revocations(data: bytes) -> str:
-    text = b"-----BEGIN X509 CRL-----\n" + base64.encodebytes(data) + b"-----END X509 CRL-----\n"
-    try:
-        found = parse_revocations(text, _authority()[0])
-    except RpcOptionError as error:
-        return told(error)
-    return f"{sum(len(one.serial_numbers) for one in found.values())} revoked"
 
 
 def _offset(data: bytes) -> str:
@@ -226,7 +195,7 @@ def _audit_line(data: bytes) -> str:
 
 
 _AUDIT = b'{"time": "2026-11-23T18:00:00.000Z", "event": "refused", "who": "a", "streams": ["abc"], "outcome": "OK"}'
-_TOKENS = b"# mine\na-token 2027-01-31T00:00:00Z\nanother\n"
+_TOKENS = b"# mine\n%b 2027-01-31T00:00:00Z\n%b\n" % (b"a" * 32, b"b" * 32)
 _HTTP = [
     b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Type: application/x-amz-json-1.1\r\n\r\nabc",
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x\r\n\r\n3\r\nabc\r\n0\r\nx: y\r\n\r\n",
@@ -240,7 +209,6 @@ PARSERS = {
     "kpl": Target(lambda: [_KPL, b""], _aggregate, memory_bytes=64 * MEBIBYTE),
     "http-answer": Target(lambda: _HTTP, _http_answer, memory_bytes=64 * MEBIBYTE),
     "principals": Target(lambda: [_PRINCIPALS.encode()], _principals, memory_bytes=64 * MEBIBYTE),
-    "revocations": Target(lambda: [_authority()[1]], _revocations, memory_bytes=64 * MEBIBYTE),
     "tokens": Target(lambda: [_TOKENS], _tokens, memory_bytes=64 * MEBIBYTE),
     "offset": Target(lambda: [json.dumps(one).encode() for one in _OFFSETS], _offset, memory_bytes=64 * MEBIBYTE),
     "audit-line": Target(lambda: [_AUDIT], _audit_line, memory_bytes=64 * MEBIBYTE),

@@ -299,9 +299,13 @@ async def test_a_gateway_that_is_not_there_fails_after_the_time_for_reconnecting
 
 async def test_a_wrong_token_fails_at_once() -> None:
     """There is no point in trying it again."""
-    settings = ServerSettings(security=ServerSecurity(token="a-right-token-of-tests"), drain_seconds=0.5)
+    settings = ServerSettings(
+        security=ServerSecurity(token="a-right-token-of-tests-with-32-characters"), drain_seconds=0.5
+    )
     async with running_gateway(FakeDestination(), settings=settings) as gateway:
-        sink = RemoteSink(gateway.address, ClientSecurity(token="the wrong one, a long one"), destination="flights")
+        sink = RemoteSink(
+            gateway.address, ClientSecurity(token="a-wrong-token-of-tests-with-32-characters"), destination="flights"
+        )
         async with sink.create_writer() as writer:
             await writer.write(entry(1))
             with pytest.raises(GatewayError) as caught:
@@ -326,7 +330,7 @@ async def test_a_client_that_vanishes_leaves_nothing_behind() -> None:
 
 def test_a_remote_sink_can_be_pickled_and_takes_known_kinds_only() -> None:
     """A driver makes it, tasks elsewhere use it."""
-    sink = pickle.loads(pickle.dumps(RemoteSink("127.0.0.1:1", ClientSecurity(token="t"), destination="flights")))
+    sink = pickle.loads(pickle.dumps(RemoteSink("127.0.0.1:1", ClientSecurity(token="t" * 32), destination="flights")))
     assert sink.create_writer().destination == "flights"
     with pytest.raises(SinkOptionError):
         RemoteSink("127.0.0.1:1", destination="flights", kind="kafka")

@@ -96,7 +96,7 @@ def test_the_driver_plans_and_its_tasks_read(hosted: Hosted) -> None:
 
 def test_only_the_holder_of_the_token_may_call(hosted: Hosted) -> None:
     """Without the token, or with another one, nothing is told; two hosts never share one."""
-    for security in (ClientSecurity(), ClientSecurity(token="guessed")):
+    for security in (ClientSecurity(), ClientSecurity(token="guessed" * 5)):
         with pytest.raises(ReaderUnavailableError, match="UNAUTHENTICATED"):
             hosted.read([], security)
     assert Hosted().host.token != hosted.host.token
@@ -209,7 +209,7 @@ def test_an_endpoint_that_nobody_serves_is_told() -> None:
     reader.close()
     with pytest.raises(EfoConsumerConfigError, match="readerEndpoint"):
         connect_reader([])
-    exposed = connect_reader("reader.example:1", ClientSecurity(token="t"))
+    exposed = connect_reader("reader.example:1", ClientSecurity(token="t" * 32))
     with pytest.raises(RpcOptionError, match="plain text"):
         exposed.open("q", StreamPositions({"s": {"shard": ShardPosition.trim_horizon()}}))
     exposed.close()

@@ -306,7 +306,9 @@ async def test_a_service_that_cannot_be_reached_is_told_by_its_status() -> None:
 
 async def test_calls_without_the_token_are_refused() -> None:
     """A server with a token serves only those who know it."""
-    settings = ServerSettings(security=ServerSecurity(token="a-long-secret-of-tests"), drain_seconds=1.0)
+    settings = ServerSettings(
+        security=ServerSecurity(token="a-long-secret-of-tests-with-32-characters"), drain_seconds=1.0
+    )
     async with running_stage_scheduler(settings=settings) as (server, client):
         assert await client.list_jobs() == ()
         async with RemoteStageScheduler(server.address) as stranger:

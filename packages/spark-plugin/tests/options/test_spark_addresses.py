@@ -184,7 +184,7 @@ def test_other_users_of_the_host_are_kept_out(session: KinesisSession) -> None:
     assert host == "127.0.0.1"
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.2", int(port)), 5).close()
-    for security in (ClientSecurity(), ClientSecurity(token="guessed")):
+    for security in (ClientSecurity(), ClientSecurity(token="guessed" * 5)):
         with pytest.raises(ReaderUnavailableError, match="UNAUTHENTICATED"):
             list(read_ranges(session.address, security, session.session_id, RANGES))
     assert session.security.token is not None

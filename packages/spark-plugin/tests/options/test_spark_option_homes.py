@@ -114,7 +114,7 @@ TEXTS: dict[str, str | tuple[str, dict[str, str]]] = {
     "readerHost": "driver",
     "readerBindAddress": "0.0.0.0",
     "registryStore": ("/store", EFO),
-    "serviceToken": "t",
+    "serviceToken": "t" * 32,
     "serviceTokenFile": "/t",
     "serviceCaFile": "/ca",
     "serviceCertificateFile": ("/c", {"servicePrivateKeyFile": "/k"}),

@@ -303,7 +303,7 @@ def test_a_consumer_of_another_account_needs_its_streams_arn() -> None:
         assert caught.value.options == ("region", "efoConsumerArn.flights")
 
 
-SERVICE = {"serviceToken": "SVC", "readerEndpoint": "reader:1"}
+SERVICE = {"serviceToken": "SVC" * 11, "readerEndpoint": "reader:1"}
 
 
 def test_secrets_are_not_in_the_repr() -> None:
@@ -322,9 +322,11 @@ def test_secret_options_do_not_show_their_value_in_errors() -> None:
         "roleExternalId",
         "serviceToken",
     }
-    with pytest.raises(InvalidOptionError) as caught:
-        parse(serviceToken="")
-    assert "***" in str(caught.value)
+    for short in ("", "t" * 31):
+        with pytest.raises(InvalidOptionError) as caught:
+            parse(**(SERVICE | {"serviceToken": short}))
+        assert "'***'" in str(caught.value)
+    assert "at least 32 characters: make one with `openssl rand -hex 32`" in str(caught.value)
 
 
 def test_the_environment_gives_the_trace() -> None:

@@ -18,7 +18,7 @@ SECRETS = {
     "awsSecretAccessKey": "planted/key+0f1e2d3c4b5a69788796a5b4",
     "awsSessionToken": "plantedTOKEN99887766554433221100==",
     "roleExternalId": "planted-external-0011223344",
-    "serviceToken": "planted-service-5566778899",
+    "serviceToken": "planted-service-5566778899-with-32-characters",
 }
 PASSWORD = "planted-password-1029384756"
 

@@ -23,7 +23,7 @@ def readers(kinesis: RunningEmulator, tmp_path: Path) -> Iterator[list[str]]:
     """Two shard-reader services."""
     pytest.importorskip("penstock.services.shard_reader")
     token = tmp_path / "token"
-    token.write_text("a-secret-of-these-tests")
+    token.write_text("a-secret-of-these-tests-with-32-characters")
     environment = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "PATH": ""}
     command = ["serve", "--region", "us-east-1", "--endpoint-url", kinesis.endpoint_url, "--token-file", str(token)]
     with ExitStack() as stack:
@@ -43,9 +43,9 @@ def test_one_checkpoint_serves_all_ways_to_read(
     ways = [
         {},
         efo,
-        {"readerEndpoint": readers[0], "serviceToken": "a-secret-of-these-tests"},
-        {"readerEndpoint": ",".join(readers), "serviceToken": "a-secret-of-these-tests", **efo},
-        {"readerEndpoint": ",".join(reversed(readers)), "serviceToken": "a-secret-of-these-tests"},
+        {"readerEndpoint": readers[0], "serviceToken": "a-secret-of-these-tests-with-32-characters"},
+        {"readerEndpoint": ",".join(readers), "serviceToken": "a-secret-of-these-tests-with-32-characters", **efo},
+        {"readerEndpoint": ",".join(reversed(readers)), "serviceToken": "a-secret-of-these-tests-with-32-characters"},
         efo,
     ]
     runs = Runs()
@@ -87,7 +87,11 @@ def test_no_shard_has_more_of_a_micro_batch_than_its_limit(
     """By the query's own reader, one service and two of them: in order, and nothing is left."""
     source = make_stream(3)
     source.put(60)
-    way = {"readerEndpoint": ",".join(readers[:count]), "serviceToken": "a-secret-of-these-tests"} if count else {}
+    way = (
+        {"readerEndpoint": ",".join(readers[:count]), "serviceToken": "a-secret-of-these-tests-with-32-characters"}
+        if count
+        else {}
+    )
     runs = Runs()
     runs.available_now(source.options(**TRIM, maxRecordsPerShardPerBatch="4", **way))
     assert sorted(runs.keys) == sorted(source.put_keys)

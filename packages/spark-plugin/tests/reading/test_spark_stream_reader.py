@@ -209,12 +209,12 @@ def test_a_process_that_only_plans_does_not_import_grpc() -> None:
 
 def test_a_partition_does_not_show_its_token() -> None:
     """Partitions are printed in errors and logs."""
-    session = FakeReadingSession(security=ClientSecurity(token="a-secret-of-this-run"))
+    session = FakeReadingSession(security=ClientSecurity(token="a-secret-of-this-run-with-32-characters"))
     (partition,) = reader(session).partitions(at(s0=after(1)).to_json(), at(s0=after(9)).to_json())
     assert isinstance(partition, KinesisPartition)
-    assert partition.security.token == "a-secret-of-this-run"
+    assert partition.security.token == "a-secret-of-this-run-with-32-characters"
     assert "flights/s0" in repr(partition)
-    assert "a-secret-of-this-run" not in f"{partition} {partition!r}"
+    assert "a-secret-of-this-run-with-32-characters" not in f"{partition} {partition!r}"
 
 
 def test_a_partition_says_all_that_its_task_has_to_know() -> None:

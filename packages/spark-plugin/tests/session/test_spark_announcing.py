@@ -131,7 +131,7 @@ def test_readers_on_executors_are_announced_by_the_query_that_reads_by_them(
     monkeypatch.setattr(announcing_module, "_INTERVAL_SECONDS", 0.05)
     monkeypatch.setattr(fleet_module, "spark_files_folder", lambda: tmp_path)
     aws = aws_options(KinesisOptions.parse(endpoint_options(kinesis.endpoint_url, "announced"), environ={}))
-    token = "a-token-of-this-session-alone"
+    token = "a-token-of-this-session-alone-with-32-characters"
     with ReaderHost(aws=aws, token=token) as one, ReaderHost(aws=aws, token=token) as two:
         file = FleetFile(tmp_path, one.security)
 
@@ -191,7 +191,7 @@ def test_where_nothing_can_be_announced_queries_read(
 def test_what_is_announced_is_the_worst_of_the_shards(
     lags: tuple[int, ...], states: tuple[ShardState, ...], lag: int, words: str
 ) -> None:
-    reader = AnnouncedReader(job_id="j", reader_id="r", address="a:1", view_token="x" * 16)
+    reader = AnnouncedReader(job_id="j", reader_id="r", address="a:1", view_token="x" * 32)
     stats = [
         ShardStats(
             "flights",

@@ -17,7 +17,7 @@ from penstock.spark_plugin._reading.executors.roster import Invitation, Roster, 
 from penstock.spark_plugin._reading.executors.slots import least_used
 from penstock.spark_plugin.errors import ExecutorReadersError, ReadersStoppedError
 
-TOKEN = "a-token-of-this-session-alone"
+TOKEN = "a-token-of-this-session-alone-with-32-characters"
 
 
 class World:
@@ -68,7 +68,7 @@ def test_only_the_session_itself_gets_in(until: Callable[..., None]) -> None:
     ours, other = make_certificate(), make_certificate()
     with world(ours) as one:
         with pytest.raises(ExecutorReadersError, match="refused this reader"):
-            join_roster(replace(one.invitation, token="another-token-of-that-length"), reader(0))
+            join_roster(replace(one.invitation, token="another-token-of-that-length-with-32-characters"), reader(0))
         for certificate in (None, other):
             with pytest.raises((OSError, ExecutorReadersError)):
                 join_roster(replace(one.invitation, certificate=certificate), reader(0))
@@ -90,7 +90,7 @@ def test_only_the_session_itself_gets_in(until: Callable[..., None]) -> None:
 def test_a_reader_that_cannot_start_says_why() -> None:
     """In its own words; nobody else can."""
     with world() as one:
-        report_failure(replace(one.invitation, token="another-token-of-that-length"), 2, "lies")
+        report_failure(replace(one.invitation, token="another-token-of-that-length-with-32-characters"), 2, "lies")
         report_failure(one.invitation, 2, "AwsOptionError: no region")
         assert one.failures == [(2, "AwsOptionError: no region")]
 

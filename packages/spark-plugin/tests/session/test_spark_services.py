@@ -15,7 +15,7 @@ from penstock.spark_plugin import kinesis_progress
 for needed in ("consumer_registry", "shard_reader", "sink_gateway"):
     pytest.importorskip(f"penstock.services.{needed}")
 
-TOKEN = "a-token-of-the-services"
+TOKEN = "a-token-of-the-services-with-32-characters"
 
 
 @dataclass(frozen=True)

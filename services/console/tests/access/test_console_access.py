@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import html
-import ipaddress
 import json
 import ssl
 from collections.abc import Callable
@@ -101,33 +99,6 @@ async def test_a_browser_logs_in_and_out() -> None:
             assert answer.status == 303
 
 
-async def test_guessing_the_token_is_slow_and_locks_nobody_out() -> None:
-    """After ten wrong forms answers come late, and the right token gets in at once."""
-    async with console(server={"security": ServerSecurity(token=TOKEN)}) as running, browsing(running.url) as http:
-        assert [await send(http, "/login", {"token": f"guess {number}"}) for number in range(12)] == [403] * 12
-        assert await send(http, "/login", {"token": TOKEN}) == 303
-
-
-async def test_only_a_trusted_proxy_tells_whose_guesses_they_are() -> None:
-    """Those of one browser behind it concern no other; what anybody else says of its way is not believed."""
-    for trusted in (True, False):
-        network = ipaddress.ip_network("127.0.0.1/32" if trusted else "10.0.0.0/8")
-        server = {"security": ServerSecurity(token=TOKEN), "trusted_proxies": (network,)}
-        async with console(server=server) as running, browsing(running.url) as http:
-
-            async def log_in(address: str, token: str, http: aiohttp.ClientSession, origin: str) -> int:
-                headers = {"X-Forwarded-For": address, "Origin": origin}
-                form = {"token": token}
-                async with http.post("/login", data=form, headers=headers, allow_redirects=False) as answer:
-                    return answer.status
-
-            origin = running.url.rstrip("/")
-            names = ["203.0.113.7" if trusted else f"203.0.113.{number}" for number in range(100)]
-            found = await asyncio.gather(*(log_in(name, "a guess", http, origin) for name in names))
-            assert 429 in found
-            assert await log_in("198.51.100.1", TOKEN, http, origin) == 303
-
-
 async def test_large_forms_are_refused() -> None:
     """Before they take memory."""
     async with console(allow_actions=True) as running, browsing(running.url) as http:
@@ -172,17 +143,17 @@ async def test_with_mutual_tls_the_certificate_is_the_proof(tmp_path: Path) -> N
 async def test_a_token_that_is_taken_back_ends_its_sessions(tmp_path: Path) -> None:
     """The file is read again when it changes; sessions of the other tokens go on."""
     file = tmp_path / "tokens"
-    file.write_text("the-first-token-of-tests\nthe-second-token-of-tests\n")
+    file.write_text("the-first-token-of-tests-with-32-characters\nthe-second-token-of-tests\n")
     security = ServerSecurity(token_file=file)
     async with (
         console(server={"security": security}) as running,
         browsing(running.url) as one,
         browsing(running.url) as other,
     ):
-        assert await send(one, "/login", {"token": "the-first-token-of-tests"}) == 303
-        assert await send(other, "/login", {"token": "the-second-token-of-tests"}) == 303
+        assert await send(one, "/login", {"token": "the-first-token-of-tests-with-32-characters"}) == 303
+        assert await send(other, "/login", {"token": "the-second-token-of-tests-with-32-characters"}) == 303
         assert "Overview" in await page(one, "")
-        file.write_text("the-second-token-of-tests\nthe-third-token-of-tests\n")
+        file.write_text("the-second-token-of-tests-with-32-characters\nthe-third-token-of-tests\n")
         async with one.get("/", allow_redirects=False) as answer:
             assert answer.status == 303
         assert "Overview" in await page(other, "")
@@ -190,7 +161,9 @@ async def test_a_token_that_is_taken_back_ends_its_sessions(tmp_path: Path) -> N
 
 async def test_principals_see_and_do_what_their_file_says(tmp_path: Path) -> None:
     """By form and by header; what is refused says which line would allow it, and all of it is in the audit log."""
-    tokens = {name: f"a-token-of-the-{name}-of-tests" for name in ("viewer", "driver", "operator", "stranger")}
+    tokens = {
+        name: f"a-token-of-the-{name}-with-32-characters" for name in ("viewer", "driver", "operator", "stranger")
+    }
     digests = {name: hashlib.sha256(token.encode()).hexdigest() for name, token in tokens.items()}
     file, audit = tmp_path / "principals.toml", tmp_path / "audit.jsonl"
     text = f"""
@@ -272,13 +245,9 @@ async def test_every_refusal_is_in_the_audit_log(tmp_path: Path) -> None:
         assert await send(http, "/login", {"token": TOKEN}) == 303
         assert await send(http, "/logout", {}) == 403
         assert await send(http, "/actions/release", {}) == 403
-        guesses = [send(http, "/login", {"token": f"guess-{number}"}) for number in range(60)]
-        for one in asyncio.as_completed(guesses):
-            if await one == 429:
-                break
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
     told = [(line["event"], line["who"], line.get("method"), line["outcome"]) for line in lines]
-    assert told[:6] == [
+    assert told == [
         ("refused", "nobody", "GET /", "421"),
         ("refused", "nobody", "POST /login", "403"),
         ("refused", "nobody", "POST /login", "403"),
@@ -286,42 +255,3 @@ async def test_every_refusal_is_in_the_audit_log(tmp_path: Path) -> None:
         ("refused", "token", "POST /logout", "403"),
         ("refused", "token", "POST /actions/release", "403"),
     ]
-    assert ("refused", "token", "POST /login", "429") in told
-
-
-async def test_a_principal_is_answered_within_its_limits(tmp_path: Path) -> None:
-    """As by services: one has a number of requests at once, one a rate; the others and health are open meanwhile."""
-    limits = {"crowd": "calls_at_once = 1\ncalls_per_second = 0.25", "often": "calls_per_second = 0.1", "other": ""}
-    tokens = {name: f"a-token-of-the-{name}-of-tests" for name in limits}
-    file, audit = tmp_path / "principals.toml", tmp_path / "audit.jsonl"
-    file.write_text(
-        "".join(
-            f"""[[principal]]
-name = "{name}"
-token_sha256 = "{hashlib.sha256(tokens[name].encode()).hexdigest()}"
-services = ["console"]
-{own}
-"""
-            for name, own in limits.items()
-        )
-    )
-    server = {"security": ServerSecurity(principals=file), "audit_log": str(audit)}
-    async with console(server=server) as running, browsing(running.url) as http:
-
-        async def ask(who: str, path: str = "consumers") -> tuple[int, str]:
-            headers = {"Authorization": f"Bearer {tokens[who]}", "Accept": "*/*"}
-            async with http.get(f"/{path}", headers=headers) as answer:
-                return answer.status, html.unescape(await answer.text())
-
-        assert (await ask("crowd"))[0] == 200
-        # One of them waits for its turn, and the other comes meanwhile.
-        answers = dict(await asyncio.gather(ask("crowd"), ask("crowd")))
-        assert set(answers) == {200, 429}
-        assert "principal 'crowd' has 1 calls open, as many as it may" in answers[429]
-        assert (await ask("often"))[0] == 200
-        status, said = await ask("often")
-        assert status == 429
-        assert "principal 'often' calls more often than 0.1 times a second" in said
-        assert (await ask("other"))[0] == 200
-        assert (await ask("often", "healthz"))[0] == 200
-    assert [json.loads(line)["who"] for line in audit.read_text().splitlines()] == ["crowd", "often"]

@@ -162,7 +162,7 @@ FORM = (
 )
 async def test_who_says_nothing_or_too_little_is_ended(begin: bytes, more: bytes, said: bytes) -> None:
     """However steadily it drips; the others are answered meanwhile."""
-    security = {"security": ServerSecurity(token="a-token-of-these-tests")}
+    security = {"security": ServerSecurity(token="a-token-of-these-tests-with-32-characters")}
     async with console(server=security, limits=QUICK) as running, raw(running.address, begin) as slow:
         dripping = slow.drip(more) if more else None
         try:
@@ -282,7 +282,10 @@ async def names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def at(host: str) -> dict[str, Any]:
     """The settings of a server there."""
-    return {"security": ServerSecurity(token="a-token-of-these-tests", allow_plain_text=True), "host": host}
+    return {
+        "security": ServerSecurity(token="a-token-of-these-tests-with-32-characters", allow_plain_text=True),
+        "host": host,
+    }
 
 
 @pytest.mark.usefixtures("names")
@@ -343,7 +346,7 @@ async def test_what_no_browser_sends_is_no_failure_of_the_console(
 ) -> None:
     """Whoever sends it is refused, or not known; the log is not filled with errors."""
     begin = line + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n" + rest
-    security = {"security": ServerSecurity(token="a-secret-of-these-tests")}
+    security = {"security": ServerSecurity(token="a-secret-of-these-tests-with-32-characters")}
     async with console(server=security) as running, raw(running.address, begin) as one:
         said = await one.ends()
     assert said.startswith(b"HTTP/1.1 4"), said[:200]

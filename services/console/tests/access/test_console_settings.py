@@ -14,7 +14,7 @@ from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._values import Kind
 from penstock.services.console.errors import ConsoleOptionError
 
-TOKEN = "a-long-secret-of-the-console"
+TOKEN = "a-long-secret-of-the-console-with-32-characters"
 
 
 def settings(*flags: str, **environment: str) -> ConsoleSettings:

@@ -15,7 +15,7 @@ from penstock.services.console._sources.collector import Collector
 from penstock.services.console._sources.history import History
 from penstock.services.console._values import Kind, State
 
-TOKEN = "a-long-secret-of-the-console"
+TOKEN = "a-long-secret-of-the-console-with-32-characters"
 
 
 class Broken:

@@ -151,7 +151,11 @@ async def test_who_may_not_see_or_redrive_letters_does_not(
 ) -> None:
     """Rights of their own, by method and stream; each look and each redrive is in the audit log, without a record."""
     file = tmp_path / "principals.toml"
-    tokens = {"operator": "operators-token-of-16", "reader": "readers-token-of-16!", "writer": "writers-token-of-16!"}
+    tokens = {
+        "operator": "operator-token-with-32-characters",
+        "reader": "readers-token-with-32-characters",
+        "writer": "writers-token-with-32-characters",
+    }
     rights = {
         "operator": 'methods = ["View"]\nstreams = ["*"]',
         "reader": 'methods = ["View", "DeadLetters"]\nstreams = ["flights"]',

@@ -71,7 +71,7 @@ async def test_a_driver_that_is_not_reached_is_shown_as_it_announced_itself() ->
         job_id="lost",
         reader_id="r2",
         address=GONE,
-        view_token="not-a-token-of-it",
+        view_token="not-a-token-of-it-with-32-characters",
         query=HOSTILE,
         owner=HOSTILE,
         stream_names=("orders", HOSTILE),
@@ -142,7 +142,7 @@ async def test_readers_on_executors_are_shown_by_what_their_driver_says(host: Re
 
 async def test_a_wrong_token_tells_nothing_of_a_reader(host: ReaderHost) -> None:
     async with world() as services:
-        await services.drivers.announce(announced(host, view_token="another-token-of-16"))
+        await services.drivers.announce(announced(host, view_token="another-token-of-16-with-32-characters"))
         async with console(services.endpoints()) as running, browsing(running.url) as http:
             assert "bearer token is missing or wrong" in await shown(http, "readers", "no details")
 

@@ -15,8 +15,8 @@ from ._security.security import (
     ClientSecurity,
     ServerSecurity,
 )
-from ._server.access import Budgets
-from ._server.attempts import Attempts
+from ._security.token_file import MIN_TOKEN_CHARACTERS
+from ._server.access import OpenCalls
 from ._server.audit import AuditLog
 from ._server.rights import MethodRights, ServiceRights
 from ._server.run import (
@@ -50,9 +50,8 @@ from .errors import (
 
 __all__ = [
     "MAX_SOCKET_PATH_BYTES",
-    "Attempts",
+    "MIN_TOKEN_CHARACTERS",
     "AuditLog",
-    "Budgets",
     "Callers",
     "ClientSecurity",
     "ClientSettings",
@@ -62,6 +61,7 @@ __all__ = [
     "LoopThreadClosedError",
     "LoopThreadForkedError",
     "MethodRights",
+    "OpenCalls",
     "OwnFiles",
     "PenstockRpcError",
     "Principal",

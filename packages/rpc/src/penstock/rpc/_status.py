@@ -153,10 +153,6 @@ def _meanings(prefix: str, command: str, endpoint_flag: str, *, uses_tls: bool) 
     """Words of gRPC's details, and what they mean; the first that are found count."""
     meanings = [
         (
-            ("too many wrong tokens",),
-            "too many wrong tokens came from this address: wait for some seconds, and correct the jobs that send them",
-        ),
-        (
             ("WRONG_VERSION_NUMBER",),
             f"it does not speak TLS: leave --tls and --ca-file out (and unset {prefix}_TLS and {prefix}_CA_FILE), or "
             "start the service with a certificate",

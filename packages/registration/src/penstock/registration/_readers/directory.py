@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from penstock.registration.errors import InvalidRequestError
+from penstock.rpc import MIN_TOKEN_CHARACTERS
 
 TIME_TO_LIVE_SECONDS: Final = 20.0
 """A reader that was not announced for so long is forgotten: four intervals of its driver."""
@@ -17,7 +18,6 @@ MOST_ANNOUNCED_SHARDS: Final = 20
 _MOST_READERS: Final = 10_000
 _MOST_CHARACTERS: Final = 1_024
 _MOST_STREAMS: Final = 1_000
-_TOKEN_CHARACTERS: Final = 16
 # A host and a port alone: whoever lists readers connects there, to no file and by no scheme of gRPC's.
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9._-]{0,252}))(:[0-9]{1,5})")
 
@@ -113,8 +113,8 @@ class AnnouncedReader:
         _check_lengths(self, "job_id", "reader_id", "view_token", "query", "owner", "condition")
         if not _ADDRESS.fullmatch(self.address):
             raise InvalidRequestError(field="address", reason=f"{self.address[:200]!r} is not host:port")
-        if self.is_asked and len(self.view_token) < _TOKEN_CHARACTERS:
-            raise InvalidRequestError(field="view_token", reason=f"must be at least {_TOKEN_CHARACTERS} characters")
+        if self.is_asked and len(self.view_token) < MIN_TOKEN_CHARACTERS:
+            raise InvalidRequestError(field="view_token", reason=f"must be at least {MIN_TOKEN_CHARACTERS} characters")
         if len(self.stream_names) > _MOST_STREAMS:
             raise InvalidRequestError(field="stream_names", reason=f"must be at most {_MOST_STREAMS:,} streams")
         if len(self.worst_shards) > MOST_ANNOUNCED_SHARDS:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from penstock.rpc.errors import RpcOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from opentelemetry.metrics import Counter
@@ -163,10 +163,8 @@ class RereadFile(Generic[T]):
         parse: makes a value of its bytes, or raises RpcOptionError.
         nothing: the value that counts when the file can no longer be read.
         noun: one of what it holds, for the log.
-        ending: what it comes to when the file can no longer be read, for the log. Default: none of it is taken.
         errors: counts changed files that could not be read.
         clock: seconds that only grow.
-        beside: files that `parse` reads, too: the file is also read again when these have changed.
 
     Raises:
         RpcOptionError: at first, it cannot be read or is malformed.
@@ -180,29 +178,25 @@ class RereadFile(Generic[T]):
         nothing: T,
         *,
         noun: str,
-        ending: str = "",
         errors: Counter,
         clock: Callable[[], float] = time.monotonic,
-        beside: Sequence[Path] = (),
     ) -> None:
         self._path = path
         self._option = option
         self._parse = parse
         self._nothing = nothing
         self._noun = noun
-        self._ending = ending or f"no {noun} is taken any more"
         self._clock = clock
         self._lock = threading.Lock()
         self._errors = errors
-        self._files = [path, *beside]
-        self._stamp: Stamp = stamp_of(self._files)
+        self._stamp: Stamp = stamp_of([path])
         self._value = self._read()
         self._unreadable_since: float | None = None
         self._again_at = 0.0
 
     def value(self) -> T:
         """What the file says now."""
-        stamp = stamp_of(self._files)
+        stamp = stamp_of([self._path])
         with self._lock:
             if stamp != self._stamp or (self._unreadable_since is not None and self._clock() >= self._again_at):
                 self._take_over(is_new=stamp != self._stamp)
@@ -210,7 +204,9 @@ class RereadFile(Generic[T]):
             since = self._unreadable_since
             if since is not None and self._value != self._nothing and self._clock() - since > KEPT_SECONDS:
                 self._value = self._nothing
-                _log.error("%s cannot be read for %.0f s: %s", self._path, KEPT_SECONDS, self._ending)
+                _log.error(
+                    "%s cannot be read for %.0f s: no %s is taken any more", self._path, KEPT_SECONDS, self._noun
+                )
             return self._value
 
     def _take_over(self, *, is_new: bool) -> None:

@@ -37,15 +37,13 @@ RESOURCES: Final = ("streams", "consumers", "destinations", "jobs", "stores")
 """Kinds of what methods act on."""
 _GLOBS: Final = ("services", "methods", *RESOURCES)
 _PROOFS: Final = ("token_sha256", "certificate")
-_RATES: Final = ("calls_per_second", "bytes_per_second")
 _AT_ONCE: Final = "calls_at_once"
-_KEYS: Final = ("name", *_PROOFS, "expires", *_GLOBS, "admin", _AT_ONCE, *_RATES)
+_KEYS: Final = ("name", *_PROOFS, "expires", *_GLOBS, "admin", _AT_ONCE)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _HEADER: Final = re.compile(r"\s*\[\[\s*principal\s*\]\]\s*(#.*)?")
 _ASSIGNED: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
 _OPTION: Final = "principals"
-_MOST_PER_SECOND: Final = 1e15
 _ERRORS = metrics.get_meter("penstock.rpc").create_counter(
     "principalsFileErrors", unit="{error}", description="Changed files of principals that could not be read"
 )
@@ -84,10 +82,6 @@ class Principal:
     """Whether it may act on what other principals hold, and call methods that do so."""
     calls_at_once: int | None = None
     """Calls that it may have open, streams and others together. None: as many as the service says."""
-    calls_per_second: float | None = None
-    """Calls that it may begin. None: as many as it likes."""
-    bytes_per_second: float | None = None
-    """Bytes of its messages and of the answers. None: as many as it likes."""
     lines: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
     """Where the file has each setting, and, by an empty name, the principal."""
     is_everybody: bool = False
@@ -243,13 +237,6 @@ def _principal(table: Any, lines: dict[str, int]) -> Principal:
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise wrong(_AT_ONCE, f"{_AT_ONCE!r} must be a whole number, and at least 1")
         given[_AT_ONCE] = number
-    for key in _RATES:
-        if key in table:
-            rate = table[key]
-            # Numbers of TOML have no bound, and what is beyond it is not a float any more.
-            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= _MOST_PER_SECOND:
-                raise wrong(key, f"{key!r} must be a positive number, and at most {_MOST_PER_SECOND:g}")
-            given[key] = float(rate)
     expires = table.get("expires")
     if expires is not None and not (isinstance(expires, datetime) and expires.tzinfo is not None):
         raise wrong("expires", "expires must be a moment with a zone, such as 2027-01-31T00:00:00Z")

@@ -10,8 +10,7 @@ from penstock.rpc._addresses import host_of, is_loopback
 from penstock.rpc._security.certificates import ServerCertificates, check_authority, check_pair_of_files
 from penstock.rpc._security.files import Stamp, read_file, stamp_of
 from penstock.rpc._security.principals import PrincipalsFile
-from penstock.rpc._security.revocations import RevocationsFile
-from penstock.rpc._security.token_file import MIN_TOKEN_CHARACTERS, TokenFile, check_length
+from penstock.rpc._security.token_file import TokenFile, check_length
 from penstock.rpc.errors import RpcOptionError
 
 
@@ -24,6 +23,8 @@ def _check_pair(certificate: Path | None, key: Path | None) -> None:
 def _check_token(token: str | None, token_file: Path | None) -> None:
     if token is not None and token_file is not None:
         raise RpcOptionError("token_file", "is given together with a token: give one of them")
+    if token is not None:
+        check_length(token, "token")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class ClientSecurity:
     private_key_file: Path | None = None
     """PEM of the key of that certificate."""
     token: str | None = field(default=None, repr=False)
-    """Bearer token, sent as `authorization` metadata with each call."""
+    """Bearer token, sent as `authorization` metadata with each call; at least 32 characters."""
     token_file: Path | None = None
     """File of bearer tokens, one per line, of which the first that has not expired is sent."""
     tls: bool = False
@@ -94,7 +95,7 @@ class ClientSecurity:
         """Gives the token to send with a call; None without one.
 
         Raises:
-            RpcOptionError: the file cannot be read, or holds no token.
+            RpcOptionError: the file cannot be read, or holds no token, or one that is too short.
         """
         if self.token_file is not None:
             return TokenFile(self.token_file).current
@@ -127,13 +128,8 @@ class ServerSecurity:
     """PEM of the key of that certificate."""
     client_ca_file: Path | None = None
     """PEM of the authority that signs clients' certificates. Turns mutual TLS on."""
-    client_crl_file: Path | None = None
-    """PEM of lists of revoked certificates (CRL), one of each authority of clients, signed by it.
-
-    Needs `client_ca_file`. Looked at in each call, and in calls that are open, before anything is read or done.
-    """
     token: str | None = field(default=None, repr=False)
-    """Bearer token that every call must carry, of 16 characters or more; health checks need none."""
+    """Bearer token that every call must carry, of at least 32 characters; health checks need none."""
     token_file: Path | None = None
     """File of bearer tokens, one per line, each with an end if it is to have one; those not expired are taken."""
     principals: Path | None = None
@@ -152,12 +148,6 @@ class ServerSecurity:
         _check_token(self.token, self.token_file)
         if self.client_ca_file is not None and self.certificate_file is None:
             raise RpcOptionError("client_ca_file", "mutual TLS needs certificate_file and private_key_file too")
-        if self.client_crl_file is not None and self.client_ca_file is None:
-            raise RpcOptionError("client_crl_file", "clients show no certificates: set client_ca_file, too")
-        if self.token is not None and not self.token:
-            raise RpcOptionError("token", "is empty; leave it out to ask for none")
-        if self.token is not None:
-            check_length(self.token, "token")
         if self.limited_token is not None:
             if self.token is None:
                 raise RpcOptionError("limited_token", "goes with a token that is good for all: give that, too")
@@ -189,25 +179,14 @@ class ServerSecurity:
             cure = "set certificate_file and private_key_file; allow_plain_text goes without, where a proxy encrypts"
             raise RpcOptionError("host", f"{host} is reachable from other machines, in plain text: {cure}")
 
-    def revocations(self) -> RevocationsFile | None:
-        """Which certificates are revoked, by lists that follow their file; None where there are no lists.
-
-        Raises:
-            RpcOptionError: a file cannot be read, or holds no list of an authority of clients.
-        """
-        if self.client_crl_file is None or self.client_ca_file is None:
-            return None
-        return RevocationsFile(self.client_crl_file, self.client_ca_file)
-
     def check_files(self) -> None:
         """Read all files once, to say early what is wrong.
 
         Raises:
             RpcOptionError: one cannot be read, or does not hold what it should.
         """
-        self.revocations()
         if self.token_file is not None:
-            TokenFile(self.token_file, least_characters=MIN_TOKEN_CHARACTERS)
+            TokenFile(self.token_file)
         if self.principals is not None:
             by_certificate = PrincipalsFile(self.principals).takes_certificates()
             if by_certificate and self.client_ca_file is None:

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 _ERRORS = metrics.get_meter("penstock.rpc").create_counter(
     "tokenFileErrors", unit="{error}", description="Changed files of tokens that could not be read"
 )
-MIN_TOKEN_CHARACTERS: Final = 16
-"""Of tokens that a server takes: shorter ones can be guessed."""
+MIN_TOKEN_CHARACTERS: Final = 32
+"""Shorter tokens can be guessed. Servers do not take them, and clients do not send them."""
+_TOO_SHORT: Final = (
+    f"a token must have at least {MIN_TOKEN_CHARACTERS} characters: make one with `openssl rand -hex 32`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ def parse_tokens(text: str) -> tuple[Token, ...]:
     """The tokens of a file's text, in its order.
 
     Raises:
-        RpcOptionError: a line is more than a token and a moment. Never shows the line.
+        RpcOptionError: a line is more than a token and a moment, or its token is too short. Never shows the line.
     """
     tokens = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -59,6 +62,8 @@ def parse_tokens(text: str) -> tuple[Token, ...]:
             continue
         if len(parts) > 2 or not (parts[0].isascii() and parts[0].isprintable()):
             raise RpcOptionError("token_file", f"line {number} is not a token and, if need be, the moment of its end")
+        if len(parts[0]) < MIN_TOKEN_CHARACTERS:
+            raise RpcOptionError("token_file", f"line {number}: {_TOO_SHORT}")
         tokens.append(Token(parts[0], _moment(parts[1], number) if len(parts) == 2 else None))
     return tuple(tokens)
 
@@ -86,11 +91,10 @@ def verdict(sent: str, tokens: Sequence[Token], now: datetime) -> str | None:
     return "the bearer token has expired" if expired else "the bearer token is missing or wrong"
 
 
-def check_length(token: str, option: str, least_characters: int = MIN_TOKEN_CHARACTERS) -> None:
+def check_length(token: str, option: str) -> None:
     """Refuse a token that can be guessed. Raises: RpcOptionError."""
-    if len(token) < least_characters:
-        reason = f"a token has fewer than {least_characters} characters: make one by `openssl rand -hex 32`"
-        raise RpcOptionError(option, reason)
+    if len(token) < MIN_TOKEN_CHARACTERS:
+        raise RpcOptionError(option, _TOO_SHORT)
 
 
 class TokenFile:
@@ -101,21 +105,17 @@ class TokenFile:
     Args:
         path: the file.
         clock: seconds that only grow, for how long a file cannot be read.
-        least_characters: of a token; a file with a shorter one is malformed.
 
     Raises:
         RpcOptionError: at first, it cannot be read or holds no token, or one that is too short.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic, least_characters: int = 1) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         def parse(content: bytes) -> tuple[Token, ...]:
             try:
-                tokens = parse_tokens(content.decode())
+                return parse_tokens(content.decode())
             except UnicodeDecodeError as error:
                 raise RpcOptionError("token_file", f"{path} is not text") from error
-            for token in tokens:
-                check_length(token.value, "token_file", least_characters)
-            return tokens
 
         nothing: tuple[Token, ...] = ()
         self._file = RereadFile(path, "token_file", parse, nothing, noun="token", errors=_ERRORS, clock=clock)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -17,59 +16,29 @@ from penstock.rpc._server.rights import MethodRights, ServiceRights
 from penstock.rpc._server.token_check import address_of, token_of, unread
 
 if TYPE_CHECKING:
-    from penstock.rpc._server.attempts import Attempts
     from penstock.rpc._server.audit import AuditLog
     from penstock.rpc._server.token_check import Callers
 
 RECHECK_SECONDS: Final = 15.0
 """Between two looks at whether the caller of a stream may still call."""
-_LONGEST_WAIT_SECONDS: Final = 5.0
 _MOST_REMEMBERED: Final = 10_000
 _HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 """Open to all; watching is not, as such a call lasts."""
-_END: Final = "-----END CERTIFICATE-----\n"
 # Told as UNAVAILABLE: a client that has a new token by now calls again, and is refused otherwise.
 _OLD: Final = "the token or certificate with which this call was begun is not taken any more: call again with a new one"
 _NOT_IN_TABLE: Final = "no principal may call this: the service has no rights for it"
 _Status = tuple[grpc.StatusCode, str]
 
 
-class Budget:
-    """What a principal may use in a second, with a second's worth in store.
+class OpenCalls:
+    """Counts the open calls of each caller.
 
     Args:
-        per_second: of whatever is counted.
-        now: monotonic seconds.
+        calls_at_once: of whom nothing else is said; None: as many as it likes.
     """
 
-    def __init__(self, per_second: float, now: float) -> None:
-        self.per_second = per_second
-        self._left = per_second
-        self._at = now
-
-    def wait_seconds(self, now: float) -> float:
-        """For how long nothing may be used: what was used before is paid for first."""
-        self._left = min(self.per_second, self._left + (now - self._at) * self.per_second)
-        self._at = now
-        return max(0.0, -self._left / self.per_second)
-
-    def use(self, amount: float) -> None:
-        """Use it, also more than there is: then those that follow wait."""
-        self._left -= amount
-
-
-class Budgets:
-    """Of each principal, one for calls and one for bytes, and how many calls it has open.
-
-    Args:
-        calls_at_once: of whom nothing else is said.
-        clock: monotonic seconds.
-    """
-
-    def __init__(self, calls_at_once: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, calls_at_once: int | None = None) -> None:
         self._calls_at_once = calls_at_once
-        self._clock = clock
-        self._kept: dict[tuple[str, str], Budget] = {}
         self._open: Counter[str] = Counter()
 
     def open(self, caller: Principal) -> str | None:
@@ -85,44 +54,12 @@ class Budgets:
         if not self._open[caller.name]:
             del self._open[caller.name]
 
-    def budget(self, caller: Principal, kind: str) -> Budget | None:
-        """That of `calls` or `bytes`; None without a limit."""
-        per_second: float | None = getattr(caller, f"{kind}_per_second")
-        if per_second is None:
-            return None
-        kept = self._kept.get((caller.name, kind))
-        if kept is None or kept.per_second != per_second:
-            kept = self._kept[caller.name, kind] = Budget(per_second, self._clock())
-        return kept
-
-    async def begin_call(self, caller: Principal) -> str | None:
-        """Wait for room for a call; why there is none soon."""
-        budget = self.budget(caller, "calls")
-        if budget is None:
-            return None
-        seconds = budget.wait_seconds(self._clock())
-        if seconds > _LONGEST_WAIT_SECONDS:
-            return f"principal {caller.name!r} calls more often than {budget.per_second:g} times a second: wait"
-        budget.use(1)
-        await asyncio.sleep(seconds)
-        return None
-
-    async def use_bytes(self, caller: Principal, size: Callable[[], int]) -> None:
-        """Wait until what was sent before is paid for: flow control holds up whoever sends the next."""
-        budget = self.budget(caller, "bytes")
-        if budget is not None:
-            # Others of the principal may be faster, and use what was waited for.
-            while (seconds := budget.wait_seconds(self._clock())) > 0:  # noqa: ASYNC110
-                await asyncio.sleep(seconds)
-            budget.use(size())
-
 
 class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
     """Refuses what a caller may not do; ends streams of those who may not any more; writes the audit log.
 
     Args:
         callers: who calls.
-        attempts: knows where calls come from.
         rights: tables of the services.
         audit: the log, if there is one.
         recheck_seconds: between two looks at the caller of a stream.
@@ -132,7 +69,6 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
     def __init__(
         self,
         callers: Callers,
-        attempts: Attempts,
         rights: Sequence[ServiceRights],
         audit: AuditLog | None = None,
         *,
@@ -140,10 +76,9 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
         calls_at_once: int | None = None,
     ) -> None:
         self.callers = callers
-        self.attempts = attempts
         self.audit = audit
-        self.budgets = Budgets(calls_at_once)
-        self._looks_at_all = callers.has_principals or callers.checks_certificates or calls_at_once is not None
+        self.open_calls = OpenCalls(calls_at_once)
+        self._looks_at_all = callers.has_principals or calls_at_once is not None
         self.recheck_seconds = recheck_seconds
         self._rights: Mapping[str, ServiceRights] = {one.service: one for one in rights}
         self._known: dict[str, tuple[Any, Any]] = {}
@@ -156,13 +91,8 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
         """The method's handler, or one that refuses."""
         handler: Any = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or (method == _HEALTH_CHECK and not self.callers.checks_certificates):
+        if handler is None or method == _HEALTH_CHECK:
             return handler  # type: ignore[no-any-return]  # a handler
-        if method == _HEALTH_CHECK:
-            known = self._known.get(method)
-            if known is None or known[0] is not handler:
-                known = self._known[method] = (handler, self._health(handler))
-            return known[1]  # type: ignore[no-any-return]  # a handler
         caller = self.callers.by_token(token_of(handler_call_details.invocation_metadata))
         reason = None if caller is None else self.may_call(caller, method)
         if caller is not None and reason is not None:
@@ -186,12 +116,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
 
     def find(self, context: Any) -> Principal | str:
         """Who calls; or why it is nobody."""
-        shown = context.auth_context()
-        names = shown.get("x509_subject_alternative_name", ())
-        if self.callers.checks_certificates:
-            reason = self.callers.certificate_refusal(_certificates(shown))
-            if reason is not None:
-                return reason
+        names = context.auth_context().get("x509_subject_alternative_name", ())
         return self.callers.find(
             token_of(context.invocation_metadata()), [name.decode(errors="replace") for name in names]
         )
@@ -202,8 +127,9 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
         """Write it into the audit log."""
         if self.audit is not None:
             code, reason = status
-            address = address_of(self.attempts, context)
-            self.audit.refused(who=who, address=address, method=method, reason=reason, code=code.name, what=what)
+            self.audit.refused(
+                who=who, address=address_of(context), method=method, reason=reason, code=code.name, what=what
+            )
 
     def _refusal(self, caller: Principal, method: str, reason: str) -> grpc.RpcMethodHandler[Any, Any]:
         async def refuse(context: Any) -> None:
@@ -216,22 +142,6 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
             await context.abort(*status)
 
         return unread(refuse)
-
-    def _health(self, handler: Any) -> Any:
-        """Health checks, which need no token, for those whose certificates are not revoked."""
-
-        async def call(messages: Any, context: Any) -> AsyncIterator[Any]:
-            reason = self.callers.certificate_refusal(_certificates(context.auth_context()))
-            if reason is not None:
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
-            request = await anext(aiter(messages), None)
-            if request is None:
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
-            yield await handler.unary_unary(request, context)
-
-        return grpc.stream_stream_rpc_method_handler(
-            call, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
-        )
 
     def _wrap(self, handler: Any, method: str) -> Any:
         kind = ("stream" if handler.request_streaming else "unary") + (
@@ -261,13 +171,6 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
         )
 
 
-def _certificates(shown: Mapping[str, Sequence[bytes]]) -> list[bytes]:
-    """The client's certificate, and what it has sent of those above it."""
-    chain = b"".join(shown.get("x509_pem_cert_chain", ()))
-    above = [f"{one}{_END}".encode() for one in chain.decode(errors="replace").split(_END)[:-1]]
-    return [*shown.get("x509_pem_cert", ()), *above]
-
-
 class _Call:
     """A call: who made it, what it has used so far, and why it has to end."""
 
@@ -294,7 +197,7 @@ class _Call:
         try:
             await self._answer(behaviour, messages, request_streaming, is_stream)
         finally:
-            self._access.budgets.close(opened)
+            self._access.open_calls.close(opened)
 
     async def _answer(
         self, behaviour: Any, messages: AsyncIterator[Any], request_streaming: bool, is_stream: bool
@@ -345,16 +248,9 @@ class _Call:
         reason = access.may_call(found, self._method)
         if reason is not None:
             await self._refuse(found.name, (grpc.StatusCode.PERMISSION_DENIED, reason))
-        reason = access.budgets.open(found)
+        reason = access.open_calls.open(found)
         if reason is not None:
             await self._refuse(found.name, (grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
-        try:
-            reason = await access.budgets.begin_call(found)
-            if reason is not None:
-                await self._refuse(found.name, (grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
-        except BaseException:
-            access.budgets.close(found)
-            raise
         return found
 
     async def _refuse(self, who: str, status: _Status) -> None:
@@ -376,7 +272,6 @@ class _Call:
                 # Whoever waits for messages is cancelled in a moment.
                 await asyncio.Event().wait()
             self._note(message, used)
-            await self._access.budgets.use_bytes(self._caller, message.ByteSize)
             self._rights.take_as_own(self._caller, message)
             yield message
 
@@ -389,15 +284,13 @@ class _Call:
     async def _send(self, answer: Any) -> None:
         self._audit("OK")
         self._rights.tell_as_own(self._caller, answer)
-        size = answer.ByteSize if hasattr(answer, "ByteSize") else lambda: len(answer)
-        await self._access.budgets.use_bytes(self._caller, size)
         await self._context.write(answer)
 
     def _audit(self, outcome: str, reason: str = "") -> None:
         """Once: a stream has changed something when it begins to answer."""
         if self._changed and self._access.audit is not None:
             self._changed = False
-            address = address_of(self._access.attempts, self._context)
+            address = address_of(self._context)
             change = self._rights.change
             self._access.audit.changed(
                 who=self._caller.name, address=address, change=change, outcome=outcome, reason=reason, what=self._what

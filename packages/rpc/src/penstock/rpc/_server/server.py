@@ -21,7 +21,6 @@ from penstock.rpc._client.channel import DEFAULT_MAX_MESSAGE_BYTES, channel_opti
 from penstock.rpc._flags import add_switch, read_switch
 from penstock.rpc._security.security import ServerSecurity
 from penstock.rpc._server.access import RECHECK_SECONDS, Access
-from penstock.rpc._server.attempts import Attempts, Network, networks
 from penstock.rpc._server.audit import AuditLog
 from penstock.rpc._server.guard import Guard, SameTask
 from penstock.rpc._server.health_service import Health
@@ -93,11 +92,9 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "certificate_file": ("CERTIFICATE_FILE", Path, "PEM of the server's certificate: turns TLS on"),
     "private_key_file": ("PRIVATE_KEY_FILE", Path, "PEM of the certificate's private key"),
     "client_ca_file": ("CLIENT_CA_FILE", Path, "PEM of the clients' authority: turns mutual TLS on"),
-    "client_crl_file": ("CLIENT_CRL_FILE", Path, "PEM of lists of revoked certificates (CRL) of that authority"),
     "token_file": ("TOKEN_FILE", Path, "file of the bearer tokens that clients may send, one per line"),
     "principals": ("PRINCIPALS", Path, "TOML file of who may do what, in place of tokens that may do all"),
     "audit_log": ("AUDIT_LOG", str, "file for a line of JSON per refused call and per change; - is standard output"),
-    "trusted_proxies": ("TRUSTED_PROXIES", networks, "addresses of proxies whose X-Forwarded-For is believed"),
     "max_connections": ("MAX_CONNECTIONS", int, "connections at a time; more are closed when they come"),
     "calls_at_once": ("CALLS_AT_ONCE", int, "calls that a caller may have open; default: as many as it likes"),
     "drain_seconds": ("DRAIN_SECONDS", float, "seconds that calls in progress get to finish at the end"),
@@ -124,8 +121,6 @@ class ServerSettings:
     """Seconds that calls in progress get to finish when the server is closed."""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     """Largest message either way, in bytes. Default: 64 MiB."""
-    trusted_proxies: tuple[Network, ...] = ()
-    """Whose `X-Forwarded-For` says where a call comes from, for counting wrong tokens. Default: nobody's."""
     audit_log: str | None = None
     """File for a line of JSON per refused call and per change; `-` is standard output. Default: none is written."""
     recheck_seconds: float = RECHECK_SECONDS
@@ -164,12 +159,8 @@ class ServerSettings:
         """
         for name, (variable, _, text) in _SETTINGS.items():
             variable = f"{prefix}_{variable}"
-            # One is named as often as several are.
-            names = [name, name.removesuffix("ies") + "y"] if name.endswith("ies") else [name]
             parser.add_argument(
-                *("--" + one.replace("_", "-") for one in names),
-                default=os.environ.get(variable),
-                help=f"{text} [{variable}]",
+                "--" + name.replace("_", "-"), default=os.environ.get(variable), help=f"{text} [{variable}]"
             )
         for name, text in _SWITCHES.items():
             add_switch(parser, prefix, name, text)
@@ -193,14 +184,7 @@ class ServerSettings:
         token = None if "token_file" in given or "principals" in given else environment.get(f"{prefix}_TOKEN")
         files = {
             name: given.pop(name)
-            for name in (
-                "certificate_file",
-                "private_key_file",
-                "client_ca_file",
-                "client_crl_file",
-                "token_file",
-                "principals",
-            )
+            for name in ("certificate_file", "private_key_file", "client_ca_file", "token_file", "principals")
             if name in given
         }
         switches = {name: read_switch(name, getattr(arguments, name)) for name in _SWITCHES}
@@ -212,8 +196,6 @@ class ServerSettings:
 def _value(name: str, kind: Callable[[str], Any], text: str) -> Any:
     try:
         return kind(text)
-    except RpcOptionError:
-        raise
     except ValueError as error:
         raise RpcOptionError(name, f"{text!r} is not a {'whole ' if kind is int else ''}number") from error
 
@@ -324,7 +306,7 @@ class GrpcServer:
     def _checks(self) -> list[Any]:
         """The interceptors that ask who may do what, the outermost first."""
         settings = self._settings
-        attempts, callers = Attempts(settings.trusted_proxies), Callers(settings.security)
+        callers = Callers(settings.security)
         name = self._rights[0].name if self._rights else ""
         self._audit = audit = None if settings.audit_log is None else AuditLog(settings.audit_log, name)
 
@@ -334,13 +316,12 @@ class GrpcServer:
 
         access = Access(
             callers,
-            attempts,
             self._rights,
             audit,
             recheck_seconds=settings.recheck_seconds,
             calls_at_once=settings.calls_at_once,
         )
-        check = [TokenCheck(callers, attempts, refused)] if settings.security.wants_token else []
+        check = [TokenCheck(callers, refused)] if settings.security.wants_token else []
         return [*check, access, Guard()]
 
     async def __aexit__(

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING
 
 from penstock.aws import ROLE_ARN, AwsOptionError, AwsOptions, exposed_endpoint, region_of_endpoint
-from penstock.rpc import RpcOptionError, check_address
+from penstock.rpc import MIN_TOKEN_CHARACTERS, RpcOptionError, check_address
 from penstock.spark_plugin._options.spec import READER, field_name
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType
@@ -188,6 +188,9 @@ def check_services(options: "KinesisOptions") -> None:
             f"{given[0]!r} is for services, and no service is given by it, 'registryEndpoint' or 'sinkEndpoint'. "
             f"Give one, or leave {given[0]} out",
         )
+    if options.service_token is not None and len(options.service_token) < MIN_TOKEN_CHARACTERS:
+        rule = f"a token of at least {MIN_TOKEN_CHARACTERS} characters: make one with `openssl rand -hex 32`"
+        raise InvalidOptionError("serviceToken", "***", rule)
 
 
 def check_homes(options: "KinesisOptions", given: Mapping[str, str] | None = None) -> None:

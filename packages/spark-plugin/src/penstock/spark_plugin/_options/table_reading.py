@@ -505,7 +505,7 @@ SERVICES = (
         acts=(DRIVER, TASK),
         only=(STREAM, WRITE),
         secret=True,
-        doc="Token that the services ask for.",
+        doc="Token that the services ask for; at least 32 characters.",
     ),
     OptionSpec(
         name="serviceTokenFile",

@@ -16,7 +16,7 @@ from aiohttp import web
 from penstock.async_sink.errors import SinkError
 from penstock.rpc import AuditLog
 from penstock.services.console._access.connection import Limits
-from penstock.services.console._access.guard import TOO_MANY, WHO, Guard, Who
+from penstock.services.console._access.guard import WHO, Guard, Who
 from penstock.services.console._access.hosts import where_to
 from penstock.services.console._access.logins import Sessions
 from penstock.services.console._settings import ConsoleSettings
@@ -145,11 +145,7 @@ class Actions:
         form = await self._fields(request)
         where = form.get("next", "/")
         token = form.get("token", "").strip()
-        took = await self._guard.tries(request, token)
-        if took is None:
-            self._guard.refuse(request, 429, TOO_MANY)
-            return self._login_page(where, TOO_MANY, status=429)
-        if not took:
+        if not self._guard.takes(request, token):
             self._guard.refuse(request, 403, "the token is wrong")
             _log.warning("%s: 'log in': 'the token is wrong'", request[WHO].words)
             return self._login_page(where, "This is not the token.", status=403)

@@ -11,7 +11,7 @@ from functools import partial
 from aiohttp import web
 
 from penstock.registration import ReaderDirectory, ReaderFiles, RemoteReaderDirectory
-from penstock.rpc import Attempts, AuditLog, Budgets
+from penstock.rpc import AuditLog, OpenCalls
 from penstock.services.console._access.connection import Connection, Limits, time_is_taken
 from penstock.services.console._access.guard import HEADERS, Guard
 from penstock.services.console._access.listener import Listener
@@ -143,9 +143,8 @@ def _application(
 ) -> web.Application:
     templates, sessions, log = Templates(), Sessions(), ActionLog(audit)
     names = frozenset({*settings.allowed_hosts, socket.gethostname(), settings.server.host.strip("[]")})
-    attempts = Attempts(settings.server.trusted_proxies)
-    budgets = Budgets(settings.server.calls_at_once)
-    guard = Guard(settings.server.security, sessions, names, templates, attempts, audit, budgets)
+    open_calls = OpenCalls(settings.server.calls_at_once)
+    guard = Guard(settings.server.security, sessions, names, templates, audit, open_calls)
     registry = next((one for one in services if isinstance(one, RegistrySource)), None)
     stages = next((one for one in services if isinstance(one, StagesSource)), None)
     app = web.Application(

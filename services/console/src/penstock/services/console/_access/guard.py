@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from penstock.rpc import Attempts, AuditLog, Budgets, Callers, Principal, ServerSecurity
+from penstock.rpc import AuditLog, Callers, OpenCalls, Principal, ServerSecurity
 from penstock.services.console._access.hosts import holds_token, is_known_host, is_same_origin
 from penstock.services.console._access.logins import Sessions, session_words
 from penstock.services.console._views.templates import Templates
@@ -46,7 +46,6 @@ _TITLES: Final = {
 }
 _REFUSALS: Final = (401, 403, 421, 429)
 """Statuses that belong into the audit log."""
-TOO_MANY: Final = "Too many wrong tokens came from your address: wait for some seconds."
 _log = logging.getLogger(__name__)
 
 
@@ -77,9 +76,8 @@ class Guard:
         sessions: of browsers.
         hosts: names by which it may be called.
         templates: for refusals.
-        attempts: counts wrong tokens, of headers and forms alike.
         audit: where refusals are written, if anywhere.
-        budgets: what each principal may use.
+        open_calls: counts the open requests of each principal.
         clock: monotonic seconds.
     """
 
@@ -89,9 +87,8 @@ class Guard:
         sessions: Sessions,
         hosts: frozenset[str],
         templates: Templates,
-        attempts: Attempts | None = None,
         audit: AuditLog | None = None,
-        budgets: Budgets | None = None,
+        open_calls: OpenCalls | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -101,8 +98,7 @@ class Guard:
         self._sessions = sessions
         self._hosts = hosts
         self._templates = templates
-        self._attempts = attempts or Attempts()
-        self._budgets = budgets or Budgets()
+        self._open_calls = open_calls or OpenCalls()
         self._clock = clock
 
     @property
@@ -116,21 +112,12 @@ class Guard:
         return self._security.wants_token
 
     def address(self, request: web.Request) -> str:
-        """Where a request comes from, behind proxies that are trusted."""
-        forwarded = ",".join(request.headers.getall("X-Forwarded-For", ()))
-        return self._attempts.address(request.remote or "", forwarded)
+        """Where a request comes from."""
+        return request.remote or ""
 
-    async def tries(self, request: web.Request, token: str) -> bool | None:
-        """Whether a token that was sent is valid, answered late after wrong ones; None when it was not looked at."""
-        address = self.address(request)
-        if not self._attempts.may_try(address, token):
-            return None
-        if token and isinstance(self._callers.find(token, _names(request)), Principal):
-            self._attempts.right(address, token)
-            return True
-        if token:
-            await self._attempts.hold_back(address)
-        return False
+    def takes(self, request: web.Request, token: str) -> bool:
+        """Whether a token that was sent is valid."""
+        return token != "" and isinstance(self._callers.find(token, _names(request)), Principal)
 
     def who(self, request: web.Request, token: str) -> Who:
         """Who sends a token that is valid."""
@@ -213,11 +200,7 @@ class Guard:
     @web.middleware
     async def login(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse who does not show the token, or send a browser to where it can."""
-        revoked = self._callers.certificate_refusal(_certificates(request))
-        if revoked is not None:
-            # Whatever is asked for, as without a certificate.
-            raise web.HTTPForbidden(text=revoked)
-        who = await self._who(request)
+        who = self._who(request)
         if who is None and request.path not in _OPEN:
             if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
                 raise web.HTTPSeeOther("/login?" + urlencode({"next": request.path_qs}))
@@ -237,35 +220,26 @@ class Guard:
 
     async def _within(self, caller: Principal, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer within what a principal may use, as services do."""
-        refused = self._budgets.open(caller)
+        refused = self._open_calls.open(caller)
         if refused is not None:
             raise web.HTTPTooManyRequests(text=refused)
         try:
-            refused = await self._budgets.begin_call(caller)
-            if refused is not None:
-                raise web.HTTPTooManyRequests(text=refused)
-            response = await handler(request)
-            body = getattr(response, "body", None)
-            await self._budgets.use_bytes(caller, lambda: len(body) if isinstance(body, bytes) else 0)
-            return response
+            return await handler(request)
         finally:
-            self._budgets.close(caller)
+            self._open_calls.close(caller)
 
     @property
     def _uses_tls(self) -> bool:
         return self._security.certificate_file is not None
 
-    async def _who(self, request: web.Request) -> Who | None:
+    def _who(self, request: web.Request) -> Who | None:
         address, names = self.address(request), _names(request)
         at = f"at {address}"
         scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.wants_token and request.path not in _OPEN:
             token = sent.strip()
-            took = await self.tries(request, token)
-            if took is None:
-                raise web.HTTPTooManyRequests(text=TOO_MANY)
             found = self._callers.find(token, names)
-            if took and isinstance(found, Principal):
+            if token and isinstance(found, Principal):
                 words = f"{self._words(found, 'a bearer of the token')} {at}"
                 return Who(words, is_program=True, principal=found, address=address)
         session_id = request.cookies.get(self.cookie, "")
@@ -288,13 +262,6 @@ class Guard:
         title = _TITLES.get(status, "This did not work")
         text = self._templates.render("refusal.html", status=status, title=title, words=words)
         return web.Response(status=status, text=text, content_type="text/html")
-
-
-def _certificates(request: web.Request) -> list[bytes]:
-    """The certificate that the browser has shown; those above it are not told by Python 3.11."""
-    connection = request.get_extra_info("ssl_object")
-    shown = None if connection is None else connection.getpeercert(binary_form=True)
-    return [] if shown is None else [shown]
 
 
 def _names(request: web.Request) -> list[str]:
