@@ -106,49 +106,69 @@ async def test_the_search_finds_words_from_files_and_over_http(
         await page.until("document.querySelectorAll('.md-search-result__item').length > 5")
 
 
-BILLS: tuple[dict[str, str], ...] = (
-    {},
-    {"records": "2000", "record_bytes": "200", "shards": "4", "consumers": "1"},
-    {"records": "0", "shards": "4", "polling": "2"},
-    {"records": "5000", "record_bytes": "200", "polling": "1", "aggregate_bytes": "51200"},
-    {"records": "1024", "record_bytes": "30720", "consumers": "2", "polling": "3", "retention_hours": "48"},
-    {"records": "123456.789", "record_bytes": "1025", "consumers": "3", "retention_hours": "8760", "leases": "17"},
-    {"records": "20000", "record_bytes": "100", "on_demand": "", "polling": "2", "retention_hours": "200"},
-    {"records": "0.25", "record_bytes": "900000", "on_demand": "", "aggregate_bytes": "40", "leases": "1"},
+BILLS: tuple[tuple[dict[str, str], list[str]], ...] = (
+    (
+        {"records": "1024", "record_bytes": "30720", "consumers": "2", "polling": "3", "retention_hours": "48"},
+        [
+            "open shards|45 shard-hours|0.015|0.6750|492.75",
+            "written|7.373 million PUT units|0.014|0.1032|75.35",
+            "consumers|90 consumer-shard-hours|0.015|1.3500|985.50",
+            "read by consumers|210.9 GB|0.013|2.7422|2,001.80",
+            "kept for up to 7 days|45 shard-hours|0.02|0.9000|657.00",
+            "all|||5.7704|4,212.40",
+        ],
+    ),
+    (
+        {"records": "20000", "record_bytes": "100", "on_demand": "", "polling": "2", "retention_hours": "200"},
+        [
+            "the stream, on demand|1 stream-hours|0.04|0.0400|29.20",
+            "written|68.66 GB|0.08|5.4932|4,010.01",
+            "read by polling|13.41 GB|0.04|0.5364|391.60",
+            "kept for up to 7 days|965.6 GB-months / 730|0.000136986|0.1323|96.56",
+            "kept for longer|214.6 GB-months / 730|3.15068e-05|0.0068|4.94",
+            "all|||6.2086|4,532.31",
+        ],
+    ),
+    (
+        {"records": "5000", "record_bytes": "200", "polling": "1", "aggregate_bytes": "51200"},
+        [
+            "open shards|1 shard-hours|0.015|0.0150|10.95",
+            "written|0.1469 million PUT units|0.014|0.0021|1.50",
+            "all|||0.0171|12.45",
+        ],
+    ),
 )
+WAYS = [
+    "provisioned|1 polling|as they are|5|0.3270|238.71",
+    "provisioned|1 polling|aggregated|1|0.0171|12.45",
+    "provisioned|1 by fan-out|as they are|5|0.4456|325.28",
+    "provisioned|1 by fan-out|aggregated|1|0.0774|56.53",
+    "on demand|1 polling|as they are|-|1.5474|1,129.60",
+    "on demand|1 polling|aggregated|-|0.4599|335.74",
+    "on demand|1 by fan-out|as they are|-|1.5809|1,154.08",
+    "on demand|1 by fan-out|aggregated|-|0.4948|361.22",
+]
 
 
 @pytest.mark.parametrize("scheme", ["file", "http"])
-async def test_the_page_computes_the_bill_of_the_command(
-    site: Path, scheme: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each line to the letter, for what somebody types; and the ways beside each other."""
-    from penstock.cli._cost import main
-
-    def said(given: dict[str, str], *more: str) -> list[list[str]]:
-        flags = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", value) if part]
-        assert main([*flags, *more]) == 0
-        return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-
-    cells = "[...document.querySelectorAll('#cost-{} tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
+async def test_the_cost_page_computes_a_bill(site: Path, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the numbers that a visitor types; below it, for all ways to read and write."""
+    rows = (
+        "[...document.querySelectorAll('#cost-{} tbody tr')].map(r => [...r.cells].map(c => c.textContent).join('|'))"
+    )
     async with browsing(site, scheme, monkeypatch) as (page, begin):
-        for given in BILLS:
+        for given, bill in BILLS:
             await page.go(f"{begin}/operations/cost-calculator.html")
             for name, value in given.items():
                 typed = f"value = {value!r}" if value else "checked = true"
                 await page.eval(f"document.querySelector('#cost').elements.{name}.{typed}")
             await page.eval("document.querySelector('#cost').dispatchEvent(new Event('input'))")
-            assert await page.eval(cells.format("bill")) == said(given)
-            # Those that the comparison chooses itself.
-            alike = {
-                one: value for one, value in given.items() if one not in ("shards", "aggregate_bytes", "on_demand")
-            }
-            assert await page.eval(cells.format("ways")) == said(alike, "--compare")
+            assert await page.eval(rows.format("bill")) == bill
+        # Of the last one: the comparison itself chooses whether records are aggregated.
+        assert await page.eval(rows.format("ways")) == WAYS
 
 
-async def test_the_page_computes_nothing_of_what_the_command_refuses(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_cost_page_computes_nothing_from_wrong_numbers(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says that a field is wrong, and shows no sum; an on-demand stream has no shards to set."""
     async with browsing(site, "file", monkeypatch) as (page, begin):
         await page.go(f"{begin}/operations/cost-calculator.html")

@@ -325,7 +325,7 @@ def test_a_session_is_anothers_by_admin_alone(team: Team) -> None:
 
 
 def test_what_happened_is_in_the_audit_log(team: Team) -> None:
-    """Of each service: changes and refusals, with who, what and from where; and `penstock audit` finds them."""
+    """Of each service: changes and refusals, with who, what and from where."""
     force = registry_pb.ForceReleaseRequest(stream_name="payments", consumer_name="nobody")
     team.ask("operator", "consumer-registry", "ForceRelease", force)
     assert team.ask("orders", "consumer-registry", "Acquire", acquire(stream="payments"))[0] is DENIED

@@ -1,7 +1,34 @@
-// `penstock cost` in a browser, item for item: what it counts by is in cost-facts.js, which is made of the command.
+// The bill of a stream and of its readers, from list prices.
 "use strict";
 (() => {
-  const { limits, prices, columns } = costFacts;
+  // US dollars in us-east-1. The prices were not compared with https://aws.amazon.com/kinesis/data-streams/pricing/.
+  const price = {
+    shard_hour: 0.015, // provisioned: each open shard
+    put_million: 0.014, // provisioned: a million PUT payload units of 25 KB
+    consumer_shard_hour: 0.015, // provisioned: each stream consumer and open shard
+    consumer_gb: 0.013, // provisioned: read by stream consumers
+    extended_shard_hour: 0.02, // provisioned: retention of 24 hours to 7 days
+    on_demand_stream_hour: 0.04,
+    on_demand_in_gb: 0.08, // each record is rounded up to 1 KB
+    on_demand_out_gb: 0.04, // read by polling
+    on_demand_consumer_gb: 0.05, // read by stream consumers
+    on_demand_extended_gb_month: 0.1, // retention of 24 hours to 7 days
+    long_term_gb_month: 0.023, // both: retention of more than 7 days
+    registry_write_million: 0.625, // DynamoDB on demand: a million writes
+  };
+  const KB = 2 ** 10;
+  const MB = 2 ** 20;
+  const GB = 2 ** 30;
+  const DAY = 24;
+  const WEEK = 168;
+  const HOURS_OF_MONTH = 730;
+  const SHARD_RECORDS = 1000; // a second
+  const PUT_UNIT = 25 * KB;
+  const HEARTBEATS = 360; // writes of a lease an hour
+  // The overhead of an aggregate: magic bytes, digest and key table, then the framing of each record.
+  const AGGREGATE_BYTES = 64;
+  const ENTRY_BYTES = 8;
+  const COMPARED_AGGREGATE_BYTES = 51200;
   const form = document.querySelector("#cost");
   const field = (name) => form.elements[name];
   const number = (name) => (field(name).value === "" ? null : Number(field(name).value));
@@ -23,38 +50,37 @@
   // Records a second as Kinesis sees them, and the bytes of each.
   function stored(load) {
     if (load.aggregate_bytes === null) return [load.records, load.record_bytes];
-    const entry = load.record_bytes + limits.ENTRY_BYTES;
-    const together = Math.max(1, Math.floor((load.aggregate_bytes - limits.AGGREGATE_BYTES) / entry));
-    return [load.records / together, limits.AGGREGATE_BYTES + together * entry];
+    const entry = load.record_bytes + ENTRY_BYTES;
+    const together = Math.max(1, Math.floor((load.aggregate_bytes - AGGREGATE_BYTES) / entry));
+    return [load.records / together, AGGREGATE_BYTES + together * entry];
   }
 
   function openShards(load) {
     const [records, size] = stored(load);
-    const megabytes = (records * size) / limits.MB;
-    const needed = Math.max(1, megabytes, records / limits.SHARD_RECORDS, (megabytes * load.polling) / 2);
+    const megabytes = (records * size) / MB;
+    const needed = Math.max(1, megabytes, records / SHARD_RECORDS, (megabytes * load.polling) / 2);
     return load.shards || Math.ceil(needed);
   }
 
   // What an hour costs: [what, quantity, unit, price of one].
-  function bill(load, price) {
+  function bill(load) {
     const [records, size] = stored(load);
-    const gb = (records * size * 3600) / limits.GB;
-    const extendedHours = Math.min(load.retention_hours, limits.WEEK) - limits.DAY;
-    const longGb = gb * Math.max(0, load.retention_hours - limits.WEEK);
-    const month = limits.HOURS_OF_MONTH;
+    const gb = (records * size * 3600) / GB;
+    const extendedHours = Math.min(load.retention_hours, WEEK) - DAY;
+    const longGb = gb * Math.max(0, load.retention_hours - WEEK);
     const items = [];
     if (load.on_demand) {
-      const rounded = (records * Math.ceil(size / limits.KB) * limits.KB * 3600) / limits.GB;
+      const rounded = (records * Math.ceil(size / KB) * KB * 3600) / GB;
       items.push(
         ["the stream, on demand", 1, "stream-hours", price.on_demand_stream_hour],
         ["written", rounded, "GB", price.on_demand_in_gb],
         ["read by polling", gb * load.polling, "GB", price.on_demand_out_gb],
         ["read by consumers", gb * load.consumers, "GB", price.on_demand_consumer_gb],
-        ["kept for up to 7 days", gb * extendedHours, "GB-months / 730", price.on_demand_extended_gb_month / month],
+        ["kept for up to 7 days", gb * extendedHours, "GB-months / 730", price.on_demand_extended_gb_month / HOURS_OF_MONTH],
       );
     } else {
       const shards = openShards(load);
-      const units = Math.ceil(size / limits.PUT_UNIT);
+      const units = Math.ceil(size / PUT_UNIT);
       items.push(
         ["open shards", shards, "shard-hours", price.shard_hour],
         ["written", (records * units * 3600) / 1e6, "million PUT units", price.put_million],
@@ -64,20 +90,21 @@
       );
     }
     items.push(
-      ["kept for longer", longGb, "GB-months / 730", price.long_term_gb_month / month],
-      ["registry in DynamoDB", (load.leases * limits.HEARTBEATS) / 1e6, "million writes", price.registry_write_million],
+      ["kept for longer", longGb, "GB-months / 730", price.long_term_gb_month / HOURS_OF_MONTH],
+      ["registry in DynamoDB", (load.leases * HEARTBEATS) / 1e6, "million writes", price.registry_write_million],
     );
     return items.filter(([, quantity]) => quantity);
   }
 
   const total = (items) => items.reduce((sum, [, quantity, , price]) => sum + quantity * price, 0);
 
-  // As the command writes numbers: "1,129.60" and, of so many digits, "7.2".
+  // Numbers with commas: "1,129.60".
   function commas(text) {
     const [whole, ...fraction] = text.split(".");
     return [whole.replace(/\B(?=(\d{3})+$)/g, ","), ...fraction].join(".");
   }
 
+  // With so many significant digits at most: "7.2", "3.15068e-05".
   function general(value, digits) {
     const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
     const power = Number(exponent);
@@ -88,10 +115,10 @@
     return commas(text.includes(".") ? text.replace(/\.?0+$/, "") : text);
   }
 
-  const usd = (hour) => [commas(hour.toFixed(4)), commas((hour * limits.HOURS_OF_MONTH).toFixed(2))];
+  const usd = (hour) => [commas(hour.toFixed(4)), commas((hour * HOURS_OF_MONTH).toFixed(2))];
 
-  function billRows(load, price) {
-    const items = bill(load, price);
+  function billRows(load) {
+    const items = bill(load);
     const rows = items.map(([what, quantity, unit, each]) => [
       what,
       `${quantity >= 1000 ? commas(quantity.toFixed(0)) : general(quantity, 4)} ${unit}`,
@@ -101,12 +128,12 @@
     return [...rows, ["all", "", "", ...usd(total(items))]];
   }
 
-  function wayRows(load, price) {
+  function wayRows(load) {
     const readers = Math.max(1, load.consumers + load.polling);
     const rows = [];
     for (const on_demand of [false, true]) {
       for (const byFanOut of [false, true]) {
-        for (const aggregate_bytes of [null, limits.COMPARED_AGGREGATE_BYTES]) {
+        for (const aggregate_bytes of [null, COMPARED_AGGREGATE_BYTES]) {
           const [consumers, polling] = byFanOut ? [readers, 0] : [0, readers];
           const way = { ...load, on_demand, consumers, polling, aggregate_bytes, shards: null };
           rows.push([
@@ -114,7 +141,7 @@
             byFanOut ? `${readers} by fan-out` : `${readers} polling`,
             aggregate_bytes === null ? "as they are" : "aggregated",
             on_demand ? "-" : commas(String(openShards(way))),
-            ...usd(total(bill(way, price))),
+            ...usd(total(bill(way))),
           ]);
         }
       }
@@ -122,14 +149,13 @@
     return rows;
   }
 
-  function fill(table, headings, rows) {
-    const line = (cells, tag) => {
+  function fill(table, rows) {
+    const line = (cells) => {
       const row = document.createElement("tr");
-      row.append(...cells.map((text) => Object.assign(document.createElement(tag), { textContent: text })));
+      row.append(...cells.map((text) => Object.assign(document.createElement("td"), { textContent: text })));
       return row;
     };
-    table.tHead.replaceChildren(line(headings, "th"));
-    table.tBodies[0].replaceChildren(...rows.map((row) => line(row, "td")));
+    table.tBodies[0].replaceChildren(...rows.map(line));
   }
 
   function show() {
@@ -139,17 +165,10 @@
     document.querySelector("#cost-result").hidden = !right;
     if (!right) return;
     const load = given();
-    const price = prices[field("region").value];
-    fill(document.querySelector("#cost-bill"), columns.bill, billRows(load, price));
-    fill(document.querySelector("#cost-ways"), columns.ways, wayRows(load, price));
-    document.querySelector("#cost-prices").textContent =
-      `List prices of ${field("region").value} as of ${price.as_of}; a month has ${limits.HOURS_OF_MONTH} hours.`;
+    fill(document.querySelector("#cost-bill"), billRows(load));
+    fill(document.querySelector("#cost-ways"), wayRows(load));
   }
 
-  field("region").append(...Object.keys(prices).map((name) => new Option(name, name)));
-  for (const [name, value] of Object.entries(costFacts.load)) {
-    if (typeof value === "number") field(name).value = value;
-  }
   form.addEventListener("input", show);
   form.addEventListener("submit", (event) => event.preventDefault());
   form.hidden = false;

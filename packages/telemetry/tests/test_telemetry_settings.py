@@ -1,4 +1,3 @@
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +6,7 @@ from typing import Any
 import pytest
 
 from packages.telemetry import generate_reference
-from penstock.telemetry import TelemetryOptionError, reference, waterfall
+from penstock.telemetry import TelemetryOptionError, reference
 from penstock.telemetry.__main__ import main
 from penstock.telemetry._settings import TelemetrySettings, endpoint_of
 from penstock.telemetry._spark import executor_configuration, withheld
@@ -160,33 +159,8 @@ def test_a_package_tells_its_own_metrics_and_spans(package: str) -> None:
     assert [name for name in of_package if f"`{name}`" not in text] == []
 
 
-def _span(name: str, number: int, parent: int | None, start: float, seconds: float) -> str:
-    def at(time: float) -> str:
-        return f"2026-01-01T00:00:{time:09.6f}Z"
-
-    context = {"trace_id": "0xab", "span_id": f"0x{number}"}
-    resource = {"attributes": {"process.pid": number % 2}}
-    parent_id = None if parent is None else f"0x{parent}"
-    times = {"start_time": at(start), "end_time": at(start + seconds)}
-    return json.dumps({"name": name, "context": context, "parent_id": parent_id, "resource": resource, **times})
-
-
-def test_a_trace_is_drawn_below_its_parents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Children stand below and to the right; of many alike the first are drawn and the others counted."""
-    lines = [_span("spark_plugin.plan_batch <1>", 1, None, 0, 2), _span("spark_plugin.read_partition", 2, 1, 0.5, 1)]
-    lines += [_span("async_sink.submit", number, 2, 0.6, 0.001) for number in range(3, 53)]
-    picture = waterfall([*lines, ""])
-    assert "One trace: 52 spans of 2 processes in 2.0 s" in picture
-    assert "plan_batch &lt;1&gt;" in picture
-    assert "async_sink.submit (+47 more)" in picture.replace("  ", " ")
-    assert picture.index("read_partition") < picture.index("async_sink.submit")
-    assert picture.count("<rect") == 1 + 5
-    file, target = tmp_path / "spans.jsonl", tmp_path / "trace.svg"
-    file.write_text("\n".join(lines))
-    assert main(["waterfall", str(file), "--output", str(target)]) == 0
-    assert target.read_text() == picture
-    assert main(["waterfall", str(file), "--trace", "0xcd"]) == 1
-    assert main(["waterfall", str(tmp_path / "none")]) == 1
+def test_the_reference_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a table for people."""
     assert main(["reference"]) == 0
     assert "| `async_sink.submit` |" in capsys.readouterr().out
 
@@ -249,30 +223,13 @@ def test_headers_of_a_file_are_not_told_as_withheld(tmp_path: Path) -> None:
     [
         ([], "penstock-telemetry: the following arguments are required: command: see penstock-telemetry --help"),
         (["draw"], "invalid choice: 'draw'"),
-        (["waterfall", "spans.jsonl", "--rows", "0"], "--rows: '0' is not a whole number of at least 1"),
         (["reference", "--yaml"], "--yaml"),
     ],
 )
 def test_wrong_usage_is_told_in_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With code 2, as of the other commands; the usage may be a screenful."""
+    """With code 2, as in the other commands; the usage may be a screenful."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     said = capsys.readouterr().err
     assert (ended.value.code, said.count("\n")) == (2, 1)
     assert words in said
-
-
-def test_what_is_no_trace_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another file, half a line, a span that has not ended, or a place where no picture can be."""
-    file = tmp_path / "spans.jsonl"
-    whole = _span("plan", 1, None, 0, 1)
-    for text in ("{}", "[1]", whole[:-5], whole.replace('"end_time": "', '"end_time": null, "x": "')):
-        file.write_text(f"{whole}\n{text}\n")
-        assert main(["waterfall", str(file)]) == 1
-        said = capsys.readouterr().err
-        assert said.startswith("penstock-telemetry: ")
-        assert "line 2 is not an ended span" in said
-        assert said.count("\n") == 1
-    file.write_text(whole)
-    assert main(["waterfall", str(file), "--output", str(tmp_path / "none" / "trace.svg")]) == 1
-    assert "trace.svg" in capsys.readouterr().err

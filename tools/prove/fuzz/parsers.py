@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from penstock.aws import AwsServiceError
 from penstock.aws._http_connection import HttpConnection, HttpConnectionError
-from penstock.cli._audit import Filter, parse_line
 from penstock.efo_consumer._wire.kpl import MalformedAggregateError, parse_aggregate
 from penstock.efo_consumer._wire.subscription import SubscriptionParser
 from penstock.efo_consumer.errors import EfoConsumerError
@@ -186,15 +185,6 @@ _OFFSETS = [
 ]
 
 
-def _audit_line(data: bytes) -> str:
-    line = parse_line(data.decode(errors="replace"))
-    if line is None:
-        return "none"
-    looked = Filter(who="*", about="a*", failed=True, since=None)
-    return f"{looked.takes(line)} {'further' in line} {len(line) > 5}"
-
-
-_AUDIT = b'{"time": "2026-11-23T18:00:00.000Z", "event": "refused", "who": "a", "streams": ["abc"], "outcome": "OK"}'
 _TOKENS = b"# mine\n%b 2027-01-31T00:00:00Z\n%b\n" % (b"a" * 32, b"b" * 32)
 _HTTP = [
     b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Type: application/x-amz-json-1.1\r\n\r\nabc",
@@ -211,5 +201,4 @@ PARSERS = {
     "principals": Target(lambda: [_PRINCIPALS.encode()], _principals, memory_bytes=64 * MEBIBYTE),
     "tokens": Target(lambda: [_TOKENS], _tokens, memory_bytes=64 * MEBIBYTE),
     "offset": Target(lambda: [json.dumps(one).encode() for one in _OFFSETS], _offset, memory_bytes=64 * MEBIBYTE),
-    "audit-line": Target(lambda: [_AUDIT], _audit_line, memory_bytes=64 * MEBIBYTE),
 }

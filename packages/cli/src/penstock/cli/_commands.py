@@ -66,8 +66,6 @@ KNOWN: Final = {
     "options": Known("search the options of the Spark data source", "penstock-cli[spark]", "penstock.spark_plugin"),
     "errors": Known("what an error means, and what cures it", "penstock-cli"),
     "gc": Known("show and remove what killed processes left behind", "penstock-cli[gc]", "penstock.registration"),
-    "cost": Known("what a stream and its readers cost, by list prices", "penstock-cli"),
-    "audit": Known("who did what at services, and what was refused", "penstock-cli"),
     "emulator": Known("an embedded Kinesis, for tests", "penstock-emulator"),
     "completion": Known("write a script that completes commands in a shell", "penstock-cli"),
 }

@@ -2,7 +2,6 @@
 
 from penstock.telemetry._configure import Telemetry, configure
 from penstock.telemetry._reference import MetricReference, Reference, SpanReference, reference
-from penstock.telemetry._waterfall import waterfall
 from penstock.telemetry.errors import TelemetryError, TelemetryOptionError
 
 __all__ = [
@@ -14,5 +13,4 @@ __all__ = [
     "TelemetryOptionError",
     "configure",
     "reference",
-    "waterfall",
 ]
