@@ -6,8 +6,7 @@ from reference_text import table
 
 from penstock.spark_plugin._options.docs import _TITLES as TITLES
 from penstock.spark_plugin._options.docs import places
-from penstock.spark_plugin._options.foreign.migration import FOREIGN_OPTIONS
-from penstock.spark_plugin._options.foreign.spec import Connector
+from penstock.spark_plugin._options.foreign import Connector, foreign_options
 from penstock.spark_plugin._options.spec import OptionSpec, OptionType
 from penstock.spark_plugin._options.table import OPTIONS
 
@@ -46,7 +45,7 @@ def _words(spec: OptionSpec) -> str:
     doc = spec.doc + (" A secret: never shown." if spec.secret else "")
     names = []
     for connector in Connector:
-        found = [f"`{one.name}`" for one in FOREIGN_OPTIONS if one.connector is connector and one.option == spec.name]
+        found = [f"`{one.name}`" for one in foreign_options() if one.connector is connector and one.option == spec.name]
         if found:
             names.append(f"{connector}: {', '.join(found)}")
     return f"{doc} *{'; '.join(names)}.*" if names else doc

@@ -21,7 +21,6 @@ from penstock.aws import AwsOptions
 from penstock.efo_consumer import Consumer
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._options.docs import fill
 
 
 @pytest.fixture(scope="module")
@@ -231,14 +230,6 @@ def test_every_measured_figure_is_in_a_readme(page: str) -> None:
     figures = set(re.findall(r"\b\d{3},000\b|\b1,\d{3},000\b|\b\d+ ms\b|\b\d{3} MB/s|\b0\.998\b", text))
     missing = {one for one in figures if one.removesuffix(" ms") not in README_TEXTS and one not in ("1,000,000",)}
     assert missing - {"100,000", "300,000"} == set()  # of an example, and of a guess that says so
-
-
-@pytest.mark.parametrize("page", ["flink", "aws-connector", "databricks"])
-def test_the_tables_of_options_are_current(page: str) -> None:
-    """As the package's own page of migration, they are generated."""
-    text = (PAGES / "migration" / f"{page}.md").read_text()
-    assert "<!-- generated: " in text
-    assert fill(text) == text, "run python -m penstock.spark_plugin._options.docs docs/pages"
 
 
 def test_positions_are_read_out_of_a_checkpoint_of_the_aws_connector(tmp_path: Path) -> None:

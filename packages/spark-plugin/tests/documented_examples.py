@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from penstock.spark_plugin._options.foreign.spec import Connector
+from penstock.spark_plugin._options.foreign import Connector
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType
 
 LATEST = PositionOption(PositionOptionType.LATEST)
@@ -46,7 +46,7 @@ class Silent:
 class Refused:
     """The line is an error; with these words in it."""
 
-    cure: str
+    words: str
 
 
 Became = Ours | Told | Silent | Refused
@@ -78,7 +78,7 @@ def ours(**fields: Any) -> Ours:
 
 STREAM = ours(stream_name=("s",))
 ARN = ours(stream_arn=("arn:aws:kinesis:us-east-1:000000000000:stream/s",), stream_name=("s",), region="us-east-1")
-FROM_CSV = Refused("parse them with from_json, from_csv or from_avro")
+CSV = Refused("it must be raw, or left out")
 FLINK_KEYS: tuple[Line, ...] = (
     (
         "aws.credentials.provider.basic.accesskeyid",
@@ -117,7 +117,7 @@ FLINK = (
             ("stream.arn", "{arn}", ARN),
             ("aws.region", "us-east-1", region("us-east-1")),
             ("source.init.position", "LATEST", ours(initial_position=LATEST)),
-            ("format", "csv", FROM_CSV),
+            ("format", "csv", CSV),
         ),
     ),
     Example(
@@ -129,7 +129,7 @@ FLINK = (
             ("stream.arn", "{arn}", ARN),
             ("aws.region", "us-east-1", region("us-east-1")),
             ("source.init.position", "LATEST", Refused("belongs to reads, and this is a write")),
-            ("format", "csv", Refused("to write, give `valueFormat`")),
+            ("format", "csv", CSV),
         ),
         {"valueFormat": "csv"},
     ),
@@ -142,7 +142,7 @@ FLINK = (
             ("stream", "{stream}", STREAM),
             ("aws.region", "us-east-2", region("us-east-2")),
             ("scan.stream.initpos", "LATEST", ours(initial_position=LATEST)),
-            ("format", "csv", FROM_CSV),
+            ("format", "csv", CSV),
         ),
     ),
     Example(
@@ -202,7 +202,7 @@ FLINK = (
             ("connector", "firehose", Silent()),
             ("delivery-stream", "{stream}", STREAM),
             ("aws.region", "us-east-2", region("us-east-2")),
-            ("format", "csv", Refused("to write, give `valueFormat`")),
+            ("format", "csv", CSV),
         ),
         {"valueFormat": "csv"},
     ),
@@ -252,7 +252,7 @@ DATABRICKS = (
             ("streamName", "{stream}", STREAM),
             ("region", "us-west-2", region("us-west-2")),
             ("initialPosition", "trim_horizon", ours(initial_position=OLDEST)),
-            ("serviceCredential", "my-credential", Refused("assume its role by `roleArn`")),
+            ("serviceCredential", "my-credential", Refused("unknown option")),
         ),
     ),
     Example(

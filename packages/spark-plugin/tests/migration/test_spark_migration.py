@@ -1,22 +1,23 @@
 """Options of other connectors, as those document them."""
 
 import logging
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._options.foreign.migration import FOREIGN_OPTIONS, _warned
-from penstock.spark_plugin._options.foreign.spec import Connector, Effect
+from penstock.spark_plugin._options.foreign import Connector, _warned, foreign_options
+from penstock.spark_plugin._options.foreign_values import CONVERTERS
 from penstock.spark_plugin._options.names import find_option
 from penstock.spark_plugin._options.spec import Use
 from penstock.spark_plugin._options.time_formats import parse_time_in
 from penstock.spark_plugin._options.use import check_use
 from penstock.spark_plugin.errors import (
+    MIGRATION_PAGE,
     ContradictoryOptionsError,
     DangerousOptionError,
-    ForeignOptionError,
     InvalidOptionError,
     MisplacedOptionError,
     MissingOptionError,
@@ -25,7 +26,7 @@ from penstock.spark_plugin.errors import (
 )
 
 DOCUMENTED = Path(__file__).parents[1] / "documented_options"
-"""The names of all options that each connector documents or reads, one a line."""
+"""The names of the options that each connector documents or reads and that are accepted here, one a line."""
 POSITION = datetime(2020, 6, 25, 17, 23, 45, tzinfo=UTC)
 
 
@@ -34,8 +35,8 @@ def parse(options: dict[str, str]) -> KinesisOptions:
 
 
 @pytest.mark.parametrize("connector", Connector)
-def test_every_documented_option_is_decided_about(connector: Connector) -> None:
-    """Each name in the connector's own documents means an option, is not needed, or is an error with a remedy."""
+def test_documented_options_are_accepted(connector: Connector) -> None:
+    """Each name means an option, or is not needed."""
     names = (DOCUMENTED / f"{connector.name.lower()}.txt").read_text().split()
     assert len(names) > 20
     for name in names:
@@ -48,13 +49,13 @@ def test_every_documented_option_is_decided_about(connector: Connector) -> None:
 
 
 def test_every_declaration_can_be_followed() -> None:
-    """What an option means exists; what is not needed, or refused, says why in words."""
-    for one in FOREIGN_OPTIONS:
-        if one.effect is Effect.MEANS:
-            assert one.option is not None
-            assert find_option(one.option) or find_option(f"{one.option}.s"), one.name
-        else:
-            assert len(one.text.split()) > 3, one.name
+    """What an option means exists; what is not needed says why in words."""
+    for one in foreign_options():
+        for option in filter(None, (one.option, one.also)):
+            assert find_option(option) or find_option(f"{option}.s"), one.name
+        assert one.option or not one.note or len(one.note.split()) > 3, one.name
+        assert one.convert in ("", *CONVERTERS), one.name
+    assert {one.convert for one in foreign_options()} >= CONVERTERS.keys()
 
 
 def test_what_is_not_needed_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -69,30 +70,39 @@ def test_what_is_not_needed_is_told_once(caplog: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "remedy"),
+    ("name", "value"),
     [
-        ("serviceCredential", "prod", "roleArn"),
-        ("databricks.connection", "prod", "credentialsProvider"),
-        ("kinesis.credentialProviderClass", "com.example.P", "credentialsProvider"),
-        ("aws.credentials.provider.custom.class", "com.example.P", "credentialsProvider"),
-        ("awsUseInstanceProfile", "false", "credentialsProvider"),
-        ("format", "json", "from_json"),
-        ("flink.watermark.sync.interval", "30000", "withWatermark"),
-        ("scan.shard.idle.interval", "10000", "withWatermark"),
-        ("flink.list.shards.backoff.base", "1000", "back-off of their own"),
-        ("flink.stream.describe.maxretries", "50", "back-off of their own"),
-        ("sink.producer.rate-limit", "80", "maxRecordsPerSecond"),
-        ("sink.producer.fail-if-throttled", "true", "maxAttempts"),
-        ("kinesis.sink.proxyAddress", "10.0.0.1", "proxyUrl"),
-        ("aws.trust.all.certificates", "true", "caBundle"),
-        ("sink.producer.verify-certificate", "false", "caBundle"),
-        ("sink.partitioner-field-delimiter", ";", "concat_ws"),
-        ("aws.credentials.provider.profile.path", "/x", "AWS_SHARED_CREDENTIALS_FILE"),
+        ("serviceCredential", "prod"),
+        ("kinesis.credentialProviderClass", "com.example.P"),
+        ("aws.credentials.provider.custom.class", "com.example.P"),
+        ("flink.watermark.sync.interval", "30000"),
+        ("flink.list.shards.backoff.base", "1000"),
+        ("sink.producer.rate-limit", "80"),
+        ("kinesis.sink.proxyAddress", "10.0.0.1"),
+        ("startingOffsets", "earliest"),
+        ("kafka.bootstrap.servers", "b"),
     ],
 )
-def test_what_must_not_be_ignored_is_an_error_that_says_what_to_do(name: str, value: str, remedy: str) -> None:
-    """And it names the option as it is documented, though Spark hands it over in lower case."""
-    with pytest.raises(ForeignOptionError, match=remedy) as caught:
+def test_an_option_that_nothing_reads_is_an_error_that_leads_to_the_page_on_migration(name: str, value: str) -> None:
+    with pytest.raises(UnknownOptionError, match=re.escape(MIGRATION_PAGE)):
+        parse({name.lower(): value})
+    assert (Path(__file__).parents[4] / MIGRATION_PAGE).is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("format", "json"),
+        ("awsUseInstanceProfile", "false"),
+        ("scan.shard.idle.interval", "10000"),
+        ("sink.producer.fail-if-throttled", "true"),
+        ("aws.trust.all.certificates", "true"),
+        ("sink.producer.verify-certificate", "false"),
+    ],
+)
+def test_a_value_that_must_not_be_ignored_is_refused(name: str, value: str) -> None:
+    """The error names the option as it is documented, though Spark hands it over in lower case."""
+    with pytest.raises(InvalidOptionError, match=re.escape(MIGRATION_PAGE)) as caught:
         parse({name.lower(): value})
     assert caught.value.option == name
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 
 from penstock.emulator.testing import RunningEmulator
-from penstock.spark_plugin._options.foreign.spec import Connector
+from penstock.spark_plugin._options.foreign import Connector
 
 ENDPOINT = {Connector.FLINK: "aws.endpoint", Connector.DATABRICKS: "endpoint", Connector.AWS: "kinesis.endpointUrl"}
 KEYS = {

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin.errors import ForeignOptionError, InvalidOptionError, MissingOptionError, OptionError
+from penstock.spark_plugin.errors import InvalidOptionError, MissingOptionError, OptionError
 
 _ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/s/consumer/c:1700000000"
 _TIME = "a time since 1970: Kinesis knows none before"
@@ -17,7 +17,6 @@ _SHARDS = (
     'a position per stream, such as {"flights": "TRIM_HORIZON"}, or per shard, such as '
     '{"shardId-000000000000": "4959…"}, or an offset of a checkpoint'
 )
-_LIMIT = "limit a micro-batch by `maxRecordsPerBatch` or `maxBytesPerBatch`"
 _CONSUMER = "the ARN of a stream consumer"
 
 
@@ -53,33 +52,6 @@ def test_a_value_that_cannot_be_is_answered_with_the_rule(option: str, text: str
     with pytest.raises(InvalidOptionError) as caught:
         parse(**{option: text})
     assert str(caught.value).startswith(f"option {option!r} is {value!r}; it must be {rule}")
-
-
-@pytest.mark.parametrize(
-    ("option", "remedy"),
-    [
-        ("maxOffsetsPerTrigger", f"(Kafka) does not exist here: {_LIMIT}"),
-        ("minOffsetsPerTrigger", "(Kafka) does not exist here: give the number as `minRecordsPerBatch`"),
-        ("startingOffsets", "(Kafka) does not exist here: `initialPosition` is TRIM_HORIZON for earliest, LATEST for"),
-        ("subscribe", "(Kafka) does not exist here: name the stream in `streamName`"),
-        ("kafka.bootstrap.servers", "(Kafka) does not exist here: Kinesis has no brokers: give `region`, or"),
-        (
-            "path",
-            "(Spark) does not exist here: a stream has no path: name it in `streamName`, and call load() or save()",
-        ),
-        (
-            "owner",
-            "(Spark) does not exist here: it comes from CREATE TABLE, and a stream cannot be a table: use CREATE",
-        ),
-        ("addRecordTimestamp", "(AWS connector) does not exist here: the column `approximateArrivalTimestamp` has it"),
-    ],
-)
-def test_habits_from_elsewhere_are_answered_by_name(option: str, remedy: str) -> None:
-    """Also in lower case, in which Spark hands them over."""
-    for written in (option, option.lower()):
-        with pytest.raises(ForeignOptionError) as caught:
-            parse(**{written: "true"})
-        assert str(caught.value).startswith(f"option {option!r} {remedy}")
 
 
 @pytest.mark.parametrize("name", ["serviceToken", "serviceTokenFile", "serviceCaFile"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._options.docs import fill, generated
-from penstock.spark_plugin._options.foreign.migration import FOREIGN_OPTIONS
+from penstock.spark_plugin._options.foreign import foreign_options
 from penstock.spark_plugin._options.spec import field_name
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._options.values import PositionOptionType
@@ -56,7 +56,7 @@ def test_no_two_options_share_a_name() -> None:
     for spec in OPTIONS:
         for name in (spec.name, *spec.also):
             assert seen.setdefault(name.lower(), spec.name) == spec.name
-    for one in FOREIGN_OPTIONS:
+    for one in foreign_options():
         ours = seen.get(one.name.lower())
         assert ours in (None, one.option), one.name
 
@@ -339,9 +339,9 @@ def test_the_environment_gives_the_trace() -> None:
 
 def test_the_documents_hold_what_is_generated() -> None:
     """The tables of options and migration are current."""
-    folder = Path(__file__).parents[2] / "docs"
-    documents = [path.read_text() for path in folder.glob("*.md")]
-    assert [fill(one) for one in documents] == documents, f"run python -m penstock.spark_plugin._options.docs {folder}"
+    folders = (Path(__file__).parents[2] / "docs", Path(__file__).parents[4] / "docs" / "pages")
+    documents = [path.read_text() for folder in folders for path in folder.rglob("*.md")]
+    assert [fill(one) for one in documents] == documents, "run python -m penstock.spark_plugin._options.docs FOLDER"
     assert all(any(text in one for one in documents) for _, text in generated())
 
 

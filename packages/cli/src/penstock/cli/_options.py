@@ -5,20 +5,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.terminal import Cell, Column, ExitCode, Form, Parser, Row, Screen, Table, add_json_argument
 
 _COLUMNS: Final = (Column("OPTION"), Column("DEFAULT"), Column("TYPE"), Column("MEANING"), Column("OTHER NAMES"))
+_CONNECTORS: Final = ("Flink", "Databricks", "AWS connector")
 _OF_OTHERS: Final = (Column("OPTION"), Column("CONNECTOR"), Column("HERE"), Column("WHY"))
+
+
+class _Theirs(NamedTuple):
+    """An option of another connector."""
+
+    name: str
+    connector: str
+    here: str
+    why: str
 
 
 def main(argv: Sequence[str]) -> int:
     """Search the options. Returns 1 when none is found."""
     parser = Parser(
         prog="penstock options",
-        description="Options of the data source kinesis, by words in any of it, and what options of other connectors "
-        "are here, by words in their names.",
+        description="Options of the data source kinesis, by words in any of it, and what accepted options of other "
+        "connectors are here, by words in their names.",
     )
     parser.add_argument(
         "words", nargs="*", metavar="WORD", help="all of them must be found; all options of ours when left out"
@@ -28,24 +38,26 @@ def main(argv: Sequence[str]) -> int:
     screen = Screen(sys.stdout, as_json=arguments.json)
     try:
         # It imports PySpark: only for those who ask.
-        from penstock.spark_plugin import migration_tables, options_table
+        from penstock.spark_plugin import migration_table, options_table
     except ImportError as error:
         # The plugin, which leaves PySpark to platforms, says itself how to get that.
         cure = "" if "pip install" in str(error) else ': pip install "penstock-cli[spark]"'
         sys.stderr.write(f"penstock options: {error}{cure}\n")
         return ExitCode.FAILED
     words = arguments.words
-    theirs = [(connector, one) for connector, text in migration_tables().items() for one in options_rows(text)]
+    theirs = [
+        _Theirs(name, connector, one["here"], one[""])
+        for one in options_rows(migration_table())
+        for connector in _CONNECTORS
+        for name in one[connector].split(", ")
+        if name
+    ]
     ours = []
     for option in options_rows(options_table()):
-        names = (one["option"] for _, one in theirs if _stem(one["here"]) == _stem(option["option"]))
-        if _has([*option.values(), *names], words, option["option"]):
-            ours.append(_row(option))
-    others = [
-        _row_of_other(connector, one)
-        for connector, one in theirs
-        if words and _has([one["option"], connector], words, one["option"])
-    ]
+        same = [one for one in theirs if one.here == option["option"]]
+        if _has([*option.values(), *(one.name for one in same)], words, option["option"]):
+            ours.append(_row(option, same))
+    others = [_row_of_other(one) for one in theirs if words and _has([one.name, one.connector], words, one.name)]
     tables = [
         Table(columns=_COLUMNS, rows=ours, empty="no option has these words"),
         Table(columns=_OF_OTHERS, rows=others, title="options of other connectors"),
@@ -74,16 +86,16 @@ def options_rows(markdown: str) -> list[dict[str, str]]:
     return rows
 
 
-def _row(option: dict[str, str]) -> Row:
-    others = {name: option[name] for name in ("Flink", "Databricks", "AWS connector") if option.get(name)}
+def _row(option: dict[str, str], theirs: Sequence[_Theirs]) -> Row:
+    others = {connector: [one.name for one in theirs if one.connector == connector] for connector in _CONNECTORS}
     document = {
         "option": option["option"],
         "type": option["type"],
         "default": option["default"] or None,
         "meaning": option["meaning"],
-        "otherNames": others,
+        "otherNames": {connector: names for connector, names in others.items() if names},
     }
-    names = ", ".join(dict.fromkeys(others.values()))
+    names = ", ".join(dict.fromkeys(one.name for one in theirs))
     cells: list[Cell | str] = [
         Cell(option["option"], style="bold cyan"),
         option["default"] or "-",
@@ -94,14 +106,9 @@ def _row(option: dict[str, str]) -> Row:
     return Row(cells, document)
 
 
-def _row_of_other(connector: str, option: dict[str, str]) -> Row:
-    name, here, why = option["option"], option["here"], option[""]
-    document = {"option": name, "connector": connector, "here": here, "why": why}
-    return Row([Cell(name, style="bold"), connector, Cell(here, style="cyan"), why or "-"], document)
-
-
-def _stem(name: str) -> str:
-    return name.removesuffix(".<stream>")
+def _row_of_other(one: _Theirs) -> Row:
+    document = {"option": one.name, "connector": one.connector, "here": one.here, "why": one.why}
+    return Row([Cell(one.name, style="bold"), one.connector, Cell(one.here, style="cyan"), one.why or "-"], document)
 
 
 def _has(texts: Iterable[str], words: Sequence[str], name: str) -> bool:

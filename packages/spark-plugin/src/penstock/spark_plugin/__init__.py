@@ -14,7 +14,7 @@ from penstock.spark_plugin._source import KinesisDataSource
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, current_traceparent
 
 if TYPE_CHECKING:
-    from penstock.spark_plugin._options.docs import migration_tables, options_table
+    from penstock.spark_plugin._options.docs import migration_table, options_table
     from penstock.spark_plugin._reading.bounded.sql_function import register
     from penstock.spark_plugin._reading.executors.fleet_file import ExecutorReader
     from penstock.spark_plugin._reading.executors.readers import ExecutorReaders, start_readers
@@ -65,7 +65,7 @@ __all__ = [
     "from_glue",
     "kinesis_progress",
     "log_progress",
-    "migration_tables",
+    "migration_table",
     "missing_settings",
     "options_table",
     "plan",
@@ -95,7 +95,7 @@ _OF_THE_DRIVER = {
     "from_glue": "_schemas.column",
     "kinesis_progress": "_reading.progress.listener",
     "log_progress": "_reading.progress.listener",
-    "migration_tables": "_options.docs",
+    "migration_table": "_options.docs",
     "options_table": "_options.docs",
     "plan": "_stages.declare.automatic",
     "register": "_reading.bounded.sql_function",

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from penstock.spark_plugin._gc_pauses import limit_collections
-from penstock.spark_plugin._options.foreign.migration import GivenOption
+from penstock.spark_plugin._options.foreign import GivenOption
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.names import spelled
 from penstock.spark_plugin._options.parsing import resolve

@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
 from penstock.spark_plugin._gc_pauses import limit_collections
-from penstock.spark_plugin._options.foreign.migration import translate
+from penstock.spark_plugin._options.foreign import translate
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.names import find_option
 from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN

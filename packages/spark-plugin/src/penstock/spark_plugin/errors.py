@@ -9,7 +9,6 @@ SparkPluginError
 |  |- MissingOptionError            required, here or by another option
 |  |- ContradictoryOptionsError     options that cannot both hold
 |  |- MisplacedOptionError          an option of reading on a write, or the reverse
-|  |- ForeignOptionError            another connector's, for which there is nothing here
 |  `- DangerousOptionError          would give secrets or records away
 |- SchemaError                      a column is missing or has another type
 |- SchemaCompatibilityError         a new version of a schema is not compatible with those before it
@@ -53,6 +52,9 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
 
 
+MIGRATION_PAGE = "docs/pages/migration/options.md"
+
+
 class SparkPluginError(Exception):
     """Base of all errors of this package."""
 
@@ -90,15 +92,17 @@ class UnknownOptionError(OptionError):
 
     `alias` is its name in another connector, where that one resembles it more.
 
-    Cure: Write the option that the message offers; letter case does not matter.
+    Cure: Write the option that the message offers; letter case does not matter. For an option of another connector, the
+    page on migration says what to do instead.
     """
 
     def __init__(self, option: str, nearest: str | None, alias: str | None = None) -> None:
         name = nearest if alias is None else alias
-        hint = f"did you mean {name!r}?" if name else "the package's documentation lists all of them"
+        hint = f": did you mean {name!r}?" if name else ""
         if alias is not None and nearest is not None:
             hint += f" Its name here is {nearest!r}"
-        super().__init__(f"unknown option {option!r}: {hint}", option=option)
+        text = f"unknown option {option!r}{hint} (options of other connectors: {MIGRATION_PAGE})"
+        super().__init__(text, option=option)
         self.nearest, self.alias = nearest, alias
 
 
@@ -170,17 +174,6 @@ class MisplacedOptionError(OptionError):
             option=option,
         )
         self.belongs_to, self.found_on = belongs_to, found_on
-
-
-class ForeignOptionError(OptionError):
-    """An option of another connector, for which there is nothing here, and which cannot be ignored.
-
-    Cure: Do what the message says in its place; the pages on migration have each one.
-    """
-
-    def __init__(self, option: str, connector: str, remedy: str) -> None:
-        super().__init__(f"option {option!r} ({connector}) does not exist here: {remedy}", option=option)
-        self.connector, self.remedy = connector, remedy
 
 
 class DangerousOptionError(OptionError):

@@ -5,13 +5,11 @@ markers: `packages/spark-plugin/docs` and `docs/pages`.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from penstock.spark_plugin._options.foreign.elsewhere import elsewhere_remedies
-from penstock.spark_plugin._options.foreign.migration import FOREIGN_OPTIONS
-from penstock.spark_plugin._options.foreign.spec import Connector, Effect, ForeignOption
+from penstock.spark_plugin._options.foreign import Connector, ForeignOption, foreign_options
 from penstock.spark_plugin._options.spec import READ, STREAM, WRITE, OptionSpec, OptionType
 from penstock.spark_plugin._options.table import OPTIONS
 
@@ -34,41 +32,49 @@ def options_table() -> str:
         rows = "\n".join(_row(spec) for spec in specs)
         parts.append(
             f"### {_TITLES[group]}\n\n"
-            "| option | type | default | meaning | acts in | Flink | Databricks | AWS connector |\n"
-            "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+            "| option | type | default | meaning | acts in |\n"
+            "| --- | --- | --- | --- | --- |\n"
             f"{rows}\n"
         )
     return "\n".join(parts)
 
 
-def migration_table(connector: Connector) -> str:
-    """All options of another connector as a Markdown table: what each one is here, or why it is nothing."""
-    return _migration(_foreign_row(one) for one in FOREIGN_OPTIONS if one.connector is connector)
+def migration_table() -> str:
+    """All options of other connectors that are accepted, as a Markdown table: by what each one is here."""
+    rows: dict[tuple[str, str], dict[Connector, list[str]]] = {}
+    for name, here in (*((spec.name, _name(spec)) for spec in OPTIONS), ("", "not needed")):
+        for one in foreign_options():
+            if one.option == name and (name or one.note):
+                per_stream = ".<stream>" if here.endswith(".<stream>`") and not one.convert else ""
+                names = rows.setdefault((here, _note(one)), {}).setdefault(one.connector, [])
+                names.append(f"`{one.name}{per_stream}`")
+    lines = [f"| here | {' | '.join(Connector)} | |", f"| --- |{' --- |' * len(Connector)} --- |"]
+    for (here, note), found in rows.items():
+        theirs = " | ".join(", ".join(found.get(connector, ())) for connector in Connector)
+        lines.append(f"| {here} | {theirs} | {_escaped(note)} |")
+    return "\n".join(lines) + "\n"
 
 
-def migration_tables() -> dict[str, str]:
-    """By connector, all of its options as a Markdown table; those of Kafka and Spark that are written out of habit."""
-    tables = {one.value: migration_table(one) for one in Connector}
-    for source, remedies in groupby(elsewhere_remedies(), key=lambda one: one[0]):
-        tables[source] = _migration(f"| `{name}` | an error | {_escaped(remedy)} |" for _, name, remedy in remedies)
-    return tables
-
-
-def _migration(rows: Iterable[str]) -> str:
-    return "| option | here | |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
+def _note(one: ForeignOption) -> str:
+    notes = [f"and `{one.also}`"] if one.also else []
+    if one.unit:
+        notes.append("a number without a unit is milliseconds")
+    return "; ".join([*notes, one.note] if one.note else notes)
 
 
 def _escaped(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def _name(spec: OptionSpec) -> str:
+    return f"`{spec.name}.<stream>`" if spec.prefix else f"`{spec.name}`"
+
+
 def _row(spec: OptionSpec) -> str:
     own = (spec.type.value,) if spec.type is not OptionType.CHOICE else ()
     kind = _escaped(" | ".join((*own, *spec.choices)))
-    name = f"`{spec.name}.<stream>`" if spec.prefix else f"`{spec.name}`"
-    aliases = (_alias(spec, connector) for connector in Connector)
     doc = _escaped(spec.doc) + (" A secret: never shown." if spec.secret else "")
-    return f"| {name} | {kind} | {spec.default or ''} | {doc} | {places(spec)} | {' | '.join(aliases)} |"
+    return f"| {_name(spec)} | {kind} | {spec.default or ''} | {doc} | {places(spec)} |"
 
 
 def places(spec: OptionSpec) -> str:
@@ -78,33 +84,10 @@ def places(spec: OptionSpec) -> str:
     return ", ".join(place.value for place in spec.acts) + used + refused
 
 
-def _alias(spec: OptionSpec, connector: Connector) -> str:
-    """The first name of the option in a connector; the tables of migration have the others."""
-    for one in FOREIGN_OPTIONS:
-        if one.connector is connector and one.option == spec.name:
-            return f"`{one.name}{'.<stream>' if spec.prefix and not one.convert else ''}`"
-    return ""
-
-
-def _foreign_row(one: ForeignOption) -> str:
-    per_stream = next(
-        (".<stream>" for spec in OPTIONS if spec.prefix and spec.name == one.option and not one.convert), ""
-    )
-    if one.effect is Effect.MEANS:
-        here = f"`{one.option}{per_stream}`"
-        text = one.text or ("a number without a unit is milliseconds" if one.bare_unit == "ms" else "")
-    elif one.effect is Effect.NOT_NEEDED:
-        here, text = "not needed", one.text
-    else:
-        here, text = "an error", one.text + (f" (`{one.harmless[0]}` is accepted)" if one.harmless else "")
-    return f"| `{one.name}{per_stream}` | {here} | {_escaped(text)} |"
-
-
 def generated() -> Iterator[tuple[str, str]]:
     """Name of the marker, and text of each generated part."""
     yield "options", options_table()
-    for connector in Connector:
-        yield connector.name.lower(), migration_table(connector)
+    yield "migration", migration_table()
 
 
 def fill(document: str) -> str:

@@ -2,16 +2,13 @@
 
 import difflib
 
-from penstock.spark_plugin._options.foreign.migration import FOREIGN_OPTIONS, find_foreign
-from penstock.spark_plugin._options.foreign.spec import Effect
+from penstock.spark_plugin._options.foreign import find_foreign, foreign_options
 from penstock.spark_plugin._options.spec import OptionSpec
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin.errors import UnknownOptionError
 
 _BY_NAME = {name.lower(): spec for spec in OPTIONS for name in (spec.name, *spec.also)}
 _BY_PREFIX = {name + ".": spec for name, spec in _BY_NAME.items() if spec.prefix}
-_FOREIGN = {one.name.lower().removesuffix("*"): one for one in FOREIGN_OPTIONS if one.effect is not Effect.REFUSED}
-"""Names that may have been meant: one that is an error anyway would be no help."""
 
 
 def find_option(key: str) -> tuple[OptionSpec, str] | None:
@@ -38,11 +35,13 @@ def spelled(key: str) -> str:
 def unknown_option(name: str) -> UnknownOptionError:
     """An error that names the option whose name, here or in another connector, resembles `name` most."""
     low = name.lower()
-    match = difflib.get_close_matches(low, [*_BY_NAME, *(one for one in _FOREIGN if one not in _BY_NAME)], n=1)
+    # An option that takes only a few values would be no help.
+    others = {one.name.lower().removesuffix("*"): one for one in foreign_options() if one.option or one.note}
+    match = difflib.get_close_matches(low, [*_BY_NAME, *(one for one in others if one not in _BY_NAME)], n=1)
     if not match:
         return UnknownOptionError(name, None)
     if match[0] in _BY_NAME:
         spec = _BY_NAME[match[0]]
         return UnknownOptionError(name, f"{spec.name}.<stream>" if spec.prefix else spec.name)
-    foreign = _FOREIGN[match[0]]
-    return UnknownOptionError(name, foreign.option if foreign.effect is Effect.MEANS else None, foreign.name)
+    foreign = others[match[0]]
+    return UnknownOptionError(name, foreign.option or None, foreign.name)

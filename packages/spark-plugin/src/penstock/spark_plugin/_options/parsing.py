@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from penstock.spark_plugin._options.foreign.elsewhere import from_elsewhere
-from penstock.spark_plugin._options.foreign.migration import GivenOption, translate
+from penstock.spark_plugin._options.foreign import GivenOption, translate
 from penstock.spark_plugin._options.names import find_option, spelled, unknown_option
 from penstock.spark_plugin._options.spec import OptionSpec, field_name
 from penstock.spark_plugin._options.table import SPARK_OWN
@@ -14,7 +13,10 @@ from penstock.spark_plugin._options.values import (
     parse_time_as,
     parse_value,
 )
-from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError
+from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, MisplacedOptionError
+
+_OF_TABLES = frozenset({"location", "owner", "provider", "table"})
+"""What CREATE TABLE hands over beside the options, which it repeats as `option.<name>`."""
 
 
 def resolve(key: str, text: str, given: Mapping[str, str]) -> Iterator[tuple[GivenOption, OptionSpec, str]]:
@@ -33,7 +35,10 @@ def resolve(key: str, text: str, given: Mapping[str, str]) -> Iterator[tuple[Giv
     """
     translated = [GivenOption(key, key, text)] if find_option(key) else translate(key, text, given)
     if translated is None:
-        raise from_elsewhere(key) or unknown_option(key)
+        if key.lower() in _OF_TABLES or key.lower().startswith("option."):
+            cure = "use CREATE TEMPORARY VIEW … USING kinesis OPTIONS (…)"
+            raise MisplacedOptionError(key, "tables", "a stream", cure)
+        raise unknown_option(key)
     for one in translated:
         found = find_option(one.name)
         if found is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from penstock.spark_plugin._options.foreign.migration import GivenOption, translate
+from penstock.spark_plugin._options.foreign import GivenOption, translate
 from penstock.spark_plugin._options.names import find_option, spelled
 from penstock.spark_plugin._options.spec import READ, STREAM, WRITE, OptionSpec, Use
 from penstock.spark_plugin._options.values import parse_value

@@ -1,0 +1,170 @@
+"""Options of other connectors, translated into ours; `foreign.toml` lists them."""
+
+import logging
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from penstock.spark_plugin._options.foreign_values import CONVERTERS
+from penstock.spark_plugin._options.spec import OptionSpec
+from penstock.spark_plugin._options.table import OPTIONS
+from penstock.spark_plugin.errors import MIGRATION_PAGE, InvalidOptionError, UnknownOptionError
+
+_log = logging.getLogger(__name__)
+_warned: set[str] = set()
+_ABSENT_IN_SQL = {"scan.stream.initpos.timestamp", "scan.stream.initpos.timestamp.format"}
+"""Names that `_sql_name` gives and Flink does not have: it writes a dash there."""
+
+
+class Connector(StrEnum):
+    """A connector that users come from."""
+
+    FLINK = "Flink"
+    DATABRICKS = "Databricks"
+    AWS = "AWS connector"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignOption:
+    """An option of another connector, and what it is here: a line of `foreign.toml`, which describes the fields."""
+
+    connector: Connector
+    name: str
+    """As that connector documents it. One that ends in `*` stands for all names that begin so."""
+    option: str = ""
+    """The canonical name of ours. Empty: it is not needed."""
+    also: str = ""
+    unit: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+    convert: str = ""
+    note: str = ""
+    """How the value is translated, or why the option is not needed. Empty: only the values in `silent` are accepted."""
+    silent: tuple[str, ...] = ()
+    """Values, in lower case, that are accepted without a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenOption:
+    """An option of ours, as it was given."""
+
+    written: str
+    """The name that the user wrote."""
+    name: str
+    """Canonical, with `.<stream>` where there is one per stream."""
+    text: str
+
+
+def _by_other_names(spec: OptionSpec) -> Iterator[ForeignOption]:
+    names = ((Connector.FLINK, spec.flink), (Connector.DATABRICKS, spec.databricks), (Connector.AWS, spec.aws))
+    for connector, name in names:
+        if name is None:
+            continue
+        yield ForeignOption(connector=connector, name=name, option=spec.name)
+        if connector is Connector.FLINK and (in_sql := _sql_name(name)) is not None and in_sql not in _ABSENT_IN_SQL:
+            yield ForeignOption(connector=connector, name=in_sql, option=spec.name)
+
+
+def _sql_name(name: str) -> str | None:
+    """What a property of Flink's is called in its SQL tables, where that is something else."""
+    if name.startswith("flink."):
+        return "scan." + name.removeprefix("flink.")
+    if name.startswith("aws.credentials.provider."):
+        return "aws.credentials." + name.removeprefix("aws.credentials.provider.")
+    return None
+
+
+def _listed(connector: Connector, table: Mapping[str, Any]) -> Iterator[ForeignOption]:
+    only = {name: tuple(values) for name, values in table["only"].items()}
+    for name, meant in table["means"].items():
+        fields = {"option": meant} if isinstance(meant, str) else meant
+        yield ForeignOption(connector=connector, name=name, **fields)
+    for why, names in table["not_needed"].items():
+        for name in names:
+            yield ForeignOption(connector=connector, name=name, note=why, silent=only.pop(name, ()))
+    for name, values in only.items():
+        yield ForeignOption(connector=connector, name=name, silent=values)
+
+
+@cache
+def foreign_options() -> tuple[ForeignOption, ...]:
+    """All options of the three connectors that are accepted."""
+    tables = tomllib.loads((files("penstock.spark_plugin._options") / "foreign.toml").read_text())
+    listed = (one for connector in Connector for one in _listed(connector, tables[connector.value]))
+    return (*(one for spec in OPTIONS for one in _by_other_names(spec)), *listed)
+
+
+@cache
+def _exact() -> Mapping[str, ForeignOption]:
+    return {one.name.lower(): one for one in foreign_options() if not one.name.endswith("*")}
+
+
+@cache
+def _beginnings() -> Mapping[str, ForeignOption]:
+    return {one.name.lower().removesuffix("*"): one for one in foreign_options() if one.name.endswith("*")}
+
+
+@cache
+def _per_stream() -> Mapping[str, ForeignOption]:
+    names = {spec.name for spec in OPTIONS if spec.prefix}
+    return {f"{one.name.lower()}.": one for one in foreign_options() if one.option in names and not one.convert}
+
+
+def find_foreign(name: str) -> ForeignOption | None:
+    """The option of another connector that has this name, in any letter case."""
+    low = name.lower()
+    if low in _exact():
+        return _exact()[low]
+    return next((one for beginning, one in _beginnings().items() if low.startswith(beginning)), None)
+
+
+def translate(name: str, text: str, given: Mapping[str, str], *, warn: bool = True) -> list[GivenOption] | None:
+    """What an option of another connector is here; None when no connector has such an option.
+
+    Args:
+        name: As the user wrote it.
+        text: Its value.
+        given: All options, by name in lower case.
+        warn: Whether an option that is not needed is worth a warning; the first time in this process.
+
+    Raises:
+        UnknownOptionError: nothing reads the option, and its value is not what is so anyway.
+        InvalidOptionError: the value has no translation.
+    """
+    low = name.lower()
+    for beginning, one in _per_stream().items():
+        if low.startswith(beginning) and len(low) > len(beginning):
+            return [GivenOption(name, f"{one.option}.{name[len(beginning) :]}", text)]
+    found = find_foreign(name)
+    if found is None:
+        return None
+    value = text.strip().lower()
+    if not found.option:
+        if value not in found.silent:
+            _tell(found, found.name if found.name.lower() == low else name, text, warn=warn)
+        return []
+    if found.convert:
+        return [GivenOption(name, key, one) for key, one in CONVERTERS[found.convert](text.strip(), given).items()]
+    if found.values:
+        if value not in found.values:
+            raise InvalidOptionError(name, text, "one of " + ", ".join(found.values))
+        text = found.values[value]
+    elif found.unit and value.isdecimal():
+        text = value + found.unit
+    return [GivenOption(name, option, text) for option in (found.option, found.also) if option]
+
+
+def _tell(option: ForeignOption, name: str, text: str, *, warn: bool) -> None:
+    if option.note:
+        if warn and name.lower() not in _warned:
+            _warned.add(name.lower())
+            source = option.connector.value.removesuffix(" connector")
+            _log.warning("option %r of the %s connector is not needed here: %s", name, source, option.note)
+    elif option.silent:
+        rule = f"{' or '.join(option.silent)}, or left out: {MIGRATION_PAGE} says what to do instead"
+        raise InvalidOptionError(name, text, rule)
+    else:
+        raise UnknownOptionError(name, None)
