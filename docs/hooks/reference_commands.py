@@ -5,36 +5,34 @@ import importlib.metadata
 import io
 import os
 import re
-import sys
 from collections.abc import Iterator
 from itertools import zip_longest
 from unittest import mock
 
 from reference_text import table
 
+from penstock.cli._main import main
+
 _CHOICES = re.compile(r"^ {2,4}\{([\w,-]+)\}", re.MULTILINE)
 _OPTIONS = re.compile(r"^options:$", re.MULTILINE | re.IGNORECASE)
 _VARIABLE = re.compile(r"^(.*?)\s*\[(PENSTOCK_\w+)\]$")
 
 
-def commands() -> list[importlib.metadata.EntryPoint]:
-    """The scripts of all packages."""
-    points = importlib.metadata.entry_points(group="console_scripts")
-    return sorted({point.name: point for point in points if point.name.startswith("penstock")}.values())
+def commands() -> list[str]:
+    """The commands of all packages."""
+    return sorted({one.name for one in importlib.metadata.entry_points(group="penstock.commands")})
 
 
-def help_text(point: importlib.metadata.EntryPoint, *words: str) -> str:
+def help_text(*words: str) -> str:
     """What a command says to `--help`, at a fixed width, wherever it runs."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "AWS_"))}
     said = io.StringIO()
-    arguments = [point.name, *words, "--help"]
     with (
         mock.patch.dict(os.environ, kept | {"COLUMNS": "110", "NO_COLOR": "1", "TERM": "dumb"}, clear=True),
-        mock.patch.object(sys, "argv", arguments),
         contextlib.redirect_stdout(said),
         contextlib.suppress(SystemExit),
     ):
-        point.load()()
+        main([*words, "--help"])
     return aligned(said.getvalue().rstrip())
 
 
@@ -45,10 +43,8 @@ def aligned(text: str) -> str:
     return "\n".join("".join(map(str.ljust, row, widths)).rstrip() for row in rows) if widths else text
 
 
-def subcommands(point: importlib.metadata.EntryPoint, text: str) -> list[str]:
-    """Those that a command's help lists; of `penstock` itself, those that packages give to it."""
-    if point.name == "penstock":
-        return sorted(one.name for one in importlib.metadata.entry_points(group="penstock.commands"))
+def subcommands(text: str) -> list[str]:
+    """Those that a command's help lists."""
     choices = _CHOICES.search(text)
     return choices[1].split(",") if choices else []
 
@@ -67,12 +63,14 @@ def settings(text: str) -> Iterator[tuple[str, str, str]]:
 
 def commands_page() -> str:
     """All commands and their subcommands."""
-    parts = ["# Command line\n", "What each command says to `--help`.\n"]
-    for point in commands():
-        text = help_text(point)
-        parts += [f"## {point.name}\n", "```text", text, "```\n"]
-        for word in subcommands(point, text):
-            parts += [f"### {point.name} {word}\n", "```text", help_text(point, word), "```\n"]
+    parts = ["# Command line\n", "What each command says to `--help`.\n", "```text", help_text(), "```\n"]
+    for name in commands():
+        text = help_text(name)
+        parts += [f"## penstock {name}\n", "```text", text, "```\n"]
+        for word in subcommands(text):
+            # A choice that is no sub-command has the same help.
+            if (more := help_text(name, word)) != text:
+                parts += [f"### penstock {name} {word}\n", "```text", more, "```\n"]
     return "\n".join(parts)
 
 
@@ -83,9 +81,9 @@ def settings_page() -> str:
         "Each flag of `serve` has a variable of the environment behind it; a flag wins. Tokens are given by a file or "
         "a variable, never by a flag. [Run the services](../how-to/run-the-services.md) shows them at work.\n",
     ]
-    for point in commands():
-        if "{" in (text := help_text(point)) and "serve" in text:
-            rows = list(settings(help_text(point, "serve")))
+    for name in commands():
+        if "serve" in subcommands(help_text(name)):
+            rows = list(settings(help_text(name, "serve")))
             if rows:
-                parts += [f"## {point.name} serve\n", table(("flag", "variable", "meaning"), rows)]
+                parts += [f"## penstock {name} serve\n", table(("flag", "variable", "meaning"), rows)]
     return "\n".join(parts)

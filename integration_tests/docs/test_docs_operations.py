@@ -156,10 +156,11 @@ README_TEXTS = "\n".join(
     file.read_text() for file in [*ROOT.glob("packages/*/README.md"), *ROOT.glob("services/*/README.md")]
 )
 COMMANDS = {
-    "penstock-registry": "consumer_registry",
-    "penstock-reader": "shard_reader",
-    "penstock-sink": "sink_gateway",
-    "penstock-stages": "stage_scheduler",
+    "registry": "services.consumer_registry",
+    "reader": "services.shard_reader",
+    "sink": "services.sink_gateway",
+    "stages": "services.stage_scheduler",
+    "console": "services.console",
 }
 LINES = sorted(
     {
@@ -167,7 +168,7 @@ LINES = sorted(
         for page in WRITTEN
         for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)
         for line in block.splitlines()
-        if line.startswith("$ penstock-")
+        if line.startswith(("$ python -m penstock.emulator", *(f"$ penstock {name} " for name in COMMANDS)))
     }
 )
 
@@ -175,8 +176,8 @@ LINES = sorted(
 @pytest.mark.parametrize("line", LINES)
 def test_every_command_has_its_flags(line: str) -> None:
     """Each flag on a page's command line is in the help of that command."""
-    command, *rest = line.split()
-    module = f"penstock.services.{COMMANDS[command]}" if command in COMMANDS else "penstock.emulator"
+    command, *rest = line.replace("python -m penstock.", "penstock ").split()[1:]
+    module = f"penstock.{COMMANDS.get(command, command)}"
     verb = rest[:1] if rest and not rest[0].startswith("-") else []
     shown = subprocess.run(
         [sys.executable, "-m", module, *verb, "--help"], capture_output=True, text=True, timeout=60, check=True

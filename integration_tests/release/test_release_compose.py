@@ -139,7 +139,7 @@ def test_what_it_starts_becomes_healthy_and_ends_cleanly(images: dict[str, Path]
                 assert f"Uid:\t{image_of(name).user.partition(':')[0]}\t" in status
         # Without its token a service answers nobody; with it, over TLS, it does.
         address = machine.local("console", SERVICES["console"]["environment"]["PENSTOCK_CONSOLE_REGISTRY_ENDPOINT"])
-        asked = ("/opt/penstock/bin/penstock-registry", "ls", "--json", "--endpoint", address)
+        asked = (*image_of("registry").entrypoint, "ls", "--json", "--endpoint", address)
         trusting = ("--ca-file", "/certificates/client.pem")
         assert machine.ask("registry", *asked, *trusting, "--token-file", "/run/secrets/registry_token").returncode == 0
         assert machine.ask("registry", *asked, *trusting, "--token-file", "/run/secrets/console_token").returncode != 0

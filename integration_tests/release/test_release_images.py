@@ -46,11 +46,12 @@ def test_an_image_is_small_pinned_and_without_rights(dockerfile: Path) -> None:
 
 @each_dockerfile
 def test_an_image_is_made_of_its_wheel_and_runs_its_command(dockerfile: Path) -> None:
-    """It installs the member that it lies beside, by its own command; its wheels are all that is sent to a builder."""
+    """It installs the member that it lies beside, and runs it; its wheels are all that is sent to a builder."""
     image, member = read_image(dockerfile), MEMBERS[dockerfile.parent]
     project = tomllib.loads((dockerfile.parent / "pyproject.toml").read_text())["project"]
     assert name_of(image.requirement) == member.name
-    assert Path(image.entrypoint[0]).name in project["scripts"]
+    assert image.entrypoint[:2] == ("/opt/penstock/bin/python", "-m")
+    assert f"{image.entrypoint[2]}.__main__:main" in project["entry-points"]["penstock.commands"].values()
     assert image.labels["org.opencontainers.image.description"] == project["description"]
     copied = [line for line in dockerfile.read_text().splitlines() if line.startswith("COPY")]
     assert copied == ["COPY dist/*.whl requirements.lock /wheels/", "COPY --from=build /opt/penstock /opt/penstock"]

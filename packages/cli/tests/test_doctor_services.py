@@ -78,7 +78,7 @@ def test_nothing_there_is_told_apart() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"
-        assert has_cure(look(address, "registry"), PROBLEM, "nobody listens", "penstock-registry serve")
+        assert has_cure(look(address, "registry"), PROBLEM, "nobody listens", "penstock registry serve")
     for address in ("no-such-host.invalid:1", "a..b:1"):
         assert has_cure(look(address), PROBLEM, "no such host")
     assert has_cure(look("localhost"), PROBLEM, "not host:port")

@@ -105,7 +105,7 @@ def test_a_wrong_argument_ends_with_a_usage_message(arguments: list[str], capsys
     with pytest.raises(SystemExit) as ended:
         DemoSettings.parse(arguments)
     assert ended.value.code == 2
-    assert re.fullmatch(r"penstock-demo: .*: see penstock-demo --help\n", capsys.readouterr().err)
+    assert re.fullmatch(r"penstock demo: .*: see penstock demo --help\n", capsys.readouterr().err)
 
 
 def test_killing_the_driver_implies_starting_it_again() -> None:

@@ -777,7 +777,7 @@ def test_a_command_refuses_what_it_cannot_read_of_the_environment(
     with pytest.raises(SystemExit) as caught:
         main([])
     assert caught.value.code == 2
-    assert f"penstock-emulator: {variable}: {reason}" in capsys.readouterr().err
+    assert f"penstock emulator: {variable}: {reason}" in capsys.readouterr().err
 
 
 def test_a_wrong_field_on_the_command_line_is_named(capsys: pytest.CaptureFixture[str]) -> None:

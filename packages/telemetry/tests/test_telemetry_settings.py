@@ -161,7 +161,7 @@ def test_a_package_tells_its_own_metrics_and_spans(package: str) -> None:
 
 def test_the_reference_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """As a table for people."""
-    assert main(["reference"]) == 0
+    assert main([]) == 0
     assert "| `async_sink.submit` |" in capsys.readouterr().out
 
 
@@ -218,18 +218,10 @@ def test_headers_of_a_file_are_not_told_as_withheld(tmp_path: Path) -> None:
     assert "hush" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "penstock-telemetry: the following arguments are required: command: see penstock-telemetry --help"),
-        (["draw"], "invalid choice: 'draw'"),
-        (["reference", "--yaml"], "--yaml"),
-    ],
-)
-def test_wrong_usage_is_told_in_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """With code 2, as in the other commands; the usage may be a screenful."""
     with pytest.raises(SystemExit) as ended:
-        main(arguments)
+        main(["--yaml"])
     said = capsys.readouterr().err
     assert (ended.value.code, said.count("\n")) == (2, 1)
-    assert words in said
+    assert said.endswith("--yaml: see penstock telemetry --help\n")

@@ -19,7 +19,7 @@ from console_world import World, world
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc.health import check_http
 from penstock.rpc.testing import ServiceProcess, service_process
-from penstock.services.console.__main__ import console_command
+from penstock.services.console.__main__ import main
 
 MODULE = "penstock.services.console"
 TOKEN = "a-long-secret-of-the-console-with-32-characters"
@@ -120,7 +120,7 @@ def test_an_address_that_is_taken_is_told(emulator: RunningEmulator, capfd: pyte
     """With exit code 2; the command of the common command line serves as well."""
     with service_process(MODULE, ["serve"]) as service:
         port = service.address.rpartition(":")[2]
-        assert console_command(["--port", port]) == 2
+        assert main(["--port", port]) == 2
         assert f"could not listen on 127.0.0.1:{port}" in capfd.readouterr().err
 
 

@@ -119,7 +119,7 @@ def eventually() -> Eventually:
 
 @pytest.fixture
 def command() -> Command:
-    """Runs a command of `penstock-registry` to its end."""
+    """Runs a command of `penstock registry` to its end."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return run_main(main, arguments, environ={**os.environ, **environment})

@@ -98,7 +98,7 @@ def test_what_is_not_there_is_said(serve: Serve, command: Command, arguments: tu
     with serve() as service:
         ended = command(*arguments, "--endpoint", service.address)
     assert ended.returncode == 1
-    assert ended.stderr.splitlines() == ["penstock-registry: stream 'flights' has no consumer 'unheard-of'"]
+    assert ended.stderr.splitlines() == ["penstock registry: stream 'flights' has no consumer 'unheard-of'"]
 
 
 class Terminal(io.StringIO):

@@ -13,7 +13,7 @@ from registry_process import MakeRequest
 from penstock.aws import AwsOptions, AwsSession
 from penstock.emulator.testing import RunningEmulator
 from penstock.registration import default_store_path, open_local_registry, open_registry, open_store
-from penstock.services.consumer_registry.__main__ import consumers_command
+from penstock.services.consumer_registry.__main__ import main
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def aws(emulator: RunningEmulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def ls(capsys: pytest.CaptureFixture[str], url: str, *flags: str) -> tuple[int, str, str]:
-    code = consumers_command(["--registry-store", url, *flags])
+    code = main(["--registry-store", url, *flags])
     said = capsys.readouterr()
     return code, said.out, said.err
 
@@ -95,7 +95,7 @@ def test_flags_of_a_service_and_of_a_store_exclude_each_other(
     aws: AwsOptions, capsys: pytest.CaptureFixture[str], arguments: list[str], flags: tuple[str, str]
 ) -> None:
     """One line names both."""
-    code = consumers_command(arguments)
+    code = main(arguments)
     said = capsys.readouterr()
     assert (code, said.out, len(said.err.splitlines())) == (2, "", 1)
     assert all(flag in said.err for flag in flags)
@@ -111,7 +111,7 @@ def test_a_flag_beats_the_variables_of_the_other_side(
         registry.list_consumers()
     assert ls(capsys, f"sqlite://{tmp_path}/leases.db")[0] == 0
     monkeypatch.delenv("PENSTOCK_REGISTRY_CA_FILE")
-    assert consumers_command(["--endpoint", "127.0.0.1:1"]) == 3
+    assert main(["--endpoint", "127.0.0.1:1"]) == 3
 
 
 def test_a_table_is_looked_at_and_never_made(

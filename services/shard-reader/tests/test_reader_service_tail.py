@@ -1,4 +1,4 @@
-"""`penstock-reader tail` and `lag` as a person runs them."""
+"""`penstock reader tail` and `lag` as a person runs them."""
 
 from __future__ import annotations
 

@@ -394,7 +394,7 @@ def test_a_wrong_variable_is_told_by_its_name() -> None:
     """It was not a flag that was wrong."""
     ended = _serve([], {**ENVIRONMENT, "PENSTOCK_SINK_PORT": "abc"})
     assert ended.returncode == 2
-    assert ended.stderr == "penstock-sink: --port (PENSTOCK_SINK_PORT): 'abc' is not a whole number\n"
+    assert ended.stderr == "penstock sink: --port (PENSTOCK_SINK_PORT): 'abc' is not a whole number\n"
 
 
 def _serve(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""`penstock-sink stats`: what a gateway's destinations do, in a pipe, as JSON, on a terminal."""
+"""`penstock sink stats`: what a gateway's destinations do, in a pipe, as JSON, on a terminal."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from penstock.async_sink import RemoteSink, write_batches
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.rpc.testing import service_process
-from penstock.services.sink_gateway.__main__ import main, sink_command
+from penstock.services.sink_gateway.__main__ import main
 from penstock.services.sink_gateway._stats import Rates, stats_table
 from penstock.terminal import Screen
 from penstock.terminal.testing import run_main
@@ -46,7 +46,7 @@ def test_a_gateways_destinations(
     arguments = ["serve", "--endpoint-url", emulator.endpoint_url]
     with service_process(MODULE, arguments, {**os.environ, **ENVIRONMENT}) as gateway:
         ask = ["--endpoint", gateway.address, "--over", "0.1"]
-        assert sink_command(ask) == 0
+        assert main(ask) == 0
         assert capsys.readouterr().out == ""
         rows = pa.record_batch({"data": [b"row"] * 20, "partitionKey": [str(number) for number in range(20)]})
         write_batches(RemoteSink(gateway.address, destination="flights"), [rows])
@@ -54,15 +54,15 @@ def test_a_gateways_destinations(
         (line,) = capsys.readouterr().out.splitlines()
         cells = line.split("\t")
         assert (cells[:2], cells[10], cells[11:13]) == (["kinesis", "flights"], "20", ["0", "0"])
-        assert sink_command(["stats", "flights", "--json", *ask]) == 0
+        assert main(["stats", "flights", "--json", *ask]) == 0
         document = json.loads(capsys.readouterr().out)
         assert (document["records_out"], document["throttled"], document["dead_lettered"]) == (20, 0, 0)
         assert document["goodput_per_second"] == 0.0
-        assert sink_command(["stats", "delays", *ask]) == 0
+        assert main(["stats", "delays", *ask]) == 0
         assert capsys.readouterr().out == ""
         terminal = Terminal()
         monkeypatch.setattr(sys, "stdout", terminal)
-        assert sink_command(["stats", "delays", *ask]) == 0
+        assert main(["stats", "delays", *ask]) == 0
         assert "no destination delays in this gateway" in terminal.getvalue()
 
 
@@ -73,11 +73,11 @@ def test_a_gateway_that_is_not_there_is_code_3_and_none_named_is_code_2(
     monkeypatch.delenv("PENSTOCK_SINK_ENDPOINT", raising=False)
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        assert sink_command(["--endpoint", f"127.0.0.1:{bound.getsockname()[1]}"]) == 3
-    assert "nobody listens there: start it (`penstock-sink serve`)" in capsys.readouterr().err
-    assert sink_command([]) == 2
+        assert main(["--endpoint", f"127.0.0.1:{bound.getsockname()[1]}"]) == 3
+    assert "nobody listens there: start it (`penstock sink serve`)" in capsys.readouterr().err
+    assert main([]) == 2
     assert "--endpoint (PENSTOCK_SINK_ENDPOINT): is missing" in capsys.readouterr().err
-    assert sink_command(["--endpoint", "nonsense"]) == 2
+    assert main(["--endpoint", "nonsense"]) == 2
     assert "--endpoint (PENSTOCK_SINK_ENDPOINT): 'nonsense' is not a HOST:PORT" in capsys.readouterr().err
 
 

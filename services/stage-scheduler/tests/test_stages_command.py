@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes, StagePlan, compile, explain
-from penstock.services.stage_scheduler.__main__ import main, stages_command
+from penstock.services.stage_scheduler.__main__ import main
 
 
 def job() -> JobGraph:
@@ -66,7 +66,7 @@ def test_standard_input_that_is_no_utf_8_holds_no_job(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8", errors=handler))
     assert main(["explain", "-"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("penstock-stages: '-' holds no job graph ")
+    assert said.startswith("penstock stages: '-' holds no job graph ")
     assert said.count("\n") == 1
 
 
@@ -79,7 +79,7 @@ def test_a_file_is_explained_without_the_flags_of_a_service(
     said = capsys.readouterr()
     assert (said.out, said.err) == (
         "",
-        f"penstock-stages: {flag.partition('=')[0]} needs --job: a file is explained without a service\n",
+        f"penstock stages: {flag.partition('=')[0]} needs --job: a file is explained without a service\n",
     )
     monkeypatch.setenv("PENSTOCK_STAGES_TLS", "true")
     assert main(["explain", str(document)]) == 0
@@ -96,7 +96,7 @@ def test_a_job_that_cannot_be_compiled_is_told_without_a_stack_trace(
     assert main(["explain", str(path)]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("penstock-stages: 'daily' (job.py:2) emits only after")
+    assert captured.err.startswith("penstock stages: 'daily' (job.py:2) emits only after")
 
 
 @pytest.mark.parametrize("content", [None, "no json", '{"version": 1}', b"\xff\xfe"])
@@ -108,7 +108,7 @@ def test_a_file_that_holds_no_graph_is_wrong_usage(
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     assert main(["explain", str(path)]) == 2
-    assert capsys.readouterr().err.startswith("penstock-stages: ")
+    assert capsys.readouterr().err.startswith("penstock stages: ")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_file_that_holds_no_job_is_told_with_what_one_is(
     file = tmp_path / "job.json"
     if text is not None:
         file.write_text(text)
-    assert stages_command(["explain", str(file)]) == 2
+    assert main(["explain", str(file)]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"penstock stages: '{file}' ")
     assert (words in said, "Errno" in said, said.count("\n")) == (True, False, 1)

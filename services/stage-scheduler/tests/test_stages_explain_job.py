@@ -34,7 +34,7 @@ def job() -> JobGraph:
 
 
 async def asked(arguments: list[str], out: io.StringIO) -> int:
-    parsed = _parser("penstock-stages").parse_args(arguments)
+    parsed = _parser().parse_args(arguments)
     return await ask(parsed, ClientSettings.from_arguments(parsed, PREFIX), out)
 
 

@@ -58,7 +58,7 @@ def job(name: str = "join") -> JobGraph:
 
 
 async def run(out: Pipe, *arguments: str) -> int:
-    parsed = _parser("penstock-stages").parse_args(list(arguments))
+    parsed = _parser().parse_args(list(arguments))
     return await ask(parsed, ClientSettings.from_arguments(parsed, PREFIX), out)
 
 
@@ -248,4 +248,4 @@ def test_a_service_that_cannot_be_asked_is_code_3(capsys: pytest.CaptureFixture[
         assert main(["ls", "--endpoint", f"127.0.0.1:{taken.getsockname()[1]}"]) == 3
     said = capsys.readouterr().err
     assert "nobody listens" in said
-    assert "penstock-stages serve" in said
+    assert "penstock stages serve" in said

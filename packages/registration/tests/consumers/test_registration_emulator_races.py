@@ -171,7 +171,7 @@ async def test_a_full_stream_is_told_with_what_is_ours_and_idle(
         assert sorted(raised.value.existing) == ["held", "idle-1", "idle-2", "theirs"]
         assert raised.value.ours_and_idle == ["idle-1", "idle-2"]
         assert "theirs" in str(raised.value)
-        assert "penstock-registry gc" in str(raised.value)
+        assert "penstock registry gc" in str(raised.value)
         await registry.collect_garbage(stream)
         await registry.acquire(request_for(stream, consumer_name="new"))
         assert set(outside.states()) == {"theirs", "held", "new"}

@@ -260,7 +260,7 @@ async def test_taking_over_may_be_killed_at_any_moment_and_repeated(
 
 
 async def test_a_file_of_the_first_release_may_be_looked_at_without_being_changed(first_release: Path) -> None:
-    """As by `penstock-registry ls --registry-store`."""
+    """As by `penstock registry ls --registry-store`."""
     before = await asyncio.to_thread(first_release.read_bytes)
     store = SqliteLeaseStore(first_release, namespace=ENDPOINT, read_only=True)
     registry = open_registry(store, FakeKinesis(), ManualClock(1_750_000_010.0))

@@ -98,7 +98,7 @@ def test_a_wrong_setting_is_named(flags: list[str], option: str, capsys: pytest.
     assert caught.value.option == option
     assert main(["serve", *flags]) == 2
     flag = option.replace("_", "-")
-    assert f"penstock-console: --{flag} (PENSTOCK_CONSOLE_{option.upper()}): " in capsys.readouterr().err
+    assert f"penstock console: --{flag} (PENSTOCK_CONSOLE_{option.upper()}): " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_setting_that_would_do_nothing_is_refused(
     with pytest.raises((ConsoleOptionError, RpcOptionError)):
         settings(*flags)
     assert main(["serve", *flags]) == 2
-    assert f"penstock-console: {words}" in capsys.readouterr().err
+    assert f"penstock console: {words}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["services_tls", "allow_actions", "allow_plain_text"])

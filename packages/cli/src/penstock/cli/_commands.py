@@ -55,7 +55,6 @@ KNOWN: Final = {
         "penstock.efo_consumer",
     ),
     "registry": Known("stream consumers: who holds them, for how long, at what cost", "penstock-consumer-registry"),
-    "consumers": Known("the same as registry, by an older name", "penstock-consumer-registry"),
     "reader": Known("serve shard readers; tail and lag are of it", "penstock-shard-reader"),
     "sink": Known("a gateway's destinations: limit, goodput, throttles, dead letters", "penstock-sink-gateway"),
     "dead-letters": Known(
@@ -66,6 +65,7 @@ KNOWN: Final = {
     "options": Known("search the options of the Spark data source", "penstock-cli[spark]", "penstock.spark_plugin"),
     "errors": Known("what an error means, and what cures it", "penstock-cli"),
     "gc": Known("show and remove what killed processes left behind", "penstock-cli[gc]", "penstock.registration"),
+    "telemetry": Known("list all spans and metrics", "penstock-telemetry"),
     "emulator": Known("an embedded Kinesis, for tests", "penstock-emulator"),
     "completion": Known("write a script that completes commands in a shell", "penstock-cli"),
 }

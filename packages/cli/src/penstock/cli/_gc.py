@@ -219,7 +219,7 @@ async def _consumers(arguments: argparse.Namespace, settings: ClientSettings | N
         call = failed_call(error)
         explained = None
         if call is not None and settings is not None:
-            command = "penstock-registry serve"
+            command = "penstock registry serve"
             explained = explain_failure(call, settings, prefix=_PREFIX, command=command, endpoint_flag=_REGISTRY)
         if explained is not None:
             why, is_away = explained

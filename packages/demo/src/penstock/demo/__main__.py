@@ -1,4 +1,4 @@
-"""The main job, end to end: `python -m penstock.demo --help`."""
+"""`penstock demo`: the main job, end to end, on an embedded Kinesis."""
 
 import json
 import os
@@ -24,14 +24,9 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def demo_command(argv: Sequence[str]) -> int:
-    """Run the main job, end to end, on an embedded Kinesis (`penstock demo`)."""
-    return main(argv, prog="penstock demo")
-
-
-def main(argv: Sequence[str] | None = None, *, prog: str = "penstock-demo") -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo. Returns 1 when a row is missing or wrong, 2 for wrong usage (by an exit), 0 else."""
-    settings = DemoSettings.parse(argv, prog=prog)
+    settings = DemoSettings.parse(argv)
     os.environ["OTEL_PYTHON_TRACER_PROVIDER"] = PROVIDER_NAME
     os.environ[FOLDER_VARIABLE] = str(settings.folder.resolve() / "run" / "spans")
     # Tracers that were made on import wait for the provider: the first look for it loads it.

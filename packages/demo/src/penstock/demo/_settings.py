@@ -73,10 +73,10 @@ class DemoSettings:
         return self.keep or self.kill_driver
 
     @classmethod
-    def parse(cls, arguments: Sequence[str] | None = None, *, prog: str = "penstock-demo") -> Self:
+    def parse(cls, arguments: Sequence[str] | None = None) -> Self:
         """Settings from the command line; ends the process with a message when they are wrong."""
         parser = Parser(
-            prog=prog,
+            prog="penstock demo",
             description="Flights out of New York in 2013 run through Kinesis and Spark: the weather of each day is "
             "aggregated first, then delayed departures are joined with it as they arrive.",
         )

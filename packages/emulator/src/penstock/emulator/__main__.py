@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+PROG = "penstock emulator"
+
+
 def _pairs(text: str) -> dict[str, str]:
     pairs = [(name.strip(), sign, value) for name, sign, value in (pair.partition("=") for pair in text.split(","))]
     if not all(name and sign for name, sign, _ in pairs) or len({name for name, *_ in pairs}) < len(pairs):
@@ -108,10 +111,10 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}: see {self.prog} --help\n")
 
 
-def build_parser(prog: str = "penstock-emulator") -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """The parser: an option for each field of `EmulatorConfig`, and those of a process."""
     parser = _Parser(
-        prog=prog,
+        prog=PROG,
         description="An embedded Amazon Kinesis. Prints one line of JSON with its endpoints when it is ready; on a "
         "terminal, what to set for clients.",
     )
@@ -167,14 +170,9 @@ def _add_option(parser: argparse.ArgumentParser, item: Field[Any]) -> None:
     )
 
 
-def emulator_command(arguments: Sequence[str]) -> int:
-    """Run an embedded Kinesis, for tests (`penstock emulator`)."""
-    return main(arguments, prog="penstock emulator")
-
-
-def main(arguments: Sequence[str] | None = None, *, prog: str = "penstock-emulator") -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the emulator until SIGTERM, SIGINT, or the parent's end; returns the exit code."""
-    parser = build_parser(prog)
+    parser = build_parser()
     options = vars(parser.parse_args(arguments))
     ready_file: Path | None = options.pop("ready_file")
     exit_with_parent: bool = options.pop("exit_with_parent")
@@ -195,13 +193,13 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "penstock-emulat
         asyncio.run(_run(config, ready_file=ready_file, exit_with_parent=exit_with_parent, as_json=as_json))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            sys.stderr.write(f"{prog}: the port is taken: choose another by --port or --tls-port; 0 takes a free one\n")
+            sys.stderr.write(f"{PROG}: the port is taken: choose another by --port or --tls-port; 0 takes a free one\n")
             return 2
-        sys.stderr.write(f"{prog}: {error}\n")
+        sys.stderr.write(f"{PROG}: {error}\n")
         return 1
     except EmulatorError as error:
         # A companion that is not installed is no case for a traceback.
-        sys.stderr.write(f"{prog}: {error}\n")
+        sys.stderr.write(f"{PROG}: {error}\n")
         return 1
     return 0
 

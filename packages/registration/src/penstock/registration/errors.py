@@ -190,7 +190,7 @@ class RegistrationDeniedError(RegistrationError):
 class ConsumerLimitError(RegistrationError):
     """Kinesis takes no more consumers: 20 per stream, at most 5 of an account in CREATING.
 
-    Cure: Deregister what nobody needs: `penstock-registry gc` ends those that are ours and idle. Read by `polling`
+    Cure: Deregister what nobody needs: `penstock registry gc` ends those that are ours and idle. Read by `polling`
     where 20 consumers are not enough.
     """
 
@@ -201,7 +201,7 @@ class ConsumerLimitError(RegistrationError):
         idle = ", ".join(ours_and_idle or ()) or "none"
         super().__init__(
             f"Kinesis registers no consumer {consumer_name!r} on stream {stream_name!r}: a limit is reached;"
-            f" consumers of the stream: {names}; ours and idle, so that `penstock-registry gc` ends them: {idle}"
+            f" consumers of the stream: {names}; ours and idle, so that `penstock registry gc` ends them: {idle}"
         )
         self.stream_name = stream_name
         self.consumer_name = consumer_name

@@ -125,7 +125,7 @@ def explain_failure(
         error: a call that failed.
         settings: how it was made.
         prefix: of the variables of the environment, such as `PENSTOCK_REGISTRY`.
-        command: that serves the service, such as `penstock-registry serve`.
+        command: that serves the service, such as `penstock registry serve`.
         endpoint_flag: the flag of the service's address, as `ClientSettings.add_arguments` has it.
     """
     if TYPE_KEY in dict(getattr(error, "trailing_metadata", lambda: None)() or ()):

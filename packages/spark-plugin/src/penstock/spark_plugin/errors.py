@@ -535,7 +535,7 @@ class SchedulerUnavailableError(PipelineError):
 
     def __init__(self, endpoint: str, reason: str) -> None:
         super().__init__(
-            f"the stage scheduler at {endpoint} cannot be asked ({reason}): start it (`penstock-stages serve`), "
+            f"the stage scheduler at {endpoint} cannot be asked ({reason}): start it (`penstock stages serve`), "
             "correct scheduler_endpoint or PENSTOCK_STAGES_ENDPOINT, or run without it by scheduler_endpoint=''"
         )
         self.endpoint = endpoint

@@ -175,7 +175,7 @@ def test_a_run_goes_on_when_its_scheduler_is_killed(
 
 def test_a_scheduler_that_is_not_there_is_told_before_anything_runs(spark: SparkSession, folder: Path) -> None:
     """With what to do; the store is free afterwards."""
-    with pytest.raises(SchedulerUnavailableError, match="penstock-stages serve") as caught:
+    with pytest.raises(SchedulerUnavailableError, match="penstock stages serve") as caught:
         live(folder).run(spark, scheduler_endpoint="127.0.0.1:1")
     assert caught.value.endpoint == "127.0.0.1:1"
     assert live(folder).clean_up() == 0

@@ -1,4 +1,4 @@
-"""`penstock-telemetry`: list what Penstock emits."""
+"""`penstock telemetry`: list what Penstock emits."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit code: 2 for wrong usage."""
-    parser = _Parser(prog="penstock-telemetry", description="Spans and metrics of Penstock.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    listed = commands.add_parser("reference", help="list all spans and metrics")
-    listed.add_argument("--json", action="store_true", help="as JSON rather than Markdown")
+    """List all spans and metrics. Returns the exit code: 2 for wrong usage."""
+    parser = _Parser(prog="penstock telemetry", description="Spans and metrics of Penstock.")
+    parser.add_argument("--json", action="store_true", help="as JSON rather than Markdown")
     arguments = parser.parse_args(argv)
     found = reference()
     sys.stdout.write(json.dumps(dataclasses.asdict(found), indent=2) + "\n" if arguments.json else found.markdown())

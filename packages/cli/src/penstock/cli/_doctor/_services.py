@@ -32,11 +32,11 @@ class Contract:
 
 CONTRACTS: Final[Mapping[str, Contract]] = {
     "registry": Contract(
-        "penstock-registry", "/penstock.proto.consumer_registry.v1.ConsumerRegistryService/ListConsumers"
+        "penstock registry", "/penstock.proto.consumer_registry.v1.ConsumerRegistryService/ListConsumers"
     ),
-    "reader": Contract("penstock-reader", "/penstock.proto.shard_reader.v1.ShardReaderService/Stats"),
-    "sink": Contract("penstock-sink", "/penstock.proto.sink_gateway.v1.SinkGatewayService/Stats"),
-    "stages": Contract("penstock-stages", "/penstock.proto.stage_scheduler.v1.StageSchedulerService/ListJobs"),
+    "reader": Contract("penstock reader", "/penstock.proto.shard_reader.v1.ShardReaderService/Stats"),
+    "sink": Contract("penstock sink", "/penstock.proto.sink_gateway.v1.SinkGatewayService/Stats"),
+    "stages": Contract("penstock stages", "/penstock.proto.stage_scheduler.v1.StageSchedulerService/ListJobs"),
 }
 
 
@@ -185,7 +185,7 @@ def _call(service: Service, security: ClientSecurity, surroundings: Surroundings
                 text = f"{service.endpoint}: the token is {'wrong or expired' if has else 'missing'}"
                 return problem(service.name, text, f"set {prefix}_TOKEN_FILE (or {prefix}_TOKEN) to the service's")
             if code is grpc.StatusCode.UNIMPLEMENTED:
-                text = f"{service.endpoint} is another service, not a {CONTRACTS[service.name].command}"
+                text = f"{service.endpoint} is another service than `{CONTRACTS[service.name].command} serve`"
                 return problem(service.name, text, "correct the port")
             # Any other answer comes from behind the door: an empty message asks for nothing.
     finally:

@@ -37,7 +37,7 @@ def open_stage_scheduler(
     """Open the stage scheduler at `endpoint`, or without one a scheduler in this process.
 
     Args:
-        endpoint: `host:port` of a `penstock-stages` service.
+        endpoint: `host:port` of a stage scheduler service.
         security: TLS and token of that service; none unless given.
         store_path: SQLite file of the scheduler in this process; without one it keeps jobs in memory.
 

@@ -7,7 +7,7 @@ from penstock.spark_plugin._options.spec import OptionSpec
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin.errors import UnknownOptionError
 
-_BY_NAME = {name.lower(): spec for spec in OPTIONS for name in (spec.name, *spec.also)}
+_BY_NAME = {spec.name.lower(): spec for spec in OPTIONS}
 _BY_PREFIX = {name + ".": spec for name, spec in _BY_NAME.items() if spec.prefix}
 
 
@@ -27,7 +27,7 @@ def spelled(key: str) -> str:
     """A name as it is documented: Spark hands names over in lower case."""
     low = key.lower()
     if low in _BY_NAME:
-        return next(name for name in (_BY_NAME[low].name, *_BY_NAME[low].also) if name.lower() == low)
+        return _BY_NAME[low].name
     found = find_foreign(key)
     return found.name if found is not None and found.name.lower() == low else key
 

@@ -108,8 +108,6 @@ class OptionSpec:
     databricks: str | None = None
     aws: str | None = None
     """Name in the AWS connector for Spark."""
-    also: tuple[str, ...] = ()
-    """Further names of our own."""
     choices: tuple[str, ...] = ()
     """The values of a choice; further values of a boolean."""
     choice_aliases: tuple[tuple[str, str], ...] = ()
@@ -133,8 +131,8 @@ class OptionSpec:
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """The names in other connectors, and further ones of our own."""
-        return (*self.also, *(alias for alias in (self.flink, self.databricks, self.aws) if alias))
+        """The names in other connectors."""
+        return tuple(alias for alias in (self.flink, self.databricks, self.aws) if alias)
 
 
 def field_name(option: str) -> str:

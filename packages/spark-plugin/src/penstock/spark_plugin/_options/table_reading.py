@@ -30,8 +30,7 @@ READING = (
         '{"<shard>": "4959…"}}`. There -2 and -1 are TRIM_HORIZON and LATEST, as in Kafka\'s offsets, and objects with '
         "`iteratorType` are taken from the AWS connector's checkpoints. LATEST is a time by the service's clock: "
         "records of the two seconds before the query began may be included. A time before the stream's retention is "
-        "TRIM_HORIZON. Also `startingPosition`.",
-        also=("startingPosition",),
+        "TRIM_HORIZON.",
         flink="flink.stream.initpos",
         databricks="initialPosition",
         aws="kinesis.startingPosition",

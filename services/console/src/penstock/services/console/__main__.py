@@ -1,4 +1,4 @@
-"""`penstock-console`: serve the console."""
+"""`penstock console`: serve the console."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from penstock.services.console.errors import ConsoleError
 from penstock.terminal import ExitCode, Parser, describe_by_flag, with_default
 
 NAME: Final = "penstock-console"
+PROG: Final = "penstock console"
 
 
-def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
-    """Run a command. Returns the exit code: 2 for wrong settings."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command, `serve` if none is named. Returns the exit code: 2 for wrong settings."""
     parser: argparse.ArgumentParser = Parser(
-        prog=prog,
+        prog=PROG,
         description="A web page that shows what Penstock's services do.",
         epilog="Each flag of serve has an environment variable behind it.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     ConsoleSettings.add_arguments(commands.add_parser("serve", help="serve the console over HTTP"))
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(with_default(sys.argv[1:] if argv is None else argv, "serve", ("serve",)))
     set_up_logging()
     # Actions, and who asked for them, are always in the log.
     logging.getLogger("penstock.services.console").setLevel(logging.INFO)
@@ -39,16 +40,11 @@ def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
         tracing = set_up_tracing(NAME)
         return run_service(lambda: console_server(settings), name=NAME)
     except (PenstockRpcError, AwsError, ConsoleError) as error:
-        sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, PREFIX)}\n")
+        sys.stderr.write(f"{PROG}: {describe_by_flag(error, arguments, PREFIX)}\n")
         return ExitCode.USAGE
     finally:
         if tracing is not None:
             tracing.shutdown()
-
-
-def console_command(argv: Sequence[str]) -> int:
-    """Serve the console (`penstock console`)."""
-    return main(with_default(argv, "serve", ("serve",)), prog="penstock console")
 
 
 if __name__ == "__main__":

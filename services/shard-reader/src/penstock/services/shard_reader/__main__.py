@@ -1,4 +1,4 @@
-"""`penstock-reader`: serve the shard reader, or look into streams."""
+"""`penstock reader`: serve the shard reader, or look into streams."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from penstock.services.shard_reader._tail import add_tail_arguments, tail
 from penstock.terminal import ExitCode, Parser, describe_by_flag
 
 NAME: Final = "penstock-reader"
+PROG: Final = "penstock reader"
 _OWN: Final = ("--from", "--shard", "--grep", "--schema", "--format", "--json", "--efo")
 _FLAGS: Final = {"initialPosition": "--from", "streams": "STREAM", **dict(zip(_OWN, _OWN, strict=True))}
 
 
-def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
+def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
     """Run a command. Returns the exit code: 2 for wrong settings, 3 when Kinesis cannot be reached."""
     parser: argparse.ArgumentParser = Parser(
         prog=prog, description="Long-lived Kinesis subscriptions and exact ranges."
@@ -43,12 +44,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
     arguments = parser.parse_args(argv)
     if arguments.command == "serve":
         return _serve(arguments, prog)
-    return _look(arguments, prog if prog == NAME else f"{prog} {arguments.command}")
-
-
-def reader_command(argv: Sequence[str]) -> int:
-    """Serve the shard reader, or look into streams (`penstock reader`)."""
-    return main(argv, prog="penstock reader")
+    return _look(arguments, f"{prog} {arguments.command}")
 
 
 def tail_command(argv: Sequence[str]) -> int:

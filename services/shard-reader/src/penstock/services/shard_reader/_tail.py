@@ -1,4 +1,4 @@
-"""`penstock-reader tail`: what is in a stream, on a terminal."""
+"""`penstock reader tail`: what is in a stream, on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock-sink`: serve the sink gateway."""
+"""`penstock sink`: serve the sink gateway, or look at its destinations."""
 
 from __future__ import annotations
 
@@ -21,61 +21,61 @@ from penstock.services.sink_gateway._stats import add_stats_arguments, stats
 from penstock.terminal import ExitCode, Parser, describe_by_flag, run_command, with_default
 
 NAME: Final = "penstock-sink"
+PROG: Final = "penstock sink"
 
 
-def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
-    """Run a command. Returns the exit code: 2 for wrong settings, 3 for a gateway that is not there."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command, `stats` if none is named.
+
+    Returns the exit code: 2 for wrong settings, 3 for a gateway that is not there.
+    """
     parser: argparse.ArgumentParser = Parser(
-        prog=prog,
+        prog=PROG,
         description="One rate-limited sink shared by many clients.",
         epilog="Each flag of serve has an environment variable behind it.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     GatewaySettings.add_arguments(commands.add_parser("serve", help="serve the gateway over gRPC"))
     add_stats_arguments(commands.add_parser("stats", help="look at the destinations of a gateway that runs"))
-    arguments = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = parser.parse_args(with_default(words, "stats", ("stats", "serve"), takes_words=True))
     if arguments.command == "stats":
-        return run_command(lambda: _look(arguments, prog))
-    return _serve(arguments, prog)
+        return run_command(lambda: _look(arguments))
+    return _serve(arguments)
 
 
-def sink_command(argv: Sequence[str]) -> int:
-    """Look at a gateway's destinations (`penstock sink`); `stats` when no command is named."""
-    return main(with_default(argv, "stats", ("stats", "serve"), takes_words=True), prog="penstock sink")
-
-
-def _look(arguments: argparse.Namespace, prog: str) -> int:
+def _look(arguments: argparse.Namespace) -> int:
     try:
         settings = ClientSettings.from_arguments(arguments, PREFIX)
         asyncio.run(stats(arguments, settings, sys.stdout))
     except PenstockRpcError as error:
-        sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, PREFIX)}\n")
+        sys.stderr.write(f"{PROG}: {describe_by_flag(error, arguments, PREFIX)}\n")
         return ExitCode.USAGE
     except grpc.aio.AioRpcError as error:
-        cause = explain_failure(error, settings, prefix=PREFIX, command=f"{NAME} serve")
+        cause = explain_failure(error, settings, prefix=PREFIX, command=f"{PROG} serve")
         if cause is not None:
-            sys.stderr.write(f"{prog}: {cause[0]}\n")
+            sys.stderr.write(f"{PROG}: {cause[0]}\n")
             return ExitCode.UNREACHABLE if cause[1] else ExitCode.FAILED
-        sys.stderr.write(f"{prog}: the gateway answered {error.code().name}: {error.details()}\n")
+        sys.stderr.write(f"{PROG}: the gateway answered {error.code().name}: {error.details()}\n")
         gone = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
         return ExitCode.UNREACHABLE if gone else ExitCode.FAILED
     return ExitCode.OK
 
 
-def _serve(arguments: argparse.Namespace, prog: str) -> int:
+def _serve(arguments: argparse.Namespace) -> int:
     set_up_logging()
     try:
         settings = GatewaySettings.from_arguments(arguments)
         check_settings(settings)
         tracing = set_up_tracing(NAME)
     except (PenstockRpcError, AwsError, SinkError) as error:
-        sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, PREFIX)}\n")
+        sys.stderr.write(f"{PROG}: {describe_by_flag(error, arguments, PREFIX)}\n")
         return ExitCode.USAGE
     try:
         return run_service(lambda: gateway_server(settings), name=NAME)
     except (PenstockRpcError, SinkError, OSError) as error:
         # The address is taken, say.
-        sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, PREFIX)}\n")
+        sys.stderr.write(f"{PROG}: {describe_by_flag(error, arguments, PREFIX)}\n")
         return ExitCode.USAGE
     finally:
         if tracing is not None:

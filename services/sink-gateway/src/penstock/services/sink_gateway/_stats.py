@@ -1,4 +1,4 @@
-"""`penstock-sink stats`: what a gateway's destinations do, now and per second."""
+"""`penstock sink stats`: what a gateway's destinations do, now and per second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock-stages`: serve the stage scheduler, ask one that runs, or explain a job without a server."""
+"""`penstock stages`: serve the stage scheduler, ask one that runs, or explain a job without a server."""
 
 import argparse
 import asyncio
@@ -35,34 +35,31 @@ from penstock.services.stage_scheduler._serve import stage_scheduler_server
 from penstock.terminal import ExitCode, Parser, describe_by_flag, run_command, with_default
 
 NAME = "penstock-stages"
+PROG = "penstock stages"
 _GONE = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
-def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
-    """Run a command. Returns the exit code.
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command, `ls` if none is named. Returns the exit code.
 
     1 if a job cannot be compiled or is not known, or one that was watched has failed; 2 for wrong usage or settings; 3
     if the service is not there.
     """
-    arguments = _parser(prog).parse_args(argv)
+    words = with_default(sys.argv[1:] if argv is None else argv, "ls", ("ls", "watch", "explain", "serve"))
+    arguments = _parser().parse_args(words)
     if arguments.command == "explain":
-        service = flags_in(sys.argv[1:] if argv is None else argv, ClientSettings.add_arguments, PREFIX)
+        service = flags_in(words, ClientSettings.add_arguments, PREFIX)
         if arguments.job is None and service:
             text = f"{service[0]} needs --job: a file is explained without a service"
-            return _refuse(text, ExitCode.USAGE, prog)
-        return run_command(lambda: _explain(arguments, prog))
+            return _refuse(text, ExitCode.USAGE)
+        return run_command(lambda: _explain(arguments))
     if arguments.command == "serve":
-        return _serve(arguments, prog)
-    return run_command(lambda: _ask(arguments, prog))
+        return _serve(arguments)
+    return run_command(lambda: _ask(arguments))
 
 
-def stages_command(argv: Sequence[str]) -> int:
-    """List, watch and explain staged jobs (`penstock stages`); `ls` when no command is named."""
-    return main(with_default(argv, "ls", ("ls", "watch", "explain", "serve")), prog="penstock stages")
-
-
-def _parser(prog: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = Parser(prog=prog, description="Plans and progress of staged jobs.")
+def _parser() -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = Parser(prog=PROG, description="Plans and progress of staged jobs.")
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="serve the stage scheduler over gRPC")
     ServerSettings.add_arguments(serve, PREFIX)
@@ -86,7 +83,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(arguments: argparse.Namespace, prog: str) -> int:
+def _serve(arguments: argparse.Namespace) -> int:
     set_up_logging()
     try:
         settings = ServerSettings.from_arguments(arguments, PREFIX)
@@ -94,12 +91,12 @@ def _serve(arguments: argparse.Namespace, prog: str) -> int:
         max_jobs = _count("max_jobs", arguments.max_jobs)
         tracing = set_up_tracing(NAME)
     except RpcOptionError as error:
-        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
+        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE)
     try:
         make = partial(stage_scheduler_server, settings, max_jobs=max_jobs, store=store)
         return run_service(make, name=NAME)
     except (PenstockRpcError, JobStoreError) as error:
-        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
+        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE)
     finally:
         if tracing is not None:
             tracing.shutdown()
@@ -112,44 +109,44 @@ def _count(name: str, text: str) -> int:
     return number
 
 
-def _explain(arguments: argparse.Namespace, prog: str) -> int:
+def _explain(arguments: argparse.Namespace) -> int:
     if (arguments.file is None) == (arguments.job is None):
-        return _refuse("give either a file or --job JOB", ExitCode.USAGE, prog)
+        return _refuse("give either a file or --job JOB", ExitCode.USAGE)
     if arguments.job is not None:
-        return _ask(arguments, prog)
+        return _ask(arguments)
     try:
         sys.stdout.write(explain_file(arguments.file, arguments.format))
     except BrokenPipeError:
         raise
     except OSError as error:
         cure = "name a file that holds a job graph as JSON, or - for standard input"
-        return _refuse(f"{arguments.file!r} cannot be read ({error.strerror}): {cure}", ExitCode.USAGE, prog)
+        return _refuse(f"{arguments.file!r} cannot be read ({error.strerror}): {cure}", ExitCode.USAGE)
     except (UnicodeDecodeError, InvalidDocumentError) as error:
         cure = "`Pipeline.graph().to_json()` gives one"
-        return _refuse(f"{arguments.file!r} holds no job graph ({error}): {cure}", ExitCode.USAGE, prog)
+        return _refuse(f"{arguments.file!r} holds no job graph ({error}): {cure}", ExitCode.USAGE)
     except (CompileError, InvalidOptionError) as error:
-        return _refuse(error, ExitCode.FAILED, prog)
+        return _refuse(error, ExitCode.FAILED)
     return ExitCode.OK
 
 
-def _ask(arguments: argparse.Namespace, prog: str) -> int:
+def _ask(arguments: argparse.Namespace) -> int:
     try:
         settings = ClientSettings.from_arguments(arguments, PREFIX)
         return asyncio.run(ask(arguments, settings, sys.stdout))
     except RpcOptionError as error:
-        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
+        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE)
     except SchedulingError as error:
         call = failed_call(error)
-        cause = explain_failure(call, settings, prefix=PREFIX, command=f"{NAME} serve") if call is not None else None
+        cause = explain_failure(call, settings, prefix=PREFIX, command=f"{PROG} serve") if call is not None else None
         if cause is not None:
             text, gone = cause
-            return _refuse(text, ExitCode.UNREACHABLE if gone else ExitCode.FAILED, prog)
+            return _refuse(text, ExitCode.UNREACHABLE if gone else ExitCode.FAILED)
         gone = isinstance(error, SchedulerClosedError) or getattr(error, "code", "") in _GONE
-        return _refuse(error, ExitCode.UNREACHABLE if gone else ExitCode.FAILED, prog)
+        return _refuse(error, ExitCode.UNREACHABLE if gone else ExitCode.FAILED)
 
 
-def _refuse(error: Exception | str, code: int, prog: str) -> int:
-    sys.stderr.write(f"{prog}: {error}\n")
+def _refuse(error: Exception | str, code: int) -> int:
+    sys.stderr.write(f"{PROG}: {error}\n")
     return code
 
 

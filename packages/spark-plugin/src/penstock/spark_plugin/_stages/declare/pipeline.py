@@ -397,7 +397,7 @@ class Pipeline:
                 no bound.
             max_attempts: Deployments of a stage before it counts as failed.
             progress: Whether bars are drawn on the standard error. Default: if that is a terminal.
-            scheduler_endpoint: `host:port` of a `penstock-stages` service that is asked what may be deployed, told what
+            scheduler_endpoint: `host:port` of a stage scheduler service that is asked what may be deployed, told what
                 happens, and decides which of several drivers computes a stage that they share. Default:
                 PENSTOCK_STAGES_ENDPOINT of the environment; without that, or empty, all of it is decided here.
             scheduler_security: TLS and token of that service. Default: by the variables of its commands, such as

@@ -80,7 +80,7 @@ class PipelineRun:
 
     @property
     def job_id(self) -> str:
-        """The job's name at the stage scheduler, for `penstock-stages watch`; empty without one."""
+        """The job's name at the stage scheduler, for `penstock stages watch`; empty without one."""
         return self._scheduler.job_id
 
     @property
