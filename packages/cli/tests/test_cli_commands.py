@@ -139,6 +139,7 @@ def test_bash_completes_commands_and_flags(tmp_path: Path) -> None:
     # Also what only a sub-command takes, such as the one that is meant when none is named.
     assert {"ls", "gc", "--registry-store", "--watch", "--dry-run"} <= set(offered["registry"])
     assert "--grace-seconds" not in offered["registry"]
+    assert {"resume", "--force"} <= set(offered["stages"])
     assert "complete -c penstock" in script("fish", {"lag": ["--json"]})
     assert "bashcompinit" in script("zsh", {"lag": ["--json"]})
 

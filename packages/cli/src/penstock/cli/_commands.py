@@ -60,7 +60,7 @@ KNOWN: Final = {
     "dead-letters": Known(
         "list, show and redrive records that could not be written", "penstock-cli[kinesis]", "penstock.async_sink"
     ),
-    "stages": Known("staged jobs: list, watch, explain", "penstock-stage-scheduler"),
+    "stages": Known("staged jobs: list, watch, resume, explain", "penstock-stage-scheduler"),
     "console": Known("a web page on consumers, streams, sinks and jobs", "penstock-console"),
     "options": Known("search the options of the Spark data source", "penstock-cli[spark]", "penstock.spark_plugin"),
     "errors": Known("what an error means, and what cures it", "penstock-cli"),

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     1 if a job cannot be compiled or is not known, or one that was watched has failed; 2 for wrong usage or settings; 3
     if the service is not there.
     """
-    words = with_default(sys.argv[1:] if argv is None else argv, "ls", ("ls", "watch", "explain", "serve"))
+    words = with_default(sys.argv[1:] if argv is None else argv, "ls", ("ls", "watch", "resume", "explain", "serve"))
     arguments = _parser().parse_args(words)
     if arguments.command == "explain":
         service = flags_in(words, ClientSettings.add_arguments, PREFIX)
@@ -134,7 +134,7 @@ def _ask(arguments: argparse.Namespace) -> int:
         settings = ClientSettings.from_arguments(arguments, PREFIX)
         return asyncio.run(ask(arguments, settings, sys.stdout))
     except RpcOptionError as error:
-        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE)
+        return _refuse(describe_by_flag(error, arguments, PREFIX, force="--force"), ExitCode.USAGE)
     except SchedulingError as error:
         call = failed_call(error)
         cause = explain_failure(call, settings, prefix=PREFIX, command=f"{PROG} serve") if call is not None else None

@@ -1,4 +1,4 @@
-"""The commands that ask a running service: `ls`, `watch`, and `explain` of a job."""
+"""The commands that ask a running service: `ls`, `watch`, `resume`, and `explain` of a job."""
 
 import argparse
 import asyncio
@@ -10,6 +10,7 @@ from penstock.operator_attributes import JobStatus, RemoteStageScheduler, StageP
 from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerClosedError, UnknownJobError
 from penstock.rpc import ClientSettings
 from penstock.services.stage_scheduler._explain import render
+from penstock.services.stage_scheduler._resume import resume
 from penstock.services.stage_scheduler._show import change_row, job_document, jobs_table, stages_table
 from penstock.terminal import ExitCode, Form, Row, Screen, add_json_argument, positive_seconds
 
@@ -35,7 +36,11 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="SECONDS",
         help="how long to look for a service that went away; default: 30",
     )
-    for command in (listing, watching):
+    resuming = commands.add_parser("resume", help="let a stage that failed, or lost its driver, be deployed again")
+    resuming.add_argument("job", help="id of the job")
+    resuming.add_argument("stage", help="id of the stage, as watch and explain show it")
+    resuming.add_argument("--force", action="store_true", help="needed for a running stage: its driver must be gone")
+    for command in (listing, watching, resuming):
         add_json_argument(command)
         ClientSettings.add_arguments(command, PREFIX)
 
@@ -46,8 +51,8 @@ async def ask(
     """Run a command. Returns the exit code: of `watch` 1 when the job ended with a stage that is not committed.
 
     Raises:
-        RpcOptionError: a token would cross the network in plain text.
-        SchedulingError: the service cannot be asked, or knows no such job.
+        RpcOptionError: a token would cross the network in plain text, or `resume` needs `--force`.
+        SchedulingError: the service cannot be asked, knows no such job, or the stage cannot be resumed.
     """
     async with RemoteStageScheduler(settings.endpoint, settings.security) as scheduler:
         if arguments.command == "ls":
@@ -56,6 +61,11 @@ async def ask(
         if arguments.command == "explain":
             job = await scheduler.get_job(arguments.job)
             out.write(render(await scheduler.get_plan(arguments.job), arguments.format, job))
+            return ExitCode.OK
+        if arguments.command == "resume":
+            job = await resume(scheduler, arguments.job, arguments.stage, force=arguments.force)
+            row = Row(change_row(job.stage(arguments.stage)).cells, job_document(job))
+            Screen(out, as_json=arguments.json).show_row(row)
             return ExitCode.OK
         with _Printer(Screen(out, as_json=arguments.json)) as printer:
             return await _watch(scheduler, arguments.job, printer, patience=arguments.patience, sleep=sleep)
