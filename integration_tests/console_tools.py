@@ -1,10 +1,9 @@
-"""What the tests of the console's security share: consoles that run, requests by hand, and what comes back."""
+"""What the tests of the console's security share: a console that runs, requests, and what comes back."""
 
 from __future__ import annotations
 
 import http.client
 import re
-import resource
 import socket
 import ssl
 import time
@@ -12,53 +11,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from integration_tests.security_tools import DEADLINE, TOKEN, Pki, Service, connect, environment_of
+from integration_tests.security_tools import DEADLINE, TOKEN, Pki, Service, environment_of
 from penstock.rpc.testing import service_process
 
-__all__ = [
-    "DEADLINE",
-    "EXPIRED",
-    "HEAD",
-    "MIB",
-    "MOST_GROWTH_BYTES",
-    "TOKEN",
-    "Pki",
-    "Service",
-    "answers",
-    "ask",
-    "check_log",
-    "connect",
-    "context_of",
-    "environment_of",
-    "rest_of",
-    "running",
-    "running_with_token",
-]
-
-MIB = 1024 * 1024
-MOST_GROWTH_BYTES = 200 * MIB
 EXPIRED = "a-token-of-last-year-with-32-characters"
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 @contextmanager
 def running(folder: Path, **settings: str) -> Iterator[Service]:
-    """The console, with settings as variables of its environment."""
-    own = {f"PENSTOCK_CONSOLE_{name}": value for name, value in settings.items()}
+    """The console, with settings as variables of its environment; its log is checked at the end."""
     errors = folder / "console.log"
-    environment = {**environment_of("stage-scheduler", folder), "PENSTOCK_CONSOLE_ALLOW_ACTIONS": "true", **own}
+    environment = environment_of("stage-scheduler", folder)
+    environment |= {f"PENSTOCK_CONSOLE_{name}": value for name, value in settings.items()}
     with errors.open("wb") as log, service_process("penstock.services.console", ["serve"], environment, log) as process:
-        yield Service("console", process, errors)
-
-
-@contextmanager
-def running_with_token(folder: Path, **settings: str) -> Iterator[Service]:
-    """The console with a token, in plain text, which may be asked by many; its log is looked at in the end."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with running(folder, TOKEN=TOKEN, **settings) as service:
+        service = Service("console", process, errors)
         yield service
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     check_log(service)
 
 
@@ -79,13 +47,7 @@ def context_of(pki: Pki, own: str | None) -> ssl.SSLContext:
 
 
 def ask(
-    service: Service,
-    path: str,
-    *,
-    method: str = "GET",
-    body: bytes | None = None,
-    context: ssl.SSLContext | None = None,
-    **headers: str,
+    service: Service, path: str, *, method: str = "GET", context: ssl.SSLContext | None = None, **headers: str
 ) -> tuple[int, str, dict[str, str]]:
     """Status, text and headers of an answer, on a connection of its own."""
     if context is None:
@@ -93,8 +55,7 @@ def ask(
     else:
         connection = http.client.HTTPSConnection("127.0.0.1", service.port, timeout=DEADLINE, context=context)
     try:
-        given = {"Accept": "text/html", **{name.replace("_", "-"): value for name, value in headers.items()}}
-        connection.request(method, path, body, given)
+        connection.request(method, path, headers={"Accept": "text/html", **headers})
         answer = connection.getresponse()
         return answer.status, answer.read().decode(), {name.lower(): value for name, value in answer.getheaders()}
     finally:

@@ -40,11 +40,9 @@ def test_each_setting_that_the_documents_name_is_there() -> None:
     ServerSettings.add_arguments(parser, "PENSTOCK_READER")
     known = set(re.findall(r"--[a-z][a-z-]+", parser.format_help()))
     others = {
-        "--allow-actions",
         "--allow-insecure-endpoint",
         "--build-arg",
         "--required",
-        "--show-records",
         "--upgrade",
     }
     others |= {"--minutes", "--corpus", "--who", "--event", "--since"}

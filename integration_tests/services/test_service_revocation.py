@@ -1,20 +1,16 @@
 """Who was taken back, by whichever file, is refused by every service from the next call on; what is open ends."""
 
-import http.client
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import grpc
 import pytest
 
-from integration_tests import console_tools
-from integration_tests.console_tools import context_of
 from integration_tests.security_tools import (
     CONTRACTS,
     DEADLINE,
@@ -89,7 +85,7 @@ def waiting_method(service: Service) -> str:
 
 @pytest.mark.parametrize("way", ["token", "principal"])
 def test_who_is_taken_back_is_refused_at_once_and_what_is_open_ends(way: str, tmp_path: Path) -> None:
-    """At all five services: one of two clients is taken back; the other one's calls, open ones too, go on."""
+    """At all services: one of two clients is taken back; the other one's calls, open ones too, go on."""
     pki, file = Pki(tmp_path), tmp_path / "file"
     ways = {
         "token": (f"{TOKEN}\n{LOST}\n", f"{TOKEN}\n", "TOKEN_FILE"),
@@ -100,8 +96,6 @@ def test_who_is_taken_back_is_refused_at_once_and_what_is_open_ends(way: str, tm
     settings = {option: str(file), **pki.server_settings()}
     with ExitStack() as stack:
         services = [stack.enter_context(running(name, tmp_path, **settings)) for name in CONTRACTS]
-        console = stack.enter_context(console_tools.running(tmp_path, **settings))
-        browse = _browser(stack, console, pki)
         channels = [
             (
                 stack.enter_context(raw_channel(service.address, pki.credentials("client"))),
@@ -118,7 +112,6 @@ def test_who_is_taken_back_is_refused_at_once_and_what_is_open_ends(way: str, tm
         for one in (*ending, *staying):
             stack.callback(one.end)
             one.start()
-        assert browse() == 200
         put(file, after)
         begun = time.monotonic()
         for service, (theirs, ours) in zip(services, channels, strict=True):
@@ -126,34 +119,11 @@ def test_who_is_taken_back_is_refused_at_once_and_what_is_open_ends(way: str, tm
             assert code is grpc.StatusCode.UNAUTHENTICATED, (service.name, words)
             assert LOST not in words
             assert ask(ours, service.quick())[0] is grpc.StatusCode.OK, service.name
-        assert browse() == 401
         for one in ending:
             one.join(ENDS_SECONDS - (time.monotonic() - begun))
         assert [one.code for one in ending] == [grpc.StatusCode.UNAVAILABLE] * 2 * len(services)
         assert [one.code for one in staying] == [None] * 2 * len(services)
-        for service in (*services, console):
+        for service in services:
             log = service.errors.read_text()
             assert LOST not in log
             assert TOKEN not in log
-
-
-def _browser(stack: ExitStack, console: Service, pki: Pki) -> Callable[[], int]:
-    """Logs in; gives what asks for a page by its cookie, on the connection that it had."""
-    context = context_of(pki, "client")
-    connection = http.client.HTTPSConnection("127.0.0.1", console.port, timeout=DEADLINE, context=context)
-    stack.callback(connection.close)
-    form = urlencode({"token": LOST})
-    given = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
-    connection.request("POST", "/login", form, given)
-    answer = connection.getresponse()
-    answer.read()
-    assert answer.status == 303, answer.status
-    cookie = answer.headers["Set-Cookie"].partition(";")[0]
-
-    def browse() -> int:
-        connection.request("GET", "/consumers", headers={"Cookie": cookie, "Accept": "*/*"})
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
-
-    return browse

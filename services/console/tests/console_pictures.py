@@ -152,7 +152,6 @@ async def main(folder: Path) -> None:
         options: dict[str, Any] = {
             "aws": AwsOptions(region="us-east-1", endpoint_url=emulator.endpoint_url),
             "history_points": POINTS,
-            "allow_actions": True,
         }
         async with fake_services() as services, running_console(services.endpoints(), **options) as running:
             for consumer, job in (("alerts-job", "alerts"), ("delays-job", "delays-2024-11")):

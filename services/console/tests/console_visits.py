@@ -1,9 +1,8 @@
-"""What the tests of pages share: something like a browser, forms, and services with something to show."""
+"""What the tests of pages share: something like a browser, and services with something to show."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,9 +17,8 @@ TOKEN = "a-long-secret-of-the-console-with-32-characters"
 
 @asynccontextmanager
 async def browsing(url: str, **options: Any) -> AsyncIterator[aiohttp.ClientSession]:
-    """Something like a browser: it keeps cookies, and says where forms come from."""
-    jar = aiohttp.CookieJar(unsafe=True)
-    async with aiohttp.ClientSession(url, cookie_jar=jar, headers={"Accept": "text/html"}, **options) as http:
+    """Something like a browser."""
+    async with aiohttp.ClientSession(url, headers={"Accept": "text/html"}, **options) as http:
         yield http
 
 
@@ -39,17 +37,6 @@ async def shown(http: aiohttp.ClientSession, path: str, words: str) -> str:
                 if answer.status == 200 and words in text:
                     return text
             await asyncio.sleep(0.05)
-
-
-async def send(http: aiohttp.ClientSession, path: str, fields: dict[str, str], **headers: str) -> int:
-    """The status of a form that comes from the console's own page unless the headers say otherwise."""
-    given = {"Sec-Fetch-Site": "same-origin", **headers}
-    async with http.post(path, data=fields, headers=given, allow_redirects=False) as answer:
-        return answer.status
-
-
-def fields_of(form: str) -> dict[str, str]:
-    return dict(re.findall(r'name="(\w+)" value="([^"]*)"', form))
 
 
 async def fill(services: World, stream: str = "flights") -> None:

@@ -14,7 +14,6 @@ from penstock.services.console.testing import (
     ConsoleServer,
     Endpoint,
     FakeServices,
-    Limits,
     fake_services,
     running_console,
     session,
@@ -51,12 +50,10 @@ async def submit(services: World, job_id: str, *names: str) -> None:
 
 
 @asynccontextmanager
-async def console(
-    endpoints: Sequence[Endpoint] = (), limits: Limits | None = None, **options: Any
-) -> AsyncIterator[ConsoleServer]:
+async def console(endpoints: Sequence[Endpoint] = (), **options: Any) -> AsyncIterator[ConsoleServer]:
     """The console, in this process."""
     server = ServerSettings(**{"drain_seconds": 0.2, **options.pop("server", {})})
-    async with running_console(endpoints, server=server, limits=limits, **options) as running:
+    async with running_console(endpoints, server=server, **options) as running:
         yield running
 
 

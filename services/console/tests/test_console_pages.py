@@ -28,7 +28,7 @@ async def test_pages_show_what_the_services_say() -> None:
             text = await shown(http, "consumers", "job-1")
             assert "$0.060" in text
             assert "delays-job" in text
-            assert "Release" not in text
+            assert "post" not in text
             text = await shown(http, "stream?name=flights", "shardId-000000000001")
             assert "1.5 s" in text
             assert re.search(r'role="img" aria-label="Lag, last \d+ seconds: now 1.5 s, at most 1.5 s"', text)

@@ -24,7 +24,6 @@ from penstock.operator_attributes import (
 from penstock.operator_attributes.testing import FakeClock
 from penstock.registration import Consumer, ConsumerState
 from penstock.rpc import ServerSettings
-from penstock.services.console._access.hosts import holds_token, where_to
 from penstock.services.console._endpoints import Endpoint
 from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._sources.history import History, Rates, lags
@@ -159,14 +158,6 @@ def test_words_name_the_service_that_is_there() -> None:
     )
     found = endpoints(view(Snapshot(readers=readers)))
     assert (found["reader"], found["stages"]) == ("a:1", "host:port")
-
-
-def test_an_address_with_a_token_is_known_by_its_names() -> None:
-    """A login leads to no such address, nor to another site."""
-    assert all(map(holds_token, ("token=a", "a=b&Access_Token=c", "authorization=", "%74oken=a")))
-    assert not any(map(holds_token, ("", "name=token", "tokens=3", "stream=flights&page=2")))
-    assert where_to("/streams?name=a") == "/streams?name=a"
-    assert [where_to(one) for one in ("/streams?token=a", "//evil", "x", "/?a=b&token")] == ["/"] * 4
 
 
 class Registry:

@@ -1,4 +1,4 @@
-"""What the console computes by itself: histories, pictures, trees, costs, concerns, and whom it believes."""
+"""What the console computes by itself: histories, pictures, trees, costs, concerns, names and tokens."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from penstock.efo_consumer import Shard
 from penstock.registration import Consumer, ConsumerState
 from penstock.rpc import ServerSettings
-from penstock.services.console._access.hosts import is_known_host, is_local_path, is_same_origin
-from penstock.services.console._access.logins import SESSION_SECONDS, Sessions
+from penstock.services.console._access import is_known_host, token_of
 from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._sources.history import History, Rates, lags, sink_series
 from penstock.services.console._values import Answer, Kind, SinkDestination, Snapshot, State
@@ -203,45 +202,25 @@ def test_a_host_is_an_address_or_a_name_that_was_allowed(header: str, known: boo
 
 
 @pytest.mark.parametrize(
-    ("headers", "same"),
+    ("header", "token"),
     [
-        ({"Origin": "http://a:1", "Host": "a:1"}, True),
-        ({"Sec-Fetch-Site": "same-origin", "Host": "a:1"}, True),
-        ({"Origin": "https://a:1", "Host": "a:1", "Sec-Fetch-Site": "same-origin"}, True),
-        ({"Origin": "http://b", "Host": "a"}, False),
-        ({"Origin": "http://a:2", "Host": "a:1"}, False),
-        ({"Origin": "null", "Host": "a"}, False),
-        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://a", "Host": "a"}, False),
-        ({"Sec-Fetch-Site": "same-site", "Host": "a"}, False),
-        ({"Host": "a"}, False),
+        ("Bearer a-token", "a-token"),
+        ("bearer  a-token ", "a-token"),
+        ("Basic OmEtdG9rZW4=", "a-token"),
+        ("Basic YW55Ym9keTphLXRva2Vu", "a-token"),
+        ("basic YW55Ym9keTphOnRva2Vu", "a:token"),
+        ("Basic YS10b2tlbg==", ""),
+        ("Basic a-token", ""),
+        ("Basic /////w==", ""),
+        ("Basic \u00e9", ""),
+        ("Digest a-token", ""),
+        ("a-token", ""),
+        ("", ""),
     ],
 )
-def test_forms_come_from_the_console_itself(headers: dict[str, str], same: bool) -> None:
-    """By what browsers say of a form, which no page can change."""
-    assert is_same_origin(headers) is same
-
-
-def test_a_login_leads_to_the_console_alone() -> None:
-    """Not to a page of somebody else, however it is written."""
-    assert is_local_path("/stream?name=a")
-    assert not any(map(is_local_path, ("//evil", "/\\evil", "http://evil", "evil", "", "/a\r\nSet-Cookie: b")))
-
-
-def test_sessions_end_and_are_bounded() -> None:
-    """By time, by logging out, and the oldest when there are too many; form tokens are of one session."""
-    sessions = Sessions()
-    one, other = sessions.begin(0.0, "token"), sessions.begin(1.0)
-    assert sessions.token(one, SESSION_SECONDS - 1) == "token"
-    assert sessions.token(one, SESSION_SECONDS) is None
-    assert sessions.token(other, 2.0) == ""
-    assert sessions.is_form_token(one, sessions.form_token(one))
-    assert not sessions.is_form_token(one, sessions.form_token(other))
-    assert not sessions.is_form_token(one, "ü")
-    sessions.end(other)
-    assert sessions.token(other, 2.0) is None
-    for _ in range(1_000):
-        sessions.begin(2.0)
-    assert sessions.token(one, 2.0) is None
+def test_a_token_is_a_bearer_token_or_a_password(header: str, token: str) -> None:
+    """Whatever the user is called."""
+    assert token_of(header) == token
 
 
 def test_numbers_are_said_shortly() -> None:

@@ -1,21 +1,16 @@
-"""Asking services again and again, and what an action has to do with it."""
+"""Asking services again and again."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-import aiohttp
 import pytest
-from console_world import console, world
 
-from penstock.rpc import ServerSecurity
 from penstock.services.console._sources import collector as collector_module
 from penstock.services.console._sources.collector import Collector
 from penstock.services.console._sources.history import History
 from penstock.services.console._values import Kind, State
-
-TOKEN = "a-long-secret-of-the-console-with-32-characters"
 
 
 class Broken:
@@ -79,42 +74,3 @@ async def test_a_listing_of_many_streams_may_take_its_time(monkeypatch: pytest.M
         kinesis = collector.snapshot().kinesis
     assert kinesis is not None
     assert (kinesis.state, kinesis.value) == (State.UP, {"flights": ()})
-
-
-async def test_an_action_goes_on_while_its_service_answers_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection that questions share is given up after some seconds: what was asked for is done and told."""
-    monkeypatch.setattr(collector_module, "_ANSWER_SECONDS", 0.2)
-    security = {"security": ServerSecurity(token=TOKEN)}
-    async with world() as services:
-        await services.acquire("flights", "delays-job", "job-1")
-        release, answers = services.registry.force_release, services.registry.list_consumers
-        begun, go_on = asyncio.Event(), asyncio.Event()
-
-        async def hang(*_: Any, **__: Any) -> Any:
-            await asyncio.Event().wait()
-
-        async def release_later(*which: Any) -> Any:
-            begun.set()
-            await go_on.wait()
-            return await release(*which)
-
-        monkeypatch.setattr(services.registry, "force_release", release_later)
-        async with (
-            console(services.endpoints(), server=security, allow_actions=True, interval_seconds=0.2) as running,
-            aiohttp.ClientSession(running.url, headers={"Authorization": f"Bearer {TOKEN}"}) as http,
-            asyncio.timeout(20),
-        ):
-            form = {"stream": "flights", "consumer": "delays-job"}
-            posting = asyncio.create_task(http.post("/actions/release", data=form, allow_redirects=False))
-            await begun.wait()
-            monkeypatch.setattr(services.registry, "list_consumers", hang)
-            while True:
-                text = await (await http.get("/")).text()
-                if "no answer in" in text:
-                    break
-                await asyncio.sleep(0.02)
-            assert not posting.done()
-            monkeypatch.setattr(services.registry, "list_consumers", answers)
-            go_on.set()
-            assert (await posting).status == 303
-            assert "the lease of job job-1 is ended" in await (await http.get("/consumers")).text()

@@ -16,7 +16,6 @@ from ._security.security import (
     ServerSecurity,
 )
 from ._security.token_file import MIN_TOKEN_CHARACTERS
-from ._server.access import OpenCalls
 from ._server.audit import AuditLog
 from ._server.rights import MethodRights, ServiceRights
 from ._server.run import (
@@ -61,7 +60,6 @@ __all__ = [
     "LoopThreadClosedError",
     "LoopThreadForkedError",
     "MethodRights",
-    "OpenCalls",
     "OwnFiles",
     "PenstockRpcError",
     "Principal",

@@ -32,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ConsoleSettings.add_arguments(commands.add_parser("serve", help="serve the console over HTTP"))
     arguments = parser.parse_args(with_default(sys.argv[1:] if argv is None else argv, "serve", ("serve",)))
     set_up_logging()
-    # Actions, and who asked for them, are always in the log.
-    logging.getLogger("penstock.services.console").setLevel(logging.INFO)
+    # aiohttp logs requests that it cannot parse. They are no failures of the console, and may hold a token.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     tracing = None
     try:
         settings = ConsoleSettings.from_arguments(arguments)

@@ -13,22 +13,28 @@ from typing import Final, Self
 
 from penstock.aws import AwsOptions, check_encrypted
 from penstock.registration import CONSUMER_SHARD_HOUR_USD
-from penstock.rpc import RpcOptionError, ServerSettings, add_switch, read_number, read_path, read_switch
-from penstock.services.console._endpoints import PREFIX, Endpoint, Several, parts
+from penstock.rpc import ServerSecurity, ServerSettings, add_switch, read_number, read_switch
+from penstock.services.console._endpoints import PREFIX, Endpoint
 from penstock.services.console.errors import ConsoleOptionError
 from penstock.terminal import add_setting
 
+_FILES: Final = {
+    "certificate_file": "PEM of the console's certificate: turns TLS on",
+    "private_key_file": "PEM of the certificate's private key",
+    "client_ca_file": "PEM of the browsers' authority: turns mutual TLS on",
+    "token_file": "file of the tokens that open the console, one per line",
+}
+_SWITCHES: Final = {
+    "allow_plain_text": "listen beyond loopback without TLS, as behind a proxy that encrypts",
+    "allow_unauthenticated": "listen beyond loopback for everybody, with neither tokens nor browsers' certificates",
+}
 _NUMBERS: Final = {
     "interval_seconds": (2.0, 0.2, "seconds between two questions to a service"),
     "shards_interval_seconds": (60.0, 5.0, "seconds between two calls of ListShards for a stream"),
     "history_points": (120.0, 2.0, "values that a sparkline keeps"),
     "history_series": (20_000.0, 10.0, "sparklines that are kept: each takes 8 bytes a value"),
     "lag_alert_seconds": (60.0, 0.0, "seconds of lag that ask for attention"),
-    "consumer_shard_hour_usd": (
-        CONSUMER_SHARD_HOUR_USD,
-        0.0,
-        "US dollars for a consumer, a shard and an hour",
-    ),
+    "consumer_shard_hour_usd": (CONSUMER_SHARD_HOUR_USD, 0.0, "US dollars for a consumer, a shard and an hour"),
 }
 
 
@@ -37,7 +43,7 @@ class ConsoleSettings:
     """All that the console needs to know."""
 
     server: ServerSettings
-    """Where it listens, and what it demands."""
+    """Host, port, TLS, tokens and the time for answers at the end. Other settings of a server have no effect."""
     endpoints: tuple[Endpoint, ...] = ()
     """What it asks."""
     aws: AwsOptions | None = None
@@ -50,22 +56,12 @@ class ConsoleSettings:
     """Streams to show beside those that the services name."""
     allowed_hosts: tuple[str, ...] = ()
     """Names by which it may be called, beside addresses, localhost and this machine's name."""
-    allow_actions: bool = False
-    """Whether leases can be released, stages resumed and dead letters redriven."""
-    show_records: bool = False
-    """Whether records can be looked at, by who may."""
-    dead_letters: tuple[tuple[str, Path], ...] = ()
-    """Folders of dead letters that can be looked at, each behind its name."""
-    avro_schemas: Path | None = None
-    """Folder with `STREAM.avsc`, by which records are decoded as Avro."""
     interval_seconds: float = _NUMBERS["interval_seconds"][0]
     """Between two questions to a service."""
     shards_interval_seconds: float = _NUMBERS["shards_interval_seconds"][0]
     """Between two calls of ListShards for a stream."""
     history_points: int = int(_NUMBERS["history_points"][0])
     """Values that a sparkline keeps."""
-    history_file: Path | None = None
-    """SQLite file that keeps a day of the sparklines; None: they end with the process."""
     history_series: int = int(_NUMBERS["history_series"][0])
     """Sparklines that are kept."""
     lag_alert_seconds: float = _NUMBERS["lag_alert_seconds"][0]
@@ -78,20 +74,20 @@ class ConsoleSettings:
             value = getattr(self, name)
             if not least <= value <= 1e9:
                 raise ConsoleOptionError(name, f"{value:g} is not between {least:g} and 1e9")
-        if self.show_records and self.aws is None:
-            raise ConsoleOptionError("show_records", "needs --region, or another setting of how to reach Kinesis")
         if self.list_streams and self.aws is None:
             raise ConsoleOptionError("list_streams", "needs --region, or another setting of how to reach Kinesis")
-        if self.avro_schemas is not None and not (self.show_records and self.avro_schemas.is_dir()):
-            raise ConsoleOptionError("avro_schemas", "is a folder of STREAM.avsc, and goes with --show-records true")
-        if self.server.socket_path is not None:
-            raise RpcOptionError("socket_path", "is for services of gRPC: browsers know no sockets, so leave it out")
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Add a flag per setting; each falls back to `PENSTOCK_CONSOLE_<NAME>`."""
         add = partial(add_setting, parser, PREFIX)
-        ServerSettings.add_arguments(parser, PREFIX)
+        add("host", "address to bind to; default: loopback")
+        add("port", "port to bind to; 0 lets the system pick one")
+        for name, words in _FILES.items():
+            add(name, words)
+        for name, words in _SWITCHES.items():
+            add_switch(parser, PREFIX, name, words)
+        add("drain_seconds", "seconds for answers in progress at the end; default 10")
         Endpoint.add_arguments(parser)
         add("list_shards", "true: list shards with AWS's default settings, if none of those below is given")
         AwsOptions.add_arguments(parser, PREFIX, note="; turns listing shards on")
@@ -99,23 +95,9 @@ class ConsoleSettings:
         add("local_readers", "false: leave out readers in drivers of this user and machine that have no registry")
         add("list_streams", "true: show all streams of the account and region; needs kinesis:ListStreams")
         add("streams", "streams to show beside those that services name, with commas between them")
-        add("show_records", "true: let records be looked at, with kinesis:GetRecords and GetShardIterator")
-        name, variable = "dead-letters", f"{PREFIX}_DEAD_LETTERS"
-        parser.add_argument(
-            f"--{name}",
-            action=Several,
-            default=os.environ.get(variable),
-            metavar="NAME=FOLDER",
-            help="folder of dead letters to show: a job's deadLetterPath; may be repeated, or "
-            f"name several with commas between them [{variable}]",
-        )
-        add("avro_schemas", "folder with STREAM.avsc, by which records are decoded as Avro")
         add("allowed_hosts", "names by which browsers may call it, with commas between them")
-        add("history_file", "SQLite file that keeps a day of the sparklines, over restarts")
         for name, (default, _, words) in _NUMBERS.items():
             add(name, f"{words}; default {default:g}")
-        text = "let leases be released, stages resumed and dead letters redriven"
-        add_switch(parser, PREFIX, "allow_actions", text)
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Self:
@@ -127,33 +109,43 @@ class ConsoleSettings:
         environment = os.environ if environment is None else environment
         numbers = {name: _number(name, getattr(arguments, name)) for name in _NUMBERS if getattr(arguments, name)}
         return cls(
-            server=ServerSettings.from_arguments(arguments, PREFIX, environment),
+            server=_server(arguments, environment),
             endpoints=Endpoint.from_arguments(arguments, environment),
             aws=_aws(arguments, environment),
             local_readers=read_switch("local_readers", arguments.local_readers or "true"),
             list_streams=read_switch("list_streams", arguments.list_streams or "false"),
             streams=_names(arguments.streams),
             allowed_hosts=_names(arguments.allowed_hosts),
-            allow_actions=read_switch("allow_actions", arguments.allow_actions),
-            show_records=read_switch("show_records", arguments.show_records or "false"),
-            dead_letters=_folders(arguments.dead_letters),
-            avro_schemas=Path(arguments.avro_schemas) if arguments.avro_schemas else None,
             interval_seconds=numbers.get("interval_seconds", cls.interval_seconds),
             shards_interval_seconds=numbers.get("shards_interval_seconds", cls.shards_interval_seconds),
             history_points=int(numbers.get("history_points", cls.history_points)),
-            history_file=read_path("history_file", arguments.history_file) if arguments.history_file else None,
             history_series=int(numbers.get("history_series", cls.history_series)),
             lag_alert_seconds=numbers.get("lag_alert_seconds", cls.lag_alert_seconds),
             consumer_shard_hour_usd=numbers.get("consumer_shard_hour_usd", cls.consumer_shard_hour_usd),
         )
 
 
+def _server(arguments: argparse.Namespace, environment: Mapping[str, str]) -> ServerSettings:
+    files = {name: Path(path) for name in _FILES if (path := getattr(arguments, name))}
+    # The file is the nearer wish: a token in the environment may be another's.
+    token = None if "token_file" in files else environment.get(f"{PREFIX}_TOKEN")
+    switches = {name: read_switch(name, getattr(arguments, name)) for name in _SWITCHES}
+    security = ServerSecurity(token=token, **files, **switches)  # type: ignore[arg-type]  # by their names
+    security.check_files()
+    defaults = ServerSettings()
+    return ServerSettings(
+        host=arguments.host or defaults.host,
+        port=read_number("port", arguments.port or "0", int, of="a whole number"),
+        security=security,
+        drain_seconds=_number("drain_seconds", arguments.drain_seconds or f"{defaults.drain_seconds}"),
+    )
+
+
 def _aws(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AwsOptions | None:
     options = AwsOptions.from_arguments(arguments)
     wanted = arguments.list_shards and read_switch("list_shards", arguments.list_shards)
-    for name in ("show_records", "list_streams") if wanted is False else ():
-        if read_switch(name, getattr(arguments, name) or "false"):
-            raise ConsoleOptionError(name, "does not go with --list-shards false")
+    if wanted is False and read_switch("list_streams", arguments.list_streams or "false"):
+        raise ConsoleOptionError("list_streams", "does not go with --list-shards false")
     if wanted is False or not (wanted or options != AwsOptions()):
         read_switch("allow_insecure_endpoint", arguments.allow_insecure_endpoint or "")
         return None
@@ -169,15 +161,3 @@ def _number(name: str, text: str) -> float:
 
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
-
-
-def _folders(given: list[str] | str | None) -> tuple[tuple[str, Path], ...]:
-    folders: dict[str, Path] = {}
-    for text in parts(given):
-        name, _, folder = text.partition("=")
-        if not (name.strip() and folder.strip()) or name.strip() in folders:
-            raise ConsoleOptionError("dead_letters", f"{text!r} is not NAME=FOLDER, with a name of its own")
-        if "://" in folder:
-            raise ConsoleOptionError("dead_letters", f"{folder.strip()} is not a folder of this machine: mount it")
-        folders[name.strip()] = Path(folder.strip())
-    return tuple(folders.items())

@@ -27,7 +27,6 @@ from penstock.registration import (
 )
 from penstock.registration.testing import FakeKinesis, InMemoryLeaseStore
 from penstock.rpc import GrpcServer, ServerSettings
-from penstock.services.console._access.connection import Limits
 from penstock.services.console._endpoints import Endpoint
 from penstock.services.console._serve import ConsoleServer, console_server
 from penstock.services.console._settings import ConsoleSettings
@@ -40,7 +39,6 @@ __all__ = [
     "FakeServices",
     "FakeSink",
     "Kind",
-    "Limits",
     "fake_services",
     "running_console",
     "session",
@@ -163,7 +161,6 @@ async def running_console(
     endpoints: Sequence[Endpoint] = (),
     *,
     server: ServerSettings | None = None,
-    limits: Limits | None = None,
     **options: Any,
 ) -> AsyncIterator[ConsoleServer]:
     """The console, in this process, on a free port; it asks five times a second.
@@ -171,13 +168,12 @@ async def running_console(
     Args:
         endpoints: what it asks.
         server: what it demands.
-        limits: how long connections may keep it waiting.
-        options: those of its other settings that a test needs, such as `allow_actions`.
+        options: those of its other settings that a test needs, such as `streams`.
     """
     settings = ConsoleSettings(
         server=server or ServerSettings(drain_seconds=0.2),
         endpoints=tuple(endpoints),
         **{"interval_seconds": 0.2, **options},
     )
-    async with console_server(settings, limits=limits) as running:
+    async with console_server(settings) as running:
         yield running

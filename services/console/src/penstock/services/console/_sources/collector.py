@@ -20,13 +20,11 @@ from penstock.rpc import PenstockRpcError
 from penstock.services.console._sources.history import History, Rates, lags
 from penstock.services.console._sources.services import AnySource
 from penstock.services.console._values import Answer, Kind, Snapshot, State
-from penstock.services.console.errors import ConsoleError
 
 _ANSWER_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 ASKING_ERRORS = (
     AwsError,
-    ConsoleError,
     EfoConsumerError,
     OperatorAttributesError,
     PenstockRpcError,
@@ -43,7 +41,6 @@ class _Asked:
     source: AnySource
     seconds: float
     answer: Answer[Any]
-    turn: asyncio.Lock
 
 
 class Collector:
@@ -69,8 +66,7 @@ class Collector:
         self._history = history
         self._rates = Rates()
         self._asked = [
-            _Asked(source, seconds, Answer(kind=source.kind, endpoint=source.address), asyncio.Lock())
-            for source, seconds in sources
+            _Asked(source, seconds, Answer(kind=source.kind, endpoint=source.address)) for source, seconds in sources
         ]
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -105,10 +101,6 @@ class Collector:
             rates=dict(self._rates.per_second),
         )
 
-    async def ask(self, kind: Kind) -> None:
-        """Ask the sources of a kind now, such as after an action."""
-        await asyncio.gather(*(self._ask(one) for one in self._asked if one.source.kind is kind))
-
     async def _ask_again(self, one: _Asked) -> None:
         while True:
             await self._ask(one)
@@ -117,22 +109,21 @@ class Collector:
             await self._sleep(min(one.seconds, 2.0) if empty else one.seconds)
 
     async def _ask(self, one: _Asked) -> None:
-        async with one.turn:
-            # A listing asks for many streams, a few at once: it has until it is due again.
-            patience = one.seconds if one.source.kind is Kind.KINESIS else _ANSWER_SECONDS
-            try:
-                async with asyncio.timeout(patience):
-                    value = await one.source.fetch()
-            except ASKING_ERRORS as error:
-                await self._fail(one, _words(error, patience))
-            except Exception:
-                # A bug, or an answer that nobody foresaw: the other pages go on, and the log says what it was.
-                _log.exception("asking %s failed", one.answer.name)
-                await self._fail(one, "the answer could not be understood; the console's log says more")
-            else:
-                now = self._clock()
-                one.answer = replace(one.answer, state=State.UP, reason="", value=value, answered_at=now)
-                self._remember(one.answer, now)
+        # A listing asks for many streams, a few at once: it has until it is due again.
+        patience = one.seconds if one.source.kind is Kind.KINESIS else _ANSWER_SECONDS
+        try:
+            async with asyncio.timeout(patience):
+                value = await one.source.fetch()
+        except ASKING_ERRORS as error:
+            await self._fail(one, _words(error, patience))
+        except Exception:
+            # A bug, or an answer that nobody foresaw: the other pages go on, and the log says what it was.
+            _log.exception("asking %s failed", one.answer.name)
+            await self._fail(one, "the answer could not be understood; the console's log says more")
+        else:
+            now = self._clock()
+            one.answer = replace(one.answer, state=State.UP, reason="", value=value, answered_at=now)
+            self._remember(one.answer, now)
 
     async def _fail(self, one: _Asked, reason: str) -> None:
         if one.answer.state is not State.DOWN:

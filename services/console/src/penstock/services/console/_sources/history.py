@@ -12,7 +12,6 @@ from penstock.services.console._values import Reading, name_of
 
 if TYPE_CHECKING:
     from penstock.efo_consumer import SessionInfo
-    from penstock.services.console._sources.day import DayHistory
     from penstock.services.console._values import Answer, SinkDestination
 
 Series = tuple[str, ...]
@@ -24,13 +23,10 @@ class History:
     Args:
         points: values that a series keeps.
         max_series: series that are kept: each takes 8 bytes a point.
-        day: gets all values, too.
     """
 
-    def __init__(self, *, points: int = 120, max_series: int = 10_000, day: DayHistory | None = None) -> None:
+    def __init__(self, *, points: int = 120, max_series: int = 10_000) -> None:
         self.points = points
-        self.day = day
-        """What is kept for a day, if anything is."""
         self._max_series = max_series
         self._rings: OrderedDict[Series, _Ring] = OrderedDict()
 
@@ -39,8 +35,6 @@ class History:
 
     def add(self, values: Mapping[Series, float | None]) -> None:
         """Add a value to each of the series; None where it is not known."""
-        if self.day is not None:
-            self.day.add(values)
         for series, value in values.items():
             ring = self._rings.get(series)
             if ring is None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,15 +14,13 @@ import grpc
 
 from penstock.aws import BackoffPolicy
 from penstock.efo_consumer import RemoteShardReader, SessionInfo
-from penstock.operator_attributes import JobStatus, RemoteStageScheduler, StageInterrupted, StagePlan, StageReused
+from penstock.operator_attributes import JobStatus, RemoteStageScheduler, StagePlan
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc as pb_grpc
-from penstock.registration import Consumer, ConsumerState, Lease, RemoteConsumerRegistry
+from penstock.registration import Consumer, ConsumerState, RemoteConsumerRegistry
 from penstock.rpc import open_aio_channel
 from penstock.services.console._endpoints import Endpoint
-from penstock.services.console._sources.resume import How, committed, resumption
 from penstock.services.console._values import Kind, SinkDestination
-from penstock.services.console.errors import NotConfiguredError, NotResumableError
 
 T_co = TypeVar("T_co", covariant=True)
 C = TypeVar("C")
@@ -77,15 +74,6 @@ class _Remote(ABC, Generic[C]):
         if client is not None:
             await self._end(client)
 
-    @asynccontextmanager
-    async def own_client(self) -> AsyncIterator[C]:
-        """A client for one purpose: `close`, which comes when questions are not answered, leaves it alone."""
-        client = self._open()
-        try:
-            yield client
-        finally:
-            await self._end(client)
-
     @abstractmethod
     def _open(self) -> C:
         """Make a client; the files that its security names are read now."""
@@ -119,11 +107,6 @@ class RegistrySource(_Remote[RemoteConsumerRegistry]):
             return tuple(consumers)
         self._is_new = self._is_new or any(_key(one) not in self._known for one in consumers)
         return tuple(self._with_state(one) for one in consumers)
-
-    async def release(self, stream_name: str, consumer_name: str) -> Lease | None:
-        """End the lease on a consumer; gives it, None when nobody held it."""
-        async with self.own_client() as client:
-            return await client.force_release(stream_name, consumer_name)
 
     def _with_state(self, consumer: Consumer) -> Consumer:
         state, cost = self._known.get(_key(consumer), (None, None))
@@ -174,46 +157,9 @@ class StagesSource(_Remote[RemoteStageScheduler]):
 
     async def plan(self, job_id: str) -> StagePlan:
         """What a job was compiled to, with all edges."""
-        async with self.own_client() as client:
+        # By a client of its own: `close`, which comes when questions are not answered, leaves it alone.
+        async with self._open() as client:
             return await client.get_plan(job_id)
-
-    async def resume(self, job_id: str, stage_id: str, *, how: str | None = None) -> JobStatus:
-        """Let a stage be deployed again: one that runs and whose driver is gone, or one that failed.
-
-        Args:
-            job_id: the job.
-            stage_id: one of its stages.
-            how: what somebody agreed to, the value of a `How`; None for whatever fits.
-
-        Raises:
-            NotResumableError: it is in another state, or something else of its job runs.
-            OperatorAttributesError: the scheduler cannot be asked, or knows no such stage. If it went away in
-                between, the job has begun anew without results: drivers tell of them, or compute them again.
-        """
-        async with self.own_client() as client:
-            return await self._resume(client, job_id, stage_id, how)
-
-    async def _resume(self, client: RemoteStageScheduler, job_id: str, stage_id: str, how: str | None) -> JobStatus:
-        job = await client.get_job(job_id)
-        what = resumption(job, job.stage(stage_id))
-        if what.how is not None and how not in (None, what.how.value):
-            raise NotResumableError(job_id, stage_id, "it stands otherwise than when you were asked: look again")
-        match what.how:
-            case How.INTERRUPT:
-                return await client.report(job_id, StageInterrupted(stage_id=stage_id))
-            case How.RETRY:
-                plan = await client.get_plan(job_id)
-                kept = committed(job)
-                job = await client.submit(
-                    job_id, plan.graph, slots=job.slots, cyclic_regions=plan.cyclic_regions, restart=True
-                )
-                for stage in kept:
-                    rows, size_bytes = stage.progress.rows, stage.progress.size_bytes
-                    reused = StageReused(stage_id=stage.stage_id, rows=rows, size_bytes=size_bytes)
-                    job = await client.report(job_id, reused)
-                return job
-            case None:
-                raise NotResumableError(job_id, stage_id, what.words)
 
     def _open(self) -> RemoteStageScheduler:
         return RemoteStageScheduler(self.address, self._endpoint.security())
@@ -266,14 +212,12 @@ class Plans:
         """The plan of a job.
 
         Raises:
-            NotConfiguredError: no stage scheduler is configured.
-            OperatorAttributesError: it cannot be asked, or its graph cannot be compiled.
+            OperatorAttributesError: the scheduler cannot be asked, or its graph cannot be compiled.
         """
         key = _plan_key(job)
         plan = self._known.get(key)
         if plan is None:
-            if self._source is None:
-                raise NotConfiguredError("stage scheduler")
+            assert self._source is not None  # it gave the job
             plan = self._known[key] = await self._source.plan(job.job_id)
         self._known.move_to_end(key)
         while len(self._known) > _MOST_PLANS:

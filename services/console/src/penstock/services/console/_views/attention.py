@@ -110,7 +110,7 @@ def _jobs(view: View) -> Iterator[Concern]:
                     page="job",
                     query={"id": job.job_id},
                     what=f"Job {job.job_id}: stage {stage.name} failed: {stage.progress.error or 'no words'}",
-                    cure="Mend the cause and start the driver again: committed stages are not done again.",
+                    cure="Fix the cause and start the driver again: committed stages are not done again.",
                 )
 
 

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.services.console._sources.history import History
 from penstock.services.console._values import Kind, State
 from penstock.services.console._views.sparkline import Sparkline, sparkline
 from penstock.services.console._views.words import seconds_words
 
 if TYPE_CHECKING:
     from penstock.services.console._settings import ConsoleSettings
-    from penstock.services.console._sources.day import DayHistory
-    from penstock.services.console._sources.history import Series
+    from penstock.services.console._sources.history import History, Series
     from penstock.services.console._values import Answer, Snapshot
 
 TITLES = {
@@ -44,39 +42,22 @@ class View:
         history: what they said before.
         settings: the console's settings.
         now: monotonic seconds.
-        shows_day: whether lines show a day, where one is kept.
     """
 
     snapshot: Snapshot
     history: History
     settings: ConsoleSettings
     now: float
-    shows_day: bool = False
 
     @property
     def span_seconds(self) -> float:
         """How long lines go back."""
-        return self._seconds * (self._shown.points - 1)
-
-    @property
-    def _shown(self) -> History | DayHistory:
-        day = self.history.day
-        return day if self.shows_day and day is not None else self.history
-
-    @property
-    def _seconds(self) -> float:
-        shown = self._shown
-        return self.settings.interval_seconds if isinstance(shown, History) else shown.seconds
+        return self.settings.interval_seconds * (self.history.points - 1)
 
     def spark(self, series: Series, what: str, words: Callable[[float], str]) -> Sparkline:
         """A series as a picture."""
-        return sparkline(
-            self._shown.values(series),
-            what,
-            words,
-            points=self._shown.points,
-            seconds=self._seconds,
-        )
+        seconds, points = self.settings.interval_seconds, self.history.points
+        return sparkline(self.history.values(series), what, words, points=points, seconds=seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,7 @@
     paused = !paused;
     button.textContent = paused ? "Go on updating" : "Pause updates";
   });
-  // A page that is not to be asked for again says 0.
-  if (pause) status.append(" ", button);
+  status.append(" ", button);
 
   // The system's colours, until the others are chosen; a choice is of this browser, and goes when it is the system's again.
   const root = document.documentElement;
@@ -121,10 +120,6 @@
   async function update() {
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
-      if (answer.redirected && new URL(answer.url).pathname === "/login") {
-        location.reload();
-        return;
-      }
       if (!answer.ok) throw new Error(String(answer.status));
       const text = await answer.text();
       const began = performance.now();
@@ -151,5 +146,5 @@
       if (!paused && !document.hidden) await update();
     }
   }
-  if (pause) forever();
+  forever();
 })();

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ import trustme
 from console_world import console
 
 from penstock.rpc import ServerSecurity
-from penstock.services.console._access.tls import TlsFiles
-from penstock.services.console.testing import Limits
 
 DEADLINE = 20
 
@@ -118,56 +115,30 @@ async def test_certificate_and_key_are_followed(tmp_path: Path) -> None:
         writer.close()
 
 
-def test_the_files_are_read_once_as_long_as_they_are_the_same(tmp_path: Path) -> None:
-    """Each connection gets the same context, which remembers sessions."""
-    authority = trustme.CA()
-    files = Files(tmp_path, authority)
-    tls = TlsFiles(files.security)
-    first = tls.context()
-    assert first is not None
-    assert tls.context() is first
-    files.trust(authority, trustme.CA())
-    assert tls.context() is not first
-    assert TlsFiles(ServerSecurity()).context() is None
+async def test_a_session_of_tls_does_not_outlive_its_authority(tmp_path: Path) -> None:
+    """A browser that resumes one shows its certificate again."""
+    before, after = trustme.CA(), trustme.CA()
+    files = Files(tmp_path, before)
+    async with console(server={"security": files.security}) as running:
 
+        def look(context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> tuple[bytes, Any]:
+            """What the console answers, and the session; nothing where it ends the connection."""
+            host, _, port = running.address.rpartition(":")
+            try:
+                with (
+                    socket.create_connection((host, int(port)), timeout=DEADLINE) as connection,
+                    context.wrap_socket(connection, server_hostname=host, session=session) as secure,
+                ):
+                    secure.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                    return secure.recv(len(OK)), secure.session
+            except (ssl.SSLError, ConnectionError):
+                return b"", None
 
-async def test_a_handshake_that_never_ends_is_ended(tmp_path: Path) -> None:
-    """And while it goes on it counts as a connection."""
-    authority = trustme.CA()
-    files = Files(tmp_path, authority)
-    options: dict[str, Any] = {
-        "server": {"security": files.security, "max_connections": 1},
-        "limits": Limits(handshake=0.5),
-    }
-    async with console(**options) as running:
-        host, _, port = running.address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
-        await writer.drain()
-        # It is there as soon as a second one is turned away.
-        assert await status(running.address, browser(authority, authority)) == ""
-        async with asyncio.timeout(DEADLINE):
-            with suppress(ConnectionError):
-                assert await reader.read() == b""
-            while True:
-                if await status(running.address, browser(authority, authority)) == OK:
-                    break
-                await asyncio.sleep(0.05)
-        writer.close()
-
-
-async def test_a_browsers_certificate_says_which_principal_it_is(tmp_path: Path) -> None:
-    """By its alternative names, from request to request: one that is taken out of the file sees nothing any more."""
-    authority = trustme.CA()
-    files = Files(tmp_path, authority)
-    file = tmp_path / "principals.toml"
-    text = '[[principal]]\nname = "operator"\ncertificate = "operator@example.org"\nservices = ["console"]\n'
-    file.write_text(text)
-    security = replace(files.security, principals=file)
-    async with console(server={"security": security}) as running:
-        mine = browser(authority, authority)
-        assert await status(running.address, mine, "/consumers") == OK
-        file.write_text(text.replace("operator@", "another@"))
-        assert await status(running.address, mine, "/consumers") == "HTTP/1.1 401 Unauthorized"
-        file.write_text(text.replace("console", "shard-reader"))
-        assert await status(running.address, mine, "/consumers") == "HTTP/1.1 403 Forbidden"
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            files.trust(before)
+            own = browser(before, before)
+            own.maximum_version = version
+            said, session = await asyncio.to_thread(look, own)
+            assert (said.decode(), session is not None) == (OK, True)
+            files.trust(after)
+            assert (await asyncio.to_thread(look, own, session))[0] == b""

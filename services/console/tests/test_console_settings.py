@@ -23,10 +23,10 @@ def settings(*flags: str, **environment: str) -> ConsoleSettings:
     return ConsoleSettings.from_arguments(parser.parse_args(flags), environment)
 
 
-def test_nothing_is_asked_and_nothing_may_be_done_by_default() -> None:
+def test_nothing_is_asked_by_default() -> None:
     """It listens on loopback, without any service."""
     found = settings()
-    assert (found.server.host, found.endpoints, found.aws, found.allow_actions) == ("127.0.0.1", (), None, False)
+    assert (found.server, found.endpoints, found.aws) == (ServerSettings(), (), None)
 
 
 def test_several_readers_come_from_flags_and_commas() -> None:
@@ -44,10 +44,8 @@ def test_several_readers_come_from_flags_and_commas() -> None:
 def test_variables_stand_behind_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flags replace what the environment says."""
     monkeypatch.setenv("PENSTOCK_CONSOLE_SINK_ENDPOINT", "a:1,b:2")
-    monkeypatch.setenv("PENSTOCK_CONSOLE_ALLOW_ACTIONS", "true")
     monkeypatch.setenv("PENSTOCK_CONSOLE_SERVICES_TLS", "true")
     assert [one.address for one in settings().endpoints] == ["a:1", "b:2"]
-    assert settings().allow_actions
     assert all(one.tls for one in settings().endpoints)
     assert [one.address for one in settings("--sink-endpoint", "c:3").endpoints] == ["c:3"]
 
@@ -77,17 +75,16 @@ def test_tokens_are_of_one_service_or_of_all(tmp_path: Path) -> None:
         (["--interval-seconds", "0"], "interval_seconds"),
         (["--history-points", "nan"], "history_points"),
         (["--list-shards", "maybe"], "list_shards"),
-        (["--dead-letters", "orders"], "dead_letters"),
-        (["--dead-letters", "orders="], "dead_letters"),
-        (["--dead-letters", "=letters"], "dead_letters"),
-        (["--dead-letters", "orders=letters", "--dead-letters", "orders=others"], "dead_letters"),
-        (["--dead-letters", "orders=s3://bucket/letters"], "dead_letters"),
+        (["--port", "http"], "port"),
+        (["--port", "65536"], "port"),
+        (["--drain-seconds", "-1"], "drain_seconds"),
+        (["--drain-seconds", "nan"], "drain_seconds"),
         (["--sink-endpoint", "127.0.0.1:99999"], "sink_endpoint"),
         (["--registry-endpoint", "127.0.0.1:1", "--services-token-file", "/nonexistent"], "services_token_file"),
         (["--stages-endpoint", "127.0.0.1:1", "--stages-token-file", "/nonexistent"], "stages_token_file"),
         (["--registry-endpoint", "a:1", "--services-certificate-file", "/nonexistent"], "services_private_key_file"),
         (["--token-file", "/nonexistent"], "token_file"),
-        (["--history-file", "sqlite:///var/lib/console.db"], "history_file"),
+        (["--certificate-file", "/nonexistent"], "private_key_file"),
     ],
 )
 def test_a_wrong_setting_is_named(flags: list[str], option: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,14 +121,10 @@ def test_a_wrong_setting_is_named(flags: list[str], option: str, capsys: pytest.
             "--allow-insecure-endpoint (PENSTOCK_CONSOLE_ALLOW_INSECURE_ENDPOINT): 'maybe' is neither true nor false",
         ),
         (
-            ["--region", "eu-west-1", "--list-shards", "false", "--show-records", "true"],
-            "--show-records (PENSTOCK_CONSOLE_SHOW_RECORDS): does not go with --list-shards false",
-        ),
-        (
             ["--list-shards", "false", "--list-streams", "true"],
             "--list-streams (PENSTOCK_CONSOLE_LIST_STREAMS): does not go with --list-shards false",
         ),
-        (["--show-records", "true"], "--show-records (PENSTOCK_CONSOLE_SHOW_RECORDS): needs --region"),
+        (["--list-streams", "true"], "--list-streams (PENSTOCK_CONSOLE_LIST_STREAMS): needs --region"),
     ],
 )
 def test_a_setting_that_would_do_nothing_is_refused(
@@ -144,7 +137,7 @@ def test_a_setting_that_would_do_nothing_is_refused(
     assert f"penstock console: {words}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["services_tls", "allow_actions", "allow_plain_text"])
+@pytest.mark.parametrize("option", ["services_tls", "allow_plain_text"])
 def test_a_switch_that_is_neither_true_nor_false_is_refused(
     option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,31 +147,12 @@ def test_a_switch_that_is_neither_true_nor_false_is_refused(
     assert f"(PENSTOCK_CONSOLE_{option.upper()}): 'yes' is neither true nor false" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--history-file", "{folder}/notes"], "--history-file (PENSTOCK_CONSOLE_HISTORY_FILE): "),
-        (["--history-file", "{folder}/none/history.db"], "No such file or directory"),
-        (["--audit-log", "{folder}/none/audit"], "--audit-log (PENSTOCK_CONSOLE_AUDIT_LOG): cannot write "),
-        (["--host", "nowhere.invalid", "--allow-plain-text", "--allow-unauthenticated"], "nowhere.invalid"),
-    ],
-)
-def test_what_fails_only_while_it_starts_is_told_in_one_line(
-    flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_that_is_not_there_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """With exit code 2, as other wrong settings."""
-    (tmp_path / "notes").write_text("milk, bread, and a good deal more than the head of a database\n" * 30)
-    assert main(["serve", *(flag.format(folder=tmp_path) for flag in flags)]) == 2
+    assert main(["serve", "--host", "nowhere.invalid", "--allow-plain-text", "--allow-unauthenticated"]) == 2
     said = capsys.readouterr().err
-    assert words in said
+    assert "nowhere.invalid" in said
     assert said.count("\n") == 1
-
-
-def test_a_socket_is_refused_because_browsers_know_none() -> None:
-    """The services' flag for it would do nothing here."""
-    with pytest.raises(RpcOptionError) as refused:
-        settings("--socket-path", "/run/penstock/console")
-    assert refused.value.option == "socket_path"
 
 
 def test_it_is_not_shown_to_other_machines_without_a_proof() -> None:

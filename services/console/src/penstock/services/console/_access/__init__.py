@@ -1,1 +1,0 @@
-"""Who may connect and ask, for how long, and by which name."""
