@@ -210,7 +210,7 @@ def test_graphs_that_nobody_reads_fill_no_more_than_a_callers_calls_may(tmp_path
 def test_records_that_nobody_reads_are_held_once(tmp_path: Path) -> None:
     """Of a reader, by callers who ask for the same range in many calls: not once for each, also without a limit."""
     with ExitStack() as stack:
-        kinesis = stack.enter_context(running_emulator(tls=False))
+        kinesis = stack.enter_context(running_emulator(tls=False, enforce_limits=False))
         client = kinesis.client()
         client.create_stream(StreamName="orders", ShardCount=1)
         for _ in range(MIB_OF_RECORDS):

@@ -151,7 +151,7 @@ async def test_a_limited_token_is_good_for_its_methods_alone() -> None:
         for token, codes in (
             ("good-for-everything-with-32-characters", (grpc.StatusCode.OK, grpc.StatusCode.OK)),
             ("good-for-few-things-with-32-characters", (grpc.StatusCode.OK, grpc.StatusCode.UNAUTHENTICATED)),
-            ("good-for-nothing-at-all", (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAUTHENTICATED)),
+            ("good-for-nothing-with-32-characters", (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAUTHENTICATED)),
         ):
             async with open_aio_channel(running.address, ClientSecurity(token=token)) as channel:
                 stub = pb_grpc.StageSchedulerServiceStub(channel)

@@ -82,16 +82,24 @@ async def test_nobody_sees_anything_without_the_token() -> None:
 async def test_a_token_that_is_taken_back_opens_nothing(tmp_path: Path) -> None:
     """The file is read again when it changes; the other tokens stay valid."""
     file = tmp_path / "tokens"
-    file.write_text("the-first-token-of-tests\nthe-second-token-of-tests\n")
+    file.write_text("the-first-token-of-these-long-tests\nthe-second-token-of-these-long-tests\n")
     async with console(server={"security": ServerSecurity(token_file=file)}) as running, browsing(running.url) as http:
 
         async def status(token: str) -> int:
             async with http.get("/", headers={"Authorization": f"Bearer {token}"}) as answer:
                 return answer.status
 
-        assert [await status(f"the-{one}-token-of-tests") for one in ("first", "second", "third")] == [200, 200, 401]
-        file.write_text("the-second-token-of-tests\nthe-third-token-of-tests\n")
-        assert [await status(f"the-{one}-token-of-tests") for one in ("first", "second", "third")] == [401, 200, 200]
+        assert [await status(f"the-{one}-token-of-these-long-tests") for one in ("first", "second", "third")] == [
+            200,
+            200,
+            401,
+        ]
+        file.write_text("the-second-token-of-these-long-tests\nthe-third-token-of-these-long-tests\n")
+        assert [await status(f"the-{one}-token-of-these-long-tests") for one in ("first", "second", "third")] == [
+            401,
+            200,
+            200,
+        ]
 
 
 async def test_with_mutual_tls_the_certificate_is_the_proof(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from penstock.services.console._values import Kind
 from penstock.services.console.errors import ConsoleOptionError
 
 TOKEN = "a-long-secret-of-the-console-with-32-characters"
+FIRST = "the-first-of-a-file-with-32-characters-or-more"
 
 
 def settings(*flags: str, **environment: str) -> ConsoleSettings:
@@ -53,17 +54,17 @@ def test_variables_stand_behind_flags(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tokens_are_of_one_service_or_of_all(tmp_path: Path) -> None:
     """They are read when a channel is opened, so that they may change; and are never shown."""
     file = tmp_path / "token"
-    file.write_text("# of the registry\nfirst 2099-01-01T00:00:00Z\nsecond\n")
+    file.write_text(f"# of the registry\n{FIRST} 2099-01-01T00:00:00Z\n{TOKEN}\n")
     flags = ["--registry-endpoint=127.0.0.1:1", "--stages-endpoint=127.0.0.1:2", f"--registry-token-file={file}"]
     environment = {"PENSTOCK_CONSOLE_SERVICES_TOKEN": TOKEN}
     registry, stages = settings(*flags, **environment).endpoints
     source = registry.security(environment).token_source()
     assert source is not None
-    assert source() == "first"
+    assert source() == FIRST
     assert stages.security(environment).token == TOKEN
     assert TOKEN not in repr(settings(*flags, **environment))
-    file.write_text("third\n")
-    assert source() == "third"
+    file.write_text(f"third-{TOKEN}\n")
+    assert source() == f"third-{TOKEN}"
 
 
 @pytest.mark.parametrize(

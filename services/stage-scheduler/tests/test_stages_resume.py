@@ -20,7 +20,7 @@ from penstock.operator_attributes import (
     StageState,
 )
 from penstock.rpc.testing import service_process
-from penstock.services.stage_scheduler.__main__ import stages_command
+from penstock.services.stage_scheduler.__main__ import main
 
 T = TypeVar("T")
 END = GlobalWindows.create_with_end_of_stream_trigger()
@@ -66,7 +66,7 @@ class Driver:
 
     def resume(self, name: str, *flags: str) -> int:
         """The exit code of the command."""
-        return stages_command(["resume", "delays", self.ids.get(name, name), "--endpoint", self.address, *flags])
+        return main(["resume", "delays", self.ids.get(name, name), "--endpoint", self.address, *flags])
 
     def fail_airports(self) -> None:
         """`weather` is committed, `airports` has failed for the last time."""
@@ -150,4 +150,4 @@ def test_stages_and_services_that_are_not_there_are_reported(
     """With exit code 1 for a stage, and 3 for a service."""
     assert driver.resume("stage-99") == 1
     assert "'stage-99'" in capsys.readouterr().err
-    assert stages_command(["resume", "delays", "stage-1", "--endpoint", "127.0.0.1:1"]) == 3
+    assert main(["resume", "delays", "stage-1", "--endpoint", "127.0.0.1:1"]) == 3

@@ -103,7 +103,7 @@ async def test_mutual_tls_and_token_demand_both(mutual: ServiceProcess, files: F
 
     async with asyncio.timeout(DEADLINE), RemoteStageScheduler(mutual.address, client(TOKEN)) as friend:
         assert await friend.list_jobs() == ()
-    assert await refused(mutual.address, client("wrong")) == "UNAUTHENTICATED"
+    assert await refused(mutual.address, client("wrong" * 7)) == "UNAUTHENTICATED"
     assert await refused(mutual.address, client(None)) == "UNAUTHENTICATED"
     assert await refused(mutual.address, client(TOKEN, own=None, own_key=None)) == "UNAVAILABLE"
     assert await refused(mutual.address, client(TOKEN, own=stranger, own_key=stranger_key)) == "UNAVAILABLE"
