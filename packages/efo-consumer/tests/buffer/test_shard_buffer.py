@@ -421,3 +421,23 @@ def test_what_goes_late_is_found_by_one_look_at_all(looks: list[ShardBuffer]) ->
         assert pool.make_room(newest, 10.0)
         pool.append(newest, shard_event(wire_records([number], [b"x" * 5000]), number))
     assert len(looks) < 1000
+
+
+@pytest.mark.parametrize(
+    ("later", "known"),
+    [
+        pytest.param([([], 9, 2000)], None, id="one move"),
+        pytest.param([([], 9, 2000), ([], 11, 3000)], 1000, id="two moves"),
+        pytest.param([([8], 9, 2000)], 1000, id="records"),
+        pytest.param([([], 6, 2000), ([], 6, 3000)], 3000, id="no move, while it was listed as open"),
+    ],
+)
+def test_the_end_has_the_last_time_at_which_the_shard_is_known_to_have_been_open(
+    later: list[tuple[list[int], int, int]], known: int | None
+) -> None:
+    """The children are read from there on. The last answer of a closed shard may move the continuation once."""
+    made = ShardBuffer(TRIM_HORIZON)
+    for numbers_, continuation, caught_up in [([5], 6, 1000), *later]:
+        made.append(shard_event(wire_records(numbers_), continuation, caught_up_millis=caught_up))
+    made.append(shard_event(wire_records([]), None, child_shards=CHILDREN))
+    assert made.end.caught_up_millis == known
