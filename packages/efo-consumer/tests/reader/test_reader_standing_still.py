@@ -320,11 +320,20 @@ async def test_open_shards_that_stand_still_hold_nothing_back() -> None:
             assert given == count
 
 
-async def test_the_children_of_a_closed_shard_that_stands_still_hold_the_others_back() -> None:
-    """Its subscription says that it is at its tip, while its children hold what arrived long ago."""
+@pytest.mark.parametrize(
+    ("publisher", "behaviour"),
+    [
+        (RecordPublisherType.EFO, Behaviour(subscriptions_outlive_shards=True)),
+        (RecordPublisherType.POLLING, Behaviour(empty_answers=12)),
+    ],
+)
+async def test_the_children_of_a_closed_shard_that_stands_still_hold_the_others_back(
+    publisher: RecordPublisherType, behaviour: Behaviour
+) -> None:
+    """Its answers say that it is at its tip, while its children hold what arrived long ago."""
     clock = OtherClock(-3600)
-    with emulator(Behaviour(subscriptions_outlive_shards=True), clock=clock) as running:
-        reading = Reading(running, RecordPublisherType.EFO, shards=2)
+    with emulator(behaviour, clock=clock) as running:
+        reading = Reading(running, publisher, shards=2)
         keys = [one["HashKeyRange"]["StartingHashKey"] for one in reading.client.list_shards(StreamName="s")["Shards"]]
 
         def put(key: str, row: str) -> None:

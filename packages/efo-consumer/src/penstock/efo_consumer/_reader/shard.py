@@ -365,7 +365,8 @@ class FollowedShard:
     def _judged(self, event: ShardEvent, *, is_subscription: bool) -> ShardEvent:
         """Give the event without what it does not prove: of a shard that stands still, that it is open.
 
-        A subscription may go on after the shard was closed, so its event only proves what ListShards shows. Polls end.
+        A subscription may go on after the shard was closed, and polls may be empty before its end. So an event only
+        proves what ListShards shows. Polls then reach the end.
 
         Raises:
             _StandsStillError: it is the event of a subscription, and ListShards does not show the shard open.
@@ -373,7 +374,10 @@ class FollowedShard:
         if event.is_over or self._leads_on(event):
             return event
         stood, slept = self._stood()
-        listing = self._listings.recent(self.stream.name) if stood + max(0.0, slept) >= STILL_SECONDS else None
+        is_still = stood + max(0.0, slept) >= STILL_SECONDS
+        # Each empty answer of a poll stands still. Without a listing, its shard would hold the others back until then.
+        is_asked = is_still or (not is_subscription and self.open_millis is None and event.read_millis is not None)
+        listing = self._listings.recent(self.stream.name) if is_asked else None
         if listing is not None:
             is_open = listing.is_open(self.shard_id)
             self._is_closed = self._is_closed or is_open is False
@@ -387,7 +391,7 @@ class FollowedShard:
         caught_up, read = event.caught_up_millis, event.read_millis
         if caught_up is not None:
             caught_up = None if self.open_millis is None else min(caught_up, self.open_millis - _LATE_LIST_MILLIS)
-        if read is not None and is_subscription and event.millis_behind_latest == 0:
+        if read is not None and event.millis_behind_latest == 0:
             read = None if self.open_millis is None else min(read, self.open_millis)
         return replace(event, caught_up_millis=caught_up, read_millis=read)
 
