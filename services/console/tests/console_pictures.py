@@ -30,7 +30,7 @@ from penstock.operator_attributes import (
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as sink
 from penstock.services.console.testing import FakeServices, fake_services, running_console, session, shard_stats
 
-POINTS = 80
+POINTS = 120
 PAGES = {"console-stream": "stream?name=flights", "console-sinks": "sinks", "console-job": "job?id=delays-2024-11"}
 
 
@@ -151,7 +151,6 @@ async def main(folder: Path) -> None:
         await asyncio.to_thread(reshard, emulator)
         options: dict[str, Any] = {
             "aws": AwsOptions(region="us-east-1", endpoint_url=emulator.endpoint_url),
-            "history_points": POINTS,
         }
         async with fake_services() as services, running_console(services.endpoints(), **options) as running:
             for consumer, job in (("alerts-job", "alerts"), ("delays-job", "delays-2024-11")):

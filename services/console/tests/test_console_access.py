@@ -17,7 +17,7 @@ from penstock.rpc import ServerSecurity
 from penstock.services.console._endpoints import Endpoint
 from penstock.services.console._values import Kind
 
-PAGES = ("", "consumers", "readers", "streams", "stream?name=flights", "sinks", "jobs", "job?id=report", "search?q=a")
+PAGES = ("", "consumers", "readers", "streams", "stream?name=flights", "sinks", "jobs", "job?id=report")
 
 
 async def test_every_answer_forbids_what_a_page_does_not_need() -> None:

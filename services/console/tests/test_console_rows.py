@@ -32,7 +32,6 @@ from penstock.services.console._values import Answer, Kind, Snapshot, State
 from penstock.services.console._views.attention import concerns
 from penstock.services.console._views.consumers import consumer_rows
 from penstock.services.console._views.jobs import by_state, job_rows
-from penstock.services.console._views.search import found
 from penstock.services.console._views.streams import reader_rows, shard_page, stream_rows
 from penstock.services.console._views.view import View, endpoints
 
@@ -260,14 +259,3 @@ def test_a_hot_shard_is_marked_where_its_reader_is_near_the_tip(lag: int, receiv
     assert any("near what a shard takes" in one.what for one in concerns(now_seen)) is is_hot
     rates.take_readings("reader", [], 14.0)
     assert not rates.per_second
-
-
-def test_search_finds_all_words_in_any_case_and_nothing_without_words() -> None:
-    reader = Answer(kind=Kind.READER, endpoint="a:1", value=(session("delays/flights", [shard_stats("flights", 0)]),))
-    now = view(Snapshot(readers=(reader,)))
-    assert [(one.kind, one.name) for one in found(now, "FLIGHTS")] == [
-        ("stream", "flights"),
-        ("reader", "delays/flights"),
-    ]
-    assert [one.kind for one in found(now, "delays a:1")] == ["reader"]
-    assert found(now, "delays orders") == found(now, " ") == []

@@ -74,7 +74,7 @@ def test_tokens_are_of_one_service_or_of_all(tmp_path: Path) -> None:
         (["--registry-endpoint", "nowhere"], "registry_endpoint"),
         (["--interval-seconds", "soon"], "interval_seconds"),
         (["--interval-seconds", "0"], "interval_seconds"),
-        (["--history-points", "nan"], "history_points"),
+        (["--lag-alert-seconds", "nan"], "lag_alert_seconds"),
         (["--list-shards", "maybe"], "list_shards"),
         (["--port", "http"], "port"),
         (["--port", "65536"], "port"),

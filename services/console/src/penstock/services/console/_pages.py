@@ -20,7 +20,6 @@ from penstock.services.console._views.attention import concerns
 from penstock.services.console._views.consumers import consumer_rows, total_per_hour
 from penstock.services.console._views.jobs import MARKS, by_state, job_row, job_rows
 from penstock.services.console._views.readers import running_readers
-from penstock.services.console._views.search import MOST_FOUND, found
 from penstock.services.console._views.sinks import sink_rows
 from penstock.services.console._views.sparkline import span_words
 from penstock.services.console._views.streams import (
@@ -71,7 +70,6 @@ class Pages:
         app.router.add_get("/", self.overview)
         for name in ("consumers", "readers", "streams", "stream", "sinks", "jobs", "job"):
             app.router.add_get(PATHS[name], getattr(self, name))
-        app.router.add_get("/search", self.search)
         app.router.add_get("/job/picture.svg", self.picture)
         app.router.add_get("/static/{name}", self.static)
         app.router.add_get("/healthz", self.healthz)
@@ -148,11 +146,6 @@ class Pages:
             consumers=[row for row in consumer_rows(view) if row.stream == name],
             missing=[*missing(view, Kind.READER), *missing(view, Kind.KINESIS)],
         )
-
-    async def search(self, request: web.Request) -> web.Response:
-        """What has some words in its names."""
-        view, text = self._view(), request.query.get("q", "")[:200]
-        return await self._page(request, "search", view, text=text, found=found(view, text), most=MOST_FOUND)
 
     async def sinks(self, request: web.Request) -> web.Response:
         """Destinations of the gateways."""
@@ -245,7 +238,6 @@ class Pages:
             clock=time.strftime("%H:%M:%S UTC", time.gmtime()),
             interval=self._settings.interval_seconds,
             here=request.path_qs,
-            searched=request.query.get("q", "")[:200] if name == "search" else "",
             endpoints=endpoints(view),
             span=span_words(view.span_seconds),
             **values,

@@ -59,7 +59,7 @@ async def console_server(settings: ConsoleSettings) -> AsyncIterator[ConsoleServ
         ServerStartError: the address cannot be bound.
     """
     server, tls = settings.server, tls_context(settings.server.security)
-    history = History(points=settings.history_points, max_series=settings.history_series)
+    history = History()
     services: list[AnySource] = [_SOURCES[endpoint.kind](endpoint) for endpoint in settings.endpoints]
     sources: list[tuple[AnySource, float]] = [(one, settings.interval_seconds) for one in services]
     sources += [(one, settings.interval_seconds) for one in _drivers(settings)]

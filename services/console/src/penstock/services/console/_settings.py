@@ -31,8 +31,6 @@ _SWITCHES: Final = {
 _NUMBERS: Final = {
     "interval_seconds": (2.0, 0.2, "seconds between two questions to a service"),
     "shards_interval_seconds": (60.0, 5.0, "seconds between two calls of ListShards for a stream"),
-    "history_points": (120.0, 2.0, "values that a sparkline keeps"),
-    "history_series": (20_000.0, 10.0, "sparklines that are kept: each takes 8 bytes a value"),
     "lag_alert_seconds": (60.0, 0.0, "seconds of lag that ask for attention"),
     "consumer_shard_hour_usd": (CONSUMER_SHARD_HOUR_USD, 0.0, "US dollars for a consumer, a shard and an hour"),
 }
@@ -60,10 +58,6 @@ class ConsoleSettings:
     """Between two questions to a service."""
     shards_interval_seconds: float = _NUMBERS["shards_interval_seconds"][0]
     """Between two calls of ListShards for a stream."""
-    history_points: int = int(_NUMBERS["history_points"][0])
-    """Values that a sparkline keeps."""
-    history_series: int = int(_NUMBERS["history_series"][0])
-    """Sparklines that are kept."""
     lag_alert_seconds: float = _NUMBERS["lag_alert_seconds"][0]
     """Lag that asks for attention."""
     consumer_shard_hour_usd: float = CONSUMER_SHARD_HOUR_USD
@@ -118,8 +112,6 @@ class ConsoleSettings:
             allowed_hosts=_names(arguments.allowed_hosts),
             interval_seconds=numbers.get("interval_seconds", cls.interval_seconds),
             shards_interval_seconds=numbers.get("shards_interval_seconds", cls.shards_interval_seconds),
-            history_points=int(numbers.get("history_points", cls.history_points)),
-            history_series=int(numbers.get("history_series", cls.history_series)),
             lag_alert_seconds=numbers.get("lag_alert_seconds", cls.lag_alert_seconds),
             consumer_shard_hour_usd=numbers.get("consumer_shard_hour_usd", cls.consumer_shard_hour_usd),
         )

@@ -25,7 +25,7 @@ class History:
         max_series: series that are kept: each takes 8 bytes a point.
     """
 
-    def __init__(self, *, points: int = 120, max_series: int = 10_000) -> None:
+    def __init__(self, *, points: int = 120, max_series: int = 20_000) -> None:
         self.points = points
         self._max_series = max_series
         self._rings: OrderedDict[Series, _Ring] = OrderedDict()
