@@ -269,7 +269,7 @@ async def judge_refusal(
     code: str,
     *,
     created_millis: int | None = None,
-    standing: Collection[str] = (),
+    standing: Collection[str] | None = (),
     is_last_try: bool = False,
 ) -> Loss | Resume | None:
     """What it means that Kinesis refused a position or a shard; None if it is not about lost records.
@@ -278,7 +278,8 @@ async def judge_refusal(
         after: the position, with its facts.
         code: of the error.
         created_millis: when the stream of the position was created, if known.
-        standing: the shards that have positions, which the successors of a shard that is gone are not among.
+        standing: the shards that have positions, which the successors of a shard that is gone are not among; None
+            where somebody else decides about successors.
         is_last_try: whether it was resumed as often as it may be.
 
     Raises:
@@ -302,7 +303,8 @@ async def judge_refusal(
             # that was seen before, and stays away, has expired before the period was made longer.
             return Resume(after, _RETRY_SECONDS)
         is_lost = after.type is not PositionType.TRIM_HORIZON or after.known_millis is not None
-        return Loss(_GONE, listed, successors(shard_id, listed, standing), is_lost)
+        children = () if standing is None else successors(shard_id, listed, standing)
+        return Loss(_GONE, listed, children, is_lost)
     if after.type is PositionType.TRIM_HORIZON or after.is_shard_end:
         return None
     if after.timestamp_millis is not None:

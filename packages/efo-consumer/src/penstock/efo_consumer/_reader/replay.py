@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.segment import position_at, rows_upto, sequence_number_at
-from penstock.efo_consumer._continuity.guard import LEFT, Loss, Resume, ShardGuard, check_streams, judge_refusal, report
+from penstock.efo_consumer._continuity.guard import LEFT, Loss, Resume, check_streams, report
 from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._model.shards import StreamIdentity
-from penstock.efo_consumer._publish.condition import unnoted
-from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
-from penstock.efo_consumer._publish.retries import bear
+from penstock.efo_consumer._reader.inquiry import ShardInquiry
 from penstock.efo_consumer.errors import (
     DataLossError,
     EfoConsumerError,
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.positions import ShardRange
-    from penstock.efo_consumer._publish.condition import NoteSign, ShardSign
+    from penstock.efo_consumer._publish.condition import ShardSign
     from penstock.efo_consumer._reader.backend import ReaderBackend
 
     Proof = Callable[[], Awaitable[None]]
@@ -44,7 +41,6 @@ _T = TypeVar("_T")
 # GetRecords may lag by a second and call that the tip: what was promised shows up by then, or is not there.
 _TIP_SECONDS = 2.0
 _RETRY_SECONDS = 0.5
-_REFUSALS = 3
 
 
 async def replay(
@@ -85,7 +81,7 @@ async def replay(
             async with aclosing(reading.read()) as batches:
                 async for batch in batches:
                     yield batch
-            if not reading.guard.is_proved:
+            if not reading.is_proved:
                 proofs.append(reading.prove)
             return
         except (RangeDeadlineError, DataLossError, StreamRecreatedError):
@@ -133,7 +129,9 @@ class CheckedRead:
         self._stream = stream
         self._shard_id = shard_id
         self._fail = fail_on_data_loss
-        self._guard = ShardGuard(backend, stream, shard_id, created_millis=created_millis)
+        self._inquiry = ShardInquiry(
+            backend, stream, shard_id, created_millis=created_millis, patience=lambda: backend.retry_patience
+        )
         self.is_gone = False
 
     async def events(self, after: ShardPosition, *, is_open: bool | None = None) -> AsyncGenerator[ShardEvent, None]:
@@ -151,7 +149,7 @@ class CheckedRead:
             RecordPublisherError: the shard cannot be read.
         """
         at = begin = after
-        refusals, is_reported = 0, False
+        is_reported = False
         while True:
             try:
                 read = self._backend.read_once(self._stream, self._shard_id, begin, is_open=is_open)
@@ -163,37 +161,20 @@ class CheckedRead:
                         if records.num_rows:
                             now = self._backend.service_millis()
                             if at.rank[0] and not is_reported:
-                                loss = await self._bear(partial(self._guard.check, at, now))
+                                loss = await self._inquiry.check(at, now)
                                 if loss is not None:
                                     self._report(loss, at)
                             at = position_at(records, records.num_rows - 1)
-                            refusals, is_reported = 0, False
+                            is_reported = False
+                            self._inquiry.answered()
                         yield replace(event, records=records)
                 return
             except DataLossError:
                 raise
             except (EfoConsumerError, AwsError) as error:
-                refusals += 1
-                code = getattr(error, "code", type(error).__name__)
-                # A position that was chosen because it cannot be refused is tried once; its shard may go meanwhile.
-                is_cured = refusals <= (_REFUSALS if begin == at or code == NOT_FOUND else 1)
-                found = None
-                if is_cured:
-                    ask = partial(
-                        judge_refusal,
-                        self._backend,
-                        self._stream,
-                        self._shard_id,
-                        at,
-                        code,
-                        is_last_try=refusals == _REFUSALS,
-                    )
-                    found = await self._bear(ask)
-                if found is None:
-                    raise
+                found = await self._inquiry.refused(error, begin, at)
                 if isinstance(found, Resume):
                     begin = found.position
-                    await asyncio.sleep(found.delay_seconds)
                     continue
                 self._report(found, at)
                 if found.listed is not None:
@@ -207,32 +188,10 @@ class CheckedRead:
         Raises:
             DataLossError: as `events`.
         """
-        await self._bear(partial(self._guard.prove, self._report))
+        await self._inquiry.prove(self._report)
 
     def _report(self, loss: Loss, after: ShardPosition) -> None:
         report(loss, stream=self._stream, shard_id=self._shard_id, after=after, upto=LEFT, fail=self._fail)
-
-    async def _bear(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        return await _bear(self._backend, self._stream, self._shard_id, call)
-
-
-async def _bear(
-    backend: ReaderBackend,
-    stream: str,
-    shard_id: str,
-    call: Callable[[], Awaitable[_T]],
-    note: NoteSign = unnoted,
-) -> _T:
-    """Ask Kinesis what the rule of continuity needs, for as long as the patience lasts."""
-    return await bear(
-        call,
-        stream=StreamIdentity.of(stream).name,
-        shard_id=shard_id,
-        operation="asking Kinesis what became of a position",
-        patience_seconds=backend.retry_patience.total_seconds(),
-        note=note,
-        service_seconds=lambda: backend.service_millis() / 1000,
-    )
 
 
 class _Replay:
@@ -257,10 +216,13 @@ class _Replay:
         self._limit: asyncio.Timeout | None = None
         self._fail = fail
         self._same = same
-        self._refusals = 0
         self._skipped = False
-        self.guard = ShardGuard(
-            backend, shard_range.stream_name, shard_range.shard_id, created_millis=shard_range.created_millis
+        self._inquiry = ShardInquiry(
+            backend,
+            shard_range.stream_name,
+            shard_range.shard_id,
+            created_millis=shard_range.created_millis,
+            patience=lambda: backend.retry_patience,
         )
         # Up to where the range's records were given; where Kinesis is asked to begin.
         self._given = self._begin = shard_range.after
@@ -268,6 +230,11 @@ class _Replay:
         self._last = int(last) if last else None
         after = shard_range.after.sequence_number
         self.is_empty = last == "" or (self._last is not None and after is not None and self._last <= int(after))
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether `prove` has nothing to do."""
+        return self._inquiry.guard.is_proved
 
     async def read(self) -> AsyncGenerator[pa.RecordBatch, None]:
         """Give what is left of the range."""
@@ -312,31 +279,14 @@ class _Replay:
             DataLossError: records are lost, and that is an error.
             ShardFailedError: the shard cannot be read.
         """
-        stream, shard_id = self._range.stream_name, self._range.shard_id
-        code = getattr(error, "code", type(error).__name__)
-        self._refusals += 1
-        found: Loss | Resume | None = None
-        # A position that was chosen because it cannot be refused is tried once; its shard may go meanwhile.
-        if self._refusals <= (_REFUSALS if self._begin == self._given or code == NOT_FOUND else 1):
-            try:
-                ask = partial(
-                    judge_refusal,
-                    self._backend,
-                    stream,
-                    shard_id,
-                    self._given,
-                    code,
-                    created_millis=self._range.created_millis,
-                    is_last_try=self._refusals == _REFUSALS,
-                )
-                found = await self._bear(ask)
-            except (AwsError, RecordPublisherRetriesError) as cause:
-                error = cause
-        if found is None:
-            raise self._failed(error) from error
+        try:
+            found = await self._inquiry.refused(error, self._begin, self._given)
+        except StreamRecreatedError:
+            raise
+        except (EfoConsumerError, AwsError) as cause:
+            raise self._failed(cause) from cause
         if isinstance(found, Resume):
             self._begin = found.position
-            await asyncio.sleep(found.delay_seconds)
             return False
         # Whoever began at TRIM_HORIZON was promised nothing, but what the range held is known.
         self._report(replace(found, is_lost=found.is_lost or self._last is not None))
@@ -358,6 +308,7 @@ class _Replay:
         at = self._given
         # Kinesis is asked from here on again, never from a position that it refused before.
         self._given = self._begin = position_at(records, records.num_rows - 1)
+        self._inquiry.answered()
         if self._skipped:
             self._skipped = False
             return
@@ -367,9 +318,7 @@ class _Replay:
             self._report(Loss(f"it began with record {expected}, and the oldest of it that is left is {first}"), at)
             return
         now = self._backend.service_millis()
-        if self.guard.passes(at, now):
-            return
-        loss = await self._bear(partial(self.guard.check, at, now))
+        loss = await self._inquiry.check(at, now)
         if loss is not None:
             self._report(loss, at)
 
@@ -380,12 +329,9 @@ class _Replay:
             ShardReaderError: as `replay`.
         """
         try:
-            await self._bear(partial(self.guard.prove, self._report))
+            await self._inquiry.prove(self._report)
         except (AwsError, RecordPublisherRetriesError) as error:
             raise self._failed(error) from error
-
-    async def _bear(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        return await _bear(self._backend, self._range.stream_name, self._range.shard_id, call)
 
     def _failed(self, error: EfoConsumerError | AwsError) -> ShardFailedError:
         return ShardFailedError(
@@ -400,7 +346,8 @@ class _Replay:
         if self._last is None or self._given.rank >= (1, self._last):
             return True
         await self._check_stream()
-        oldest = await self._bear(partial(self._backend.oldest_record, self._range.stream_name, self._range.shard_id))
+        ask = partial(self._backend.oldest_record, self._range.stream_name, self._range.shard_id)
+        oldest = await self._inquiry.ask(ask)
         return oldest is None or oldest.sequence_number > self._last
 
     async def _check_end(self) -> None:

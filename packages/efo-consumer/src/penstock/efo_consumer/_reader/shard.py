@@ -7,22 +7,21 @@ import logging
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.buffer import ShardBuffer
 from penstock.efo_consumer._buffer.pool import LOOK_AGAIN_SECONDS
 from penstock.efo_consumer._buffer.segment import arrived_millis_at
-from penstock.efo_consumer._continuity.guard import LEFT, Resume, ShardGuard, check_created, report
+from penstock.efo_consumer._continuity.guard import LEFT, Resume, check_created, report
 from penstock.efo_consumer._continuity.rule import Verdict, judge
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 from penstock.efo_consumer._publish.condition import ConditionTracker, ShardSign
-from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
 from penstock.efo_consumer._publish.list_shards import STILL_SECONDS
 from penstock.efo_consumer._publish.metrics import watched
-from penstock.efo_consumer._publish.retries import bear
 from penstock.efo_consumer._reader.api import ShardStats
 from penstock.efo_consumer._reader.horizon import ShardTime
+from penstock.efo_consumer._reader.inquiry import ShardInquiry
 from penstock.efo_consumer._reader.metrics import stood_still
 from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 from penstock.efo_consumer.errors import (
@@ -35,7 +34,7 @@ from penstock.efo_consumer.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Collection
     from contextlib import AbstractContextManager
     from datetime import timedelta
 
@@ -50,11 +49,9 @@ if TYPE_CHECKING:
     from penstock.rpc import Signal
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 # How long an open shard whose subscriptions bring nothing is polled before it is subscribed to again.
 _POLL_SECONDS = 300.0
-_REFUSALS = 5
 # A shard that stood still for so long may be read by another iterator, of whichever stream has the name by now.
 _LONG_SECONDS = 60.0
 # After a reshard ListShards may show the parents as open for some seconds.
@@ -79,7 +76,7 @@ class FollowedShard:
         on_news: called when records or the shard's end were buffered, or the shard failed.
         on_end: called once with the children when the shard's end was buffered.
         source: what the rule of continuity asks of Kinesis.
-        judge: tells what the refusal of a position with a code means, and whether it was resumed often enough.
+        standing: see `ShardInquiry`.
         poller: gives the publisher that polls, for a shard whose subscriptions bring nothing.
         horizon: gives the latest arrival time that a micro-batch may hold now, in milliseconds since the epoch; None
             for any.
@@ -105,7 +102,7 @@ class FollowedShard:
         on_news: Callable[[], None],
         on_end: Callable[[FollowedShard, tuple[Shard, ...]], None],
         source: ContinuitySource,
-        judge: Callable[[FollowedShard, str, bool], Awaitable[Loss | Resume | None]],
+        standing: Callable[[], Collection[str] | None],
         poller: Callable[[], RecordPublisher],
         horizon: Callable[[], int | None],
         listings: ShardListings,
@@ -126,7 +123,6 @@ class FollowedShard:
         self._on_news = on_news
         self._on_end = on_end
         self._source = source
-        self._judge = judge
         self._poller = poller
         self._horizon = horizon
         self.time = ShardTime(origin.known_millis)
@@ -137,11 +133,18 @@ class FollowedShard:
         self._tracker = ConditionTracker(clock(), source.service_millis(), origin.known_millis)
         self._way = ""
         self.retry_patience = retry_patience
-        self._refusals = 0
         self._is_gap_reported = False
         self._created_millis = created_millis
         self._begun_millis = source.service_millis()
-        self._guard = ShardGuard(source, stream.name, shard_id, created_millis=created_millis)
+        self._inquiry = ShardInquiry(
+            source,
+            stream.name,
+            shard_id,
+            created_millis=created_millis,
+            patience=lambda: self.retry_patience,
+            note=self._note,
+            standing=standing,
+        )
         self._moved_at, self._moved_millis = clock(), source.service_millis()
         self.fail_on_data_loss = fail_on_data_loss
         self._clock = clock
@@ -249,7 +252,7 @@ class FollowedShard:
     @property
     def is_proved(self) -> bool:
         """Whether `prove` has nothing to do."""
-        return self._guard.is_proved
+        return self._inquiry.guard.is_proved
 
     async def prove(self) -> None:
         """Prove what rests on a retention period of seconds ago; to be called before anything of it is handed on.
@@ -258,7 +261,7 @@ class FollowedShard:
             ShardReaderError: records are lost, or nothing proves that none is. It is the shard's failure, too.
         """
         try:
-            await self._bear(partial(self._guard.prove, self._report), "how long the stream keeps records")
+            await self._inquiry.prove(self._report)
         except (EfoConsumerError, AwsError) as error:
             await self.stop()
             raise self._fail(error) from error
@@ -294,26 +297,14 @@ class FollowedShard:
                     with self._pool.passing(event.nbytes):
                         await self._check(event)
                     self._take(self._judged(event, is_subscription=not (publisher.interval_seconds or self._way)))
-                    self._refusals = 0
+                    self._inquiry.answered()
                     await self._wait_for_room()
             return None
-        except SubscriptionStuckError:
+        except (DataLossError, SubscriptionStuckError):
             raise
         except (EfoConsumerError, AwsError) as error:
-            if isinstance(error, DataLossError):
-                raise
-            code = getattr(error, "code", type(error).__name__)
-            self._refusals += 1
-            # A position that was chosen because it cannot be refused is tried once; its shard may go meanwhile.
-            is_cured = self._refusals <= (_REFUSALS if begin == self.buffer.end or code == NOT_FOUND else 1)
-            found = None
-            if is_cured:
-                ask = partial(self._judge, self, code, self._refusals == _REFUSALS)
-                found = await self._bear(ask, "to ask why a position was refused")
-            if found is None:
-                raise
+            found = await self._inquiry.refused(error, begin, self.promised)
             if isinstance(found, Resume):
-                await asyncio.sleep(found.delay_seconds)
                 return found.position
             if not self._is_gap_reported:
                 self._report(found, self.buffer.end)
@@ -326,17 +317,6 @@ class FollowedShard:
             self._on_end(self, found.children)
             self._on_news()
             return None
-
-    async def _bear(self, call: Callable[[], Awaitable[_T]], purpose: str) -> _T:
-        return await bear(
-            call,
-            stream=self.stream.name,
-            shard_id=self.shard_id,
-            operation=f"asking Kinesis {purpose}",
-            patience_seconds=self.retry_patience.total_seconds(),
-            note=self._note,
-            service_seconds=lambda: self._source.service_millis() / 1000,
-        )
 
     async def _check(self, event: ShardEvent) -> None:
         """Prove that nothing expired between the buffer's end and this event; report a loss otherwise."""
@@ -352,8 +332,8 @@ class FollowedShard:
             last = arrived_millis_at(event.records, event.records.num_rows - 1)
             now = max(now, last + (event.millis_behind_latest or 0))
         after = self.promised
-        if not self._is_gap_reported and not self._guard.passes(after, now):
-            loss = await self._bear(partial(self._guard.check, after, now), "to look for lost records")
+        if not self._is_gap_reported:
+            loss = await self._inquiry.check(after, now)
             if loss is not None:
                 self._report(loss, after)
         self._is_gap_reported = False
@@ -412,7 +392,7 @@ class FollowedShard:
         stood, slept = self._stood()
         if self._created_millis is not None and stood + max(0.0, slept) >= _LONG_SECONDS:
             ask = partial(self._source.stream_facts, self.stream.name, is_fresh=slept >= _LONG_SECONDS)
-            facts = await self._bear(ask, "when the stream was created")
+            facts = await self._inquiry.ask(ask)
             check_created(self.stream.name, self._created_millis, facts)
         self._moved_at, self._moved_millis = self._clock(), self._source.service_millis()
 

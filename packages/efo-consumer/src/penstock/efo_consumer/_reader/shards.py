@@ -7,11 +7,10 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.efo_consumer._continuity.guard import Loss, check_streams, judge_refusal
+from penstock.efo_consumer._continuity.guard import check_streams
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from penstock.efo_consumer._buffer.pool import BufferPool
-    from penstock.efo_consumer._continuity.guard import Resume
     from penstock.efo_consumer._model.positions import StreamPositions
     from penstock.efo_consumer._model.shards import Shard
     from penstock.efo_consumer._publish.publisher import RecordPublisher
@@ -280,7 +278,8 @@ class SessionShards:
             on_news=self._news.notify,
             on_end=self._ended,
             source=self.backend,
-            judge=self._judge,
+            # What follows a shard that is gone depends on the shards of other readers: then the caller decides.
+            standing=lambda: None if self._named_only else dict(self._standing(stream)),
             poller=self._polling_publisher,
             horizon=self._horizon,
             listings=self._listings,
@@ -295,21 +294,6 @@ class SessionShards:
 
     def _standing(self, stream: str) -> _Standing:
         return _Standing(stream, self.shards, self._finished.get(stream, {}))
-
-    async def _judge(self, shard: FollowedShard, code: str, is_last_try: bool) -> Loss | Resume | None:
-        stream = shard.stream.name
-        found = await judge_refusal(
-            self.backend,
-            stream,
-            shard.shard_id,
-            shard.promised,
-            code,
-            created_millis=self.created.get(stream),
-            standing=dict(self._standing(stream)),
-            is_last_try=is_last_try,
-        )
-        # What follows a shard that is gone depends on the shards of other readers: then the caller decides.
-        return replace(found, children=()) if self._named_only and isinstance(found, Loss) else found
 
     def _polling_publisher(self) -> RecordPublisher:
         if self._poller is None:
