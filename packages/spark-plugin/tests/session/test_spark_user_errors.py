@@ -19,6 +19,7 @@ from penstock.registration import (
     AcquireRequest,
     BlockingConsumerRegistry,
     Consumer,
+    HolderWatch,
     Lease,
     LeaseMarks,
     LocalConsumerRegistry,
@@ -146,16 +147,13 @@ def test_a_query_that_waits_for_its_consumer_says_why(
 
     marks = LeaseMarks(folder=tmp_path)
     with BlockingConsumerRegistry(registry) as leases:
-        with waiting_module.waiting(leases, request, marks):
-            pass
-        assert not caplog.records
         monkeypatch.setattr(waiting_module, "_LATE_SECONDS", 0.01)
-        with waiting_module.waiting(leases, request, marks):
+        with HolderWatch(leases, request, marks).looking(waiting_module.waiting(request)):
             until(lambda: bool(caplog.records), "nothing is logged")
         assert "consumer 'shared' of s: Kinesis is creating it" in caplog.text
         caplog.clear()
         leases.acquire(AcquireRequest(stream_name="s", consumer_name="shared", job_id="the-other"))
-        with waiting_module.waiting(leases, request, marks):
+        with HolderWatch(leases, request, marks).looking(waiting_module.waiting(request)):
             until(lambda: bool(caplog.records), "nothing is logged")
     assert "consumer 'shared' of s: it is held by job 'the-other'" in caplog.text
     assert "give this query an efoConsumerName of its own" in caplog.text
@@ -182,7 +180,7 @@ def test_a_lease_that_is_taken_over_from_a_dead_process_is_not_reported_as_held(
         dead = leases.acquire(replace(request, job_id="dead", claim="mine/0"))
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             pool.submit(marks.hold, dead).result()
-        with waiting_module.waiting(leases, request, marks):
+        with HolderWatch(leases, request, marks).looking(waiting_module.waiting(request)):
             until(lambda: "is dead" in caplog.text, "the lease is not taken over")
             taken = len(looks)
             until(lambda: len(looks) > taken + 3, "nobody looks again")

@@ -1,6 +1,7 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
 from ._config import LeaseSettings, RegistrarConfig
 from ._dead_holders import HolderWatch, LeaseMarks
+from ._held import HeldLeases
 from ._keeper import LeaseKeeper, OnLost, OnRegained
 from ._kinesis.registrar import (
     AwsCalls,
@@ -64,6 +65,7 @@ __all__ = [
     "FoundConsumer",
     "FoundStream",
     "Heartbeat",
+    "HeldLeases",
     "HolderWatch",
     "Holding",
     "KinesisCalls",

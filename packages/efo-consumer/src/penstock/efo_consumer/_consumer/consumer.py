@@ -36,7 +36,6 @@ from penstock.efo_consumer._reader.local import LocalShardReader
 from penstock.efo_consumer._start.initial import resolve_starts
 from penstock.efo_consumer._start.position import InitialPosition
 from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, ShardFailedError
-from penstock.registration.errors import ConsumerDeregisteredError, RegistrationError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
@@ -459,13 +458,7 @@ class Consumer:
         known = {one.consumer_arn for one in request.consumers}
         consumers = await self._leases.settled(self.streams)
         if {one.consumer_arn for one in consumers} == known and error.code == NOT_FOUND:
-            try:
-                consumers = await self._leases.registered_again(self.streams)
-            except ConsumerDeregisteredError:
-                raise
-            except RegistrationError as failed:
-                # The reader's error stands then, and says what is missing.
-                _log.warning("stream consumers of %s are not registered again: %s", self.name, failed)
+            consumers = await self._leases.registered_again(self.streams)
         arns = [one.consumer_arn for one in consumers]
         if known.issuperset(arns):
             return False

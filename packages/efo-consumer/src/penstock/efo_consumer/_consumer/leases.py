@@ -10,8 +10,7 @@ import re
 import socket
 import time
 import uuid
-from contextlib import ExitStack, closing, suppress
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -24,17 +23,17 @@ from penstock.efo_consumer.errors import EfoConsumerConfigError
 from penstock.registration import (
     AcquireRequest,
     BlockingConsumerRegistry,
-    HolderWatch,
+    HeldLeases,
     LeaseMarks,
     open_local_registry,
     open_registry,
     open_store,
 )
-from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError, RegistrationError
+from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError
 from penstock.rpc import lock_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from penstock.registration import Lease
@@ -132,8 +131,7 @@ class ConsumerLeases:
         self._timeout_seconds = None if timeout is None else timeout.total_seconds()
         store = None if self._endpoint is not None else registry
         self._marks = LeaseMarks(endpoint=self._endpoint, store=store, endpoint_url=aws.endpoint_url)
-        self._registry: BlockingConsumerRegistry | None = None
-        self._leases: dict[str, Lease] = {}
+        self._held: HeldLeases | None = None
         self.robbed: frozenset[str] = frozenset()
         """Streams of which another reader took subscriptions, by the same consumer."""
         self._lost = asyncio.Event()
@@ -153,12 +151,17 @@ class ConsumerLeases:
             AcquireTimeoutError: another job holds one, and did so for longer than the timeout.
             RegistrationError: it cannot be registered.
         """
-        self._registry = registry = self._open()
+        loop = asyncio.get_running_loop()
+
+        def on_lost(error: Exception) -> None:
+            self._error = self._error or error
+            loop.call_soon_threadsafe(self._lost.set)
+
+        self._held = leases = HeldLeases(self._open(), self._marks, on_lost)
         requests = self._requests(streams, consumer_name, job_id)
-        watches = {stream: HolderWatch(registry, request, self._marks) for stream, request in requests.items()}
         waiting, began, told_at = sorted(streams), time.monotonic(), -math.inf
         while waiting:
-            outcomes = await self._try(registry, {stream: (requests[stream], watches[stream]) for stream in waiting})
+            outcomes = await _acquire(leases, [requests[stream] for stream in waiting])
             held = {stream: one for stream, one in outcomes.items() if isinstance(one, ConsumerHeldError)}
             for error in (one for one in outcomes.values() if one is not None and one not in held.values()):
                 raise error
@@ -173,8 +176,8 @@ class ConsumerLeases:
                     holder_job_id=held[first].holder_job_id,
                 )
             self.check()
-            behind = [stream for stream in self._leases if stream > first]
-            await asyncio.to_thread(self._release, registry, behind)
+            behind = [stream for stream in leases.streams if stream > first]
+            await asyncio.to_thread(leases.release, behind)
             waiting = sorted([*held, *behind])
             if now - told_at >= _TELL_AGAIN_SECONDS:
                 told_at = now
@@ -187,49 +190,25 @@ class ConsumerLeases:
                     held[first].held_seconds,
                 )
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
-        return self._consumers(streams)
+        return _consumers(streams, leases.leases(streams))
 
     async def settled(self, streams: Sequence[str]) -> tuple[StreamConsumer, ...]:
-        """The streams' consumers, once the registry agrees that all leases are held.
-
-        Those that ran out, in a pause of this process for instance, are being taken back, and a consumer that was
-        deregistered meanwhile is registered again, by another ARN.
+        """The streams' consumers, once the registry agrees that all leases are held. See `HeldLeases.settled`.
 
         Raises:
             LeaseLostError: one was not got back.
         """
-        registry = self._registry
-        while registry is not None and not self.are_lost:
-            leases = [self._leases[stream] for stream in streams]
-            held = await asyncio.gather(*(asyncio.to_thread(registry.is_held, one) for one in leases))
-            if all(held):
-                return self._consumers(streams)
-            await asyncio.sleep(_ASK_AGAIN_SECONDS)
-        raise await self.lost()
+        assert self._held is not None
+        return _consumers(streams, await asyncio.to_thread(self._held.settled, streams))
 
     async def registered_again(self, streams: Sequence[str]) -> tuple[StreamConsumer, ...]:
-        """The streams' consumers, after they were looked for: one that others deregistered is registered again.
+        """The streams' consumers; those that others deregistered are registered again.
 
         Raises:
-            RegistrationError: that cannot be done, or was done too often.
+            ConsumerDeregisteredError: others deregister one again and again.
         """
-        registry = self._registry
-        assert registry is not None
-
-        def register_again(stream: str) -> None:
-            self._have(stream, registry.register_again(self._leases[stream]))
-
-        for stream in streams:
-            await asyncio.to_thread(register_again, stream)
-        return self._consumers(streams)
-
-    def _consumers(self, streams: Sequence[str]) -> tuple[StreamConsumer, ...]:
-        found = ((stream, self._leases[stream]) for stream in streams)
-        return tuple(StreamConsumer(stream, one.consumer_arn, one.fencing_token) for stream, one in found)
-
-    def _have(self, stream: str, lease: Lease) -> None:
-        self._leases[stream] = lease
-        self._marks.hold(lease)
+        assert self._held is not None
+        return _consumers(streams, await asyncio.to_thread(self._held.registered_again, streams))
 
     def _requests(self, streams: Sequence[str], consumer_name: str, job_id: str) -> dict[str, AcquireRequest]:
         # A registry in this process is at the same place.
@@ -246,36 +225,6 @@ class ConsumerLeases:
             )
             for stream in streams
         }
-
-    async def _try(
-        self, registry: BlockingConsumerRegistry, requests: Mapping[str, tuple[AcquireRequest, HolderWatch]]
-    ) -> dict[str, BaseException | None]:
-        loop = asyncio.get_running_loop()
-
-        def on_lost(error: Exception) -> None:
-            self._error = error
-            loop.call_soon_threadsafe(self._lost.set)
-
-        def on_regained(stream: str, lease: Lease) -> None:
-            # A pause outlived the lease, and nobody took it. Each is told on a thread of its own, which may be late.
-            known = self._leases.get(stream)
-            if known is not None and lease.fencing_token > known.fencing_token:
-                self._have(stream, lease)
-
-        def acquire(stream: str) -> None:
-            request, watch = requests[stream]
-            with watch.looking():
-                lease = _acquire(registry, request, watch)
-            self._have(stream, lease)
-            registry.keep(lease, on_lost, partial(on_regained, stream))
-
-        acquired = asyncio.gather(*(asyncio.to_thread(acquire, stream) for stream in requests), return_exceptions=True)
-        try:
-            outcomes = await asyncio.shield(acquired)
-        except asyncio.CancelledError:
-            await acquired
-            raise
-        return dict(zip(requests, outcomes, strict=True))
 
     def identity(self, name: str) -> JobIdentity:
         """Who holds the leases; to be closed after them."""
@@ -304,32 +253,9 @@ class ConsumerLeases:
 
         But for those by which another reader reads, too: it took subscriptions of theirs, and knows another registry.
         """
-        registry, self._registry = self._registry, None
-        if registry is None:
-            return
-
-        def release() -> None:
-            with closing(self._marks), closing(registry):
-                self._release(registry, list(self._leases))
-
-        await asyncio.to_thread(release)
-
-    def _release(self, registry: BlockingConsumerRegistry, streams: Sequence[str]) -> None:
-        with ExitStack() as exits:
-            # Each is let go, whatever becomes of the others: they are paid for by the hour.
-            for stream in streams:
-                lease = self._leases.pop(stream)
-                is_robbed = StreamIdentity.of(stream).name in self.robbed
-                if is_robbed:
-                    _log.warning(
-                        "consumer %s of %s: another reader, which knows another registry, took its subscriptions%s. "
-                        "Give each reader a name of its own, or both the same registry",
-                        lease.consumer_name,
-                        lease.stream_name,
-                        "; it is left registered for that one" if lease.registration_is_ours else "",
-                    )
-                exits.callback(self._marks.let_go, lease)
-                exits.callback(registry.release, lease, disown=is_robbed)
+        held, self._held = self._held, None
+        if held is not None:
+            await asyncio.to_thread(held.close, lambda lease: StreamIdentity.of(lease.stream_name).name in self.robbed)
 
     def _open(self) -> BlockingConsumerRegistry:
         if self._endpoint is not None:
@@ -341,12 +267,19 @@ class ConsumerLeases:
         return open_registry(aws=self._aws, store_path=self._place)
 
 
-def _acquire(registry: BlockingConsumerRegistry, request: AcquireRequest, watch: HolderWatch) -> Lease:
+async def _acquire(leases: HeldLeases, requests: Sequence[AcquireRequest]) -> dict[str, BaseException | None]:
+    """Acquire side by side, and give what became of each stream. All end before a cancellation does."""
+    acquired = asyncio.gather(
+        *(asyncio.to_thread(leases.acquire, request) for request in requests), return_exceptions=True
+    )
     try:
-        return registry.acquire(request)
-    except ConsumerHeldError:
-        with suppress(RegistrationError):
-            # The holder is gone, or dead and its lease taken over.
-            if watch.look() is None:
-                return registry.acquire(request)
+        outcomes = await asyncio.shield(acquired)
+    except asyncio.CancelledError:
+        await acquired
         raise
+    return {request.stream_name: outcome for request, outcome in zip(requests, outcomes, strict=True)}
+
+
+def _consumers(streams: Sequence[str], leases: Sequence[Lease]) -> tuple[StreamConsumer, ...]:
+    found = zip(streams, leases, strict=True)
+    return tuple(StreamConsumer(stream, one.consumer_arn, one.fencing_token) for stream, one in found)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from penstock.registration import Lease
+from penstock.registration import HolderWatch, Lease
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.session.leases import lease_requests, open_query_registry
@@ -42,7 +42,7 @@ def register_eagerly(options: KinesisOptions) -> tuple[Lease, ...]:
         try:
             for request in lease_requests(options, options.job_id or ""):
                 # Now the checkpoint is not known, which would tell a former run of the query.
-                with waiting(registry, request, query_marks(options)):
+                with HolderWatch(registry, request, query_marks(options)).looking(waiting(request)):
                     leases.append(registry.acquire(replace(request, time_to_live=_TIME_FOR_A_START)))
             _start_keeper(options, leases)
         except BaseException:

@@ -2,11 +2,11 @@
 
 import logging
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from penstock.registration import AcquireRequest, BlockingConsumerRegistry, HolderWatch, Lease, LeaseMarks
+from penstock.registration import AcquireRequest, Lease, LeaseMarks
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 
 _log = logging.getLogger(__name__)
@@ -23,12 +23,11 @@ def query_marks(options: KinesisOptions) -> LeaseMarks:
     return LeaseMarks(endpoint=options.registry_endpoint, store=store, endpoint_url=options.endpoint_url)
 
 
-def waiting(
-    registry: BlockingConsumerRegistry, request: AcquireRequest, marks: LeaseMarks
-) -> AbstractContextManager[None]:
+def waiting(request: AcquireRequest) -> Callable[[Lease | None], None]:
     """Log why nothing seems to happen while a consumer is acquired: another job holds it, or Kinesis is creating it.
 
-    The lease of a process of this machine that is dead is taken over. The request's claim has a name.
+    Returns:
+        What `HolderWatch.looking` calls.
     """
     began, told_of = time.monotonic(), ""
 
@@ -45,7 +44,7 @@ def waiting(
                 request.stream_name,
             )
 
-    return HolderWatch(registry, request, marks).looking(tell)
+    return tell
 
 
 def _tell_held(request: AcquireRequest, lease: Lease) -> None:
