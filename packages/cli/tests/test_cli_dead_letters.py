@@ -93,7 +93,7 @@ def test_letters_are_listed_and_shown(emulator: RunningEmulator, folder: Path) -
     assert len(run(emulator, "show", folder, "--code", "KMSThrottlingException").stdout.splitlines()) == 2
     (folder / "other.json").write_text("{}\n")
     wrong = run(emulator, "ls", folder)
-    assert (wrong.returncode, "other.json, line 1" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "other.json: line 1" in wrong.stderr) == (2, True)
     assert run(emulator, "ls", folder / "nothing").returncode == 2
 
 
@@ -169,7 +169,7 @@ def test_one_at_a_time_redrives_a_folder(emulator: RunningEmulator, folder: Path
     with (noted / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         busy = run(emulator, "redrive", folder, "--execute")
-    said = f"penstock dead-letters redrive: the dead letters of {folder} are being redriven by another process"
+    said = f"penstock dead-letters redrive: {folder}: another process redrives these dead letters"
     assert (busy.returncode, busy.stderr.startswith(said)) == (1, True), busy.stderr
     assert in_stream(emulator, "flights") == []
     (noted / ".lock").unlink()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.async_sink import CallbackHandler, EntryFailure, LaneObservation, Ordering, RequestInfo, ResultInfo
-from penstock.async_sink.errors import InvalidRecordError
+from penstock.async_sink.errors import RecordError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -305,7 +305,7 @@ async def test_an_entry_without_a_key_that_can_be_compared_is_refused_when_it_is
     """Later nobody could be told, and it would be lost on its way out of the buffer."""
     async with keyed(make_writer, fake, clock, ordering=Ordering.PER_KEY) as writer:
         wrong = (["no key"], 1)
-        with pytest.raises(InvalidRecordError, match=rf"record {int(many)}: .*unhashable"):
+        with pytest.raises(RecordError, match=rf"record {int(many)}: .*unhashable"):
             await (writer.write_many([("a", 0), wrong]) if many else writer.write(wrong))
         await writer.write(("b", 2))
         await asyncio.wait_for(writer.flush(end_of_input=True), 5)

@@ -21,7 +21,7 @@ from penstock.async_sink import (
 )
 from penstock.async_sink._core.runs import EntryRows, EntryRun, rows_until
 from penstock.async_sink._destinations.kinesis import rows as kinesis_rows
-from penstock.async_sink.errors import BufferFullError, RecordTooLargeError
+from penstock.async_sink.errors import BufferFullError, RecordError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeKinesisWriter, FakeWriter, settle
 
 
@@ -126,7 +126,7 @@ async def test_an_entry_of_a_list_that_is_too_large_stops_it_there() -> None:
     config = AsyncSinkConfig(max_batch_size=10, max_record_size_in_bytes=5, max_batch_size_in_bytes=50)
     async with FakeWriter(fake, config) as writer:
         await writer.write("a")
-        with pytest.raises(RecordTooLargeError) as caught:
+        with pytest.raises(RecordError) as caught:
             await writer.write_many([*"b" * 14, "too large", "c"])
         assert caught.value.record_number == 15
         assert writer.records_written == 15

@@ -26,7 +26,7 @@ from penstock.async_sink._destinations.dynamodb.codec import item_from_json
 from penstock.async_sink._destinations.kinesis import entry as kinesis
 from penstock.async_sink._destinations.sqs import entry as sqs
 from penstock.async_sink._destinations.sqs.entry import number_of
-from penstock.async_sink.errors import InvalidRecordError, StateFormatError
+from penstock.async_sink.errors import RecordError, StateFormatError
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
@@ -275,7 +275,7 @@ def test_json_that_is_no_item_is_an_error(raw: bytes) -> None:
 )
 def test_attributes_that_a_queue_refuses_are_an_error_before(values: Any, words: str) -> None:
     """The error names the record and the attribute."""
-    with pytest.raises(InvalidRecordError, match=words):
+    with pytest.raises(RecordError, match=words):
         sqs.measure(SqsRequestEntry("x", attributes=values), 3)
 
 

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.async_sink.errors import RecordTooLargeError, UnansweredRequestError, WriterClosedError
+from penstock.async_sink.errors import RecordError, UnansweredRequestError, WriterClosedError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -147,7 +147,7 @@ async def test_an_oversize_element_raises_on_write_and_the_writer_goes_on(
     """The error names the record, its size and the limit."""
     async with make_writer(max_record_size_in_bytes=100) as writer:
         await writer.write(100)
-        with pytest.raises(RecordTooLargeError) as caught:
+        with pytest.raises(RecordError) as caught:
             await writer.write(101)
         await writer.write(1)
     assert (caught.value.record_number, caught.value.size_in_bytes, caught.value.limit_in_bytes) == (1, 101, 100)

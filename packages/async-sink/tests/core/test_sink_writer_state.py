@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.async_sink import BufferedRequestState
-from penstock.async_sink.errors import RecordTooLargeError
+from penstock.async_sink.errors import RecordError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -117,7 +117,7 @@ async def test_restored_full_batches_leave_at_once(make_writer: MakeWriter, fake
 def test_an_oversize_entry_in_a_state_raises_on_restore(make_writer: MakeWriter) -> None:
     """Sizes are measured again: the limit may have become smaller."""
     state = BufferedRequestState(((10, 10), (101, 101)))
-    with pytest.raises(RecordTooLargeError) as caught:
+    with pytest.raises(RecordError) as caught:
         make_writer(max_record_size_in_bytes=100, initial_states=[state])
     assert caught.value.record_number == 1
 

@@ -22,7 +22,7 @@ from penstock.async_sink import (
     state_to_bytes,
     write_batches,
 )
-from penstock.async_sink.errors import DestinationError, InvalidRecordError, RecordsRejectedError, RecordTooLargeError
+from penstock.async_sink.errors import DestinationError, RecordError, RecordsRejectedError
 from penstock.async_sink.testing import wait_until
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
@@ -178,7 +178,7 @@ def test_an_oversize_row_is_named_and_none_of_its_batch_written(emulator: Runnin
     """A batch is checked whole before any of it is written."""
     create_stream(emulator)
     bad = pa.record_batch({"data": [b"x", b"x" * 2**20], "partitionKey": ["k", "k"]})
-    with pytest.raises(RecordTooLargeError) as caught:
+    with pytest.raises(RecordError) as caught:
         write_batches(sink_for(emulator), [batch_of(range(5)), bad])
     assert caught.value.record_number == 6
 
@@ -186,7 +186,7 @@ def test_an_oversize_row_is_named_and_none_of_its_batch_written(emulator: Runnin
 def test_a_bad_key_is_named(emulator: RunningEmulator) -> None:
     """The number counts over all batches."""
     create_stream(emulator)
-    with pytest.raises(InvalidRecordError) as caught:
+    with pytest.raises(RecordError) as caught:
         write_batches(sink_for(emulator), [batch_of(range(5)), batch_of(range(1), "")])
     assert caught.value.record_number == 5
 

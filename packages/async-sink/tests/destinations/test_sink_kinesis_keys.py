@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.async_sink import KinesisElementConverter, KinesisStreamsSink, PartitionKey, write_batches
-from penstock.async_sink.errors import InvalidRecordError, SinkOptionError
+from penstock.async_sink.errors import RecordError, SinkOptionError
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
@@ -69,7 +69,7 @@ async def test_an_element_without_a_key_is_refused(emulator: RunningEmulator) ->
     converter = KinesisElementConverter(lambda row: b"data", PartitionKey.from_column("airport"))
     async with sink(emulator, converter=converter).create_writer() as writer:
         await writer.write({"airport": "LHR"})
-        with pytest.raises(InvalidRecordError, match="record 1: its partition key is NoneType"):
+        with pytest.raises(RecordError, match="record 1: its partition key is NoneType"):
             await writer.write({"airport": None})
         for element in ({}, {"airport": ["LHR"]}, {"airport": object()}):
             with pytest.raises(SinkOptionError, match="airport"):
@@ -77,7 +77,7 @@ async def test_an_element_without_a_key_is_refused(emulator: RunningEmulator) ->
     assert written(emulator) == [("LHR", b"data")]
 
 
-@pytest.mark.parametrize(("key", "error"), [(None, InvalidRecordError), (7, SinkOptionError), ("", InvalidRecordError)])
+@pytest.mark.parametrize(("key", "error"), [(None, RecordError), (7, SinkOptionError), ("", RecordError)])
 def test_a_function_that_gives_no_key_is_refused(emulator: RunningEmulator, key: Any, error: type[Exception]) -> None:
     """By an error of the sink, before any row of the batch is written."""
     with pytest.raises(error, match=r"artition_?\s?[kK]ey"):

@@ -20,7 +20,7 @@ from penstock.async_sink import (
 from penstock.async_sink._destinations.kinesis.entry import measure, size_in_bytes
 from penstock.async_sink._destinations.kinesis.put_records import PutRecordsCodec
 from penstock.async_sink._destinations.kinesis.rows import check_rows
-from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
+from penstock.async_sink.errors import RecordError, SinkOptionError
 from penstock.aws import AwsOptions
 
 hash_keys = st.integers(0, 2**128 - 1).map(str)
@@ -101,7 +101,7 @@ def test_the_size_counts_the_partition_key_in_utf8() -> None:
 )
 def test_a_key_that_breaks_a_rule_is_an_error_that_names_the_record(key: str, hash_key: str | None) -> None:
     """Partition keys have 1 to 256 characters; explicit hash keys are decimal numbers below 2^128."""
-    with pytest.raises(InvalidRecordError) as caught:
+    with pytest.raises(RecordError) as caught:
         measure(KinesisRequestEntry(b"", key, hash_key), 17)
     assert caught.value.record_number == 17
 
@@ -119,7 +119,7 @@ def test_a_key_that_breaks_a_rule_is_an_error_that_names_the_record(key: str, ha
 )
 def test_a_field_of_a_wrong_type_is_an_error_that_says_what_to_do(entry: Any, words: str) -> None:
     """Text as data would be taken for base64 and arrive as other bytes, without a word."""
-    with pytest.raises(InvalidRecordError, match=f"record 17: {words}"):
+    with pytest.raises(RecordError, match=f"record 17: {words}"):
         measure(entry, 17)
 
 
@@ -190,13 +190,13 @@ def test_an_empty_batch_is_no_entries() -> None:
 )
 def test_a_row_that_breaks_a_rule_is_named(columns: dict[str, list[object]], words: str) -> None:
     """The number is that of the record among all that were written."""
-    with pytest.raises(InvalidRecordError, match=words):
+    with pytest.raises(RecordError, match=words):
         check_rows(arrow(**columns), first_number=100, max_record_size_in_bytes=100)
 
 
 def test_an_oversize_row_is_named() -> None:
     """Data and key count together."""
-    with pytest.raises(RecordTooLargeError) as caught:
+    with pytest.raises(RecordError) as caught:
         check_rows(arrow(data=[b"a", b"a" * 9], partitionKey=["k", "kk"]), first_number=5, max_record_size_in_bytes=10)
     assert (caught.value.record_number, caught.value.size_in_bytes) == (6, 11)
 
@@ -250,7 +250,7 @@ def test_a_sink_can_be_pickled() -> None:
 async def test_a_partition_key_that_is_no_text_is_named_by_its_record() -> None:
     """Half of a surrogate pair, as some JSON holds, cannot be encoded."""
     writer = KinesisStreamsSink(AwsOptions(region="us-east-1"), "flights").create_writer()
-    with pytest.raises(InvalidRecordError, match=r"record 0: its partition key.* surrogate pair"):
+    with pytest.raises(RecordError, match=r"record 0: its partition key.* surrogate pair"):
         writer.get_size_in_bytes(KinesisRequestEntry(b"x", "\ud83d"))
 
 
@@ -270,7 +270,7 @@ def test_columns_and_entries_break_the_same_rules(rows: list[tuple[bytes, str, s
     for index, row in enumerate(rows):
         try:
             size = measure(KinesisRequestEntry(*row), index)
-        except InvalidRecordError as error:
+        except RecordError as error:
             expected[index] = error.reason
         else:
             if size > 256:
@@ -292,5 +292,5 @@ def test_a_key_that_is_not_utf_8_is_named() -> None:
     """Some make strings of any bytes; a request with one would be refused whole."""
     keys = pa.Array.from_buffers(pa.string(), 2, pa.array([b"k", b"\xff"], pa.binary()).buffers())
     batch = pa.record_batch({"data": [b"a", b"b"], "partitionKey": keys})
-    with pytest.raises(InvalidRecordError, match="record 1: its partition key is not UTF-8"):
+    with pytest.raises(RecordError, match="record 1: its partition key is not UTF-8"):
         check_rows(batch, first_number=0, max_record_size_in_bytes=100)

@@ -20,7 +20,7 @@ from penstock.async_sink import (
     RemoteSink,
     dynamodb_config,
 )
-from penstock.async_sink.errors import DestinationError, GatewayError, InvalidRecordError, RecordsRejectedError
+from penstock.async_sink.errors import DestinationError, GatewayError, RecordError, RecordsRejectedError
 from penstock.async_sink.gateway import SERVICE_NAME, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
 from penstock.aws.testing import emulator_options
@@ -36,7 +36,7 @@ class ParticularWriter(FakeWriter):
 
     def get_size_in_bytes(self, entry: KinesisRequestEntry) -> int:
         if entry.data == b"keyless":
-            raise InvalidRecordError(self.records_written, "its item has no 'id', which the table's key has")
+            raise RecordError(self.records_written, "its item has no 'id', which the table's key has")
         if entry.data == b"unforeseen":
             raise ZeroDivisionError("of a destination's own")
         return len(entry.data) + len(entry.partition_key)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.async_sink import AsyncSinkConfig, KinesisStreamsSink
 from penstock.async_sink._gateway import destinations as gateway_destinations
-from penstock.async_sink.errors import DestinationError, TooManyDestinationsError
+from penstock.async_sink.errors import DestinationError, GatewayRefusedError
 from penstock.async_sink.gateway import SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import wait_until
 from penstock.aws.testing import emulator_options
@@ -65,7 +65,7 @@ async def test_the_second_name_of_a_stream_needs_no_place(emulator: RunningEmula
     first = await destinations.get("kinesis", "flights")
     with first.client("c"):
         assert await destinations.get("kinesis", arn_of(emulator)) is first
-        with pytest.raises(TooManyDestinationsError):
+        with pytest.raises(GatewayRefusedError):
             await destinations.get("kinesis", "trains")
     assert (await destinations.get("kinesis", "trains")).name == "trains"
     assert len(destinations.all()) == 1

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.async_sink.errors import DeadLetterFileError, RecordError, RedriveInProgressError
+from penstock.async_sink.errors import DeadLetterFileError, RecordError
 from penstock.rpc import lock_file
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def redrive(
     Raises:
         OSError: the letters cannot be read, or nothing be noted beside them; then these were not sent.
         DeadLetterFileError: a file holds something else; letters before it may be written.
-        RedriveInProgressError: another process redrives these letters.
+        DeadLetterFileError: another process redrives these letters.
         SinkError: a stream cannot be written at all.
     """
     summary = RedriveSummary()
@@ -263,7 +263,7 @@ def _alone(folder: Path) -> Iterator[None]:
     (folder / REDRIVEN).mkdir(exist_ok=True)
     with _own(folder / REDRIVEN / ".lock") as number:
         if not lock_file(number):
-            raise RedriveInProgressError(folder)
+            raise DeadLetterFileError(folder, "another process redrives these dead letters: wait until it has ended")
         yield
 
 
@@ -292,7 +292,7 @@ def _letters(file: Path) -> Iterator[DeadLetter]:
         try:
             yield _parse(file, line, is_redriven)
         except (ValueError, KeyError, TypeError) as error:
-            raise DeadLetterFileError(file, number, error) from error
+            raise DeadLetterFileError(file, f"line {number} is not a dead letter: {error!r}") from error
 
 
 def _lines(file: Path) -> Iterator[str]:

@@ -3,8 +3,6 @@
 SinkError
 ├── SinkOptionError            an option is out of range or contradicts another
 ├── RecordError                a record cannot be written as it is
-│   ├── RecordTooLargeError    it is larger than the destination takes
-│   └── InvalidRecordError     a field breaks a rule of the destination
 ├── RecordsRejectedError       the destination refused records for good
 ├── DestinationError           the destination refused a whole request for good
 ├── BufferFullError            a write found no room in the time that it may wait
@@ -14,16 +12,14 @@ SinkError
 ├── StateFormatError           bytes are not the state of a sink, or of an unknown version
 ├── GatewayError               the sink gateway cannot be used, or gave up
 ├── LocationMismatchError      the client means another region, account or endpoint than the gateway
-├── DeadLetterFileError        a file of dead letters holds something else
-├── RedriveInProgressError     another process writes the same dead letters again
-├── GatewayDrainingError       the gateway is ending: what it accepted is written, the rest goes elsewhere
-└── GatewayProtocolError       a client broke the gateway's contract
-    └── CreditExceededError    it sent more than its credits allow
+├── DeadLetterFileError        a file of dead letters holds something else, or another process redrives it
+└── GatewayRefusedError        the gateway refuses a client: it is ending, or the client broke its contract
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from penstock.aws import mismatch_message
 
@@ -45,35 +41,30 @@ class SinkOptionError(SinkError, ValueError):
 
 
 class RecordError(SinkError, ValueError):
-    """A record cannot be written as it is. `record_number` counts the writer's records from zero.
+    """A record cannot be written as it is: it is too large, or a field breaks a rule of the destination.
 
-    Cure: Correct or drop the record that is named.
+    Cure: Correct the record that is named, or drop it. Split or compress a record that is too large, or put it into a
+    store and write its address.
+
+    Attributes:
+        record_number: counts the writer's records from zero.
+        reason: what is wrong.
+        size_in_bytes: of a record that is too large; 0 otherwise.
+        limit_in_bytes: the size of the largest record that the destination takes; 0 otherwise.
     """
 
-    def __init__(self, record_number: int, reason: str) -> None:
+    def __init__(self, record_number: int, reason: str, *, size_in_bytes: int = 0, limit_in_bytes: int = 0) -> None:
         super().__init__(f"record {record_number}: {reason}")
         self.record_number = record_number
         self.reason = reason
-
-
-class RecordTooLargeError(RecordError):
-    """A record is larger than the destination takes.
-
-    Cure: Split or compress the record, or put what is large into a store and write its address.
-    """
-
-    def __init__(self, record_number: int, size_in_bytes: int, limit_in_bytes: int) -> None:
-        reason = f"its size is {size_in_bytes} bytes, the largest allowed is {limit_in_bytes}"
-        super().__init__(record_number, reason)
         self.size_in_bytes = size_in_bytes
         self.limit_in_bytes = limit_in_bytes
 
-
-class InvalidRecordError(RecordError):
-    """A field of a record breaks a rule of the destination.
-
-    Cure: Correct the field that is named, such as an empty partition key.
-    """
+    @classmethod
+    def too_large(cls, record_number: int, size_in_bytes: int, limit_in_bytes: int) -> Self:
+        """The error of a record that is larger than the limit."""
+        reason = f"its size is {size_in_bytes} bytes, the largest allowed is {limit_in_bytes}"
+        return cls(record_number, reason, size_in_bytes=size_in_bytes, limit_in_bytes=limit_in_bytes)
 
 
 @dataclass(frozen=True)
@@ -233,68 +224,37 @@ class LocationMismatchError(SinkError):
         self.found = found
 
 
-class GatewayDrainingError(SinkError):
-    """The gateway is ending: the batches that it accepted are written, the others go elsewhere.
+class GatewayRefusedError(SinkError):
+    """The gateway refuses a client. `code` is the name of the gRPC status; `reason` says what is wrong.
 
-    Cure: Send the batch again to the gateway that takes its place; clients of this package do so by themselves.
+    Cure: Follow `reason`. UNAVAILABLE means that the gateway is ending: send the batch to the gateway that takes its
+    place. RESOURCE_EXHAUSTED means that it serves as many destinations as it may, or that a client sent more than its
+    credits allow. Clients of this package handle both.
     """
 
-    def __init__(self, destination: str) -> None:
-        super().__init__(f"the gateway is draining; send batches for {destination} again to its successor")
-        self.destination = destination
-
-
-class GatewayProtocolError(SinkError):
-    """A client broke the gateway's contract. `reason` says how.
-
-    Cure: Run client and gateway in one version; a client of your own has to begin with `hello`.
-    """
-
-    def __init__(self, reason: str) -> None:
+    def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
+        self.code = code
         self.reason = reason
 
-
-class TooManyDestinationsError(SinkError):
-    """A gateway serves as many destinations as it may. Clients of this package ask again until one is idle.
-
-    Cure: Raise `--max-destinations`, lower `--destination-idle-seconds`, or name a destination that is served already.
-    """
-
-    def __init__(self, destination: str, most: int) -> None:
-        super().__init__(
-            f"cannot take {destination}: the gateway serves {most} destinations, as many as its --max-destinations, "
-            "and none of them is idle; raise that flag, or wait until one is idle"
-        )
-        self.destination = destination
-        self.most = most
-
-
-class CreditExceededError(GatewayProtocolError):
-    """A client sent more than its credits allow.
-
-    Cure: Send only what the credits allow, and wait for acknowledgements.
-    """
+    @classmethod
+    def draining(cls, destination: str) -> Self:
+        """The gateway is ending: it writes the batches that it accepted, and the others go elsewhere."""
+        return cls("UNAVAILABLE", f"the gateway is draining; send batches for {destination} again to its successor")
 
 
 class DeadLetterFileError(SinkError):
-    """A file of dead letters holds a line that is not one. `file` and `number` (from 1) say where.
+    """Files of dead letters cannot be read or redriven: a line is not a dead letter, or another process redrives them.
 
-    Cure: Move the file away if it is something else; a line that was cut can be deleted.
+    Cure: Move a file away that is something else, and delete a line that was cut. Wait until the other process has
+    ended: two at once would write letters twice.
+
+    Attributes:
+        path: the file, or the folder that another process redrives.
+        reason: what is wrong.
     """
 
-    def __init__(self, file: Path, number: int, error: Exception) -> None:
-        super().__init__(f"{file}, line {number}, is not a dead letter: {error!r}")
-        self.file = file
-        self.number = number
-
-
-class RedriveInProgressError(SinkError):
-    """Another process writes the dead letters of this folder again.
-
-    Cure: Wait until it has ended: two at once would write letters twice.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(f"the dead letters of {folder} are being redriven by another process: wait until it has ended")
-        self.folder = folder
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason

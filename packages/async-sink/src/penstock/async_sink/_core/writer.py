@@ -30,7 +30,7 @@ from penstock.async_sink._rate.defaults import aimd_strategy
 from penstock.async_sink._rate.strategy import CompleteStrategy, RateLimitingStrategy
 from penstock.async_sink._telemetry.metrics import SinkGauges, SinkMetrics
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
-from penstock.async_sink.errors import BufferFullError, InvalidRecordError, RecordTooLargeError, WriterClosedError
+from penstock.async_sink.errors import BufferFullError, RecordError, WriterClosedError
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 R = TypeVar("R")
@@ -72,7 +72,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         they end the writer, which keeps them for its snapshot. `random` gives [0, 1).
 
         Raises:
-            RecordTooLargeError: an entry of the initial states is larger than the limit.
+            RecordError: an entry of the initial states is larger than the limit.
         """
         self._config = config or AsyncSinkConfig()
         self._destination = destination or type(self).__name__
@@ -196,7 +196,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         except TypeError as error:
             # Checked now: later, no caller would get the error.
             reason = f"the key of its order cannot be compared ({error}): it is to be a string, a number or a tuple"
-            raise InvalidRecordError(self._records_written, reason) from error
+            raise RecordError(self._records_written, reason) from error
         return size
 
     async def open_destination(self) -> None:
@@ -257,7 +257,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         `listener` learns what becomes of the entry, under `index`.
 
         Raises:
-            RecordTooLargeError: the entry is larger than the limit; the writer goes on.
+            RecordError: the entry is larger than the limit; the writer goes on.
             BufferFullError: there was no room in time; the element is not written, the writer goes on.
             SinkError: the writer has failed.
         """
@@ -265,7 +265,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         entry = cast("R", element) if self._convert is None else self._convert(element, self)
         size = self._size_of(entry)
         if size > self._config.max_record_size_in_bytes:
-            raise RecordTooLargeError(self._records_written, size, self._config.max_record_size_in_bytes)
+            raise RecordError.too_large(self._records_written, size, self._config.max_record_size_in_bytes)
         dispatcher = self._dispatcher
         if not dispatcher.has_room(size):
             await self._wait_for_room(pump, size)
@@ -284,7 +284,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         """Write elements in their order; `listener` knows them by their place.
 
         Raises:
-            RecordTooLargeError: an entry is larger than the limit; those before it are written.
+            RecordError: an entry is larger than the limit; those before it are written.
             BufferFullError: there was no room in time; those that had room are written, `records_written` says how
                 many.
             SinkError: the writer has failed.
@@ -427,7 +427,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         """Take over what writers left behind, state by state, behind what is in the buffer.
 
         Raises:
-            RecordTooLargeError: an entry is larger than the limit; then nothing was taken over.
+            RecordError: an entry is larger than the limit; then nothing was taken over.
         """
         wrappers: list[RequestEntryWrapper[R]] = []
         # Time to live begins anew: the clock of the writer that they come from may be another one.
@@ -438,7 +438,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
                 # Measured again: the limit, or the measure, may be another one now.
                 size = self._size_of(entry)
                 if size > self._config.max_record_size_in_bytes:
-                    raise RecordTooLargeError(number, size, self._config.max_record_size_in_bytes)
+                    raise RecordError.too_large(number, size, self._config.max_record_size_in_bytes)
                 wrappers.append(
                     RequestEntryWrapper(entry, size, number, otel_context.get_current(), written_at=written_at)
                 )
@@ -462,5 +462,5 @@ class AsyncSinkBase(ABC, Generic[I, R]):
         """A writer that begins with what others left behind.
 
         Raises:
-            RecordTooLargeError: an entry is larger than the limit.
+            RecordError: an entry is larger than the limit.
         """

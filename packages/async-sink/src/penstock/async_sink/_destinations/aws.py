@@ -423,7 +423,7 @@ class AwsSink(AsyncSinkBase[I, R]):
         """A writer that begins with what others left behind.
 
         Raises:
-            RecordTooLargeError: an entry is larger than the limit.
+            RecordError: an entry is larger than the limit.
         """
         return DestinationWriter(
             self._make(),

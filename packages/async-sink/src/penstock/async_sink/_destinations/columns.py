@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.async_sink._core.runs import EntryRows
-from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
+from penstock.async_sink.errors import RecordError, SinkOptionError
 
 R = TypeVar("R")
 
@@ -60,15 +60,14 @@ def refuse(faults: Iterable[RowFault], first_number: int, limit: int) -> None:
     """Refuse the first row that breaks the first rule that is broken.
 
     Raises:
-        InvalidRecordError: a row breaks a rule.
-        RecordTooLargeError: a row is larger than the limit.
+        RecordError: a row breaks a rule, or a row is larger than the limit.
     """
     for fault in faults:
         row = int(compute.index(fault.wrong, value=True).as_py())
         if row >= 0:
             if fault.is_size:
-                raise RecordTooLargeError(first_number + row, fault.found[row].as_py(), limit)
-            raise InvalidRecordError(first_number + row, fault.reason(row))
+                raise RecordError.too_large(first_number + row, fault.found[row].as_py(), limit)
+            raise RecordError(first_number + row, fault.reason(row))
 
 
 def null_faults(column: Any, what: str) -> Iterator[RowFault]:
@@ -175,14 +174,13 @@ def sized_rows(made: Iterable[R], measure: Callable[[R, int], int], first_number
     """Entries that were made of rows, checked and measured.
 
     Raises:
-        InvalidRecordError: an entry breaks a rule.
-        RecordTooLargeError: an entry is larger than the limit.
+        RecordError: an entry breaks a rule, or an entry is larger than the limit.
     """
     entries, sizes = [], []
     for number, entry in enumerate(made, start=first_number):
         size = measure(entry, number)
         if size > limit:
-            raise RecordTooLargeError(number, size, limit)
+            raise RecordError.too_large(number, size, limit)
         entries.append(entry)
         sizes.append(size)
     return EntryRows.of(entries, sizes)

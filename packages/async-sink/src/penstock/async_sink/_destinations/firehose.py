@@ -31,7 +31,7 @@ from penstock.async_sink._destinations.columns import (
     size_faults,
 )
 from penstock.async_sink._destinations.writer import RowContext
-from penstock.async_sink.errors import InvalidRecordError
+from penstock.async_sink.errors import RecordError
 from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
@@ -68,12 +68,12 @@ class FirehoseEntries:
         """It is bytes, and at least one; they count before base64."""
         if not isinstance(entry, FirehoseRequestEntry):
             what = f"expected a FirehoseRequestEntry, got {type(entry).__name__}: give the sink a converter"
-            raise InvalidRecordError(record_number, what)
+            raise RecordError(record_number, what)
         # Text would go on the wire as if it were base64, and arrive as other bytes.
         if not isinstance(entry.data, bytes | bytearray):
-            raise InvalidRecordError(record_number, f"its data is {type(entry.data).__name__}, not bytes: encode it")
+            raise RecordError(record_number, f"its data is {type(entry.data).__name__}, not bytes: encode it")
         if not entry.data:
-            raise InvalidRecordError(record_number, _EMPTY)
+            raise RecordError(record_number, _EMPTY)
         return len(entry.data)
 
     def get_size_in_bytes(self, entry: FirehoseRequestEntry) -> int:

@@ -33,7 +33,7 @@ class EntryKind(EntryCodec[R], Protocol[R]):
         """Check what the service would refuse, and give the bytes as it counts them.
 
         Raises:
-            InvalidRecordError: the entry breaks a rule of the service.
+            RecordError: the entry breaks a rule of the service.
         """
 
     def order_key(self, entry: R, /) -> Hashable:
@@ -107,7 +107,7 @@ class DestinationWriter(AsyncSinkWriter[I, R], Generic[I, R]):
         """The size as the service counts it.
 
         Raises:
-            InvalidRecordError: the entry breaks a rule of the service.
+            RecordError: the entry breaks a rule of the service.
         """
         return self._measure(entry, self._records_written)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from penstock.async_sink._rate.strategy import RequestInfo, ResultInfo
-from penstock.async_sink.errors import CreditExceededError, SinkOptionError
+from penstock.async_sink.errors import GatewayRefusedError, SinkOptionError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,13 @@ class CreditAccount:
         """A batch has come.
 
         Raises:
-            CreditExceededError: it was not covered.
+            GatewayRefusedError: it was not covered.
         """
         if entries > self._entries or size_in_bytes > self._bytes:
-            raise CreditExceededError(
+            raise GatewayRefusedError(
+                "RESOURCE_EXHAUSTED",
                 f"a batch of {entries} entries and {size_in_bytes} bytes exceeds the credits left, "
-                f"{self._entries} entries and {self._bytes} bytes"
+                f"{self._entries} entries and {self._bytes} bytes",
             )
         self._entries -= entries
         self._bytes -= size_in_bytes

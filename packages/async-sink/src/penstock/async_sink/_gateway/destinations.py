@@ -16,12 +16,7 @@ from penstock.async_sink._destinations.writer import DestinationWriter
 from penstock.async_sink._gateway.feeder import Feeder
 from penstock.async_sink._gateway.kinds import KINDS, KINESIS, DestinationKind
 from penstock.async_sink._gateway.session import Orphanage
-from penstock.async_sink.errors import (
-    DestinationError,
-    GatewayProtocolError,
-    SinkError,
-    TooManyDestinationsError,
-)
+from penstock.async_sink.errors import DestinationError, GatewayRefusedError, SinkError
 from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, account_of, classify, retry
 
 AnySink = AsyncSinkBase[Any, Any]
@@ -146,13 +141,14 @@ class SharedDestinations:
         """The destination, opened if need be.
 
         Raises:
-            GatewayProtocolError: no such kind, or no name.
+            GatewayRefusedError: no such kind, or no name.
             DestinationError: there is no such destination, or it cannot be opened.
-            TooManyDestinationsError: as many are open as may be.
+            GatewayRefusedError: as many are open as may be.
         """
         if kind not in self._make_sink or not name:
             known = ", ".join(sorted(self._make_sink))
-            raise GatewayProtocolError(f"no destination {name!r} of kind {kind!r}; known: {known}, and a name")
+            what = f"no destination {name!r} of kind {kind!r}; known: {known}, and a name"
+            raise GatewayRefusedError("INVALID_ARGUMENT", what)
         found = self._open.get((kind, name))
         if found is not None and found.failure is None:
             found.used_at = asyncio.get_running_loop().time()
@@ -224,7 +220,11 @@ class SharedDestinations:
             return
         idle = [key for key, shared in self._open.items() if not shared.is_needed]
         if not idle:
-            raise TooManyDestinationsError(name, self._max_destinations)
+            raise GatewayRefusedError(
+                "RESOURCE_EXHAUSTED",
+                f"cannot take {name}: the gateway serves {self._max_destinations} destinations, as many as its "
+                "--max-destinations, and none of them is idle; raise that flag, or wait until one is idle",
+            )
         await self._close_idle(min(idle, key=lambda key: self._open[key].used_at))
 
     async def _close_idle(self, key: tuple[str, str]) -> None:

@@ -23,7 +23,7 @@ from penstock.async_sink._destinations.sqs.entry import (
 )
 from penstock.async_sink._destinations.sqs.sink import sqs_config
 from penstock.async_sink._destinations.writer import EntryKind
-from penstock.async_sink.errors import InvalidRecordError
+from penstock.async_sink.errors import RecordError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 
 KINESIS: Final = "kinesis"
@@ -74,7 +74,7 @@ class DestinationKind:
             try:
                 entry = self.read(one)
             except (ValueError, RecursionError) as error:
-                raise InvalidRecordError(number, str(error)) from error
+                raise RecordError(number, str(error)) from error
             entries.append(entry)
             sizes.append(self.entries.measure(entry, number))
         return entries, sizes

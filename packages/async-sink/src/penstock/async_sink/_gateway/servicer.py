@@ -12,14 +12,11 @@ from penstock.async_sink._gateway.destinations import SharedDestination, SharedD
 from penstock.async_sink._gateway.kinds import KINDS
 from penstock.async_sink._gateway.session import ClientSession, entries_of
 from penstock.async_sink.errors import (
-    CreditExceededError,
     DestinationError,
-    GatewayDrainingError,
-    GatewayProtocolError,
+    GatewayRefusedError,
     LocationMismatchError,
     RecordError,
     SinkError,
-    TooManyDestinationsError,
 )
 from penstock.aws import AwsError, AwsLocation
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
@@ -79,10 +76,6 @@ RIGHTS = ServiceRights(
 
 STATUS_OF_ERROR: dict[type[BaseException], grpc.StatusCode] = {
     RecordError: grpc.StatusCode.INVALID_ARGUMENT,
-    CreditExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    GatewayProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
-    GatewayDrainingError: grpc.StatusCode.UNAVAILABLE,
-    TooManyDestinationsError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DestinationError: grpc.StatusCode.FAILED_PRECONDITION,
     LocationMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     SinkError: grpc.StatusCode.INTERNAL,
@@ -148,7 +141,7 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
                     await next(iter(self._sessions)).ended.wait()
         except TimeoutError:
             for session in self._sessions:
-                session.fail(GatewayDrainingError("destinations that are slow"))
+                session.fail(GatewayRefusedError.draining("destinations that are slow"))
 
     async def Write(  # the contract's name
         self, request_iterator: AsyncIterator[pb.WriteRequest], context: Any
@@ -184,11 +177,11 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         name = first.hello.destination if first is not None else ""
         if first is None:
             if requests.stopped:
-                raise GatewayDrainingError(name)
+                raise GatewayRefusedError.draining(name)
             session.end_reading()
             return
         if first.WhichOneof("message") != "hello":
-            raise GatewayProtocolError("the first request must be hello")
+            raise GatewayRefusedError("INVALID_ARGUMENT", "the first request must be hello")
         await self._check_location(first.hello)
         shared = await self._destinations.get(first.hello.kind, name)
         _check_account(first.hello, shared)
@@ -196,19 +189,19 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         try:
             session.awaits_credit = first.hello.takes_signs_of_life_first
             if not await requests.unless_stopped(shared.orphanage.wait_for_room(self._window)):
-                raise GatewayDrainingError(name)
+                raise GatewayRefusedError.draining(name)
             session.open_credit(shared.orphanage)
             with shared.client(first.hello.client_id):
                 while (request := await requests.next()) is not None:
                     if request.WhichOneof("message") != "batch":
-                        raise GatewayProtocolError("only the first request may be hello")
+                        raise GatewayRefusedError("INVALID_ARGUMENT", "only the first request may be hello")
                     self._write(request.batch, first.hello, shared, session)
                 session.end_reading()
                 await session.wait_until_settled()
         finally:
             saying.cancel()
         if requests.stopped:
-            raise GatewayDrainingError(name)
+            raise GatewayRefusedError.draining(name)
 
     async def _say_progress(self, shared: SharedDestination, session: ClientSession) -> None:
         """Without it a client could not tell a gateway that hangs from one that is slow, or throttled: it sees an
@@ -302,6 +295,8 @@ async def _abort(context: Any, error: BaseException) -> NoReturn:
         # Numbers of the shared writer's records mean nothing to a client.
         without_record = DestinationError(error.destination, error.code, error.message)
         await abort_with(context, without_record, {DestinationError: status})
+    if isinstance(error, GatewayRefusedError):
+        await abort_with(context, error, {GatewayRefusedError: grpc.StatusCode[error.code]})
     if not isinstance(error, Exception):
         raise error
     await abort_with(context, error, STATUS_OF_ERROR)

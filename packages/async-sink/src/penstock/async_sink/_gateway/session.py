@@ -8,7 +8,7 @@ from typing import Any
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._gateway.credits import CreditAccount, CreditWindow
 from penstock.async_sink._gateway.kinds import DestinationKind
-from penstock.async_sink.errors import GatewayProtocolError
+from penstock.async_sink.errors import GatewayRefusedError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.rpc import Signal
 
@@ -53,10 +53,10 @@ def entries_of(batch: pb.Batch, kind: DestinationKind) -> tuple[list[Any], list[
 
     Raises:
         RecordError: an entry breaks a rule of the destination; its number is the index in the batch.
-        GatewayProtocolError: the batch is empty.
+        GatewayRefusedError: the batch is empty.
     """
     if not batch.entries:
-        raise GatewayProtocolError(f"batch {batch.batch_id} is empty")
+        raise GatewayRefusedError("INVALID_ARGUMENT", f"batch {batch.batch_id} is empty")
     return kind.from_messages(batch.entries)
 
 
@@ -154,7 +154,7 @@ class ClientSession:
         """Accept a batch.
 
         Raises:
-            CreditExceededError: the client's credits do not cover it.
+            GatewayRefusedError: the client's credits do not cover it.
         """
         self._account.spend(entry_count, size)
         tracker = BatchTracker(batch_id, entry_count, size, self._settled, self.fail)

@@ -13,7 +13,7 @@ from penstock.async_sink._core.runs import Rows
 from penstock.async_sink._destinations.columns import sized_rows
 from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry, Item, key_of, size_in_bytes
 from penstock.async_sink._destinations.writer import RowContext
-from penstock.async_sink.errors import InvalidRecordError
+from penstock.async_sink.errors import RecordError
 
 _decoder = msgspec.json.Decoder(dict[str, dict[str, Any]])
 
@@ -162,10 +162,10 @@ class DynamoDbEntries:
         """It has the attributes of the table's key; its names and values count."""
         if not isinstance(entry, DynamoDbRequestEntry):
             what = f"expected a DynamoDbRequestEntry, got {type(entry).__name__}: give the sink a converter"
-            raise InvalidRecordError(record_number, what)
+            raise RecordError(record_number, what)
         for name in self.key_names:
             if name not in entry.item:
-                raise InvalidRecordError(record_number, f"its item has no {name!r}, which the table's key has")
+                raise RecordError(record_number, f"its item has no {name!r}, which the table's key has")
         return size_in_bytes(entry)
 
     get_size_in_bytes = staticmethod(size_in_bytes)
@@ -184,7 +184,7 @@ class DynamoDbEntries:
                 try:
                     yield DynamoDbRequestEntry.put({name: value for name, value in row.items() if value is not None})
                 except ValueError as error:
-                    raise InvalidRecordError(number, str(error)) from error
+                    raise RecordError(number, str(error)) from error
 
         yield sized_rows(entries(), self.measure, first, limit)
 

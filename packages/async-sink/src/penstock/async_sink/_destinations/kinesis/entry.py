@@ -2,7 +2,7 @@
 
 import msgspec
 
-from penstock.async_sink.errors import InvalidRecordError, StateFormatError
+from penstock.async_sink.errors import RecordError, StateFormatError
 
 MAX_PARTITION_KEY_LENGTH = 256
 """Characters; the service counts Unicode code points."""
@@ -39,26 +39,26 @@ def measure(entry: KinesisRequestEntry, record_number: int) -> int:
     """Check the types and the key fields; the bytes as the service counts them.
 
     Raises:
-        InvalidRecordError: a field breaks a rule of PutRecords.
+        RecordError: a field breaks a rule of PutRecords.
     """
     if not isinstance(entry, KinesisRequestEntry):
         what = f"expected a KinesisRequestEntry, got {type(entry).__name__}: give the sink a converter"
-        raise InvalidRecordError(record_number, what)
+        raise RecordError(record_number, what)
     key, hash_key = entry.partition_key, entry.explicit_hash_key
     # Text would go on the wire as if it were base64, and arrive as other bytes.
     if not isinstance(entry.data, bytes | bytearray):
-        raise InvalidRecordError(record_number, f"its data is {type(entry.data).__name__}, not bytes: encode it")
+        raise RecordError(record_number, f"its data is {type(entry.data).__name__}, not bytes: encode it")
     if not isinstance(key, str):
-        raise InvalidRecordError(record_number, f"its partition key is {type(key).__name__}, not str")
+        raise RecordError(record_number, f"its partition key is {type(key).__name__}, not str")
     if not 0 < len(key) <= MAX_PARTITION_KEY_LENGTH:
-        raise InvalidRecordError(record_number, f"{KEY_RULE}, not {len(key)}")
+        raise RecordError(record_number, f"{KEY_RULE}, not {len(key)}")
     key_bytes = len(key)
     if not key.isascii():
         try:
             key_bytes = len(key.encode())
         except UnicodeEncodeError as error:
             what = f"its partition key {key!r} cannot be encoded in UTF-8: it has half of a surrogate pair"
-            raise InvalidRecordError(record_number, what) from error
+            raise RecordError(record_number, what) from error
     # isdecimal alone would let other scripts' digits pass.
     if hash_key is not None and not (
         isinstance(hash_key, str)
@@ -67,7 +67,7 @@ def measure(entry: KinesisRequestEntry, record_number: int) -> int:
         and len(hash_key) <= len(MAX_HASH_KEY)
         and int(hash_key) <= int(MAX_HASH_KEY)
     ):
-        raise InvalidRecordError(record_number, f"{HASH_KEY_RULE}, not {hash_key!r}")
+        raise RecordError(record_number, f"{HASH_KEY_RULE}, not {hash_key!r}")
     return len(entry.data) + key_bytes
 
 

@@ -148,8 +148,7 @@ def check_rows(
 
     Raises:
         SinkOptionError: a column is missing or of a type that cannot be read.
-        InvalidRecordError: a value is null, or breaks a rule of PutRecords.
-        RecordTooLargeError: a record is larger than the limit.
+        RecordError: a value is null, or breaks a rule of PutRecords, or a record is larger than the limit.
     """
     columns = data, keys, hash_column = columns_of_batch(batch, partition_key)
     refuse(faults_of(columns, max_record_size_in_bytes), first_number, max_record_size_in_bytes)

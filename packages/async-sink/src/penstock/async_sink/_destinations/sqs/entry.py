@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.async_sink._core.runs import Rows
 from penstock.async_sink._destinations.columns import null_faults, read_column, refuse, sized_rows
 from penstock.async_sink._destinations.writer import RowContext
-from penstock.async_sink.errors import InvalidRecordError
+from penstock.async_sink.errors import RecordError
 
 AttributeValue = str | int | float | Decimal | bytes
 """A string, a number, or a binary."""
@@ -81,14 +81,14 @@ def check_attributes(attributes: Mapping[str, AttributeValue], record_number: in
     """Check what the service would refuse.
 
     Raises:
-        InvalidRecordError: there are too many, or one breaks a rule.
+        RecordError: there are too many, or one breaks a rule.
     """
     if len(attributes) > _MAX_ATTRIBUTES:
-        raise InvalidRecordError(record_number, f"it has {len(attributes)} attributes, more than {_MAX_ATTRIBUTES}")
+        raise RecordError(record_number, f"it has {len(attributes)} attributes, more than {_MAX_ATTRIBUTES}")
     for name, value in attributes.items():
         fault = _fault(name, value)
         if fault is not None:
-            raise InvalidRecordError(record_number, f"its attribute {name!r} {fault}")
+            raise RecordError(record_number, f"its attribute {name!r} {fault}")
 
 
 # The characters that SendMessage does not take, by its reference.
@@ -136,26 +136,24 @@ def measure(entry: SqsRequestEntry, record_number: int) -> int:
     """Check what the service would refuse; the bytes as it counts them.
 
     Raises:
-        InvalidRecordError: a field breaks a rule of SendMessageBatch.
+        RecordError: a field breaks a rule of SendMessageBatch.
     """
     if not isinstance(entry, SqsRequestEntry):
         what = f"expected an SqsRequestEntry, got {type(entry).__name__}: give the sink a converter"
-        raise InvalidRecordError(record_number, what)
+        raise RecordError(record_number, what)
     if not isinstance(entry.body, str):
         what = f"its body is {type(entry.body).__name__}, not str: a message is text, and bytes go into it as base64"
-        raise InvalidRecordError(record_number, what)
+        raise RecordError(record_number, what)
     if not entry.body:
-        raise InvalidRecordError(record_number, "its body is empty")
+        raise RecordError(record_number, "its body is empty")
     found = _FORBIDDEN.search(entry.body)
     if found is not None:
-        raise InvalidRecordError(record_number, f"its body holds {found[0]!r}, which a message cannot have")
+        raise RecordError(record_number, f"its body holds {found[0]!r}, which a message cannot have")
     if entry.delay_seconds is not None and not 0 <= entry.delay_seconds <= MAX_DELAY_SECONDS:
-        raise InvalidRecordError(record_number, f"its delay is {entry.delay_seconds} s, not 0 to {MAX_DELAY_SECONDS}")
+        raise RecordError(record_number, f"its delay is {entry.delay_seconds} s, not 0 to {MAX_DELAY_SECONDS}")
     for name, value in (("group", entry.group_id), ("deduplication id", entry.deduplication_id)):
         if value is not None and not 0 < len(value) <= _MAX_ID_LENGTH:
-            raise InvalidRecordError(
-                record_number, f"its {name} must be 1 to {_MAX_ID_LENGTH} characters, not {len(value)}"
-            )
+            raise RecordError(record_number, f"its {name} must be 1 to {_MAX_ID_LENGTH} characters, not {len(value)}")
     if entry.attributes:
         check_attributes(entry.attributes, record_number)
     return size_in_bytes(entry)
