@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,12 +16,12 @@ from penstock.efo_consumer._continuity.guard import LEFT, Resume, check_created,
 from penstock.efo_consumer._continuity.rule import Verdict, judge
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 from penstock.efo_consumer._publish.condition import ConditionTracker, ShardSign
-from penstock.efo_consumer._publish.list_shards import STILL_SECONDS
 from penstock.efo_consumer._publish.metrics import watched
 from penstock.efo_consumer._reader.api import ShardStats
 from penstock.efo_consumer._reader.horizon import ShardTime
 from penstock.efo_consumer._reader.inquiry import ShardInquiry
 from penstock.efo_consumer._reader.metrics import stood_still
+from penstock.efo_consumer._reader.standing import StandingShard, StandsStillError
 from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 from penstock.efo_consumer.errors import (
     DataLossError,
@@ -54,14 +53,8 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 300.0
 # A shard that stood still for so long may be read by another iterator, of whichever stream has the name by now.
 _LONG_SECONDS = 60.0
-# After a reshard ListShards may show the parents as open for some seconds.
-_LATE_LIST_MILLIS = 60_000
 _CLOSED = "the shard is closed, and its answers name neither records nor child shards"
 _GUESS = "a guess: the last answers were empty, and the service does not say where the tip is"
-
-
-class _StandsStillError(Exception):
-    """A subscription that leads nowhere, of a shard that is not known to be open."""
 
 
 class FollowedShard:
@@ -85,10 +78,6 @@ class FollowedShard:
         retry_patience: how long errors that may pass are retried; zero for ever.
         clock: monotonic seconds.
         created_millis: when the stream was created, in milliseconds since the epoch, if known.
-
-    Attributes:
-        open_millis: when ListShards was last asked, while the shard stood still, and showed it open: by the service's
-            clock, in milliseconds since the epoch. None if it never was.
     """
 
     def __init__(
@@ -127,9 +116,7 @@ class FollowedShard:
         self._horizon = horizon
         self.time = ShardTime(origin.known_millis)
         """Up to when the shard was read."""
-        self._listings = listings
-        self._is_closed = False
-        self.open_millis: int | None = None
+        self._standing = StandingShard(stream.name, shard_id, listings, source, clock)
         self._tracker = ConditionTracker(clock(), source.service_millis(), origin.known_millis)
         self._way = ""
         self.retry_patience = retry_patience
@@ -145,7 +132,6 @@ class FollowedShard:
             note=self._note,
             standing=standing,
         )
-        self._moved_at, self._moved_millis = clock(), source.service_millis()
         self.fail_on_data_loss = fail_on_data_loss
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
@@ -243,7 +229,7 @@ class FollowedShard:
                         begin = await self._read(publisher, begin)
                     except SubscriptionStuckError as error:
                         begin = await self._poll(str(error), "its subscriptions bring nothing")
-                    except _StandsStillError as error:
+                    except StandsStillError as error:
                         begin = await self._poll(str(error), "its subscription does not end")
         except Exception as error:
             # A bug must reach the caller of positions() too, not end in a task that nobody looks at.
@@ -273,7 +259,7 @@ class FollowedShard:
         self._note(ShardSign.STUCK, cause)
         self._way = f"polled, as {why}"
         try:
-            async with asyncio.timeout(None if self._is_closed else _POLL_SECONDS):
+            async with asyncio.timeout(None if self._standing.is_closed else _POLL_SECONDS):
                 begin: ShardPosition | None = self.buffer.end
                 while begin is not None:
                     # A position that was refused is not a reason to subscribe again.
@@ -296,7 +282,10 @@ class FollowedShard:
                     # It may take minutes to prove that nothing is missing before it.
                     with self._pool.passing(event.nbytes):
                         await self._check(event)
-                    self._take(self._judged(event, is_subscription=not (publisher.interval_seconds or self._way)))
+                    if not (event.is_over or self._leads_on(event)):
+                        is_subscription = not (publisher.interval_seconds or self._way)
+                        event = self._standing.proved(event, is_subscription=is_subscription)
+                    self._take(event)
                     self._inquiry.answered()
                     await self._wait_for_room()
             return None
@@ -342,63 +331,22 @@ class FollowedShard:
         number = self.buffer.end.sequence_number
         return bool(event.records.num_rows or event.child_shards or event.continuation not in (None, number))
 
-    def _judged(self, event: ShardEvent, *, is_subscription: bool) -> ShardEvent:
-        """Give the event without what it does not prove: of a shard that stands still, that it is open.
-
-        A subscription may go on after the shard was closed, and polls may be empty before its end. So an event only
-        proves what ListShards shows. Polls then reach the end.
-
-        Raises:
-            _StandsStillError: it is the event of a subscription, and ListShards does not show the shard open.
-        """
-        if event.is_over or self._leads_on(event):
-            return event
-        stood, slept = self._stood()
-        is_still = stood + max(0.0, slept) >= STILL_SECONDS
-        # Each empty answer of a poll stands still. Without a listing, its shard would hold the others back until then.
-        is_asked = is_still or (not is_subscription and self.open_millis is None and event.read_millis is not None)
-        listing = self._listings.recent(self.stream.name) if is_asked else None
-        if listing is not None:
-            is_open = listing.is_open(self.shard_id)
-            self._is_closed = self._is_closed or is_open is False
-            if is_open:
-                asked = self._source.service_millis() - int((self._clock() - listing.asked_at) * 1000)
-                self.open_millis = max(asked, self.open_millis or 0)
-            elif is_subscription:
-                what = "is closed" if self._is_closed else "is not listed"
-                raise _StandsStillError(f"the shard {what}, and its subscription leads nowhere: polling it instead")
-        # What comes after the shard was closed is in its children, which are read from this time on.
-        caught_up, read = event.caught_up_millis, event.read_millis
-        if caught_up is not None:
-            caught_up = None if self.open_millis is None else min(caught_up, self.open_millis - _LATE_LIST_MILLIS)
-        if read is not None and event.millis_behind_latest == 0:
-            read = None if self.open_millis is None else min(read, self.open_millis)
-        return replace(event, caught_up_millis=caught_up, read_millis=read)
-
-    def _stood(self) -> tuple[float, float]:
-        """For how many seconds the shard has stood still, and how many more the service counts.
-
-        This machine's clock does not count the time for which it slept.
-        """
-        stood = self._clock() - self._moved_at
-        return stood, (self._source.service_millis() - self._moved_millis) / 1000 - stood
-
     async def _check_stream(self) -> None:
         """Compare the stream's creation time after standing still: an iterator may have been replaced meanwhile.
 
         Raises:
             StreamRecreatedError: it is another stream of the same name.
         """
-        stood, slept = self._stood()
+        stood, slept = self._standing.seconds
         if self._created_millis is not None and stood + max(0.0, slept) >= _LONG_SECONDS:
             ask = partial(self._source.stream_facts, self.stream.name, is_fresh=slept >= _LONG_SECONDS)
             facts = await self._inquiry.ask(ask)
             check_created(self.stream.name, self._created_millis, facts)
-        self._moved_at, self._moved_millis = self._clock(), self._source.service_millis()
+        self._standing.moves()
 
     def _take(self, event: ShardEvent) -> None:
         before = self.buffer.end
-        is_closed = self._is_closed and not event.is_over
+        is_closed = self._standing.is_closed and not event.is_over
         is_guess = event.millis_behind_latest == 0 and event.quiet_seconds is not None
         self._pool.append(self.buffer, event)
         self.time.take(event)
