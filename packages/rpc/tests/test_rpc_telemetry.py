@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.rpc import RpcOptionError
-from penstock.rpc.telemetry import set_up_tracing
+from penstock.rpc.service import set_up_telemetry
 
 
 @pytest.mark.parametrize("variable", [{}, {"OTEL_TRACES_EXPORTER": "none"}, {"OTEL_TRACES_EXPORTER": ""}])
@@ -9,11 +9,11 @@ def test_no_exporter_leaves_the_telemetry_alone(variable: dict[str, str], monkey
     """Without the variable nothing is configured, so that another provider can be found."""
     for name, value in variable.items():
         monkeypatch.setenv(name, value)
-    assert set_up_tracing("penstock-test") is None
+    assert set_up_telemetry("penstock-test") is None
 
 
 def test_an_exporter_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says which, before the service starts."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "nowhere")
     with pytest.raises(RpcOptionError, match="nowhere"):
-        set_up_tracing("penstock-test")
+        set_up_telemetry("penstock-test")

@@ -18,8 +18,9 @@ from penstock.operator_attributes.errors import UnknownJobError
 from penstock.operator_attributes.testing import running_stage_scheduler
 from penstock.rpc import ClientSettings
 from penstock.services.stage_scheduler.__main__ import _parser, main
-from penstock.services.stage_scheduler._ask import PREFIX, ask
+from penstock.services.stage_scheduler._ask import ask
 from penstock.services.stage_scheduler._explain import render
+from penstock.services.stage_scheduler._serve import KIND
 
 BEGINNINGS = {"text": "", "mermaid": "flowchart", "dot": "digraph", "svg": "<svg", "html": "<!doctype html"}
 
@@ -35,7 +36,7 @@ def job() -> JobGraph:
 
 async def asked(arguments: list[str], out: io.StringIO) -> int:
     parsed = _parser().parse_args(arguments)
-    return await ask(parsed, ClientSettings.from_arguments(parsed, PREFIX), out)
+    return await ask(parsed, ClientSettings.from_arguments(parsed, KIND.prefix), out)
 
 
 async def explained(address: str, form: str) -> str:

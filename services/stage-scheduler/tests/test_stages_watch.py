@@ -27,7 +27,8 @@ from penstock.operator_attributes.testing import running_stage_scheduler
 from penstock.rpc import ClientSettings, ServerSettings
 from penstock.rpc.testing import service_process
 from penstock.services.stage_scheduler.__main__ import _parser, main
-from penstock.services.stage_scheduler._ask import PREFIX, _Printer, _watch, ask
+from penstock.services.stage_scheduler._ask import _Printer, _watch, ask
+from penstock.services.stage_scheduler._serve import KIND
 from penstock.terminal import Screen
 
 DEADLINE = 60
@@ -59,7 +60,7 @@ def job(name: str = "join") -> JobGraph:
 
 async def run(out: Pipe, *arguments: str) -> int:
     parsed = _parser().parse_args(list(arguments))
-    return await ask(parsed, ClientSettings.from_arguments(parsed, PREFIX), out)
+    return await ask(parsed, ClientSettings.from_arguments(parsed, KIND.prefix), out)
 
 
 async def until(out: Pipe, text: str) -> None:

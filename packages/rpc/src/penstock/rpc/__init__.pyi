@@ -6,7 +6,16 @@ from ._client.channel import (
 )
 from ._client.settings import ClientSettings
 from ._file_lock import lock_file, unlock_file
-from ._flags import add_switch, flags_in, read_number, read_path, read_switch
+from ._flags import (
+    Setting,
+    add_settings,
+    add_switch,
+    flags_in,
+    read_number,
+    read_path,
+    read_settings,
+    read_switch,
+)
 from ._gc_thresholds import collect_seldom
 from ._loop_thread import LoopThread
 from ._security.files import FileChanges, OwnFiles, stamp_of
@@ -69,9 +78,11 @@ __all__ = [
     "ServerSettings",
     "ServerStartError",
     "ServiceRights",
+    "Setting",
     "Signal",
     "StatusTable",
     "abort_with",
+    "add_settings",
     "add_switch",
     "check_address",
     "collect_seldom",
@@ -85,6 +96,7 @@ __all__ = [
     "open_channel",
     "read_number",
     "read_path",
+    "read_settings",
     "read_switch",
     "run_service",
     "set_up_logging",

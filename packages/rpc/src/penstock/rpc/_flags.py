@@ -1,15 +1,74 @@
-"""Flags that can be misread: switches, numbers, and paths, for which URLs are taken."""
+"""Settings of services, declared once: a flag, an environment variable, a type and a range for each."""
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from penstock.rpc.errors import RpcOptionError
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of a service.
+
+    Attributes:
+        name: with underscores. The flag has hyphens instead, and the environment variable is `<prefix>_<NAME>`.
+        text: what the help says, before the name of the variable.
+        kind: makes the value of the text that was given.
+        least: the smallest value, if there is one.
+        above: what the value must be more than, if there is such a number.
+        most: the largest value, if there is one.
+        choices: the words that are allowed, if only some are.
+    """
+
+    name: str
+    text: str
+    kind: Callable[[str], Any] = str
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def read(self, text: str) -> Any:
+        """The value of a text.
+
+        Raises:
+            RpcOptionError: the text is not of the kind, or the value is out of its range.
+        """
+        value = read_number(self.name, text, self.kind, of="a whole number" if self.kind is int else "a number")
+        if self.choices and value not in self.choices:
+            raise RpcOptionError(self.name, f"{text!r} is unknown: choose {', '.join(self.choices)}")
+        if self.least is not None and not value >= self.least:
+            raise RpcOptionError(self.name, f"{text} must be at least {self.least:g}")
+        if self.above is not None and not value > self.above:
+            raise RpcOptionError(self.name, f"{text} must be more than {self.above:g}")
+        if self.most is not None and not value <= self.most:
+            raise RpcOptionError(self.name, f"{text} must be at most {self.most}")
+        return value
+
+
+def add_settings(parser: argparse.ArgumentParser, prefix: str, settings: Iterable[Setting]) -> None:
+    """Add a flag for each setting, which falls back to its environment variable `<prefix>_<NAME>`."""
+    for one in settings:
+        variable = f"{prefix}_{one.name.upper()}"
+        flag = "--" + one.name.replace("_", "-")
+        parser.add_argument(flag, default=os.environ.get(variable), help=f"{one.text} [{variable}]")
+
+
+def read_settings(arguments: argparse.Namespace, settings: Iterable[Setting]) -> dict[str, Any]:
+    """The values of the settings that were given, by their names.
+
+    Raises:
+        RpcOptionError: a value cannot be used; the error names its setting.
+    """
+    given = ((one, getattr(arguments, one.name)) for one in settings)
+    return {one.name: one.read(text) for one, text in given if text is not None}
 
 
 def add_switch(parser: argparse._ActionsContainer, prefix: str, name: str, text: str) -> None:

@@ -2,7 +2,6 @@
 from ._arguments import (
     Parser,
     add_json_argument,
-    add_setting,
     describe_by_flag,
     positive_count,
     positive_seconds,
@@ -26,7 +25,6 @@ __all__ = [
     "Screen",
     "Table",
     "add_json_argument",
-    "add_setting",
     "age",
     "bar",
     "describe_by_flag",

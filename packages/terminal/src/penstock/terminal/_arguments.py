@@ -66,19 +66,6 @@ def _argument(option: str) -> str:
     return re.sub("[A-Z]", lambda found: "_" + found[0].lower(), option).removeprefix("aws_")
 
 
-def add_setting(parser: argparse.ArgumentParser, prefix: str, name: str, text: str) -> None:
-    """Add the flag of a service's setting, which falls back to the environment variable `<prefix>_<NAME>`.
-
-    Args:
-        parser: of the service's command.
-        prefix: of the variables of the environment.
-        name: of the setting, with underscores.
-        text: what the help says, before the name of the variable.
-    """
-    variable = f"{prefix}_{name.upper()}"
-    parser.add_argument("--" + name.replace("_", "-"), default=os.environ.get(variable), help=f"{text} [{variable}]")
-
-
 _AGO = re.compile(r"-(\d{1,9})([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 

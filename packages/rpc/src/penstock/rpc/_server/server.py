@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from opentelemetry.instrumentation.grpc import aio_server_interceptor
 
 from penstock.rpc._client.channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options
-from penstock.rpc._flags import add_switch, read_switch
+from penstock.rpc._flags import Setting, add_settings, add_switch, read_settings, read_switch
 from penstock.rpc._security.security import ServerSecurity
 from penstock.rpc._server.access import RECHECK_SECONDS, Access
 from penstock.rpc._server.audit import AuditLog
@@ -85,20 +85,20 @@ def listen_on_socket(server: grpc.aio.Server, path: Path, credentials: grpc.Serv
 DEFAULT_MAX_CONNECTIONS = 4_096
 Register = Callable[[grpc.aio.Server], None]
 
-_SETTINGS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
-    "host": ("HOST", str, "address to bind to; default: loopback"),
-    "port": ("PORT", int, "port to bind to; 0 lets the system pick one"),
-    "socket_path": ("SOCKET_PATH", Path, "Unix socket to listen on besides, for this machine's endpoint unix:PATH"),
-    "certificate_file": ("CERTIFICATE_FILE", Path, "PEM of the server's certificate: turns TLS on"),
-    "private_key_file": ("PRIVATE_KEY_FILE", Path, "PEM of the certificate's private key"),
-    "client_ca_file": ("CLIENT_CA_FILE", Path, "PEM of the clients' authority: turns mutual TLS on"),
-    "token_file": ("TOKEN_FILE", Path, "file of the bearer tokens that clients may send, one per line"),
-    "principals": ("PRINCIPALS", Path, "TOML file of who may do what, in place of tokens that may do all"),
-    "audit_log": ("AUDIT_LOG", str, "file for a line of JSON per refused call and per change; - is standard output"),
-    "max_connections": ("MAX_CONNECTIONS", int, "connections at a time; more are closed when they come"),
-    "calls_at_once": ("CALLS_AT_ONCE", int, "calls that a caller may have open; default: as many as it likes"),
-    "drain_seconds": ("DRAIN_SECONDS", float, "seconds that calls in progress get to finish at the end"),
-}
+_SETTINGS = (
+    Setting("host", "address to bind to; default: loopback"),
+    Setting("port", "port to bind to; 0 lets the system pick one", int),
+    Setting("socket_path", "Unix socket to listen on besides, for this machine's endpoint unix:PATH", Path),
+    Setting("certificate_file", "PEM of the server's certificate: turns TLS on", Path),
+    Setting("private_key_file", "PEM of the certificate's private key", Path),
+    Setting("client_ca_file", "PEM of the clients' authority: turns mutual TLS on", Path),
+    Setting("token_file", "file of the bearer tokens that clients may send, one per line", Path),
+    Setting("principals", "TOML file of who may do what, in place of tokens that may do all", Path),
+    Setting("audit_log", "file for a line of JSON per refused call and per change; - is standard output"),
+    Setting("max_connections", "connections at a time; more are closed when they come", int),
+    Setting("calls_at_once", "calls that a caller may have open; default: as many as it likes", int),
+    Setting("drain_seconds", "seconds that calls in progress get to finish at the end", float),
+)
 _SWITCHES: Mapping[str, str] = {
     "allow_plain_text": "listen beyond loopback without TLS, as behind a proxy that encrypts",
     "allow_unauthenticated": "listen beyond loopback for everybody, with neither tokens nor clients' certificates",
@@ -157,11 +157,7 @@ class ServerSettings:
         The token itself is never a flag, because flags can be seen by every user of a machine: it is
         read from `--token-file` or from `<prefix>_TOKEN`.
         """
-        for name, (variable, _, text) in _SETTINGS.items():
-            variable = f"{prefix}_{variable}"
-            parser.add_argument(
-                "--" + name.replace("_", "-"), default=os.environ.get(variable), help=f"{text} [{variable}]"
-            )
+        add_settings(parser, prefix, _SETTINGS)
         for name, text in _SWITCHES.items():
             add_switch(parser, prefix, name, text)
 
@@ -175,11 +171,7 @@ class ServerSettings:
             RpcOptionError: a setting is contradictory or unsafe.
         """
         environment = os.environ if environment is None else environment
-        given = {
-            name: _value(name, kind, text)
-            for name, (_, kind, _) in _SETTINGS.items()
-            if (text := getattr(arguments, name)) is not None
-        }
+        given = read_settings(arguments, _SETTINGS)
         # The file is the nearer wish: a token in the environment may be another's.
         token = None if "token_file" in given or "principals" in given else environment.get(f"{prefix}_TOKEN")
         files = {
@@ -191,13 +183,6 @@ class ServerSettings:
         security = ServerSecurity(token=token, **files, **switches)  # type: ignore[arg-type]  # by their names
         security.check_files()
         return cls(security=security, **given)
-
-
-def _value(name: str, kind: Callable[[str], Any], text: str) -> Any:
-    try:
-        return kind(text)
-    except ValueError as error:
-        raise RpcOptionError(name, f"{text!r} is not a {'whole ' if kind is int else ''}number") from error
 
 
 class GrpcServer:

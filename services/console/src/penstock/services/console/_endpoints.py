@@ -6,13 +6,12 @@ import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Final, Self
 
-from penstock.rpc import ClientSecurity, RpcOptionError, add_switch, check_address, read_switch
+from penstock.rpc import ClientSecurity, RpcOptionError, Setting, add_settings, add_switch, check_address, read_switch
 from penstock.services.console._values import Kind
-from penstock.terminal import add_setting
 
 PREFIX: Final = "PENSTOCK_CONSOLE"
 SERVICES: Final = (Kind.REGISTRY, Kind.READER, Kind.SINK, Kind.STAGES)
@@ -61,7 +60,6 @@ class Endpoint:
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Add flags of all services; each falls back to `PENSTOCK_CONSOLE_<NAME>`."""
-        add = partial(add_setting, parser, PREFIX)
         for kind in SERVICES:
             words = f"host:port of the {_TITLES[kind]}"
             if kind in _SEVERAL:
@@ -73,11 +71,9 @@ class Endpoint:
                 f"--{name}", action=action, default=os.environ.get(variable), help=f"{words} [{variable}]"
             )
         add_switch(parser, PREFIX, "services_tls", "use TLS to the services, with the authorities that gRPC trusts")
-        for name, words in _FILES.items():
-            add(name, words)
-        add("services_token_file", "file that holds the bearer token of the services")
-        for kind in SERVICES:
-            add(f"{kind.value}_token_file", f"the same, of the {_TITLES[kind]} alone")
+        texts = _FILES | {"services_token_file": "file that holds the bearer token of the services"}
+        texts |= {f"{kind.value}_token_file": f"the same, of the {_TITLES[kind]} alone" for kind in SERVICES}
+        add_settings(parser, PREFIX, starmap(Setting, texts.items()))
 
     @classmethod
     def from_arguments(

@@ -7,16 +7,15 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Final, Self
 
 from penstock.aws import AwsOptions, check_encrypted
 from penstock.registration import CONSUMER_SHARD_HOUR_USD
-from penstock.rpc import ServerSecurity, ServerSettings, add_switch, read_number, read_switch
+from penstock.rpc import ServerSecurity, ServerSettings, Setting, add_settings, add_switch, read_number, read_switch
 from penstock.services.console._endpoints import PREFIX, Endpoint
 from penstock.services.console.errors import ConsoleOptionError
-from penstock.terminal import add_setting
 
 _FILES: Final = {
     "certificate_file": "PEM of the console's certificate: turns TLS on",
@@ -33,6 +32,18 @@ _NUMBERS: Final = {
     "shards_interval_seconds": (60.0, 5.0, "seconds between two calls of ListShards for a stream"),
     "lag_alert_seconds": (60.0, 0.0, "seconds of lag that ask for attention"),
     "consumer_shard_hour_usd": (CONSUMER_SHARD_HOUR_USD, 0.0, "US dollars for a consumer, a shard and an hour"),
+}
+
+_TEXTS: Final = {
+    "host": "address to bind to; default: loopback",
+    "port": "port to bind to; 0 lets the system pick one",
+    "drain_seconds": "seconds for answers in progress at the end; default 10",
+    "list_shards": "true: list shards with AWS's default settings, if no flag of how to reach Kinesis is given",
+    "allow_insecure_endpoint": "true: credentials may go to an http:// endpoint of another host",
+    "local_readers": "false: leave out readers in drivers of this user and machine that have no registry",
+    "list_streams": "true: show all streams of the account and region; needs kinesis:ListStreams",
+    "streams": "streams to show beside those that services name, with commas between them",
+    "allowed_hosts": "names by which browsers may call it, with commas between them",
 }
 
 
@@ -74,24 +85,12 @@ class ConsoleSettings:
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Add a flag per setting; each falls back to `PENSTOCK_CONSOLE_<NAME>`."""
-        add = partial(add_setting, parser, PREFIX)
-        add("host", "address to bind to; default: loopback")
-        add("port", "port to bind to; 0 lets the system pick one")
-        for name, words in _FILES.items():
-            add(name, words)
         for name, words in _SWITCHES.items():
             add_switch(parser, PREFIX, name, words)
-        add("drain_seconds", "seconds for answers in progress at the end; default 10")
         Endpoint.add_arguments(parser)
-        add("list_shards", "true: list shards with AWS's default settings, if none of those below is given")
         AwsOptions.add_arguments(parser, PREFIX, note="; turns listing shards on")
-        add("allow_insecure_endpoint", "true: credentials may go to an http:// endpoint of another host")
-        add("local_readers", "false: leave out readers in drivers of this user and machine that have no registry")
-        add("list_streams", "true: show all streams of the account and region; needs kinesis:ListStreams")
-        add("streams", "streams to show beside those that services name, with commas between them")
-        add("allowed_hosts", "names by which browsers may call it, with commas between them")
-        for name, (default, _, words) in _NUMBERS.items():
-            add(name, f"{words}; default {default:g}")
+        numbers = {name: f"{words}; default {default:g}" for name, (default, _, words) in _NUMBERS.items()}
+        add_settings(parser, PREFIX, starmap(Setting, {**_TEXTS, **_FILES, **numbers}.items()))
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Self:

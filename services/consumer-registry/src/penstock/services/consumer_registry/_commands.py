@@ -1,19 +1,34 @@
-"""What operators ask of a running registry."""
+"""What operators ask of a running registry, and `ls` of a store that has no service."""
 
 from __future__ import annotations
 
 import argparse
+import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Final, TextIO
 
-from penstock.aws import AwsOptions
-from penstock.registration import Lease, Orphan, OrphanFate, RemoteConsumerRegistry
+from penstock.aws import AwsConnectionError, AwsOptions, AwsSession
+from penstock.registration import (
+    Lease,
+    LeaseStore,
+    Orphan,
+    OrphanFate,
+    RemoteConsumerRegistry,
+    SqliteLeaseStore,
+    default_store_path,
+    open_local_registry,
+    open_store,
+)
+from penstock.registration.errors import LeaseStoreError
 from penstock.rpc import ClientSettings, RpcOptionError, flags_in
-from penstock.services.consumer_registry._settings import PREFIX
+from penstock.services.consumer_registry._serve import KIND
 from penstock.services.consumer_registry._table import consumer_table, orphan_table
 from penstock.terminal import ExitCode, Row, Screen, Table, add_json_argument, age, positive_seconds, watch
+
+LOCAL: Final = "local"
+"""The file of jobs that name none."""
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,8 +55,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for command in (listing, garbage, release, adopt):
         add_json_argument(command)
     for command in (listing, garbage, release, adopt):
-        ClientSettings.add_arguments(command, PREFIX)
-    AwsOptions.add_arguments(listing, PREFIX)
+        ClientSettings.add_arguments(command, KIND.prefix)
+    AwsOptions.add_arguments(listing, KIND.prefix)
 
 
 def contradiction(arguments: argparse.Namespace, words: Sequence[str]) -> str | None:
@@ -53,8 +68,8 @@ def contradiction(arguments: argparse.Namespace, words: Sequence[str]) -> str | 
     """
     if arguments.command != "ls":
         return None
-    service = flags_in(words, ClientSettings.add_arguments, PREFIX)
-    store = flags_in(words, AwsOptions.add_arguments, PREFIX)
+    service = flags_in(words, ClientSettings.add_arguments, KIND.prefix)
+    store = flags_in(words, AwsOptions.add_arguments, KIND.prefix)
     if arguments.registry_store and service:
         return f"{service[0]} and --registry-store exclude each other: it is looked at without a service"
     if not arguments.registry_store and store:
@@ -124,3 +139,39 @@ def _sum(orphans: list[Orphan]) -> str:
     ours = [orphan for orphan in orphans if orphan.fate is not OrphanFate.KEPT]
     cost = sum(orphan.consumer.cost_per_hour_usd or 0.0 for orphan in orphans)
     return f"{len(orphans)} without a lease, {len(ours)} ours, {cost:.3f} USD/h"
+
+
+async def look_into_store(arguments: argparse.Namespace, out: TextIO) -> int:
+    """Write a row per consumer of the store that `--registry-store` names, and change nothing in it.
+
+    Raises:
+        AwsOptionError, RegistrationOptionError: a setting is wrong; the error names it.
+        RegistrationError: the store cannot be read, or Kinesis not be asked for states.
+    """
+    session = AwsSession(AwsOptions.from_arguments(arguments))
+    registry = open_local_registry(session, store=_store(arguments.registry_store, session))
+    screen = Screen(out, as_json=arguments.json)
+
+    async def look() -> list[Table]:
+        table = consumer_table(await registry.list_consumers(arguments.stream, with_state=not arguments.no_state))
+        return [replace(table, empty=f"no consumers of {session.endpoint_url('kinesis')} in this store")]
+
+    try:
+        await watch(screen, look, arguments.watch)
+    finally:
+        await registry.close()
+    return ExitCode.OK
+
+
+def code_of(error: LeaseStoreError) -> ExitCode:
+    """By what is below the error: a file that cannot be, no answer, or one that says no."""
+    cause = error.__cause__
+    if isinstance(cause, AwsConnectionError):
+        return ExitCode.UNREACHABLE
+    return ExitCode.USAGE if isinstance(cause, (sqlite3.Error, OSError)) else ExitCode.FAILED
+
+
+def _store(url: str, session: AwsSession) -> LeaseStore:
+    if url == LOCAL:
+        return SqliteLeaseStore(default_store_path(), namespace=session.endpoint_url("kinesis"), read_only=True)
+    return open_store(url, session, read_only=True)

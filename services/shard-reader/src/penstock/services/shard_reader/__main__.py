@@ -16,18 +16,17 @@ from typing import Any, Final
 from penstock.aws import AwsConnectionError, AwsError, AwsOptions, AwsServiceError
 from penstock.efo_consumer import EfoConsumerError
 from penstock.registration.errors import InvalidRequestError, RegistrationError
+from penstock.rpc.service import serve
 from penstock.services.shard_reader._lag import add_lag_arguments, lag
-from penstock.services.shard_reader._settings import PREFIX, ReaderSettings
+from penstock.services.shard_reader._serve import KIND, ReaderSettings, reader_server
 from penstock.services.shard_reader._tail import add_tail_arguments, tail
 from penstock.terminal import ExitCode, Parser, describe_by_flag
 
-NAME: Final = "penstock-reader"
-PROG: Final = "penstock reader"
 _OWN: Final = ("--from", "--shard", "--grep", "--schema", "--format", "--json", "--efo")
 _FLAGS: Final = {"initialPosition": "--from", "streams": "STREAM", **dict(zip(_OWN, _OWN, strict=True))}
 
 
-def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
+def main(argv: Sequence[str] | None = None, *, prog: str = KIND.prog) -> int:
     """Run a command. Returns the exit code: 2 for wrong settings, 3 when Kinesis cannot be reached."""
     parser: argparse.ArgumentParser = Parser(
         prog=prog, description="Long-lived Kinesis subscriptions and exact ranges."
@@ -40,10 +39,10 @@ def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
     ):
         command = commands.add_parser(name, help=text)
         add(command)
-        AwsOptions.add_arguments(command, PREFIX)
+        AwsOptions.add_arguments(command, KIND.prefix)
     arguments = parser.parse_args(argv)
     if arguments.command == "serve":
-        return _serve(arguments, prog)
+        return serve(KIND, arguments, ReaderSettings.from_arguments, reader_server)
     return _look(arguments, f"{prog} {arguments.command}")
 
 
@@ -68,7 +67,7 @@ def _look(arguments: argparse.Namespace, prog: str) -> int:
         # The name of a consumer is all that a request has of this command.
         return _refuse(f"--efo: {error.reason}", ExitCode.USAGE, prog)
     except (AwsError, EfoConsumerError, RegistrationError) as error:
-        return _refuse(describe_by_flag(error, arguments, PREFIX, **_FLAGS), _code_of(error), prog)
+        return _refuse(describe_by_flag(error, arguments, KIND.prefix, **_FLAGS), _code_of(error), prog)
     except (KeyboardInterrupt, BrokenPipeError):
         # Who looks stops looking when it is enough. What is left in the buffer has nowhere to go at exit.
         with contextlib.suppress(OSError):
@@ -88,27 +87,6 @@ async def _until_told(look: Coroutine[Any, Any, None]) -> None:
             loop.add_reader(sys.stdout.fileno(), task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-def _serve(arguments: argparse.Namespace, prog: str) -> int:
-    # Only here: who looks into a stream at a terminal does not wait for a server's packages.
-    from penstock.rpc import PenstockRpcError, run_service, set_up_logging
-    from penstock.rpc.telemetry import set_up_tracing
-    from penstock.services.shard_reader._serve import reader_server
-
-    set_up_logging()
-    try:
-        settings = ReaderSettings.from_arguments(arguments)
-        tracing = set_up_tracing(NAME)
-    except (PenstockRpcError, AwsError, EfoConsumerError) as error:
-        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
-    try:
-        return run_service(lambda: reader_server(settings), name=NAME)
-    except (PenstockRpcError, AwsError, EfoConsumerError) as error:
-        return _refuse(describe_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
-    finally:
-        if tracing is not None:
-            tracing.shutdown()
 
 
 def _code_of(error: BaseException | None) -> ExitCode:

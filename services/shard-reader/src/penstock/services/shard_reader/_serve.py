@@ -1,23 +1,117 @@
-"""The shard reader as a server."""
+"""The shard reader as a server: its settings, and what it serves."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import argparse
+import os
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from penstock.aws import AwsLocation, AwsSession
-from penstock.efo_consumer import (
-    SERVICE_NAME,
-    KinesisBackend,
-    LocalShardReader,
-    ReaderLocation,
-    ShardReaderServicer,
-)
-from penstock.rpc import GrpcServer
-from penstock.services.shard_reader._settings import ReaderSettings
+from penstock.aws import AwsError, AwsLocation, AwsOptions, AwsSession, check_encrypted, endpoint_aliases
+from penstock.efo_consumer import EfoConsumerError, ReaderConfig, RecordPublisherConfig
+from penstock.rpc import ServerSettings, Setting, add_settings, read_path, read_settings, read_switch
+from penstock.rpc.service import ServiceKind
 
-_MAX_REQUEST_BYTES = 16 * 1024 * 1024
+if TYPE_CHECKING:
+    from penstock.rpc import GrpcServer
+
+_MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
 """No records come in with a request."""
+KIND: Final = ServiceKind("reader", (AwsError, EfoConsumerError))
+# Callers of a service come and go without a word; their subscriptions must not stay for good.
+_DEFAULTS: Final = ReaderConfig(session_timeout=timedelta(hours=1))
+
+
+def _bytes(name: str, text: str) -> Setting:
+    return Setting(name, f"{text}; default {getattr(_DEFAULTS, name)}", int)
+
+
+def _seconds(name: str, text: str, default: timedelta | None = None) -> Setting:
+    default = getattr(_DEFAULTS, name) if default is None else default
+    return Setting(name, f"{text}; default {default.total_seconds():g}", lambda value: timedelta(seconds=float(value)))
+
+
+_CONFIG: Final = (
+    _bytes("buffer_bytes_per_shard", "bytes that one shard's buffer holds before its socket is left unread"),
+    _bytes("buffer_bytes", "bytes that all buffers hold"),
+    _bytes("spill_bytes", "bytes on disk that hold what memory has no room for"),
+    _seconds("idle_offset_interval", "seconds between two positions that moved without a record"),
+    _seconds("promise_grace", "seconds that promised records wait in memory for their reader when room is short"),
+    _seconds("range_deadline", "seconds that reading a range again may stand still"),
+    _seconds("session_timeout", "seconds after which a session that nobody calls is ended, 0 for never"),
+)
+"""Settings that a `ReaderConfig` has by the same names."""
+_OTHERS: Final = (
+    Setting("allow_insecure_endpoint", "true: credentials may go to an http:// endpoint of another host"),
+    Setting("endpoint_aliases", "further URLs, with commas, by which callers know the endpoint of Kinesis"),
+    _seconds(
+        "retry_patience",
+        "seconds for which errors of Kinesis that may pass are retried for clients that do not say, 0 for ever",
+        _DEFAULTS.publisher.retry_patience,
+    ),
+    Setting("subscribe_transport", "what carries SubscribeToShard: auto, http2 or http1; default auto"),
+    Setting("spill_folder", "folder that holds the folder of buffers on disk; default: the system's temporary folder"),
+    Setting(
+        "deaggregate",
+        "whether aggregates of the Kinesis Producer Library are taken apart: true, false or all (drops no user record, "
+        "whatever its key); default true",
+    ),
+    Setting(
+        "fail_on_data_loss",
+        "whether a range that the stream no longer holds is an error for clients that do not say; default true",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderSettings:
+    """All that the service needs to know."""
+
+    server: ServerSettings
+    aws: AwsOptions
+    reader: ReaderConfig
+    endpoint_aliases: tuple[str, ...] = ()
+    """Further URLs by which callers know the endpoint of Kinesis."""
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """Add a flag for each setting, which falls back to `PENSTOCK_READER_<NAME>`."""
+        ServerSettings.add_arguments(parser, KIND.prefix)
+        AwsOptions.add_arguments(parser, KIND.prefix)
+        add_settings(parser, KIND.prefix, (*_CONFIG, *_OTHERS))
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Self:
+        """Settings from the flags of `add_arguments`.
+
+        Raises:
+            RpcOptionError, AwsOptionError, EfoConsumerConfigError: a setting is wrong; the error names it.
+        """
+        environment = os.environ if environment is None else environment
+        config = read_settings(arguments, (one for one in _CONFIG if getattr(arguments, one.name)))
+        own: dict[str, Any] = read_settings(arguments, (one for one in _OTHERS if getattr(arguments, one.name)))
+        options = {"subscribe_transport": "subscribeTransport", "deaggregate": "deaggregate"}
+        publisher = RecordPublisherConfig.from_mapping(
+            {option: own[name] for name, option in options.items() if name in own}
+        )
+        if "retry_patience" in own:
+            publisher = replace(publisher, retry_patience=own["retry_patience"])
+        return cls(
+            server=ServerSettings.from_arguments(arguments, KIND.prefix, environment),
+            aws=check_encrypted(AwsOptions.from_arguments(arguments), own.get("allow_insecure_endpoint"), environment),
+            endpoint_aliases=endpoint_aliases(own.get("endpoint_aliases"), "endpoint_aliases"),
+            reader=replace(
+                _DEFAULTS,
+                **config,
+                spill_folder=read_path("spill_folder", own["spill_folder"]) if "spill_folder" in own else None,
+                deaggregate=publisher.deaggregate,
+                fail_on_data_loss=read_switch("fail_on_data_loss", own.get("fail_on_data_loss", "true")),
+                publisher=publisher,
+            ),
+        )
 
 
 @asynccontextmanager
@@ -28,6 +122,16 @@ async def reader_server(settings: ReaderSettings) -> AsyncIterator[GrpcServer]:
         AwsOptionError: no region is to be found, or the authorities to trust cannot be read.
         ServerStartError: the address cannot be bound.
     """
+    # Only here: who looks into a stream at a terminal does not wait for a server's packages.
+    from penstock.efo_consumer import (
+        SERVICE_NAME,
+        KinesisBackend,
+        LocalShardReader,
+        ReaderLocation,
+        ShardReaderServicer,
+    )
+    from penstock.rpc import GrpcServer
+
     session = AwsSession(settings.aws)
     # What is wrong with it is for whoever starts the service, not for its clients.
     session.ssl_context()

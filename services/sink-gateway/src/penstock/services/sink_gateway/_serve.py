@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from penstock.async_sink import (
     sqs_config,
 )
 from penstock.async_sink.gateway import SERVICE_NAME, SharedDestinations, SinkGatewayServicer
-from penstock.aws import AwsLocation, AwsOptionError, AwsOptions, AwsSession
+from penstock.aws import AwsError, AwsLocation, AwsOptionError, AwsOptions, AwsSession
 from penstock.rpc import GrpcServer
 from penstock.services.sink_gateway._settings import STREAMS_DECREASE_FACTOR, GatewaySettings
 
@@ -123,3 +124,33 @@ async def gateway_server(settings: GatewaySettings) -> AsyncIterator[GrpcServer]
     finally:
         # What clients that are gone had sent is written too.
         await destinations.close(max(0.0, drain_ends - monotonic()))
+
+
+def checked_settings(arguments: Namespace) -> GatewaySettings:
+    """The settings, tried: limits against the services' own, and AWS as far as that needs no call of the services.
+
+    Raises:
+        RpcOptionError: a setting is wrong; the error names it.
+        SinkOptionError: a limit is more than a service takes.
+        AwsOptionError: a URL is invalid, or the profile, authorities' file, region or credentials are missing.
+    """
+    settings = GatewaySettings.from_arguments(arguments)
+    for make in sinks(settings).values():
+        make("flights")
+    _check_aws(settings.aws)
+    return settings
+
+
+def _check_aws(options: AwsOptions) -> None:
+    try:
+        session = AwsSession(options)
+        session.endpoint_url()
+        session.ssl_context()
+        if options.role_arn is None:
+            # A role is assumed by the first request: STS may be away for a moment.
+            session.frozen_credentials()
+    except AwsError:
+        raise
+    except Exception as error:
+        # botocore's own words about configuration files.
+        raise AwsOptionError("awsProfile" if options.profile else "region", str(error)) from error

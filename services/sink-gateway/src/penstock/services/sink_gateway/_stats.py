@@ -12,7 +12,7 @@ from typing import Final, TextIO
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc as stubs
 from penstock.rpc import ClientSettings, open_aio_channel
-from penstock.services.sink_gateway._settings import PREFIX
+from penstock.services.sink_gateway._settings import KIND
 from penstock.terminal import Cell, Column, Row, Screen, Table, add_json_argument, positive_seconds, size, watch
 
 _ANSWER_SECONDS: Final = 10.0
@@ -48,7 +48,7 @@ def add_stats_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--watch", type=positive_seconds, metavar="SECONDS", help="look again, until interrupted")
     add_json_argument(parser)
-    ClientSettings.add_arguments(parser, PREFIX)
+    ClientSettings.add_arguments(parser, KIND.prefix)
 
 
 async def stats(

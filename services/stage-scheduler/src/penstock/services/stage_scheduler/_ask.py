@@ -11,6 +11,7 @@ from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerC
 from penstock.rpc import ClientSettings
 from penstock.services.stage_scheduler._explain import render
 from penstock.services.stage_scheduler._resume import resume
+from penstock.services.stage_scheduler._serve import KIND
 from penstock.services.stage_scheduler._show import change_row, job_document, jobs_table, stages_table
 from penstock.terminal import ExitCode, Form, Row, Screen, add_json_argument, positive_seconds
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-PREFIX = "PENSTOCK_STAGES"
 _PAUSE_SECONDS = 0.5
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -42,7 +42,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     resuming.add_argument("--force", action="store_true", help="needed for a running stage: its driver must be gone")
     for command in (listing, watching, resuming):
         add_json_argument(command)
-        ClientSettings.add_arguments(command, PREFIX)
+        ClientSettings.add_arguments(command, KIND.prefix)
 
 
 async def ask(

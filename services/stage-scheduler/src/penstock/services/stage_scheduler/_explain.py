@@ -16,21 +16,29 @@ from penstock.operator_attributes import (
     mermaid,
     svg,
 )
+from penstock.operator_attributes.errors import CompileError, InvalidDocumentError, InvalidOptionError
+from penstock.services.stage_scheduler._serve import KIND
+from penstock.terminal import ExitCode
 
 FORMATS = ("text", "mermaid", "dot", "svg", "html", "json")
 
 
-def explain_file(path: str, form: str) -> str:
-    """The plan of the graph in a file, `-` being standard input, in one of `FORMATS`.
-
-    Raises:
-        OSError: the file cannot be read.
-        UnicodeDecodeError, InvalidDocumentError: it holds no graph.
-        CompileError: the graph cannot become a plan.
-    """
-    # Not as the locale has it.
-    document = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    return render(compile(JobGraph.from_json(document.decode())), form)
+def explain_file(path: str, form: str) -> int:
+    """Print the plan of the graph in a file, `-` being standard input, in one of `FORMATS`. Returns the exit code."""
+    try:
+        # Not as the locale has it.
+        document = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        sys.stdout.write(render(compile(JobGraph.from_json(document.decode())), form))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        cure = "name a file that holds a job graph as JSON, or - for standard input"
+        return KIND.refuse(f"{path!r} cannot be read ({error.strerror}): {cure}")
+    except (UnicodeDecodeError, InvalidDocumentError) as error:
+        return KIND.refuse(f"{path!r} holds no job graph ({error}): `Pipeline.graph().to_json()` gives one")
+    except (CompileError, InvalidOptionError) as error:
+        return KIND.refuse(error, code=ExitCode.FAILED)
+    return ExitCode.OK
 
 
 def render(plan: StagePlan, form: str, job: JobStatus | None = None) -> str:
