@@ -52,10 +52,8 @@ from ._schedule.states import (
     StageStarted,
     StageState,
 )
-from ._service.remote import RemoteStageScheduler
-from ._service.servicer import StageSchedulerServicer
+from ._service.remote import SERVICE_NAME, RemoteStageScheduler, StageSchedulerServicer
 from ._service.synchronous import BlockingStageScheduler, open_stage_scheduler
-from ._service.wire import SERVICE_NAME
 
 __all__ = [
     "SERVICE_NAME",

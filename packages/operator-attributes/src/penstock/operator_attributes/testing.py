@@ -11,9 +11,7 @@ from typing import Self
 from penstock.operator_attributes._schedule.local import LocalStageScheduler
 from penstock.operator_attributes._schedule.scheduler import StageScheduler
 from penstock.operator_attributes._schedule.states import StageEvent, StageFailed, StageFinished, StageStarted
-from penstock.operator_attributes._service.remote import RemoteStageScheduler
-from penstock.operator_attributes._service.servicer import StageSchedulerServicer
-from penstock.operator_attributes._service.wire import SERVICE_NAME
+from penstock.operator_attributes._service.remote import SERVICE_NAME, RemoteStageScheduler, StageSchedulerServicer
 from penstock.rpc import ClientSecurity, GrpcServer, ServerSettings
 
 __all__ = ["FakeClock", "StageSchedulerServer", "play", "running_stage_scheduler"]

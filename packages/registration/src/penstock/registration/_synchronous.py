@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextvars
 import logging
 import math
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, TypeVar
 
 from penstock.aws import AwsOptions, AwsSession
 from penstock.registration._clock import elapsed_seconds
@@ -21,14 +19,14 @@ from penstock.registration._keeper import LeaseKeeper, OnLost, OnRegained
 from penstock.registration._local.registry import LocalConsumerRegistry, open_local_registry
 from penstock.registration._registry import ConsumerRegistry
 from penstock.registration._remote.registry import RemoteConsumerRegistry
-from penstock.registration._values import AcquireRequest, Consumer, Lease
+from penstock.registration._values import AcquireRequest, Lease
 from penstock.registration.errors import (
     RegistrationError,
     RegistryClosedError,
     RegistryUnavailableError,
     WrongProcessError,
 )
-from penstock.rpc import ClientSecurity, LoopThread, LoopThreadClosedError, LoopThreadForkedError
+from penstock.rpc import ClientSecurity, Synchronous, synchronous
 
 T = TypeVar("T")
 PATIENCE = timedelta(minutes=10)
@@ -68,7 +66,7 @@ def open_registry(
     )
 
 
-class BlockingConsumerRegistry:
+class BlockingConsumerRegistry(Synchronous[ConsumerRegistry]):
     """A ConsumerRegistry with blocking calls and its own heartbeats, usable from any thread; a context manager.
 
     It lives on a daemon thread, which never keeps the process alive, and in the process that made it: after a fork,
@@ -80,12 +78,9 @@ class BlockingConsumerRegistry:
         self._sweep_wanted = asyncio.Event()
         self._lives = True
         self._acquired: dict[Lease, tuple[AcquireRequest, float]] = {}
-        self._thread = LoopThread("penstock registry")
-        try:
-            self._registry, self._keeper = self._thread.call(self._open(make))
-        except BaseException:
-            self._thread.close()
-            raise
+        super().__init__("penstock registry", lambda: self._open(make))
+
+    list_consumers = synchronous(ConsumerRegistry.list_consumers)
 
     def acquire(self, request: AcquireRequest) -> Lease:
         """See ConsumerRegistry.acquire. Blocks until the consumer is ACTIVE.
@@ -108,7 +103,7 @@ class BlockingConsumerRegistry:
         since: float | None = None
         while True:
             try:
-                return await self._registry.acquire(request)
+                return await self._api.acquire(request)
             except RegistryUnavailableError as error:
                 now = elapsed_seconds()
                 since = now if since is None else since
@@ -134,7 +129,7 @@ class BlockingConsumerRegistry:
         if now - sent_at < lease.time_to_live_seconds / 3:
             return sent_at
         try:
-            return now if (await self._registry.heartbeat(lease)).held else sent_at
+            return now if (await self._api.heartbeat(lease)).held else sent_at
         except RegistrationError:
             # Whoever keeps the lease learns that it is lost.
             return sent_at
@@ -169,7 +164,7 @@ class BlockingConsumerRegistry:
         self._acquired.pop(lease, None)
 
         async def release() -> bool:
-            return await self._registry.release(self._keeper.drop(lease), disown=disown)
+            return await self._api.release(self._keeper.drop(lease), disown=disown)
 
         return self._call(release)
 
@@ -183,52 +178,32 @@ class BlockingConsumerRegistry:
         Heartbeats ask it too, and say when that was in vain for too long.
         """
         try:
-            return self._call(lambda: self._registry.heartbeat(lease)).held
+            return self._call(lambda: self._api.heartbeat(lease)).held
         except RegistryClosedError:
             raise
         except RegistrationError as error:
             _logger.info("the registry does not say whether consumer %s is held: %s", lease.consumer_name, error)
             return False
 
-    def list_consumers(self, stream_name: str | None = None, *, with_state: bool = False) -> list[Consumer]:
-        """See ConsumerRegistry.list_consumers."""
-        return self._call(lambda: self._registry.list_consumers(stream_name, with_state=with_state))
+    def _closed(self) -> Exception:
+        return RegistryClosedError()
 
-    def close(self) -> None:
-        """End the heartbeats and let go of everything. Leases that were not released run out.
+    def _forked(self, *, made_in: int, used_in: int) -> Exception:
+        return WrongProcessError(made_in=made_in, used_in=used_in)
 
-        Repeating it is not an error.
-        """
-        self._thread.close(self._registry.close)
+    async def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if not self._lives:
+            raise RegistryClosedError
+        return await call()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _call(self, call: Callable[[], Awaitable[T]]) -> T:
-        async def run() -> T:
-            if not self._lives:
-                raise RegistryClosedError
-            return await call()
-
-        try:
-            return self._thread.call(run())
-        except LoopThreadForkedError as error:
-            raise WrongProcessError(made_in=error.made_in, used_in=error.used_in) from error
-        except (LoopThreadClosedError, concurrent.futures.CancelledError) as error:
-            raise RegistryClosedError from error
-
-    async def _open(self, make: Callable[[], ConsumerRegistry]) -> tuple[ConsumerRegistry, LeaseKeeper]:
+    async def _open(self, make: Callable[[], ConsumerRegistry]) -> ConsumerRegistry:
         registry = make()
         ready: asyncio.Future[LeaseKeeper] = asyncio.get_running_loop().create_future()
         # Heartbeats and sweeps go on for days: they are not part of the trace in which the registry was opened.
         context = contextvars.Context()
         self._life = asyncio.create_task(self._live(registry, ready), name="keep leases", context=context)
-        return registry, await ready
+        self._keeper = await ready
+        return registry
 
     async def _live(self, registry: ConsumerRegistry, ready: asyncio.Future[LeaseKeeper]) -> None:
         """Keep the heartbeats' tasks until the thread is closed, which cancels this one."""

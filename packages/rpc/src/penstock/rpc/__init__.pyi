@@ -5,6 +5,7 @@ from ._client.channel import (
     open_channel,
 )
 from ._client.settings import ClientSettings
+from ._contract import Contract, Messages, RemoteApi, Rpc, Servicer, calls
 from ._file_lock import lock_file, unlock_file
 from ._flags import (
     Setting,
@@ -48,6 +49,7 @@ from ._status import (
     failed_call,
     typed_error,
 )
+from ._synchronous import Synchronous, synchronous
 from .errors import (
     LoopThreadClosedError,
     LoopThreadForkedError,
@@ -63,27 +65,34 @@ __all__ = [
     "Callers",
     "ClientSecurity",
     "ClientSettings",
+    "Contract",
     "FileChanges",
     "GrpcServer",
     "LoopThread",
     "LoopThreadClosedError",
     "LoopThreadForkedError",
+    "Messages",
     "MethodRights",
     "OwnFiles",
     "PenstockRpcError",
     "Principal",
     "Register",
+    "RemoteApi",
+    "Rpc",
     "RpcOptionError",
     "ServerSecurity",
     "ServerSettings",
     "ServerStartError",
     "ServiceRights",
+    "Servicer",
     "Setting",
     "Signal",
     "StatusTable",
+    "Synchronous",
     "abort_with",
     "add_settings",
     "add_switch",
+    "calls",
     "check_address",
     "collect_seldom",
     "errors_as_status",
@@ -101,6 +110,7 @@ __all__ = [
     "run_service",
     "set_up_logging",
     "stamp_of",
+    "synchronous",
     "typed_error",
     "unlock_file",
 ]

@@ -1,21 +1,14 @@
 """The stage scheduler for callers without an event loop, such as a Spark driver."""
 
 import asyncio
-import concurrent.futures
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final
 
-from penstock.operator_attributes._compile.plan import StagePlan
-from penstock.operator_attributes._compile.regions import CyclicRegions
-from penstock.operator_attributes._graph.graph import JobGraph
-from penstock.operator_attributes._schedule.api import JobStatus, StageSchedulerApi
+from penstock.operator_attributes._schedule.api import StageSchedulerApi
 from penstock.operator_attributes._schedule.claims import Claim, ClaimDecision
 from penstock.operator_attributes._schedule.local import LocalStageScheduler
-from penstock.operator_attributes._schedule.states import StageEvent
 from penstock.operator_attributes._service.remote import RemoteStageScheduler
 from penstock.operator_attributes.errors import (
     ClaimLostError,
@@ -23,9 +16,8 @@ from penstock.operator_attributes.errors import (
     SchedulerClosedError,
     WrongProcessError,
 )
-from penstock.rpc import ClientSecurity, LoopThread, LoopThreadClosedError, LoopThreadForkedError
+from penstock.rpc import ClientSecurity, Synchronous, synchronous
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 # Of the time that a claim has left: two renewals may fail before it runs out.
 _RENEW_AFTER: Final = 1 / 3
@@ -58,7 +50,7 @@ def open_stage_scheduler(
     return BlockingStageScheduler(make)
 
 
-class BlockingStageScheduler:
+class BlockingStageScheduler(Synchronous[StageSchedulerApi]):
     """The calls of `StageSchedulerApi`, blocking, from any thread; a context manager.
 
     It lives on a daemon thread, which never keeps the process alive, and in the process that opened it: after a fork,
@@ -69,59 +61,25 @@ class BlockingStageScheduler:
     def __init__(self, make: Callable[[], StageSchedulerApi]) -> None:
         """Start the thread and call `make` there."""
         self._renewals: dict[tuple[str, str, int], asyncio.Task[None]] = {}
-        self._thread = LoopThread("penstock stage scheduler")
 
         async def open_api() -> StageSchedulerApi:
             return make()
 
-        try:
-            self._api = self._thread.call(open_api())
-        except BaseException:
-            self._thread.close()
-            raise
+        super().__init__("penstock stage scheduler", open_api)
 
-    def submit(
-        self,
-        job_id: str,
-        graph: JobGraph,
-        *,
-        slots: int | None = None,
-        max_attempts: int | None = None,
-        cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE,
-        restart: bool = False,
-    ) -> JobStatus:
-        """See `StageSchedulerApi.submit`."""
-        return self._call(
-            lambda: self._api.submit(
-                job_id,
-                graph,
-                slots=slots,
-                max_attempts=max_attempts,
-                cyclic_regions=cyclic_regions,
-                restart=restart,
-            )
-        )
+    submit = synchronous(StageSchedulerApi.submit)
+    report = synchronous(StageSchedulerApi.report)
+    get_job = synchronous(StageSchedulerApi.get_job)
+    get_plan = synchronous(StageSchedulerApi.get_plan)
+    watch = synchronous(StageSchedulerApi.watch)
+    list_jobs = synchronous(StageSchedulerApi.list_jobs)
+    forget_claim = synchronous(StageSchedulerApi.forget_claim)
 
-    def report(self, job_id: str, event: StageEvent) -> JobStatus:
-        """See `StageSchedulerApi.report`."""
-        return self._call(lambda: self._api.report(job_id, event))
+    def _closed(self) -> Exception:
+        return SchedulerClosedError()
 
-    def get_job(self, job_id: str) -> JobStatus:
-        """See `StageSchedulerApi.get_job`."""
-        return self._call(lambda: self._api.get_job(job_id))
-
-    def get_plan(self, job_id: str) -> StagePlan:
-        """See `StageSchedulerApi.get_plan`."""
-        return self._call(lambda: self._api.get_plan(job_id))
-
-    def list_jobs(self) -> tuple[JobStatus, ...]:
-        """See `StageSchedulerApi.list_jobs`."""
-        return self._call(lambda: self._api.list_jobs())
-
-    def watch(self, job_id: str) -> Iterator[JobStatus]:
-        """See `StageSchedulerApi.watch`. Close the iterator to end it early."""
-        with _typed_errors():
-            yield from self._thread.iterate(self._api.watch(job_id))
+    def _forked(self, *, made_in: int, used_in: int) -> Exception:
+        return WrongProcessError(opened_in=made_in, used_in=used_in)
 
     def claim(
         self,
@@ -168,29 +126,6 @@ class BlockingStageScheduler:
 
         self._call(release)
 
-    def forget_claim(self, claim: Claim) -> None:
-        """See `StageSchedulerApi.forget_claim`."""
-        self._call(lambda: self._api.forget_claim(claim))
-
-    def close(self) -> None:
-        """End what is under way and let go of everything; claims that are held run out. May be repeated."""
-        self._thread.close(self._api.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _call(self, call: Callable[[], Awaitable[T]]) -> T:
-        async def run() -> T:
-            return await call()
-
-        with _typed_errors():
-            return self._thread.call(run())
-
     def _stop_renewing(self, claim: Claim) -> None:
         task = self._renewals.pop(_key(claim), None)
         if task is not None:
@@ -224,13 +159,3 @@ class BlockingStageScheduler:
 
 def _key(claim: Claim) -> tuple[str, str, int]:
     return claim.store, claim.fingerprint, claim.token
-
-
-@contextmanager
-def _typed_errors() -> Iterator[None]:
-    try:
-        yield
-    except LoopThreadForkedError as error:
-        raise WrongProcessError(opened_in=error.made_in, used_in=error.used_in) from error
-    except (LoopThreadClosedError, concurrent.futures.CancelledError) as error:
-        raise SchedulerClosedError from error

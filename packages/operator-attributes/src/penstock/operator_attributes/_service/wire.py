@@ -1,7 +1,12 @@
 """The contract `penstock.proto.stage_scheduler.v1` to and from the objects of this package."""
 
+from dataclasses import replace
+from typing import Any
+
 import grpc
 
+from penstock.operator_attributes._compile.compile import compile
+from penstock.operator_attributes._compile.plan import StagePlan
 from penstock.operator_attributes._compile.regions import CyclicRegions
 from penstock.operator_attributes._graph.attributes import OperatorAttributes
 from penstock.operator_attributes._graph.graph import (
@@ -12,15 +17,13 @@ from penstock.operator_attributes._graph.graph import (
     Vertex,
     VertexKind,
 )
-from penstock.operator_attributes._schedule.api import JobStatus, StageStatus
+from penstock.operator_attributes._schedule.api import StageSchedulerApi
 from penstock.operator_attributes._schedule.claims import Claim, ClaimDecision
 from penstock.operator_attributes._schedule.states import (
-    StageEvent,
     StageFailed,
     StageFinished,
     StageInterrupted,
     StageLost,
-    StageProgress,
     StageRestarted,
     StageReused,
     StageStarted,
@@ -35,6 +38,7 @@ from penstock.operator_attributes.errors import (
     InvalidOptionError,
     JobExistsError,
     JobStoreError,
+    OperatorAttributesError,
     SchedulerClosedError,
     SlotBudgetExceededError,
     TooManyJobsError,
@@ -42,8 +46,7 @@ from penstock.operator_attributes.errors import (
     UnknownStageError,
 )
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
-
-SERVICE_NAME = pb.DESCRIPTOR.services_by_name["StageSchedulerService"].full_name
+from penstock.rpc import Contract, Messages, Rpc
 
 STATUS_TABLE: dict[type[BaseException], grpc.StatusCode] = {
     CompileError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -61,48 +64,22 @@ STATUS_TABLE: dict[type[BaseException], grpc.StatusCode] = {
     JobStoreError: grpc.StatusCode.INTERNAL,
 }
 
-_KINDS = {
-    VertexKind.SOURCE: pb.VERTEX_KIND_SOURCE,
-    VertexKind.OPERATOR: pb.VERTEX_KIND_OPERATOR,
-    VertexKind.SINK: pb.VERTEX_KIND_SINK,
+_EVENTS = {
+    StageStarted: "STARTED",
+    StageFinished: "FINISHED",
+    StageFailed: "FAILED",
+    StageReused: "REUSED",
+    StageLost: "LOST",
+    StageInterrupted: "INTERRUPTED",
+    StageRestarted: "RESTARTED",
 }
+_EVENT_OF = {pb.StageEventType.Value(f"STAGE_EVENT_TYPE_{name}"): kind for kind, name in _EVENTS.items()}
 _TYPES = {
     ResultPartitionType.UNDECIDED: pb.RESULT_PARTITION_TYPE_UNSPECIFIED,
     ResultPartitionType.PIPELINED: pb.RESULT_PARTITION_TYPE_PIPELINED,
     ResultPartitionType.BLOCKING: pb.RESULT_PARTITION_TYPE_BLOCKING,
 }
-_STATES = {
-    StageState.WAITING: pb.STAGE_STATE_WAITING,
-    StageState.READY: pb.STAGE_STATE_READY,
-    StageState.RUNNING: pb.STAGE_STATE_RUNNING,
-    StageState.FINISHED: pb.STAGE_STATE_FINISHED,
-    StageState.FAILED: pb.STAGE_STATE_FAILED,
-    StageState.SKIPPED: pb.STAGE_STATE_SKIPPED,
-    StageState.REUSED: pb.STAGE_STATE_REUSED,
-    StageState.INTERRUPTED: pb.STAGE_STATE_INTERRUPTED,
-}
-_EVENTS: dict[type[StageEvent], pb.StageEventType.ValueType] = {
-    StageStarted: pb.STAGE_EVENT_TYPE_STARTED,
-    StageFinished: pb.STAGE_EVENT_TYPE_FINISHED,
-    StageFailed: pb.STAGE_EVENT_TYPE_FAILED,
-    StageReused: pb.STAGE_EVENT_TYPE_REUSED,
-    StageLost: pb.STAGE_EVENT_TYPE_LOST,
-    StageInterrupted: pb.STAGE_EVENT_TYPE_INTERRUPTED,
-    StageRestarted: pb.STAGE_EVENT_TYPE_RESTARTED,
-}
-CYCLIC_REGIONS = {
-    CyclicRegions.READ_TWICE: pb.CYCLIC_REGIONS_READ_TWICE,
-    CyclicRegions.MERGE: pb.CYCLIC_REGIONS_MERGE,
-    CyclicRegions.HAND_OVER: pb.CYCLIC_REGIONS_HAND_OVER,
-    CyclicRegions.PER_RESULT: pb.CYCLIC_REGIONS_PER_RESULT,
-}
-_CYCLIC_REGIONS_OF = {
-    pb.CYCLIC_REGIONS_UNSPECIFIED: CyclicRegions.READ_TWICE,
-    **{value: rule for rule, value in CYCLIC_REGIONS.items()},
-}
-_KIND_OF = {value: kind for kind, value in _KINDS.items()}
 _TYPE_OF = {value: kind for kind, value in _TYPES.items()}
-_STATE_OF = {value: state for state, value in _STATES.items()}
 
 
 def graph_to_wire(graph: JobGraph) -> pb.JobGraph:
@@ -112,7 +89,7 @@ def graph_to_wire(graph: JobGraph) -> pb.JobGraph:
         vertices=[
             pb.Vertex(
                 name=vertex.name,
-                kind=_KINDS[vertex.kind],
+                kind=pb.VertexKind.Value(f"VERTEX_KIND_{vertex.kind.name}"),
                 bounded=vertex.boundedness is Boundedness.BOUNDED,
                 output_only_after_end_of_stream=vertex.attributes.output_only_after_end_of_stream,
                 internal_sorter_supported=vertex.attributes.internal_sorter_supported,
@@ -153,9 +130,10 @@ def graph_from_wire(message: pb.JobGraph) -> JobGraph:
         inputs[edge.target].append(Input(edge.source, edge.keyed, _TYPE_OF[edge.partition_type]))
     graph = JobGraph(message.name)
     for number, vertex in enumerate(message.vertices):
-        if vertex.kind not in _KIND_OF:
-            raise InvalidDocumentError(f"graph.vertices[{number}].kind", "unknown value")
-        kind = _KIND_OF[vertex.kind]
+        try:
+            kind = VertexKind[pb.VertexKind.Name(vertex.kind).removeprefix("VERTEX_KIND_")]
+        except (KeyError, ValueError):
+            raise InvalidDocumentError(f"graph.vertices[{number}].kind", "unknown value") from None
         bounded = Boundedness.BOUNDED if vertex.bounded else Boundedness.UNBOUNDED
         graph.add(
             Vertex(
@@ -175,175 +153,78 @@ def graph_from_wire(message: pb.JobGraph) -> JobGraph:
     return graph
 
 
-def cyclic_regions_from_wire(value: pb.CyclicRegions.ValueType) -> CyclicRegions:
-    """The rule of Submit. Raises: InvalidDocumentError."""
-    try:
-        return _CYCLIC_REGIONS_OF[value]
-    except KeyError:
-        raise InvalidDocumentError("cyclic_regions", "unknown value") from None
-
-
-def event_to_wire(job_id: str, event: StageEvent) -> pb.ReportRequest:
-    """A request for Report. The scheduler's own clock says when it was."""
-    request = pb.ReportRequest(job_id=job_id, stage_id=event.stage_id, event=_EVENTS[type(event)])
-    match event:
-        case StageFailed():
-            request.error = event.error
-            request.final = not event.retryable
-        case StageFinished() | StageReused():
-            if event.rows is not None:
-                request.rows = event.rows
-            if event.size_bytes is not None:
-                request.size_bytes = event.size_bytes
-        case StageLost() | StageRestarted():
-            request.error = event.error
-        case StageStarted() | StageInterrupted():
-            pass
+def _report_request(arguments: dict[str, Any]) -> pb.ReportRequest:
+    """The scheduler's own clock says when the event was."""
+    event = arguments["event"]
+    request = _MESSAGES.to(pb.ReportRequest, event)
+    request.job_id = arguments["job_id"]
+    request.event = pb.StageEventType.Value(f"STAGE_EVENT_TYPE_{_EVENTS[type(event)]}")
+    request.final = not getattr(event, "retryable", True)
     return request
 
 
-def event_from_wire(request: pb.ReportRequest) -> StageEvent:
-    """An event from Report. Raises: InvalidDocumentError."""
-    rows = request.rows if request.HasField("rows") else None
-    size_bytes = request.size_bytes if request.HasField("size_bytes") else None
-    match request.event:
-        case pb.STAGE_EVENT_TYPE_STARTED:
-            return StageStarted(stage_id=request.stage_id)
-        case pb.STAGE_EVENT_TYPE_FINISHED:
-            return StageFinished(stage_id=request.stage_id, rows=rows, size_bytes=size_bytes)
-        case pb.STAGE_EVENT_TYPE_FAILED:
-            return StageFailed(stage_id=request.stage_id, error=request.error, retryable=not request.final)
-        case pb.STAGE_EVENT_TYPE_REUSED:
-            return StageReused(stage_id=request.stage_id, rows=rows, size_bytes=size_bytes)
-        case pb.STAGE_EVENT_TYPE_LOST:
-            return StageLost(stage_id=request.stage_id, error=request.error)
-        case pb.STAGE_EVENT_TYPE_INTERRUPTED:
-            return StageInterrupted(stage_id=request.stage_id)
-        case pb.STAGE_EVENT_TYPE_RESTARTED:
-            return StageRestarted(stage_id=request.stage_id, error=request.error)
-    raise InvalidDocumentError("event", "unknown value")
+def _event(request: pb.ReportRequest) -> dict[str, Any]:
+    kind = _EVENT_OF.get(request.event)
+    if kind is None:
+        raise InvalidDocumentError("event", "unknown value")
+    more = {"retryable": not request.final} if kind is StageFailed else {}
+    return {"event": _MESSAGES.of(kind, request, **more)}
 
 
-def job_to_wire(job: JobStatus) -> pb.Job:
-    """A job, for every response."""
-    return pb.Job(
-        job_id=job.job_id,
-        name=job.name,
-        stages=[
-            pb.Stage(
-                stage_id=stage.stage_id,
-                name=stage.name,
-                vertices=stage.vertices,
-                blocking_inputs=stage.blocking_inputs,
-                bounded=stage.bounded,
-                reason=stage.reason,
-                state=_STATES[stage.progress.state],
-                attempts=stage.progress.attempts,
-                error=stage.progress.error,
-                seconds=stage.progress.seconds,
-                rows=stage.progress.rows,
-                size_bytes=stage.progress.size_bytes,
-                slots=stage.slots,
-            )
-            for stage in job.stages
-        ],
-        deployable=job.deployable,
-        version=job.version,
-        slots=job.slots or 0,
-    )
+def _graph_response(plan: StagePlan) -> pb.GetGraphResponse:
+    return _MESSAGES.to(pb.GetGraphResponse, {"graph": plan.graph, "cyclic_regions": plan.cyclic_regions})
 
 
-def job_from_wire(message: pb.Job) -> JobStatus:
-    """A job, from every response. A state that this side does not know yet counts as WAITING."""
-    return JobStatus(
-        job_id=message.job_id,
-        name=message.name,
-        stages=tuple(
-            StageStatus(
-                stage_id=stage.stage_id,
-                name=stage.name,
-                vertices=tuple(stage.vertices),
-                blocking_inputs=tuple(stage.blocking_inputs),
-                bounded=stage.bounded,
-                reason=stage.reason,
-                progress=StageProgress(
-                    state=_STATE_OF.get(stage.state, StageState.WAITING),
-                    attempts=stage.attempts,
-                    error=stage.error,
-                    seconds=stage.seconds,
-                    rows=stage.rows if stage.HasField("rows") else None,
-                    size_bytes=stage.size_bytes if stage.HasField("size_bytes") else None,
-                ),
-                slots=stage.slots,
-            )
-            for stage in message.stages
-        ),
-        deployable=tuple(message.deployable),
-        version=message.version,
-        slots=message.slots or None,
-    )
+def _plan(response: pb.GetGraphResponse, arguments: dict[str, Any]) -> StagePlan:
+    """Compiled again here, from the graph."""
+    found = _MESSAGES.values({"graph": JobGraph, "cyclic_regions": CyclicRegions}, response)
+    return compile(found["graph"], cyclic_regions=found["cyclic_regions"])
 
 
-_DECISIONS = {
-    ClaimDecision.COMPUTE: pb.CLAIM_DECISION_COMPUTE,
-    ClaimDecision.WAIT: pb.CLAIM_DECISION_WAIT,
-    ClaimDecision.REUSE: pb.CLAIM_DECISION_REUSE,
-}
-_DECISION_OF = {value: decision for decision, value in _DECISIONS.items()}
-
-ClaimReference = pb.RenewClaimRequest | pb.CommitClaimRequest | pb.ReleaseClaimRequest | pb.ForgetClaimRequest
+def _claim(response: pb.ClaimResponse, arguments: dict[str, Any]) -> Claim:
+    return _MESSAGES.of(Claim, response, store=arguments["store"], fingerprint=arguments["fingerprint"])
 
 
-def claim_to_wire(claim: Claim) -> pb.ClaimResponse:
-    """The answer to Claim."""
-    return pb.ClaimResponse(
-        decision=_DECISIONS[claim.decision],
-        token=claim.token,
-        owner=claim.owner,
-        expires_seconds=claim.expires_seconds,
-        renewals=claim.renewals,
-        location=claim.location,
-        rows=claim.rows,
-        size_bytes=claim.size_bytes,
-    )
+def _renewed(response: pb.RenewClaimResponse, arguments: dict[str, Any]) -> Claim:
+    claim: Claim = arguments["claim"]
+    return replace(claim, expires_seconds=response.expires_seconds, renewals=response.renewals)
 
 
-def claim_from_wire(store: str, fingerprint: str, response: pb.ClaimResponse) -> Claim:
-    """The answer to Claim. Raises: InvalidDocumentError."""
-    if response.decision not in _DECISION_OF:
-        raise InvalidDocumentError("decision", "unknown value")
-    return Claim(
-        store=store,
-        fingerprint=fingerprint,
-        decision=_DECISION_OF[response.decision],
-        owner=response.owner,
-        token=response.token,
-        expires_seconds=response.expires_seconds,
-        renewals=response.renewals,
-        location=response.location,
-        rows=response.rows if response.HasField("rows") else None,
-        size_bytes=response.size_bytes if response.HasField("size_bytes") else None,
-    )
+def _reference(request: Any) -> dict[str, Any]:
+    """The claim that a request is about: what the request says of it, and no more."""
+    names = {"store": request.store, "fingerprint": request.fingerprint, "token": request.token}
+    return {"claim": Claim(**names, decision=ClaimDecision.COMPUTE, owner="")}
 
 
-def commit_to_wire(claim: Claim, *, location: str, rows: int | None, size_bytes: int | None) -> pb.CommitClaimRequest:
-    """A request for CommitClaim."""
-    return pb.CommitClaimRequest(
-        store=claim.store,
-        fingerprint=claim.fingerprint,
-        token=claim.token,
-        location=location,
-        rows=rows,
-        size_bytes=size_bytes,
-    )
+def _invalid(field: str, value: object) -> OperatorAttributesError:
+    if value == 0 and field in ("slots", "max_attempts", "lease_seconds"):
+        return InvalidOptionError(field, value, "more than 0")
+    return InvalidDocumentError(field, "unknown value")
 
 
-def reference_from_wire(request: ClaimReference) -> Claim:
-    """The claim that a request is about, as far as the request says."""
-    return Claim(
-        store=request.store,
-        fingerprint=request.fingerprint,
-        decision=ClaimDecision.COMPUTE,
-        owner="",
-        token=request.token,
-    )
+_MESSAGES = Messages(
+    # A state that this side does not know yet counts as WAITING.
+    unknown={StageState: StageState.WAITING},
+    unspecified={CyclicRegions: CyclicRegions.READ_TWICE},
+    by_hand={JobGraph: (graph_to_wire, graph_from_wire)},
+    invalid=_invalid,
+)
+CONTRACT = Contract(
+    StageSchedulerApi,
+    pb.DESCRIPTOR.services_by_name["StageSchedulerService"],
+    {
+        "submit": Rpc("Submit", "job"),
+        "report": Rpc("Report", "job", request=_report_request, arguments=_event),
+        "get_job": Rpc("GetJob", "job"),
+        "get_plan": Rpc("GetGraph", returned=_plan, response=_graph_response),
+        "watch": Rpc("Watch", "job"),
+        "list_jobs": Rpc("ListJobs", "jobs"),
+        "claim": Rpc("Claim", returned=_claim),
+        "renew_claim": Rpc("RenewClaim", arguments=_reference, returned=_renewed),
+        "commit_claim": Rpc("CommitClaim", arguments=_reference),
+        "release_claim": Rpc("ReleaseClaim", arguments=_reference),
+        "forget_claim": Rpc("ForgetClaim", arguments=_reference),
+    },
+    _MESSAGES,
+    STATUS_TABLE,
+)

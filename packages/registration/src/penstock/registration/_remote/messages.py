@@ -5,76 +5,33 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from penstock.aws import AwsLocation, BackoffPolicy
-from penstock.proto.aws.v1.aws_pb2 import AwsLocation as AwsLocationMessage
+from penstock.aws import BackoffPolicy
 from penstock.proto.aws.v1.aws_pb2 import Backoff
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration._config import RegistrarConfig
+from penstock.registration._registry import ServedRegistry
+from penstock.registration._remote.status import STATUS
 from penstock.registration._values import (
     AcquireRequest,
     ConflictPolicy,
-    Consumer,
-    ConsumerState,
     Lease,
-    Orphan,
     OrphanFate,
     RegistrationStrategy,
 )
 from penstock.registration.errors import InvalidRequestError, RegistrationOptionError
-
-_STRATEGIES: Final = {
-    RegistrationStrategy.LAZY: pb.REGISTRATION_STRATEGY_LAZY,
-    RegistrationStrategy.EAGER: pb.REGISTRATION_STRATEGY_EAGER,
-    RegistrationStrategy.NONE: pb.REGISTRATION_STRATEGY_NONE,
-}
-_POLICIES: Final = {
-    ConflictPolicy.REFUSE: pb.CONFLICT_POLICY_REFUSE,
-    ConflictPolicy.WAIT: pb.CONFLICT_POLICY_WAIT,
-    ConflictPolicy.TAKE_OVER: pb.CONFLICT_POLICY_TAKE_OVER,
-}
-_STATES: Final = {
-    ConsumerState.CREATING: pb.CONSUMER_STATE_CREATING,
-    ConsumerState.ACTIVE: pb.CONSUMER_STATE_ACTIVE,
-    ConsumerState.DELETING: pb.CONSUMER_STATE_DELETING,
-    ConsumerState.ABSENT: pb.CONSUMER_STATE_ABSENT,
-}
-_FATES: Final = {
-    OrphanFate.KEPT: pb.ORPHAN_FATE_KEPT,
-    OrphanFate.DUE: pb.ORPHAN_FATE_DUE,
-    OrphanFate.ENDED: pb.ORPHAN_FATE_ENDED,
-    OrphanFate.FAILED: pb.ORPHAN_FATE_FAILED,
-}
-_STATE_OF: Final = {code: state for state, code in _STATES.items()}
-_FATE_OF: Final = {code: fate for fate, code in _FATES.items()}
-# What is unspecified, or of a newer client, is the default.
-_STRATEGY_OF: Final = {code: strategy for strategy, code in _STRATEGIES.items()}
-_POLICY_OF: Final = {code: policy for policy, code in _POLICIES.items()}
+from penstock.rpc import Contract, Messages, Rpc
 
 
 def acquire_message(request: AcquireRequest) -> pb.AcquireRequest:
     """The timeout is not in it: it is the call's deadline."""
-    return pb.AcquireRequest(
-        stream_name=request.stream_name,
-        stream_arn=request.stream_arn or "",
-        consumer_name=request.consumer_name,
-        job_id=request.job_id,
-        strategy=_STRATEGIES[request.strategy],
-        consumer_arn=request.consumer_arn or "",
-        conflict_policy=_POLICIES[request.conflict_policy],
-        time_to_live_seconds=request.time_to_live.total_seconds() if request.time_to_live else 0.0,
-        claim=request.claim,
-        after_fencing_token=request.after_fencing_token or 0,
-        caller=None if request.caller is None else AwsLocationMessage(**vars(request.caller)),
-        **({} if request.config is None else _config_fields(request.config)),
-    )
-
-
-def _config_fields(config: RegistrarConfig) -> dict[str, Any]:
-    return {
-        "register_backoff": _backoff_message(config.policy("register")),
-        "list_backoff": _backoff_message(config.policy("list")),
-        "register_timeout_seconds": config.register_timeout.total_seconds(),
-    }
+    message = MESSAGES.to(pb.AcquireRequest, request)
+    if request.time_to_live is not None:
+        message.time_to_live_seconds = request.time_to_live.total_seconds()
+    if request.config is not None:
+        message.register_backoff.CopyFrom(_backoff_message(request.config.policy("register")))
+        message.list_backoff.CopyFrom(_backoff_message(request.config.policy("list")))
+        message.register_timeout_seconds = request.config.register_timeout.total_seconds()
+    return message
 
 
 def _backoff_message(policy: BackoffPolicy) -> Backoff:
@@ -98,20 +55,7 @@ def acquire_request(message: pb.AcquireRequest) -> AcquireRequest:
         config = _config_of(message)
     except (OverflowError, ValueError, RegistrationOptionError) as error:
         raise InvalidRequestError(field="register_backoff", reason=str(error)) from error
-    return AcquireRequest(
-        stream_name=message.stream_name,
-        stream_arn=message.stream_arn or None,
-        consumer_name=message.consumer_name,
-        job_id=message.job_id,
-        strategy=_STRATEGY_OF.get(message.strategy, RegistrationStrategy.LAZY),
-        consumer_arn=message.consumer_arn or None,
-        conflict_policy=_POLICY_OF.get(message.conflict_policy, ConflictPolicy.REFUSE),
-        time_to_live=time_to_live,
-        config=config,
-        claim=message.claim,
-        after_fencing_token=message.after_fencing_token or None,
-        caller=_location_of(message.caller) if message.HasField("caller") else None,
-    )
+    return MESSAGES.of(AcquireRequest, message, time_to_live=time_to_live, config=config, timeout=None)
 
 
 def _config_of(message: pb.AcquireRequest) -> RegistrarConfig | None:
@@ -130,90 +74,43 @@ def _config_of(message: pb.AcquireRequest) -> RegistrarConfig | None:
     return RegistrarConfig(**values)
 
 
-def _location_of(message: AwsLocationMessage) -> AwsLocation:
-    return AwsLocation(region=message.region, account_id=message.account_id, endpoint_url=message.endpoint_url)
-
-
-def lease_message(lease: Lease) -> pb.Lease:
-    """All fields."""
-    return pb.Lease(
-        stream_name=lease.stream_name,
-        stream_arn=lease.stream_arn,
-        consumer_name=lease.consumer_name,
-        job_id=lease.job_id,
-        consumer_arn=lease.consumer_arn,
-        fencing_token=lease.fencing_token,
-        time_to_live_seconds=lease.time_to_live_seconds,
-        registration_is_ours=lease.registration_is_ours,
-    )
-
-
-def lease_of(message: pb.Lease) -> Lease:
-    """All fields."""
-    return Lease(
-        stream_name=message.stream_name,
-        stream_arn=message.stream_arn,
-        consumer_name=message.consumer_name,
-        job_id=message.job_id,
-        consumer_arn=message.consumer_arn,
-        fencing_token=message.fencing_token,
-        time_to_live_seconds=message.time_to_live_seconds,
-        registration_is_ours=message.registration_is_ours,
-    )
-
-
-def lease_named(message: pb.HeartbeatRequest | pb.ReleaseRequest) -> Lease:
+def lease_named(message: pb.HeartbeatRequest | pb.ReleaseRequest, consumer_arn: str = "") -> Lease:
     """The lease that a heartbeat or a release is about; what the message does not carry is empty."""
-    return Lease(
-        stream_name=message.stream_name,
-        stream_arn=message.stream_arn,
-        consumer_name=message.consumer_name,
-        job_id=message.job_id,
-        consumer_arn="",
-        fencing_token=message.fencing_token,
-        time_to_live_seconds=0.0,
-        registration_is_ours=False,
-    )
+    return MESSAGES.of(Lease, message, consumer_arn=consumer_arn, time_to_live_seconds=0.0, registration_is_ours=False)
 
 
-def consumer_message(consumer: Consumer) -> pb.Consumer:
-    """All fields; `lease` is absent when nobody holds the consumer."""
-    return pb.Consumer(
-        stream_name=consumer.stream_name,
-        stream_arn=consumer.stream_arn,
-        consumer_name=consumer.consumer_name,
-        consumer_arn=consumer.consumer_arn,
-        registration_is_ours=consumer.registration_is_ours,
-        lease=None if consumer.lease is None else lease_message(consumer.lease),
-        age_seconds=consumer.age_seconds,
-        state=pb.CONSUMER_STATE_UNSPECIFIED if consumer.state is None else _STATES[consumer.state],
-        held_seconds=consumer.held_seconds,
-        cost_per_hour_usd=consumer.cost_per_hour_usd,
-    )
+def _release_request(arguments: dict[str, Any]) -> pb.ReleaseRequest:
+    lease = arguments["lease"]
+    message = MESSAGES.to(pb.ReleaseRequest, lease)
+    message.disowned_consumer_arn = lease.consumer_arn if arguments["disown"] else ""
+    return message
 
 
-def consumer_of(message: pb.Consumer) -> Consumer:
-    """All fields."""
-    return Consumer(
-        stream_name=message.stream_name,
-        stream_arn=message.stream_arn,
-        consumer_name=message.consumer_name,
-        consumer_arn=message.consumer_arn,
-        registration_is_ours=message.registration_is_ours,
-        lease=lease_of(message.lease) if message.HasField("lease") else None,
-        age_seconds=message.age_seconds,
-        state=_STATE_OF.get(message.state),
-        held_seconds=message.held_seconds,
-        cost_per_hour_usd=message.cost_per_hour_usd if message.HasField("cost_per_hour_usd") else None,
-    )
+def _release_arguments(message: pb.ReleaseRequest) -> dict[str, Any]:
+    arn = message.disowned_consumer_arn
+    return {"lease": lease_named(message, arn), "disown": bool(arn)}
 
 
-def orphan_message(orphan: Orphan) -> pb.Orphan:
-    """All fields."""
-    return pb.Orphan(consumer=consumer_message(orphan.consumer), fate=_FATES[orphan.fate], reason=orphan.reason)
-
-
-def orphan_of(message: pb.Orphan) -> Orphan:
-    """All fields. A fate of a newer registry is one that leaves the consumer alone."""
-    fate = _FATE_OF.get(message.fate, OrphanFate.KEPT)
-    return Orphan(consumer=consumer_of(message.consumer), fate=fate, reason=message.reason)
+MESSAGES: Final = Messages(
+    unknown={
+        # What is unspecified, or of a newer client, is the default. A fate of a newer registry is one that leaves the
+        # consumer alone.
+        RegistrationStrategy: RegistrationStrategy.LAZY,
+        ConflictPolicy: ConflictPolicy.REFUSE,
+        OrphanFate: OrphanFate.KEPT,
+    },
+    invalid=lambda field, value: InvalidRequestError(field=field, reason=f"{value!r} is unknown"),
+)
+CONTRACT: Final = Contract(
+    ServedRegistry,
+    pb.DESCRIPTOR.services_by_name["ConsumerRegistryService"],
+    {
+        "release": Rpc("Release", "will_deregister", request=_release_request, arguments=_release_arguments),
+        "list_consumers": Rpc("ListConsumers", "consumers"),
+        "force_release": Rpc("ForceRelease", "lease"),
+        "adopt": Rpc("AdoptConsumer", "consumer"),
+        "collect_garbage": Rpc("CollectGarbage", "orphans"),
+    },
+    MESSAGES,
+    STATUS,
+)

@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import grpc
 
 from penstock.aws import BackoffPolicy, retry
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
-from penstock.proto.consumer_registry.v1 import consumer_registry_pb2_grpc as pb_grpc
-from penstock.registration._registry import holder_of
-from penstock.registration._remote import messages
+from penstock.registration._registry import ConsumerRegistry, RegistryAdministration, holder_of
 from penstock.registration._remote.heartbeats import HeartbeatStream
-from penstock.registration._remote.status import (
-    deadline_passed,
-    is_transport_failure,
-    registration_error,
-)
-from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease, Orphan
+from penstock.registration._remote.messages import CONTRACT, MESSAGES, acquire_message
+from penstock.registration._remote.status import deadline_passed, is_transport_failure, registration_error
+from penstock.registration._values import AcquireRequest, Heartbeat, Lease
 from penstock.registration.errors import AcquireTimeoutError, RegistryUnavailableError
-from penstock.rpc import ClientSecurity, open_aio_channel
-
-T = TypeVar("T")
+from penstock.rpc import ClientSecurity, RemoteApi, calls
 
 _RECONNECT = BackoffPolicy(base=timedelta(milliseconds=200), maximum=timedelta(seconds=5), exponent=2.0, max_attempts=6)
 
 
-class RemoteConsumerRegistry:
+class RemoteConsumerRegistry(RemoteApi):
     """A ConsumerRegistry behind an endpoint (`host:port`).
 
     A registry that is away is called again with back-off; each call may be repeated safely. Heartbeats of all leases
     share one stream, which is opened again at the next heartbeat after it broke. Belongs to the event loop that first
     uses it.
     """
+
+    contract = CONTRACT
 
     def __init__(
         self,
@@ -47,84 +40,43 @@ class RemoteConsumerRegistry:
         reconnect: BackoffPolicy = _RECONNECT,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._endpoint = endpoint
-        self._security = security
+        super().__init__(endpoint, security)
         self._reconnect = reconnect
         self._sleep = sleep
-        self._channel: grpc.aio.Channel | None = None
         self._heartbeats: HeartbeatStream | None = None
 
     async def acquire(self, request: AcquireRequest) -> Lease:
         """See ConsumerRegistry."""
         timeout = None if request.timeout is None else request.timeout.total_seconds()
-        message = messages.acquire_message(request)
-        with self._typed_errors("Acquire"):
-            try:
-                async with asyncio.timeout(timeout) as limit:
-                    answer = await self._call(lambda stub: stub.Acquire(message, timeout=timeout))
-            except (TimeoutError, grpc.RpcError) as error:
-                passed = limit.expired() if isinstance(error, TimeoutError) else deadline_passed(error)
-                if timeout is None or not passed:
-                    raise
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                answer = await self._retried("Acquire", acquire_message(request), timeout)
+        except (TimeoutError, grpc.RpcError) as error:
+            passed = limit.expired() if isinstance(error, TimeoutError) else deadline_passed(error)
+            if timeout is not None and passed:
                 raise AcquireTimeoutError(
                     stream_name=request.stream_name,
                     consumer_name=request.consumer_name,
                     timeout_seconds=timeout,
                     holder_job_id=await holder_of(self, request),
                 ) from error
-        return messages.lease_of(answer.lease)
+            if isinstance(error, grpc.RpcError):
+                raise self._error(error, "Acquire") from error
+            raise
+        return MESSAGES.of(Lease, answer.lease)
 
     async def heartbeat(self, lease: Lease) -> Heartbeat:
         """See ConsumerRegistry."""
-        request = pb.HeartbeatRequest(
-            stream_name=lease.stream_name,
-            stream_arn=lease.stream_arn,
-            consumer_name=lease.consumer_name,
-            job_id=lease.job_id,
-            fencing_token=lease.fencing_token,
-        )
-        with self._typed_errors("Heartbeat"):
-            answer = await self._beat(request)
-        return Heartbeat(held=answer.held, time_to_live_seconds=answer.time_to_live_seconds)
+        try:
+            return MESSAGES.of(Heartbeat, await self._beat(MESSAGES.to(pb.HeartbeatRequest, lease)))
+        except grpc.RpcError as error:
+            raise self._error(error, "Heartbeat") from error
 
-    async def release(self, lease: Lease, *, disown: bool = False) -> bool:
-        """See ConsumerRegistry."""
-        message = pb.ReleaseRequest(
-            stream_name=lease.stream_name,
-            stream_arn=lease.stream_arn,
-            consumer_name=lease.consumer_name,
-            job_id=lease.job_id,
-            fencing_token=lease.fencing_token,
-            disowned_consumer_arn=lease.consumer_arn if disown else "",
-        )
-        answer: pb.ReleaseResponse = await self._ask("Release", message)
-        return answer.will_deregister
-
-    async def list_consumers(self, stream_name: str | None = None, *, with_state: bool = False) -> list[Consumer]:
-        """See ConsumerRegistry."""
-        message = pb.ListConsumersRequest(stream_name=stream_name or "", with_state=with_state)
-        answer: pb.ListConsumersResponse = await self._ask("ListConsumers", message)
-        return [messages.consumer_of(consumer) for consumer in answer.consumers]
-
-    async def force_release(self, stream_name: str, consumer_name: str) -> Lease | None:
-        """See RegistryAdministration."""
-        message = pb.ForceReleaseRequest(stream_name=stream_name, consumer_name=consumer_name)
-        answer: pb.ForceReleaseResponse = await self._ask("ForceRelease", message)
-        return messages.lease_of(answer.lease) if answer.HasField("lease") else None
-
-    async def adopt(self, stream_name: str, consumer_name: str, *, stream_arn: str | None = None) -> Consumer:
-        """See RegistryAdministration."""
-        message = pb.AdoptConsumerRequest(
-            stream_name=stream_name, consumer_name=consumer_name, stream_arn=stream_arn or ""
-        )
-        answer: pb.AdoptConsumerResponse = await self._ask("AdoptConsumer", message)
-        return messages.consumer_of(answer.consumer)
-
-    async def collect_garbage(self, stream_name: str | None = None, *, dry_run: bool = False) -> list[Orphan]:
-        """See RegistryAdministration."""
-        message = pb.CollectGarbageRequest(stream_name=stream_name or "", dry_run=dry_run)
-        answer: pb.CollectGarbageResponse = await self._ask("CollectGarbage", message)
-        return [messages.orphan_of(orphan) for orphan in answer.orphans]
+    release = calls(ConsumerRegistry.release)
+    list_consumers = calls(ConsumerRegistry.list_consumers)
+    force_release = calls(RegistryAdministration.force_release)
+    adopt = calls(RegistryAdministration.adopt)
+    collect_garbage = calls(RegistryAdministration.collect_garbage)
 
     async def close(self) -> None:
         """See ConsumerRegistry."""
@@ -132,37 +84,20 @@ class RemoteConsumerRegistry:
         if heartbeats is not None:
             heartbeats.end()
             await heartbeats.wait_ended()
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close(None)
+        await super().close()
 
-    async def __aenter__(self) -> Self:
-        return self
+    def _error(self, error: grpc.RpcError, operation: str) -> Exception:
+        return registration_error(error, self._endpoint, operation)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def _stub(self) -> Any:
-        if self._channel is None:
-            self._channel = open_aio_channel(self._endpoint, self._security)
-        return pb_grpc.ConsumerRegistryServiceStub(self._channel)
-
-    async def _ask(self, operation: str, message: Any) -> Any:
-        with self._typed_errors(operation):
-            return await self._call(lambda stub: getattr(stub, operation)(message))
-
-    @contextmanager
-    def _typed_errors(self, operation: str) -> Iterator[None]:
+    async def _ask(self, operation: str, request: Any, arguments: Mapping[str, Any]) -> Any:
         try:
-            yield
+            return await self._retried(operation, request)
         except grpc.RpcError as error:
-            raise registration_error(error, self._endpoint, operation) from error
+            raise self._error(error, operation) from error
 
-    async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T:
-        async def once() -> T:
-            return await call(self._stub())
+    async def _retried(self, operation: str, request: Any, timeout: float | None = None) -> Any:
+        async def once() -> Any:
+            return await self._method(operation)(request, timeout=timeout)
 
         def is_retryable(error: BaseException) -> bool:
             return isinstance(error, grpc.RpcError) and is_transport_failure(error)
@@ -194,5 +129,5 @@ class RemoteConsumerRegistry:
         """The open stream, and whether it was opened for this heartbeat."""
         if self._heartbeats is not None and not self._heartbeats.is_over:
             return self._heartbeats, False
-        self._heartbeats = HeartbeatStream(self._stub().Heartbeat)
+        self._heartbeats = HeartbeatStream(self._method("Heartbeat"))
         return self._heartbeats, True

@@ -11,16 +11,15 @@ import grpc
 
 from penstock.aws import AwsLocation, account_of
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
-from penstock.proto.consumer_registry.v1 import consumer_registry_pb2_grpc as pb_grpc
 from penstock.registration._registry import ServedRegistry
-from penstock.registration._remote import messages
 from penstock.registration._remote.heartbeats import HeartbeatInbox
+from penstock.registration._remote.messages import CONTRACT, MESSAGES, acquire_request, lease_named
 from penstock.registration._remote.status import STATUS
 from penstock.registration._values import AcquireRequest
 from penstock.registration.errors import LocationMismatchError
-from penstock.rpc import MethodRights, ServiceRights, errors_as_status
+from penstock.rpc import MethodRights, Servicer, ServiceRights, errors_as_status
 
-SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ConsumerRegistryService"].full_name
+SERVICE_NAME: Final = CONTRACT.service.full_name
 """For health checks and reflection."""
 
 _STREAM: Final = ("stream_name", "stream_arn")
@@ -67,7 +66,7 @@ RIGHTS: Final = ServiceRights(
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
+class ConsumerRegistryServicer(Servicer):
     """Answers for a registry. `add_to` is what `GrpcServer(register=…)` wants.
 
     Args:
@@ -76,20 +75,18 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
         endpoint_aliases: further URLs by which callers know its endpoint.
     """
 
-    rights: Final = RIGHTS
+    contract = CONTRACT
+    rights = RIGHTS
     """What its methods act on, for `GrpcServer(rights=…)`."""
 
     def __init__(
         self, registry: ServedRegistry, location: AwsLocation | None = None, endpoint_aliases: Sequence[str] = ()
     ) -> None:
+        super().__init__(registry)
         self._registry = registry
         self._location = location
         self._endpoint_aliases = endpoint_aliases
         self._draining = asyncio.Event()
-
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Let the server answer for this servicer."""
-        pb_grpc.add_ConsumerRegistryServiceServicer_to_server(self, server)
 
     def drain(self) -> None:
         """End the heartbeat streams between two heartbeats: they would keep the server up until its patience ends.
@@ -100,10 +97,10 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
 
     async def Acquire(self, request: pb.AcquireRequest, context: Context) -> pb.AcquireResponse:
         async with errors_as_status(context, STATUS):
-            asked = messages.acquire_request(request)
+            asked = acquire_request(request)
             await self._check_location(asked)
             lease = await self._registry.acquire(asked)
-            return pb.AcquireResponse(lease=messages.lease_message(lease))
+            return MESSAGES.to(pb.AcquireResponse, {"lease": lease})
 
     async def _check_location(self, request: AcquireRequest) -> None:
         """Refuse a stream of another place, before anything is registered there.
@@ -134,7 +131,7 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
     ) -> AsyncIterator[pb.HeartbeatResponse]:
         async with errors_as_status(context, STATUS), HeartbeatInbox(request_iterator, self._draining) as inbox:
             while requests := await inbox.take():
-                leases = map(messages.lease_named, requests)
+                leases = map(lease_named, requests)
                 outcomes = await asyncio.gather(*map(self._registry.heartbeat, leases))
                 for request, outcome in zip(requests, outcomes, strict=True):
                     yield pb.HeartbeatResponse(
@@ -143,32 +140,3 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
                         held=outcome.held,
                         time_to_live_seconds=outcome.time_to_live_seconds,
                     )
-
-    async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:
-        async with errors_as_status(context, STATUS):
-            arn = request.disowned_consumer_arn
-            lease = replace(messages.lease_named(request), consumer_arn=arn)
-            will = await self._registry.release(lease, disown=bool(arn))
-            return pb.ReleaseResponse(will_deregister=will)
-
-    async def ListConsumers(self, request: pb.ListConsumersRequest, context: Context) -> pb.ListConsumersResponse:
-        async with errors_as_status(context, STATUS):
-            consumers = await self._registry.list_consumers(request.stream_name or None, with_state=request.with_state)
-            return pb.ListConsumersResponse(consumers=map(messages.consumer_message, consumers))
-
-    async def ForceRelease(self, request: pb.ForceReleaseRequest, context: Context) -> pb.ForceReleaseResponse:
-        async with errors_as_status(context, STATUS):
-            lease = await self._registry.force_release(request.stream_name, request.consumer_name)
-            return pb.ForceReleaseResponse(lease=None if lease is None else messages.lease_message(lease))
-
-    async def AdoptConsumer(self, request: pb.AdoptConsumerRequest, context: Context) -> pb.AdoptConsumerResponse:
-        async with errors_as_status(context, STATUS):
-            consumer = await self._registry.adopt(
-                request.stream_name, request.consumer_name, stream_arn=request.stream_arn or None
-            )
-            return pb.AdoptConsumerResponse(consumer=messages.consumer_message(consumer))
-
-    async def CollectGarbage(self, request: pb.CollectGarbageRequest, context: Context) -> pb.CollectGarbageResponse:
-        async with errors_as_status(context, STATUS):
-            orphans = await self._registry.collect_garbage(request.stream_name or None, dry_run=request.dry_run)
-            return pb.CollectGarbageResponse(orphans=map(messages.orphan_message, orphans))
