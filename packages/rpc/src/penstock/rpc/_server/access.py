@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from penstock.rpc._security.principals import Principal
+from penstock.rpc._server.guard import Handled, stream_handler
 from penstock.rpc._server.rights import MethodRights, ServiceRights
 from penstock.rpc._server.token_check import address_of, token_of, unread
 
@@ -55,7 +56,7 @@ class OpenCalls:
             del self._open[caller.name]
 
 
-class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
+class Access(Handled):
     """Refuses what a caller may not do; ends streams of those who may not any more; writes the audit log.
 
     Args:
@@ -75,32 +76,29 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
         recheck_seconds: float = RECHECK_SECONDS,
         calls_at_once: int | None = None,
     ) -> None:
+        super().__init__()
         self.callers = callers
         self.audit = audit
         self.open_calls = OpenCalls(calls_at_once)
         self._looks_at_all = callers.has_principals or calls_at_once is not None
         self.recheck_seconds = recheck_seconds
         self._rights: Mapping[str, ServiceRights] = {one.service: one for one in rights}
-        self._known: dict[str, tuple[Any, Any]] = {}
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
+    ) -> Any:
         """The method's handler, or one that refuses."""
         handler: Any = await continuation(handler_call_details)
         method = handler_call_details.method
         if handler is None or method == _HEALTH_CHECK:
-            return handler  # type: ignore[no-any-return]  # a handler
+            return handler
         caller = self.callers.by_token(token_of(handler_call_details.invocation_metadata))
         reason = None if caller is None else self.may_call(caller, method)
         if caller is not None and reason is not None:
             return self._refusal(caller, method, reason)
-        known = self._known.get(method)
-        if known is None or known[0] is not handler:
-            known = self._known[method] = (handler, self._wrap(handler, method))
-        return known[1]  # type: ignore[no-any-return]  # a handler
+        return self.made_of(handler, method)
 
     def may_call(self, caller: Principal, method: str) -> str | None:
         """Why the method is refused, whatever is in its message; None if it is not."""
@@ -143,32 +141,24 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
 
         return unread(refuse)
 
-    def _wrap(self, handler: Any, method: str) -> Any:
-        kind = ("stream" if handler.request_streaming else "unary") + (
-            "_stream" if handler.response_streaming else "_unary"
-        )
-        behaviour = getattr(handler, kind)
-        is_stream = inspect.isasyncgenfunction(behaviour)
-        if not is_stream and not inspect.iscoroutinefunction(behaviour):
-            # Blocking handlers are not ours, and have nothing but health and reflection.
+    def wrap(self, handler: Any, method: str) -> Any:
+        """Let only those call the method who may. Blocking handlers are not ours."""
+        behaviour = handler.stream_stream
+        if not inspect.isasyncgenfunction(behaviour):
             return handler
         full, _, name = method.removeprefix("/").partition("/")
         rights = self._rights[full].methods.get(name) if full in self._rights else None
-        watched = self.callers.can_change and (is_stream or handler.request_streaming)
-        if not (watched or self._looks_at_all or (self.audit is not None and rights and rights.change)):
+        looks = self._looks_at_all or self.callers.can_change
+        if not (looks or (self.audit is not None and rights and rights.change)):
             return handler
 
         async def call(messages: Any, context: Any) -> AsyncIterator[Any]:
-            one = _Call(self, method, rights or MethodRights(), context)
-            await one.answer(behaviour, messages, handler.request_streaming, is_stream)
+            await _Call(self, method, rights or MethodRights(), context).answer(behaviour, messages)
             # It writes its answers by itself. Those around it expect a generator.
             for answer in tuple[Any, ...]():
                 yield answer
 
-        # On the wire all kinds are alike; and this one reads a message only when it is asked for it.
-        return grpc.stream_stream_rpc_method_handler(
-            call, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
-        )
+        return stream_handler(call, handler)
 
 
 class _Call:
@@ -186,39 +176,25 @@ class _Call:
         self._changed: Any = None
         self._what: Sequence[tuple[str, str]] = ()
 
-    async def answer(
-        self, behaviour: Any, messages: AsyncIterator[Any], request_streaming: bool, is_stream: bool
-    ) -> None:
+    async def answer(self, behaviour: Any, messages: AsyncIterator[Any]) -> None:
         """Send what the behaviour answers to what the caller may ask.
 
         Here, not by whoever is around: a call that ends in the midst of an answer must learn that.
         """
         opened = await self._admit()
         try:
-            await self._answer(behaviour, messages, request_streaming, is_stream)
+            await self._answer(behaviour, messages)
         finally:
             self._access.open_calls.close(opened)
 
-    async def _answer(
-        self, behaviour: Any, messages: AsyncIterator[Any], request_streaming: bool, is_stream: bool
-    ) -> None:
+    async def _answer(self, behaviour: Any, messages: AsyncIterator[Any]) -> None:
         access, context = self._access, self._context
         self._watching = asyncio.get_running_loop().call_later(access.recheck_seconds, self._look_again)
         try:
             async with asyncio.timeout(None) as self._limit:
-                requests = self._checked(messages)
-                if not request_streaming:
-                    request = await anext(requests, None)
-                    if request is None:
-                        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
-                else:
-                    request = requests
-                if is_stream:
-                    async with aclosing(behaviour(request, context)) as answers:
-                        async for answer in answers:
-                            await self._send(answer)
-                else:
-                    await self._send(await behaviour(request, context))
+                async with aclosing(behaviour(self._checked(messages), context)) as answers:
+                    async for answer in answers:
+                        await self._send(answer)
             if self._ending is None:
                 self._audit("OK")
         except TimeoutError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -50,8 +51,8 @@ async def _checked(messages: AsyncIterator[Any], found: list[bool]) -> AsyncIter
         yield message
 
 
-class Guard(grpc.aio.ServerInterceptor):
-    """The innermost interceptor: what it lets through is a message of the contract, and a status that was meant."""
+class Handled(grpc.aio.ServerInterceptor):
+    """An interceptor that makes another handler of each method's handler, once."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Any, Any]] = {}
@@ -60,121 +61,118 @@ class Guard(grpc.aio.ServerInterceptor):
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
-        """Wrap the handler of a method, once."""
+    ) -> Any:
+        """The handler for a call."""
         handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
-        method = handler_call_details.method
+        return None if handler is None else self.made_of(handler, handler_call_details.method)
+
+    def made_of(self, handler: Any, method: str) -> Any:
+        """The handler that stands for another."""
         known = self._known.get(method)
         if known is None or known[0] is not handler:
-            known = self._known[method] = (handler, _wrap(handler, method))
-        return known[1]  # type: ignore[no-any-return]  # a handler
+            known = self._known[method] = (handler, self.wrap(handler, method))
+        return known[1]
+
+    def wrap(self, handler: Any, method: str) -> Any:
+        """Make a handler of another."""
+        raise NotImplementedError
 
 
-def _wrap(handler: Any, method: str) -> Any:
-    kind = ("stream" if handler.request_streaming else "unary") + (
-        "_stream" if handler.response_streaming else "_unary"
-    )
-    behaviour = getattr(handler, kind)
-    if not inspect.iscoroutinefunction(behaviour) and not inspect.isasyncgenfunction(behaviour):
-        # Blocking handlers, and those that write by themselves, are not ours.
-        return handler
-    make = getattr(grpc, f"{kind}_rpc_method_handler")
-    wrapper = _streaming if inspect.isasyncgenfunction(behaviour) else _single
-    deserialize = handler.request_deserializer
-    return make(
-        wrapper(behaviour, method, handler.request_streaming),
-        request_deserializer=None if deserialize is None else _guarded(deserialize),
+def stream_handler(behaviour: Any, handler: Any, deserialize: Any = None) -> Any:
+    """A handler of messages that come and answers that go, with the serializers of another handler."""
+    return grpc.stream_stream_rpc_method_handler(
+        behaviour,
+        request_deserializer=deserialize or handler.request_deserializer,
         response_serializer=handler.response_serializer,
     )
 
 
-def _single(behaviour: Any, method: str, request_streaming: bool) -> Any:
-    async def call(request: Any, context: Any) -> Any:
-        malformed: list[bool] = []
-        if request is _MALFORMED_MESSAGE:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _MALFORMED)
-        try:
-            answer = await behaviour(_checked(request, malformed) if request_streaming else request, context)
-            if malformed:
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _MALFORMED)
-            return answer
-        except grpc.aio.AbortError:
-            raise
-        except grpc.aio.BaseError as error:
-            raise _gone(method, error) from None
-        except Exception as error:
-            await _tell(context, method, malformed, error)
+def _generator_of(handler: Any) -> Any:
+    """What a handler of any kind does, as an async generator of answers to messages; None for blocking handlers.
 
-    return call
+    On the wire all kinds are alike, and this one reads a message only when it is asked for it.
+    """
+    kind = ("stream" if handler.request_streaming else "unary") + (
+        "_stream" if handler.response_streaming else "_unary"
+    )
+    behaviour = getattr(handler, kind)
+    is_generator = inspect.isasyncgenfunction(behaviour)
+    if not is_generator and not inspect.iscoroutinefunction(behaviour):
+        return None
 
-
-def _streaming(behaviour: Any, method: str, request_streaming: bool) -> Any:
-    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-        malformed: list[bool] = []
-        if request is _MALFORMED_MESSAGE:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _MALFORMED)
-        answers = behaviour(_checked(request, malformed) if request_streaming else request, context)
-        try:
+    async def call(messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        request: Any = messages
+        if not handler.request_streaming:
+            request = await anext(messages, None)
+            if request is None:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
+        if not is_generator:
+            yield await behaviour(request, context)
+            return
+        async with aclosing(behaviour(request, context)) as answers:
             async for answer in answers:
                 yield answer
-            if malformed:
-                # The behaviour took it for the end of the messages.
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _MALFORMED)
-        except grpc.aio.AbortError:
-            raise
-        except grpc.aio.BaseError as error:
-            raise _gone(method, error) from None
-        except Exception as error:
-            await _tell(context, method, malformed, error)
-        finally:
-            await answers.aclose()
 
     return call
 
 
-class SameTask(grpc.aio.ServerInterceptor):
-    """The outermost interceptor: answers in a stream end in the task that began them.
+class Guard(Handled):
+    """The innermost interceptor: what it lets through is a message of the contract, and a status that was meant.
+
+    All handlers around it are of one kind, of streams: what a call does is an async generator of answers to messages.
+    """
+
+    def wrap(self, handler: Any, method: str) -> Any:
+        """Guard what the method does. Blocking handlers are not ours."""
+        behaviour = _generator_of(handler)
+        if behaviour is None:
+            return handler
+
+        async def call(messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+            malformed: list[bool] = []
+            try:
+                async with aclosing(behaviour(_checked(messages, malformed), context)) as answers:
+                    async for answer in answers:
+                        yield answer
+                if malformed:
+                    # The behaviour took it for the end of the messages.
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _MALFORMED)
+            except grpc.aio.AbortError:
+                raise
+            except grpc.aio.BaseError as error:
+                raise _gone(method, error) from None
+            except Exception as error:
+                await _tell(context, method, malformed, error)
+
+        return stream_handler(call, handler, _guarded(handler.request_deserializer))
+
+
+class SameTask(Handled):
+    """The outermost interceptor: answers end in the task that began them.
 
     gRPC leaves a generator behind when its call is cancelled while an answer is being sent, as to a client that was
     frozen. The loop ends it in another task then, where the trace context of the call cannot be left.
     """
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
-        """Write the answers of a generator in its place."""
-        handler: Any = await continuation(handler_call_details)
-        if handler is None or not handler.response_streaming:
-            return handler  # type: ignore[no-any-return]  # a handler
-        kind = "stream_stream" if handler.request_streaming else "unary_stream"
-        behaviour = getattr(handler, kind)
+    def made_of(self, handler: Any, method: str) -> Any:
+        """Write the answers of a generator in its place. Not kept: refused calls may have any number of names."""
+        behaviour = handler.stream_stream
         if not inspect.isasyncgenfunction(behaviour):
-            return handler  # type: ignore[no-any-return]  # a handler
+            return handler
 
-        async def call(request: Any, context: Any) -> None:
-            answers = behaviour(request, context)
+        async def call(messages: Any, context: Any) -> None:
             try:
-                async for answer in answers:
-                    await context.write(answer)
+                async with aclosing(behaviour(messages, context)) as answers:
+                    async for answer in answers:
+                        await context.write(answer)
             except grpc.aio.AbortError:
                 raise
             except grpc.aio.BaseError as error:
                 # gRPC is about to cancel this call, and would complain of any other error.
-                _log.debug("the client of %s has gone: %s", handler_call_details.method, error)
+                _log.debug("the client of %s has gone: %s", method, error)
                 raise asyncio.CancelledError from error
-            finally:
-                await answers.aclose()
 
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make(  # type: ignore[no-any-return]  # a handler
-            call,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return stream_handler(call, handler)
 
 
 def _gone(method: str, error: Exception) -> grpc.aio.AbortError:

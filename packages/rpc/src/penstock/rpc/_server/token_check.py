@@ -118,11 +118,15 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
 
 def _unread_check(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
     """The handler of health checks, which takes the message for an empty one."""
-    behaviour: Any = handler.unary_unary
+    behaviour: Any = handler.stream_stream
     deserialize: Any = handler.request_deserializer
 
+    async def empty() -> AsyncIterator[Any]:
+        yield deserialize(b"")
+
     async def answer(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        yield await behaviour(deserialize(b""), context)
+        async for one in behaviour(empty(), context):
+            yield one
 
     return grpc.stream_stream_rpc_method_handler(answer, response_serializer=handler.response_serializer)
 
