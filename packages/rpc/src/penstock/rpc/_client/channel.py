@@ -10,8 +10,6 @@ from penstock.rpc._addresses import host_of
 from penstock.rpc._client.interceptors import (
     CancelUnaryUnary,
     KeepStatusStreamStream,
-    TokenInterceptor,
-    aio_token_interceptors,
 )
 from penstock.rpc._client.rotation import RotatingChannel
 from penstock.rpc._client.rotation_aio import RotatingAioChannel
@@ -71,16 +69,13 @@ def open_channel(
     security = security or ClientSecurity()
     security.check_endpoint(endpoint)
     options = _client_options(endpoint, security, max_message_bytes)
-    token = security.token_source()
-    channel: grpc.Channel
-    if security.uses_tls:
-        channel = RotatingChannel(
-            security, lambda: grpc.secure_channel(endpoint, security.channel_credentials(), options)
-        )
-    else:
-        channel = grpc.insecure_channel(endpoint, options)
-    if token is not None:
-        channel = grpc.intercept_channel(channel, TokenInterceptor(token))
+
+    def open_one() -> grpc.Channel:
+        if security.uses_tls:
+            return grpc.secure_channel(endpoint, security.channel_credentials(), options)
+        return grpc.insecure_channel(endpoint, options)
+
+    channel = RotatingChannel(security, open_one)
     traced = intercept_channel(channel, client_interceptor())  # type: ignore[no-untyped-call]  # no annotations
     return cast(grpc.Channel, traced)
 
@@ -99,16 +94,13 @@ def open_aio_channel(
     security = security or ClientSecurity()
     security.check_endpoint(endpoint)
     interceptors: list[Any] = list(aio_client_interceptors())  # type: ignore[no-untyped-call]  # no annotations
-    token = security.token_source()
-    if token is not None:
-        interceptors += aio_token_interceptors(token)
     interceptors += [CancelUnaryUnary(), KeepStatusStreamStream()]
     options = _client_options(endpoint, security, max_message_bytes)
-    if security.uses_tls:
-        return RotatingAioChannel(
-            security,
-            lambda: grpc.aio.secure_channel(
-                endpoint, security.channel_credentials(), options, interceptors=interceptors
-            ),
-        )
-    return grpc.aio.insecure_channel(endpoint, options, interceptors=interceptors)
+
+    def open_one() -> grpc.aio.Channel:
+        if security.uses_tls:
+            credentials = security.channel_credentials()
+            return grpc.aio.secure_channel(endpoint, credentials, options, interceptors=interceptors)
+        return grpc.aio.insecure_channel(endpoint, options, interceptors=interceptors)
+
+    return RotatingAioChannel(security, open_one)

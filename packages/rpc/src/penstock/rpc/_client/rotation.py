@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -30,25 +30,83 @@ class Generation:
         self.retired = False
 
 
-class Method:
-    """A method with its serializers, whichever channel it is called on."""
+_OPTIONS: Final = ("timeout", "metadata", "credentials", "wait_for_ready", "compression")
 
-    def __init__(self, kind: str, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+
+class Method:
+    """A method with its serializers, whichever channel it is called on.
+
+    Args:
+        channel: that makes the calls.
+        kind: of the method, such as `unary_stream`.
+        method: its full path.
+        arguments: of the channel's method of this kind, and `options`.
+        token: to send with each call; asked each time.
+    """
+
+    def __init__(
+        self,
+        channel: Any,
+        kind: str,
+        method: str,
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
+        token: Callable[[], str] | None,
+    ) -> None:
         # Whether the method is registered means nothing but speed, and its number belongs to one channel: left out.
         names = ("request_serializer", "response_deserializer")
         given = {**dict(zip(names, arguments, strict=False)), **options}
-        self._kind = kind
+        self.kind = kind
+        self._channel = channel
         self._method = method
         self._serializers = tuple(given.get(name) for name in names)
+        self._token = token
         self._made: tuple[Generation, Any] | None = None
 
     def on(self, generation: Generation) -> Any:
         """The channel's own multi-callable, made once a channel."""
         made = self._made
         if made is None or made[0] is not generation:
-            made = generation, getattr(generation.channel, self._kind)(self._method, *self._serializers)
+            made = generation, getattr(generation.channel, self.kind)(self._method, *self._serializers)
             self._made = made
         return made[1]
+
+    def _call(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        options = {**dict(zip(_OPTIONS, arguments[1:], strict=False)), **options}
+        if self._token is not None:
+            authorization = ("authorization", f"Bearer {self._token()}")
+            options["metadata"] = (*(options.get("metadata") or ()), authorization)
+        return self._channel.call(self, name, *arguments[:1], **options)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call it as a stub does."""
+        return self._call("__call__", arguments, options)
+
+    def with_call(self, *arguments: Any, **options: Any) -> Any:
+        """See `grpc.UnaryUnaryMultiCallable`."""
+        return self._call("with_call", arguments, options)
+
+    def future(self, *arguments: Any, **options: Any) -> Any:
+        """See `grpc.UnaryUnaryMultiCallable`."""
+        return self._call("future", arguments, options)
+
+
+def _of_kind(kind: str) -> Any:
+    def make(self: Methods, method: str, *arguments: Any, **options: Any) -> Method:
+        return Method(self, kind, method, arguments, options, self._token)
+
+    return make
+
+
+class Methods:
+    """What channels of both kinds have: a `Method` for each method of a stub."""
+
+    _token: Callable[[], str] | None
+
+    unary_unary = _of_kind("unary_unary")
+    unary_stream = _of_kind("unary_stream")
+    stream_unary = _of_kind("stream_unary")
+    stream_stream = _of_kind("stream_stream")
 
 
 class Generations:
@@ -75,15 +133,31 @@ class Generations:
         return Generation(self._open_one())
 
 
-class RotatingChannel(grpc.Channel):
+class RotatingChannel(Methods, grpc.Channel):
     """Calls go to the channel of the present files; those in progress end on theirs, which is closed thereafter."""
 
     def __init__(self, security: ClientSecurity, open_one: Callable[[], grpc.Channel]) -> None:
+        self._token = security.token_source()
         self._generations = Generations(security, open_one)
         self._lock = threading.Lock()
         self._retired: set[Generation] = set()
 
-    def begin(self) -> Generation:
+    def call(self, method: Method, name: str, *arguments: Any, **options: Any) -> Any:
+        """Make a call, or begin one, on the channel of the present files."""
+        generation = self._begin()
+        lasts = name == "future" or method.kind.endswith("_stream")
+        try:
+            call = getattr(method.on(generation), name)(*arguments, **options)
+        except BaseException:
+            self._end(generation)
+            raise
+        if lasts:
+            call.add_done_callback(lambda _: self._end(generation))
+        else:
+            self._end(generation)
+        return call
+
+    def _begin(self) -> Generation:
         """The generation for a call that begins now."""
         with self._lock:
             ended = self._generations.renew()
@@ -94,7 +168,7 @@ class RotatingChannel(grpc.Channel):
         self._close_idle()
         return now
 
-    def end(self, generation: Generation) -> None:
+    def _end(self, generation: Generation) -> None:
         """A call has ended."""
         with self._lock:
             generation.calls -= 1
@@ -106,22 +180,6 @@ class RotatingChannel(grpc.Channel):
             self._retired.difference_update(idle)
         for one in idle:
             one.channel.close()
-
-    def unary_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """See `grpc.Channel`."""
-        return _UnaryUnary(self, "unary_unary", method, arguments, options)
-
-    def unary_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """See `grpc.Channel`."""
-        return _Streaming(self, "unary_stream", method, arguments, options)
-
-    def stream_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """See `grpc.Channel`."""
-        return _UnaryUnary(self, "stream_unary", method, arguments, options)
-
-    def stream_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """See `grpc.Channel`."""
-        return _Streaming(self, "stream_stream", method, arguments, options)
 
     def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:
         """Of the present channel alone."""
@@ -144,44 +202,3 @@ class RotatingChannel(grpc.Channel):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Method:
-    def __init__(
-        self, channel: RotatingChannel, kind: str, method: str, arguments: tuple[Any, ...], options: dict[str, Any]
-    ) -> None:
-        self._channel = channel
-        self._method = Method(kind, method, arguments, options)
-
-    def _begun(self, name: str, *arguments: Any, **options: Any) -> Any:
-        generation = self._channel.begin()
-        try:
-            call = getattr(self._method.on(generation), name)(*arguments, **options)
-        except BaseException:
-            self._channel.end(generation)
-            raise
-        call.add_done_callback(lambda _: self._channel.end(generation))
-        return call
-
-    def _waited(self, name: str, *arguments: Any, **options: Any) -> Any:
-        generation = self._channel.begin()
-        try:
-            return getattr(self._method.on(generation), name)(*arguments, **options)
-        finally:
-            self._channel.end(generation)
-
-
-class _UnaryUnary(_Method, grpc.UnaryUnaryMultiCallable, grpc.StreamUnaryMultiCallable):
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._waited("__call__", *arguments, **options)
-
-    def with_call(self, *arguments: Any, **options: Any) -> Any:
-        return self._waited("with_call", *arguments, **options)
-
-    def future(self, *arguments: Any, **options: Any) -> Any:
-        return self._begun("future", *arguments, **options)
-
-
-class _Streaming(_Method, grpc.UnaryStreamMultiCallable, grpc.StreamStreamMultiCallable):
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._begun("__call__", *arguments, **options)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from penstock.rpc._client.rotation import Generation, Generations, Method
+from penstock.rpc._client.rotation import Generation, Generations, Method, Methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from penstock.rpc._security.security import ClientSecurity
 
 
-class RotatingAioChannel(grpc.aio.Channel):
+class RotatingAioChannel(Methods, grpc.aio.Channel):
     """Calls go to the channel of the present files; those in progress end on theirs, which is closed thereafter."""
 
     def __init__(self, security: ClientSecurity, open_one: Callable[[], grpc.aio.Channel]) -> None:
+        self._token = security.token_source()
         self._generations = Generations(security, open_one)
         self._retired: set[Generation] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
-    def call(self, method: Method, *arguments: Any, **options: Any) -> Any:
+    def call(self, method: Method, _: str, *arguments: Any, **options: Any) -> Any:
         """Begin a call on the channel of the present files."""
         ended = self._generations.renew()
         if ended is not None:
@@ -52,22 +53,6 @@ class RotatingAioChannel(grpc.aio.Channel):
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    def unary_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """See `grpc.aio.Channel`."""
-        return _UnaryUnary(self, "unary_unary", method, arguments, options)
-
-    def unary_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """See `grpc.aio.Channel`."""
-        return _UnaryStream(self, "unary_stream", method, arguments, options)
-
-    def stream_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """See `grpc.aio.Channel`."""
-        return _StreamUnary(self, "stream_unary", method, arguments, options)
-
-    def stream_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """See `grpc.aio.Channel`."""
-        return _StreamStream(self, "stream_stream", method, arguments, options)
-
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         """Of the present channel."""
         state: grpc.ChannelConnectivity = self._generations.now.channel.get_state(try_to_connect)
@@ -92,30 +77,3 @@ class RotatingAioChannel(grpc.aio.Channel):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-class _Method:
-    def __init__(
-        self, channel: RotatingAioChannel, kind: str, method: str, arguments: tuple[Any, ...], options: dict[str, Any]
-    ) -> None:
-        self._channel = channel
-        self._method = Method(kind, method, arguments, options)
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._channel.call(self._method, *arguments, **options)
-
-
-class _UnaryUnary(_Method, grpc.aio.UnaryUnaryMultiCallable):
-    pass
-
-
-class _UnaryStream(_Method, grpc.aio.UnaryStreamMultiCallable):
-    pass
-
-
-class _StreamUnary(_Method, grpc.aio.StreamUnaryMultiCallable):
-    pass
-
-
-class _StreamStream(_Method, grpc.aio.StreamStreamMultiCallable):
-    pass
