@@ -154,15 +154,6 @@ def test_after_a_fork_it_says_so(open_one: OpenOne) -> None:
         assert registry.list_consumers() == []
 
 
-def test_after_close_it_says_so(open_one: OpenOne) -> None:
-    """And closing twice is not an error."""
-    with open_one() as registry:
-        registry.close()
-        registry.close()
-        with pytest.raises(RegistryClosedError):
-            registry.list_consumers()
-
-
 def test_closing_interrupts_a_call_of_another_thread(open_one: OpenOne) -> None:
     """Nobody waits for ever for a registry that is gone."""
     with open_one() as registry:

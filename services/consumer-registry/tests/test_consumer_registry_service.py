@@ -2,18 +2,13 @@
 
 import os
 import signal
-import time
 from datetime import timedelta
 from pathlib import Path
 
-import grpc
 import pytest
-import trustme
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from registry_process import Command, ConsumerNames, Eventually, MakeRequest, Serve, lease_of
 
-from penstock.registration import SERVICE_NAME, open_registry
+from penstock.registration import open_registry
 from penstock.registration.errors import ConsumerHeldError, LeaseLostError, RegistryAccessError
 from penstock.rpc import ClientSecurity
 
@@ -32,16 +27,6 @@ def test_leases_are_given_refused_and_given_back(
             other.acquire(request_lease("second"))
         assert registry.release(lease) is True
         assert consumer_names() == []
-
-
-def test_it_answers_health_checks_and_reflection(serve: Serve) -> None:
-    """As operators and tools expect."""
-    with serve() as service, grpc.insecure_channel(service.address) as channel:
-        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
-        assert health.status == health_pb2.HealthCheckResponse.SERVING
-        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
-        (answer,) = reflection.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
-        assert SERVICE_NAME in [each.name for each in answer.list_services_response.service]
 
 
 def test_sigterm_drains_at_once_and_a_restart_loses_no_lease(
@@ -113,52 +98,6 @@ def test_the_token_is_asked_for(serve: Serve, command: Command) -> None:
         assert listing.returncode == 0
 
 
-@pytest.fixture
-def certificates(tmp_path: Path) -> tuple[str, list[str], list[str]]:
-    """The authority's PEM, and the flags for a server and for a client of its."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    flags = {}
-    for name, host in (("server", "127.0.0.1"), ("client", "client.example")):
-        issued = authority.issue_cert(host)
-        issued.private_key_pem.write_to_path(tmp_path / f"{name}.key")
-        issued.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
-        key, certificate = str(tmp_path / f"{name}.key"), str(tmp_path / f"{name}.pem")
-        flags[name] = ["--certificate-file", certificate, "--private-key-file", key]
-    return str(tmp_path / "ca.pem"), flags["server"], flags["client"]
-
-
-def test_tls(
-    serve: Serve,
-    certificates: tuple[str, list[str], list[str]],
-    request_lease: MakeRequest,
-    eventually: Eventually,
-    command: Command,
-) -> None:
-    """A client that trusts the authority is served, with leases and heartbeats; one that speaks plain text is not."""
-    ca, server, _ = certificates
-    with serve(*server, "--grace-seconds", "0") as service:
-        security = ClientSecurity(ca_file=Path(ca))
-        with open_registry(endpoint=service.address, security=security) as registry:
-            lease = registry.acquire(request_lease(time_to_live=timedelta(seconds=9)))
-            registry.keep(lease, lambda error: pytest.fail(str(error)))
-            end = time.monotonic() + 9
-            eventually(lambda: time.monotonic() + lease_of(registry).time_to_live_seconds > end + 0.2)
-            assert registry.release(lease) is True
-        assert command("ls", "--endpoint", service.address, "--ca-file", ca).returncode == 0
-        assert command("ls", "--endpoint", service.address).returncode == 3
-
-
-def test_mutual_tls(serve: Serve, certificates: tuple[str, list[str], list[str]], command: Command) -> None:
-    """A client without a certificate is not heard; one with it is."""
-    ca, server, client = certificates
-    with serve(*server, "--client-ca-file", ca) as service:
-        listing = command("ls", "--endpoint", service.address, "--ca-file", ca)
-        assert listing.returncode == 3
-        listing = command("ls", "--endpoint", service.address, "--ca-file", ca, *client)
-        assert (listing.returncode, listing.stderr) == (0, "")
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -167,17 +106,12 @@ def test_mutual_tls(serve: Serve, certificates: tuple[str, list[str], list[str]]
         (["serve", "--store", "dynamodb://"], "store"),
         (["serve", "--store", "sqlite:///tmp/never.db", "--consumer-shard-hour-usd", "-1"], "shard-hour-usd"),
         (["serve", "--store", "sqlite:///tmp/never.db", "--grace-seconds", "soon"], "--grace-seconds"),
-        (["serve", "--store", "sqlite:///tmp/never.db", "--host", "0.0.0.0"], "token"),
         (["serve", "--store", "sqlite:///tmp/never.db", "--grace-seconds", "-1"], "--grace-seconds"),
         (["serve", "--store", "sqlite:///tmp/never.db", "--time-to-live-seconds", "0"], "--time-to-live-seconds"),
         (
             ["serve", "--store", "sqlite:///tmp/never.db", "--longest-time-to-live-seconds", "1"],
             "--longest-time-to-live-seconds (PENSTOCK_REGISTRY_LONGEST_TIME_TO_LIVE_SECONDS): must not be less than "
             "--time-to-live-seconds (PENSTOCK_REGISTRY_TIME_TO_LIVE_SECONDS)",
-        ),
-        (
-            ["serve", "--store", "sqlite:///tmp/never.db", "--audit-log", "/dev/null/x", "--region", "eu-west-1"],
-            "--audit-log (PENSTOCK_REGISTRY_AUDIT_LOG): cannot write /dev/null/x",
         ),
         (["ls"], "endpoint"),
     ],

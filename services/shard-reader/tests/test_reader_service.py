@@ -9,15 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
-    SERVICE_NAME,
     OpenRequest,
     ReaderUnavailableError,
     RecordPublisherType,
@@ -105,22 +101,10 @@ async def poll_until_terminated(service: ServiceProcess, start: StreamPositions)
     return code
 
 
-def test_health_and_reflection_name_the_service_and_calls_need_the_token(service: ServiceProcess) -> None:
-    """Health answers without a token, reflection lists the contract with it, and calls without it are refused."""
-    with grpc.insecure_channel(service.address) as channel:
-        request = health_pb2.HealthCheckRequest(service=SERVICE_NAME)
-        assert health_pb2_grpc.HealthStub(channel).Check(request).status == health_pb2.HealthCheckResponse.SERVING
-        with pytest.raises(grpc.RpcError):
-            ProtoReflectionDescriptorDatabase(channel).get_services()
-    with pytest.raises(ReaderUnavailableError, match="UNAUTHENTICATED"):
-        list(read_ranges(service.address, None, "query", []))
-
-
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [
         (["--buffer-bytes", "lots", "--region", "us-east-1"], "--buffer-bytes (PENSTOCK_READER_BUFFER_BYTES)"),
-        (["--host", "0.0.0.0", "--region", "us-east-1"], "--host"),
         (
             ["--fail-on-data-loss", "maybe", "--region", "us-east-1"],
             "--fail-on-data-loss (PENSTOCK_READER_FAIL_ON_DATA_LOSS)",
@@ -135,10 +119,6 @@ def test_health_and_reflection_name_the_service_and_calls_need_the_token(service
         (["--spill-folder", "spill"], "--spill-folder (PENSTOCK_READER_SPILL_FOLDER): needs --spill-bytes"),
         (["--role-arn", "foo"], "--role-arn (PENSTOCK_READER_ROLE_ARN): 'foo' must be an ARN such as arn:aws:iam::"),
         (["--region", "x y"], "--region (PENSTOCK_READER_REGION): invalid region 'x y'"),
-        (
-            ["--region", "us-east-1", "--audit-log", "/dev/null/x"],
-            "--audit-log (PENSTOCK_READER_AUDIT_LOG): cannot write /dev/null/x",
-        ),
     ],
 )
 def test_a_wrong_setting_ends_the_service_with_code_2_and_its_name(

@@ -16,18 +16,13 @@ from typing import Any
 import grpc
 import pyarrow as pa
 import pytest
-import trustme
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from penstock.async_sink import AsyncSinkConfig, KinesisRequestEntry, RemoteSink, write_batches
 from penstock.async_sink.errors import DestinationError, GatewayError, LocationMismatchError, RecordsRejectedError
-from penstock.async_sink.gateway import SERVICE_NAME
 from penstock.async_sink.testing import wait_until
 from penstock.aws import AwsLocation
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2, sink_gateway_pb2_grpc
-from penstock.rpc import ClientSecurity
 from penstock.rpc.testing import ServiceProcess, service_process
 from penstock.services.sink_gateway.__main__ import main
 from penstock.terminal.testing import run_main
@@ -260,41 +255,6 @@ asyncio.run(main())
     assert "Traceback" not in log
 
 
-def test_mutual_tls_lets_only_known_clients_write(emulator: RunningEmulator, stream: str, tmp_path: Path) -> None:
-    """A client with a certificate of the authority writes; one without cannot connect."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    for name in ("127.0.0.1", "client"):
-        leaf = authority.issue_cert(name)
-        leaf.private_key_pem.write_to_path(tmp_path / f"{name}.key")
-        leaf.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
-    arguments = ["serve", "--endpoint-url", emulator.endpoint_url]
-    for flag, file in (("certificate", "127.0.0.1.pem"), ("private-key", "127.0.0.1.key"), ("client-ca", "ca.pem")):
-        arguments += [f"--{flag}-file", str(tmp_path / file)]
-    known = ClientSecurity(
-        ca_file=tmp_path / "ca.pem",
-        certificate_file=tmp_path / "client.pem",
-        private_key_file=tmp_path / "client.key",
-    )
-    unknown = ClientSecurity(ca_file=tmp_path / "ca.pem")
-    with service_process(MODULE, arguments, ENVIRONMENT) as process:
-        assert write_batches(RemoteSink(process.address, known, destination=stream), [rows(0, 3)]).records == 3
-        sink = RemoteSink(process.address, unknown, destination=stream, reconnect_timeout=timedelta(0))
-        with pytest.raises(GatewayError):
-            write_batches(sink, [rows(0, 3)])
-
-
-def test_health_and_reflection_answer(gateway: ServiceProcess) -> None:
-    """The service is SERVING, and names its contract."""
-    with grpc.insecure_channel(gateway.address) as channel:
-        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
-        assert health.status == health_pb2.HealthCheckResponse.SERVING
-        stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
-        request = reflection_pb2.ServerReflectionRequest(list_services="")
-        (answer,) = stub.ServerReflectionInfo(iter([request]))
-        assert SERVICE_NAME in [service.name for service in answer.list_services_response.service]
-
-
 async def test_sigterm_writes_what_was_accepted_and_a_successor_takes_the_rest(
     emulator: RunningEmulator, stream: str
 ) -> None:
@@ -317,21 +277,6 @@ async def test_sigterm_writes_what_was_accepted_and_a_successor_takes_the_rest(
         await writer.flush(end_of_input=True)
         await writer.close()
     assert sorted(map(int, await asyncio.to_thread(read_all, emulator, stream))) == list(numbers)
-
-
-def test_a_token_file_is_demanded_of_clients(emulator: RunningEmulator, stream: str, tmp_path: Path) -> None:
-    """With a token the right one writes, a wrong one is refused."""
-    token_file = tmp_path / "token"
-    token_file.write_text("a-s3cret-of-these-tests-with-32-characters\n")
-    arguments = ["serve", "--endpoint-url", emulator.endpoint_url, "--token-file", str(token_file)]
-    with service_process(MODULE, arguments, ENVIRONMENT) as process:
-        right = RemoteSink(
-            process.address, ClientSecurity(token="a-s3cret-of-these-tests-with-32-characters"), destination=stream
-        )
-        assert write_batches(right, [rows(0, 3)]).records == 3
-        with pytest.raises(GatewayError) as caught:
-            write_batches(RemoteSink(process.address, ClientSecurity(token="x" * 32), destination=stream), [rows(0, 3)])
-        assert caught.value.code == "UNAUTHENTICATED"
 
 
 AIMD = ["--rate-strategy", "aimd"]
@@ -360,8 +305,6 @@ AIMD = ["--rate-strategy", "aimd"]
         (["--max-bytes-per-second", "0"], ["--max-bytes-per-second", "must be more than 0"]),
         (["--max-destinations", "0"], ["--max-destinations", "must be more than 0"]),
         (["--destination-idle-seconds", "soon"], ["--destination-idle-seconds", "'soon' is not a number"]),
-        (["--host", "0.0.0.0"], ["--host"]),
-        (["--port", "many"], ["--port (PENSTOCK_SINK_PORT)", "'many' is not a whole number"]),
         (["--drain-seconds", "soon"], ["--drain-seconds (PENSTOCK_SINK_DRAIN_SECONDS)", "'soon' is not a number"]),
         (["--audit-log", "/dev/null/x"], ["--audit-log (PENSTOCK_SINK_AUDIT_LOG): cannot write /dev/null/x"]),
         (["--prot", "1"], ["unrecognized arguments: --prot"]),
@@ -369,7 +312,6 @@ AIMD = ["--rate-strategy", "aimd"]
         (["--sqs-endpoint-url", "queue"], ["--sqs-endpoint-url", "not an http or https URL"]),
         (["--profile", "nobodys"], ["--profile", "nobodys"]),
         (["--ca-bundle", "/nowhere.pem"], ["--ca-bundle", "/nowhere.pem", "No such file"]),
-        (["--token-file", "/nowhere"], ["--token-file", "/nowhere", "No such file"]),
     ],
 )
 def test_a_wrong_setting_ends_with_a_word_about_it(arguments: list[str], words: list[str]) -> None:

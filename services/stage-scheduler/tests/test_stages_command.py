@@ -116,13 +116,9 @@ def test_a_file_that_holds_no_graph_is_wrong_usage(
     [
         (["--max-jobs", "0"], "--max-jobs (PENSTOCK_STAGES_MAX_JOBS): "),
         (["--max-jobs", "many"], "--max-jobs (PENSTOCK_STAGES_MAX_JOBS): 'many' is not a whole number"),
-        (["--host", "0.0.0.0"], "host"),
-        (["--certificate-file", "server.pem"], "--private-key-file"),
-        (["--token-file", "/no/such/file"], "--token-file"),
         (["--store", "sqlite:///nonexistent/x.db"], "--store (PENSTOCK_STAGES_STORE): "),
         (["--store", "dynamodb://jobs"], "--store (PENSTOCK_STAGES_STORE): "),
         (["--store", "/dev/null/x.db"], "/dev/null/x.db"),
-        (["--audit-log", "/dev/null/x"], "--audit-log (PENSTOCK_STAGES_AUDIT_LOG): cannot write /dev/null/x"),
         (["--host", "nowhere.invalid", "--allow-plain-text", "--allow-unauthenticated"], "nowhere.invalid"),
     ],
 )
@@ -136,15 +132,6 @@ def test_unsafe_or_impossible_settings_are_refused_before_serving(
     assert word in said
     assert "Traceback" not in said
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_switch_of_the_environment_that_is_neither_true_nor_false_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The client would speak plain text."""
-    monkeypatch.setenv("PENSTOCK_STAGES_TLS", "yes")
-    assert main(["ls", "--endpoint", "127.0.0.1:1"]) == 2
-    assert "--tls (PENSTOCK_STAGES_TLS): 'yes' is neither true nor false" in capsys.readouterr().err
 
 
 def test_an_exporter_that_is_not_installed_is_refused(

@@ -1,16 +1,11 @@
 """The service as a process, over its real socket."""
 
 import asyncio
-import os
 from contextlib import aclosing
-from pathlib import Path
 
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from penstock.operator_attributes import (
-    SERVICE_NAME,
     Boundedness,
     JobGraph,
     OperatorAttributes,
@@ -20,7 +15,6 @@ from penstock.operator_attributes import (
     StageStarted,
 )
 from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerClosedError, SchedulingError
-from penstock.rpc import ClientSecurity, open_channel
 from penstock.rpc.testing import service_process
 
 MODULE = "penstock.services.stage_scheduler"
@@ -34,21 +28,6 @@ def job() -> JobGraph:
     graph.add_operator("daily", "history", attributes=OperatorAttributes(output_only_after_end_of_stream=True))
     graph.add_sink("joined", "live", "daily")
     return graph
-
-
-def test_it_answers_health_and_reflection_and_stops_on_sigterm() -> None:
-    """Orchestrators find it healthy, tools find its contract, and SIGTERM ends it with code 0."""
-    with service_process(MODULE, ["serve"]) as service:
-        with open_channel(service.address) as channel:
-            health = health_pb2_grpc.HealthStub(channel)
-            for name in ("", SERVICE_NAME):
-                answer = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=DEADLINE)
-                assert answer.status == health_pb2.HealthCheckResponse.SERVING
-            reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
-            request = reflection_pb2.ServerReflectionRequest(list_services="")
-            (listed,) = reflection.ServerReflectionInfo(iter([request]), timeout=DEADLINE)
-            assert SERVICE_NAME in {one.name for one in listed.list_services_response.service}
-        assert service.terminate() == 0
 
 
 async def test_a_driver_and_a_watcher_meet_over_the_service() -> None:
@@ -92,28 +71,3 @@ async def test_sigterm_does_not_wait_for_watchers_of_live_jobs() -> None:
                     await anext(jobs)
                 assert isinstance(caught.value, SchedulerClosedError | RemoteSchedulerError)
                 assert await ended == 0
-
-
-async def test_settings_come_from_the_environment_and_the_token_is_demanded(tmp_path: Path) -> None:
-    """A token file named in the environment locks the service, but for health checks."""
-    token = tmp_path / "token"
-    token.write_text("a-long-secret-of-tests-with-32-characters\n")
-    environment = {
-        **os.environ,
-        "PENSTOCK_STAGES_TOKEN_FILE": str(token),
-        "PENSTOCK_STAGES_MAX_JOBS": "1",
-    }
-    with service_process(MODULE, ["serve"], environment) as service:
-        async with (
-            asyncio.timeout(DEADLINE),
-            RemoteStageScheduler(
-                service.address, ClientSecurity(token="a-long-secret-of-tests-with-32-characters")
-            ) as friend,
-            RemoteStageScheduler(service.address) as stranger,
-        ):
-            await friend.submit("job", job())
-            with pytest.raises(SchedulingError, match="1 jobs are under way"):
-                await friend.submit("another", job())
-            with pytest.raises(RemoteSchedulerError, match="UNAUTHENTICATED"):
-                await stranger.list_jobs()
-        assert service.terminate() == 0

@@ -224,23 +224,6 @@ async def test_what_is_not_there_is_told_at_once() -> None:
         await run(Pipe(), "watch", "job", "--endpoint", address)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (["ls"], "--endpoint"),
-        (["watch", "job", "--endpoint", "127.0.0.1:1", "--token-file", "/no/such/file"], "--token-file"),
-        (["ls", "--endpoint", "127.0.0.1:1", "--certificate-file", "a.pem"], "--private-key-file"),
-    ],
-)
-def test_wrong_settings_are_refused_by_name(
-    arguments: list[str], word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Exit code 2, and one line."""
-    monkeypatch.delenv("PENSTOCK_STAGES_ENDPOINT", raising=False)
-    assert main(arguments) == 2
-    assert word in capsys.readouterr().err
-
-
 def test_a_service_that_cannot_be_asked_is_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     """And one line that says why."""
     with socket.socket() as taken:

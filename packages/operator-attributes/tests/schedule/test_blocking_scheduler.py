@@ -1,6 +1,5 @@
 """The scheduler for callers without an event loop, in both of its homes."""
 
-import multiprocessing
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +23,6 @@ from penstock.operator_attributes.errors import (
     JobStoreError,
     SchedulerClosedError,
     UnknownJobError,
-    WrongProcessError,
 )
 from penstock.operator_attributes.testing import StageSchedulerServer
 
@@ -125,28 +123,6 @@ def test_a_closed_scheduler_refuses_calls(scheduler: BlockingStageScheduler) -> 
     scheduler.close()
     with pytest.raises(SchedulerClosedError):
         scheduler.list_jobs()
-
-
-def _use(scheduler: BlockingStageScheduler, answers: "multiprocessing.Queue[str]") -> None:
-    try:
-        scheduler.list_jobs()
-    except WrongProcessError as error:
-        scheduler.close()
-        answers.put(str(error))
-
-
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork on this platform")
-def test_a_forked_child_is_told_to_open_its_own_scheduler() -> None:
-    """It does not hang on a thread that it does not have, and its close does not end the parent's."""
-    with open_stage_scheduler() as scheduler:
-        context = multiprocessing.get_context("fork")
-        answers: multiprocessing.Queue[str] = context.Queue()
-        child = context.Process(target=_use, args=(scheduler, answers))
-        child.start()
-        assert "open another" in answers.get(timeout=20)
-        child.join(20)
-        assert child.exitcode == 0
-        assert scheduler.list_jobs() == ()
 
 
 def test_a_file_that_is_in_use_is_refused(tmp_path: Path) -> None:
