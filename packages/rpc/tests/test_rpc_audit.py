@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from penstock.rpc import AuditLog
+from penstock.rpc._server.audit import AuditLog
 
 
 class Clock:

@@ -34,7 +34,8 @@ from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2
 from penstock.registration import ConsumerRegistryServicer, LocalConsumerRegistry, StreamConsumerRegistrar
 from penstock.registration.testing import FakeKinesis as FakeConsumers
 from penstock.registration.testing import InMemoryLeaseStore, ManualClock
-from penstock.rpc import Principal, ServiceRights
+from penstock.rpc import ServiceRights
+from penstock.rpc._security.principals import Principal
 from tools.prove.fuzz.target import MEBIBYTE, Target, loop, shape
 
 MOST_CALLS = 6

@@ -20,13 +20,11 @@ from ._flags import (
 from ._gc_thresholds import collect_seldom
 from ._loop_thread import LoopThread
 from ._security.files import FileChanges, OwnFiles, stamp_of
-from ._security.principals import Principal
 from ._security.security import (
     ClientSecurity,
     ServerSecurity,
 )
 from ._security.token_file import MIN_TOKEN_CHARACTERS
-from ._server.audit import AuditLog
 from ._server.rights import MethodRights, ServiceRights
 from ._server.run import (
     run_service,
@@ -61,7 +59,6 @@ from .errors import (
 __all__ = [
     "MAX_SOCKET_PATH_BYTES",
     "MIN_TOKEN_CHARACTERS",
-    "AuditLog",
     "Callers",
     "ClientSecurity",
     "ClientSettings",
@@ -75,7 +72,6 @@ __all__ = [
     "MethodRights",
     "OwnFiles",
     "PenstockRpcError",
-    "Principal",
     "Register",
     "RemoteApi",
     "Rpc",

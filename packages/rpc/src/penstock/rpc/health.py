@@ -3,6 +3,7 @@
 For the health checks of containers, by the settings that the service itself has, and of anything else, by an endpoint.
 Health needs no token; a server that wants one answers a call without it for itself as a whole. Of a service with TLS on
 the same machine, its own certificate is what is trusted, whatever name is in it: nothing has to be configured twice.
+It needs the extra `service`.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ import socket
 import ssl
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from penstock.rpc._addresses import check_address
-from penstock.rpc._client.channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options
+from penstock.rpc._client.channel import open_channel
 from penstock.rpc._security.security import ClientSecurity
 from penstock.rpc.errors import RpcOptionError
+from penstock.terminal import Parser, positive_seconds
 
 __all__ = ["HealthAnswer", "check_health", "check_http", "main", "own_endpoint"]
 
@@ -68,20 +70,13 @@ def check_health(
         RpcOptionError: a file cannot be read.
     """
     security = security or ClientSecurity()
-    token = security.token_source()
-    options = channel_options(DEFAULT_MAX_MESSAGE_BYTES)
     if server_name is not None:
-        options.append(("grpc.ssl_target_name_override", server_name))
-    # Not by `open_channel`: a check every few seconds is worth no span.
-    if security.uses_tls:
-        channel = grpc.secure_channel(endpoint, security.channel_credentials(), options)
-    else:
-        channel = grpc.insecure_channel(endpoint, options)
+        security = replace(security, server_name=server_name)
+    channel = open_channel(endpoint, security)
     with channel:
         try:
             request = health_pb2.HealthCheckRequest(service=service)
-            metadata = () if token is None else (("authorization", f"Bearer {token()}"),)
-            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_seconds, metadata=metadata)
+            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_seconds)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 return HealthAnswer(status="SERVICE_UNKNOWN", detail=service)
@@ -189,22 +184,6 @@ def _trusting(certificate: Path) -> ssl.SSLContext:
     return context
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line that says why, as the other commands have it: the usage is a screenful."""
-        self.exit(2, f"{self.prog}: {message}: see {self.prog} --help\n")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
-
-
 _OF_AN_ENDPOINT: Final = ("tls", "ca_file", "certificate_file", "private_key_file", "token_file", "server_name")
 _OF_GRPC: Final = ("service", "server_name", "token_file")
 
@@ -223,7 +202,9 @@ def _contradiction(arguments: argparse.Namespace) -> str | None:
 def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
     """Check once. Returns the exit code: 0 for a service that serves, 1 for one that does not, 2 for wrong settings."""
     environment = os.environ if environment is None else environment
-    parser = _Parser(prog="python -m penstock.rpc.health", description="Ask whether a service serves.")
+    parser: argparse.ArgumentParser = Parser(
+        prog="python -m penstock.rpc.health", description="Ask whether a service serves."
+    )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--endpoint", metavar="HOST:PORT", help="of the service")
     which.add_argument(
@@ -236,7 +217,7 @@ def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] | Non
     )
     parser.add_argument("--token-file", type=Path, help="file of the bearer token, for --service")
     parser.add_argument("--http-path", metavar="PATH", help="ask by HTTP instead, for a path that answers 200")
-    parser.add_argument("--timeout-seconds", type=_seconds, default=5.0, help="default: 5")
+    parser.add_argument("--timeout-seconds", type=positive_seconds, default=5.0, help="default: 5")
     parser.add_argument("--ca-file", type=Path, help="PEM of the authority of the server's certificate: turns TLS on")
     parser.add_argument("--certificate-file", type=Path, help="PEM of a client's certificate, for mutual TLS")
     parser.add_argument("--private-key-file", type=Path, help="PEM of that certificate's key")

@@ -2,105 +2,22 @@
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._core.entries import BufferedRequestState
-from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.terminal import TerminalRecordHandler
-from penstock.async_sink._core.writer import AsyncSinkBase, AsyncSinkWriter
+from penstock.async_sink._core.writer import AsyncSinkBase
 from penstock.async_sink._destinations.writer import DestinationWriter
-from penstock.async_sink._gateway.connection import GatewayConnection
-from penstock.async_sink._gateway.credits import CreditStrategy
+from penstock.async_sink._gateway.connection import GatewayDestination
 from penstock.async_sink._gateway.kinds import KINDS, KINESIS
 from penstock.async_sink.errors import SinkOptionError
 from penstock.aws import AwsLocation
 from penstock.proto.aws.v1.aws_pb2 import AwsLocation as AwsLocationMessage
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.rpc import ClientSecurity
-
-
-class GatewayDestination:
-    """A sink gateway as a destination: it writes at the rate that it shares out among its clients."""
-
-    def __init__(
-        self,
-        endpoint: str,
-        security: ClientSecurity | None,
-        hello: pb.Hello,
-        *,
-        max_batch_size: int,
-        reconnect_timeout: timedelta,
-    ) -> None:
-        self._endpoint = endpoint
-        self._security = security
-        self.hello = hello
-        """The first message of each connection: what is written to, and who writes."""
-        self._reconnect_seconds = reconnect_timeout.total_seconds()
-        self._to_message = KINDS[hello.kind].to_message
-        self.name = hello.destination
-        """For messages and metrics."""
-        self.kind = KINDS[hello.kind].make()
-        """What its entries are."""
-        self.credits = CreditStrategy(max_batch_size)
-        """How fast the gateway lets the writer send."""
-        self._writer: AsyncSinkWriter[Any, Any] | None = None
-        self._connection: GatewayConnection | None = None
-
-    async def open(self, writer: AsyncSinkWriter[Any, Any]) -> None:
-        """Begin to connect; entries wait in the buffer until credits come."""
-        self._writer = writer
-        self._connection = GatewayConnection(
-            self._endpoint,
-            self._security,
-            self.hello,
-            reconnect_seconds=self._reconnect_seconds,
-            opened=self._opened,
-            granted=self._granted,
-            progressed=self._progressed,
-            lost=self.credits.revoke,
-            failed=writer.fail,
-        )
-        self._connection.open()
-
-    async def close(self) -> None:
-        """Close the connection."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
-        self._writer = None
-
-    def _opened(self, entries: int, size_in_bytes: int) -> None:
-        self.credits.open(entries, size_in_bytes)
-        self._wake()
-
-    def _granted(self, entries: int, size_in_bytes: int) -> None:
-        self.credits.grant(entries, size_in_bytes)
-        self._wake()
-
-    def _progressed(self) -> None:
-        if self._writer is not None:
-            self._writer.metrics.signs_of_life += 1
-
-    def _wake(self) -> None:
-        if self._writer is not None:
-            self._writer.wake()
-
-    async def submit(self, entries: Sequence[Any], result_handler: ResultHandler[Any]) -> None:
-        """Send a batch; what the gateway could not write for good is rejected, what it did not answer sent again.
-
-        Raises:
-            SinkOptionError: the batch is larger than all that the gateway grants.
-        """
-        self.credits.check()
-        assert self._connection is not None
-        assert self._writer is not None
-        metrics = self._writer.metrics
-        failures, retries = await self._connection.send(list(map(self._to_message, entries)))
-        metrics.retried += retries
-        result_handler.retry_failures(failures)
 
 
 class RemoteSink(AsyncSinkBase[Any, Any]):

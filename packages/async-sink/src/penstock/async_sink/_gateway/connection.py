@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
-from random import random as default_random
+from random import random
+from typing import Any
 
 import grpc
 
 from penstock.async_sink._core.entries import EntryFailure
-from penstock.async_sink._core.settlement import all_failed
+from penstock.async_sink._core.settlement import ResultHandler, all_failed
+from penstock.async_sink._core.writer import AsyncSinkWriter
+from penstock.async_sink._gateway.credits import CreditStrategy
+from penstock.async_sink._gateway.kinds import KINDS
 from penstock.async_sink.errors import DestinationError, GatewayError, LocationMismatchError
 from penstock.aws import BackoffPolicy
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
@@ -39,16 +43,11 @@ class _Sent:
         self.answer: asyncio.Future[tuple[list[EntryFailure], int]] = asyncio.get_running_loop().create_future()
 
 
-def _is_sign_of_life(response: pb.WriteResponse) -> bool:
-    credit = response.credit
-    return response.WhichOneof("message") == "credit" and not (credit.entries or credit.bytes)
+class GatewayDestination:
+    """A sink gateway as a destination: it writes at the rate that it shares out among its clients.
 
-
-class GatewayConnection:
-    """One stream of batches at a time. `opened`, `granted`, `progressed`, `lost` and `failed` inform the writer.
-
-    `opened` gets the first grant of a stream, `granted` the others; an empty one is not a grant: it says that the
-    destination goes on, and `progressed` is called.
+    There is one stream of batches at a time. The first answer of a stream grants what may be sent; an empty grant is
+    none: it says that the destination is at work.
     """
 
     def __init__(
@@ -57,24 +56,22 @@ class GatewayConnection:
         security: ClientSecurity | None,
         hello: pb.Hello,
         *,
-        reconnect_seconds: float,
-        opened: Callable[[int, int], None],
-        granted: Callable[[int, int], None],
-        progressed: Callable[[], None],
-        lost: Callable[[], None],
-        failed: Callable[[Exception], None],
-        random: Callable[[], float] = default_random,
+        max_batch_size: int,
+        reconnect_timeout: timedelta,
     ) -> None:
         self._endpoint = endpoint
         self._security = security
-        self._hello = hello
-        self._reconnect_seconds = reconnect_seconds
-        self._opened = opened
-        self._granted = granted
-        self._progressed = progressed
-        self._lost = lost
-        self._failed = failed
-        self._random = random
+        self.hello = hello
+        """The first message of each connection: what is written to, and who writes."""
+        self._reconnect_seconds = reconnect_timeout.total_seconds()
+        self._to_message = KINDS[hello.kind].to_message
+        self.name = hello.destination
+        """For messages and metrics."""
+        self.kind = KINDS[hello.kind].make()
+        """What its entries are."""
+        self.credits = CreditStrategy(max_batch_size)
+        """How fast the gateway lets the writer send."""
+        self._writer: AsyncSinkWriter[Any, Any] | None = None
         self._sent: dict[int, _Sent] = {}
         self._next_batch_id = 0
         self._connected = False
@@ -83,10 +80,28 @@ class GatewayConnection:
         self._channel: grpc.aio.Channel | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def open(self) -> None:
-        """Begin to connect. The caller's trace context is the parent of the stream's span."""
+    async def open(self, writer: AsyncSinkWriter[Any, Any]) -> None:
+        """Begin to connect; entries wait in the buffer until credits come.
+
+        The caller's trace context is the parent of the stream's span.
+        """
+        self._writer = writer
         self._channel = open_aio_channel(self._endpoint, self._security)
-        self._task = asyncio.create_task(self._stay_connected(self._channel), name=f"sink gateway {self._endpoint}")
+        connecting = self._stay_connected(self._channel, writer)
+        self._task = asyncio.create_task(connecting, name=f"sink gateway {self._endpoint}")
+
+    async def submit(self, entries: Sequence[Any], result_handler: ResultHandler[Any]) -> None:
+        """Send a batch; what the gateway could not write permanently is rejected, what it did not answer sent again.
+
+        Raises:
+            SinkOptionError: the batch is larger than all that the gateway grants.
+        """
+        self.credits.check()
+        assert self._writer is not None
+        metrics = self._writer.metrics
+        failures, retries = await self._send(list(map(self._to_message, entries)))
+        metrics.retried += retries
+        result_handler.retry_failures(failures)
 
     async def close(self) -> None:
         """Close the stream in good order, or cut it if batches have no answer or the gateway is silent."""
@@ -100,8 +115,9 @@ class GatewayConnection:
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close(None)
+        self._writer = None
 
-    async def send(self, entries: Sequence[pb.Entry]) -> tuple[list[EntryFailure], int]:
+    async def _send(self, entries: Sequence[pb.Entry]) -> tuple[list[EntryFailure], int]:
         """Send a batch and wait for the gateway's word: (failures, submissions beyond the first)."""
         if not self._connected:
             return all_failed(len(entries), code=grpc.StatusCode.UNAVAILABLE.name), 0
@@ -116,13 +132,13 @@ class GatewayConnection:
         self, outgoing: "asyncio.Queue[pb.WriteRequest | None]", ended: asyncio.Event
     ) -> AsyncGenerator[pb.WriteRequest, None]:
         try:
-            yield pb.WriteRequest(hello=self._hello)
+            yield pb.WriteRequest(hello=self.hello)
             while (request := await outgoing.get()) is not None:
                 yield request
         finally:
             ended.set()
 
-    async def _stay_connected(self, channel: grpc.aio.Channel) -> None:
+    async def _stay_connected(self, channel: grpc.aio.Channel, writer: AsyncSinkWriter[Any, Any]) -> None:
         stub: sink_gateway_pb2_grpc.SinkGatewayServiceAsyncStub = sink_gateway_pb2_grpc.SinkGatewayServiceStub(channel)
         loop = asyncio.get_running_loop()
         attempts, gone_since = 0, loop.time()
@@ -133,11 +149,7 @@ class GatewayConnection:
             error: grpc.aio.AioRpcError | None = None
             try:
                 async for response in stub.Write(requests):
-                    if self._connected or _is_sign_of_life(response):
-                        self._take(response)
-                    else:
-                        self._connected = True
-                        self._opened(response.credit.entries, response.credit.bytes)
+                    self._take(response, writer)
                     attempts, gone_since = 0, loop.time()
             except grpc.aio.AioRpcError as raised:
                 error = raised
@@ -151,14 +163,14 @@ class GatewayConnection:
             if error is None and self._task is None:
                 return
             if error is not None and error.code() not in _WORTH_ANOTHER_TRY:
-                self._failed(self._typed(error))
+                writer.fail(self._typed(error))
                 return
             if loop.time() - gone_since >= self._reconnect_seconds:
                 message = "no answer" if error is None else error.details() or ""
                 code = grpc.StatusCode.UNAVAILABLE if error is None else error.code()
-                self._failed(GatewayError(self._endpoint, code.name, message))
+                writer.fail(GatewayError(self._endpoint, code.name, message))
                 return
-            await asyncio.sleep(_BACKOFF.delay_seconds(attempts, self._random))
+            await asyncio.sleep(_BACKOFF.delay_seconds(attempts, random))
             attempts += 1
 
     def _typed(self, error: grpc.aio.AioRpcError) -> Exception:
@@ -168,13 +180,15 @@ class GatewayConnection:
         typed.__cause__ = error
         return typed
 
-    def _take(self, response: pb.WriteResponse) -> None:
-        kind = response.WhichOneof("message")
-        if kind == "credit":
-            if _is_sign_of_life(response):
-                self._progressed()
-            else:
-                self._granted(response.credit.entries, response.credit.bytes)
+    def _take(self, response: pb.WriteResponse, writer: AsyncSinkWriter[Any, Any]) -> None:
+        kind, credit = response.WhichOneof("message"), response.credit
+        if kind == "credit" and not (credit.entries or credit.bytes):
+            writer.metrics.signs_of_life += 1
+        elif not self._connected or kind == "credit":
+            grant = self.credits.grant if self._connected else self.credits.open
+            self._connected = True
+            grant(credit.entries, credit.bytes)
+            writer.wake()
         elif kind == "acknowledgement":
             self._answer(response.acknowledgement.batch_id, [], response.acknowledgement.retries)
         elif kind == "failure":
@@ -192,7 +206,7 @@ class GatewayConnection:
     def _disconnected(self, error: grpc.aio.AioRpcError | None) -> None:
         """What has no answer is sent again, although the gateway may have written it."""
         self._connected = False
-        self._lost()
+        self.credits.revoke()
         code = (error.code() if error is not None else grpc.StatusCode.UNAVAILABLE).name
         unanswered, self._sent = self._sent, {}
         for sent in unanswered.values():
