@@ -1,7 +1,5 @@
 """The service as a process."""
 
-import os
-import signal
 from datetime import timedelta
 from pathlib import Path
 
@@ -56,30 +54,6 @@ def test_sigterm_drains_at_once_and_a_restart_loses_no_lease(
             eventually(is_prolonged)
             assert lost == []
             registry.release(lease)
-
-
-def test_kill_9_loses_no_lease(serve: Serve, request_lease: MakeRequest) -> None:
-    """What was answered is in the file."""
-    with serve() as service, open_registry(endpoint=service.address) as registry:
-        lease = registry.acquire(request_lease("first"))
-        os.kill(service.process.pid, signal.SIGKILL)
-        service.process.wait()
-    with serve("--grace-seconds", "0") as service, open_registry(endpoint=service.address) as registry:
-        again = registry.acquire(request_lease("first"))
-        assert again.consumer_arn == lease.consumer_arn
-        assert again.fencing_token == lease.fencing_token + 1
-        registry.release(again)
-
-
-def test_the_sweeper_ends_what_a_dead_job_left(
-    serve: Serve, request_lease: MakeRequest, consumer_names: ConsumerNames, eventually: Eventually
-) -> None:
-    """Without anybody asking, after time to live and grace period."""
-    with serve("--grace-seconds", "0.2", "--sweep-seconds", "0.1") as service:
-        with open_registry(endpoint=service.address) as registry:
-            registry.acquire(request_lease(consumer_name="orphan", time_to_live=timedelta(seconds=3)))
-        assert "orphan" in consumer_names()
-        eventually(lambda: "orphan" not in consumer_names())
 
 
 def test_the_token_is_asked_for(serve: Serve, command: Command) -> None:

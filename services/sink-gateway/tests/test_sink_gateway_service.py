@@ -101,20 +101,6 @@ def test_several_clients_write_through_one_gateway(
     assert (stats.kind, stats.records_out) == ("kinesis", 4_000)
 
 
-def test_a_missing_stream_is_the_destinations_error(gateway: ServiceProcess) -> None:
-    """The client sees the service's own code, as if it wrote by itself."""
-    with pytest.raises(DestinationError) as caught:
-        write_batches(RemoteSink(gateway.address, destination="nowhere"), [rows(0, 5)])
-    assert caught.value.code == "ResourceNotFoundException"
-
-
-def test_a_stream_can_be_named_by_its_arn(emulator: RunningEmulator, stream: str, gateway: ServiceProcess) -> None:
-    """As for streams of other accounts."""
-    arn = emulator.client().describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
-    assert write_batches(RemoteSink(gateway.address, destination=arn), [rows(0, 3)]).records == 3
-    assert sorted(read_all(emulator, stream)) == [b"0", b"1", b"2"]
-
-
 def looked_at(process: ServiceProcess) -> list[sink_gateway_pb2.DestinationStats]:
     with grpc.insecure_channel(process.address) as channel:
         stub: Any = sink_gateway_pb2_grpc.SinkGatewayServiceStub(channel)

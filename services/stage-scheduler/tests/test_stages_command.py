@@ -99,18 +99,6 @@ def test_a_job_that_cannot_be_compiled_is_told_without_a_stack_trace(
     assert captured.err.startswith("penstock stages: 'daily' (job.py:2) emits only after")
 
 
-@pytest.mark.parametrize("content", [None, "no json", '{"version": 1}', b"\xff\xfe"])
-def test_a_file_that_holds_no_graph_is_wrong_usage(
-    content: str | bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit code 2, and one line that says why."""
-    path = tmp_path / "job.json"
-    if content is not None:
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert main(["explain", str(path)]) == 2
-    assert capsys.readouterr().err.startswith("penstock stages: ")
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -145,7 +133,12 @@ def test_an_exporter_that_is_not_installed_is_refused(
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [(None, "cannot be read (No such file or directory): name a file"), ("{}", "holds no job graph"), ("", "no job")],
+    [
+        (None, "cannot be read (No such file or directory): name a file"),
+        ("{}", "holds no job graph"),
+        ('{"version": 1}', "holds no job graph"),
+        ("", "no job"),
+    ],
 )
 def test_a_file_that_holds_no_job_is_told_with_what_one_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, words: str

@@ -1,7 +1,6 @@
 """What the service keeps when it is killed, and how drivers share the results of one store."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -9,19 +8,13 @@ import pytest
 from penstock.operator_attributes import (
     Boundedness,
     ClaimDecision,
-    CyclicRegions,
     JobGraph,
     OperatorAttributes,
     RemoteStageScheduler,
-    StageFailed,
-    StageFinished,
     StageInterrupted,
-    StageLost,
-    StageReused,
     StageStarted,
     StageState,
 )
-from penstock.operator_attributes.errors import ClaimLostError, JobExistsError
 from penstock.rpc.testing import ServiceProcess, service_process
 from penstock.services.stage_scheduler.__main__ import main
 
@@ -45,39 +38,6 @@ def kill(service: ServiceProcess) -> None:
 
 def serve(store: Path) -> list[str]:
     return ["serve", "--store", str(store)]
-
-
-async def test_jobs_survive_kill_9(tmp_path: Path) -> None:
-    """Whatever was answered before is there again: states, attempts, rows, errors, versions; and the job goes on."""
-    store = tmp_path / "stages.db"
-    with service_process(MODULE, serve(store)) as service:
-        async with RemoteStageScheduler(service.address) as driver:
-            await driver.submit("job", job(), slots=2, max_attempts=2, cyclic_regions=CyclicRegions.HAND_OVER)
-            await driver.submit("other", job())
-            await driver.report("job", StageStarted(stage_id="stage-1"))
-            await driver.report("job", StageFailed(stage_id="stage-1", error="out of disk"))
-            await driver.report("job", StageStarted(stage_id="stage-1"))
-            await driver.report("job", StageFinished(stage_id="stage-1", rows=9, size_bytes=90))
-            await driver.report("job", StageLost(stage_id="stage-1", error="no such folder"))
-            await driver.report("job", StageStarted(stage_id="stage-1"))
-            before = await driver.get_job("job")
-        kill(service)
-    with service_process(MODULE, serve(store)) as service:
-        async with asyncio.timeout(DEADLINE), RemoteStageScheduler(service.address) as driver:
-            after = await driver.get_job("job")
-            assert (after.version, after.deployable) == (before.version, before.deployable)
-            for one, other in zip(before.stages, after.stages, strict=True):
-                assert one.progress.state is other.progress.state
-                assert (one.progress.attempts, one.progress.error) == (other.progress.attempts, other.progress.error)
-            assert [one.job_id for one in await driver.list_jobs()] == ["job", "other"]
-            with pytest.raises(JobExistsError):
-                await driver.submit("job", job())
-            again = await driver.submit("job", job(), cyclic_regions=CyclicRegions.HAND_OVER)
-            assert again.version == before.version
-            await driver.report("job", StageInterrupted(stage_id="stage-1"))
-            resumed = await driver.report("job", StageReused(stage_id="stage-1", rows=9))
-            assert resumed.deployable == ("stage-2",)
-            assert resumed.stage("stage-2").progress.state is StageState.READY
 
 
 async def test_every_report_that_was_answered_is_kept_however_often_the_service_is_killed(tmp_path: Path) -> None:
@@ -127,39 +87,6 @@ async def test_claims_survive_kill_9_and_tokens_are_not_given_twice(tmp_path: Pa
             fresh = await driver.claim("s3://results", "given up", owner="two")
             assert fresh.token > given_up.token
             await driver.commit_claim(held, location="here")
-
-
-async def test_two_drivers_compute_a_fingerprint_once(tmp_path: Path) -> None:
-    """The second waits, is told when the result is there, and reuses it."""
-    with service_process(MODULE, serve(tmp_path / "stages.db")) as service:
-        async with (
-            asyncio.timeout(DEADLINE),
-            RemoteStageScheduler(service.address) as first,
-            RemoteStageScheduler(service.address) as second,
-        ):
-            mine = await first.claim("store", "abc", owner="first")
-            assert mine.decision is ClaimDecision.COMPUTE
-            theirs = asyncio.create_task(second.claim("store", "abc", owner="second", wait_seconds=15), name="wait")
-            assert (await second.claim("store", "abc", owner="second")).decision is ClaimDecision.WAIT
-            await first.commit_claim(mine, location="there", rows=3, size_bytes=30)
-            result = await theirs
-            assert (result.decision, result.location, result.size_bytes) == (ClaimDecision.REUSE, "there", 30)
-
-
-async def test_when_the_claimant_dies_the_next_driver_computes_and_the_dead_one_cannot_commit(tmp_path: Path) -> None:
-    """The claim runs out; should its driver come back after all, it is told that it is too late."""
-    with service_process(MODULE, serve(tmp_path / "stages.db")) as service:
-        async with asyncio.timeout(DEADLINE), RemoteStageScheduler(service.address) as scheduler:
-            dead = await scheduler.claim("store", "abc", owner="dead", lease_seconds=0.3)
-            began = time.monotonic()
-            taken = await scheduler.claim("store", "abc", owner="alive", wait_seconds=15)
-            assert taken.decision is ClaimDecision.COMPUTE
-            assert time.monotonic() - began < 10
-            with pytest.raises(ClaimLostError) as caught:
-                await scheduler.commit_claim(dead, location="late")
-            assert caught.value.token == dead.token
-            await scheduler.commit_claim(taken, location="right")
-            assert (await scheduler.claim("store", "abc", owner="dead")).location == "right"
 
 
 def test_a_second_service_on_the_same_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

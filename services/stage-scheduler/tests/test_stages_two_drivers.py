@@ -49,16 +49,3 @@ def test_a_driver_computes_what_a_killed_one_had_claimed() -> None:
         mine = second.claim("store", "abc", owner="second", wait_seconds=15)
         assert mine.decision is ClaimDecision.COMPUTE
         assert mine.token > alive.token
-
-
-def test_a_driver_reuses_what_another_process_committed() -> None:
-    """It is told where the result is, and how large."""
-    with service_process(MODULE, ["serve"]) as service, open_stage_scheduler(service.address) as second:
-        with driver(service.address) as first:
-            assert first.stdin is not None
-            assert first.stdout is not None
-            first.stdin.write("commit\n")
-            first.stdin.flush()
-            assert first.stdout.readline().strip() == "committed"
-        reused = second.claim("store", "abc", owner="second")
-    assert (reused.decision, reused.location, reused.rows) == (ClaimDecision.REUSE, "of the first", 5)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Self
 
 from penstock.async_sink import AsyncSinkConfig, check_aimd
@@ -18,64 +19,36 @@ from penstock.rpc.service import ServiceKind
 
 KIND: Final = ServiceKind("sink", (AwsError, SinkError, OSError))
 
+_whole, _positive = partial(Setting, kind=int), partial(Setting, kind=int, above=0)
+_above_zero = partial(Setting, kind=float, above=0)
 _SINK: Final = (
-    Setting("max_batch_size", "entries in a request", int),
-    Setting("max_in_flight_requests", "requests in flight per destination", int),
-    Setting("max_buffered_requests", "entries that wait per destination, besides those in flight", int),
-    Setting("max_buffered_bytes", "bytes of the entries that wait per destination", int),
-    Setting("linger_milliseconds", "longest that entries wait for a request to fill up; 50 if not given", int, least=1),
-    Setting(
-        "max_attempts", "submissions of an entry before its client is told that it failed; no bound if not given", int
-    ),
+    _whole("max_batch_size", "entries in a request"),
+    _whole("max_in_flight_requests", "requests in flight per destination"),
+    _whole("max_buffered_requests", "entries that wait per destination, besides those in flight"),
+    _whole("max_buffered_bytes", "bytes of the entries that wait per destination"),
+    _whole("linger_milliseconds", "longest that entries wait for a request to fill up; 50 if not given", least=1),
+    _whole("max_attempts", "submissions of an entry before its client gets an error; no bound if not given"),
 )
 _LARGEST_RECORD: Final = 10 * 1024 * 1024
+_STRATEGIES: Final = ("shards", "aimd", "none")
 _RATES: Final = (
-    Setting(
-        "rate_strategy",
-        "how each destination's rate is found: shards, aimd or none; shards if not given",
-        choices=("shards", "aimd", "none"),
-    ),
-    Setting(
-        "rate_target",
-        "what aimd limits in flight: messages or requests; messages if not given",
-        choices=("messages", "requests"),
-    ),
-    Setting("initial_rate", "where aimd starts; at --rate-threshold if not given", int, above=0),
-    Setting("increase_rate", "what a success adds to aimd's limit; 10 if not given", int, above=0),
-    Setting(
-        "decrease_factor",
-        "what a throttle multiplies aimd's limit by; 0.99 for streams' messages, else 0.5",
-        float,
-        above=0,
-    ),
-    Setting(
-        "rate_threshold", "the limit of aimd never grows past it; all that may be in flight if not given", int, above=0
-    ),
-    Setting(
-        "max_records_per_second",
-        "most entries per second to each destination; what the answers allow",
-        float,
-        above=0,
-    ),
-    Setting(
-        "max_bytes_per_second", "most bytes per second to each destination; what the answers allow", float, above=0
-    ),
+    Setting("rate_strategy", "how each rate is found: shards (if not given), aimd or none", choices=_STRATEGIES),
+    Setting("rate_target", "what aimd limits: messages (if not given) or requests", choices=("messages", "requests")),
+    _positive("initial_rate", "where aimd starts; at --rate-threshold if not given"),
+    _positive("increase_rate", "what a success adds to aimd's limit; 10 if not given"),
+    _above_zero("decrease_factor", "what a throttle multiplies it by; 0.99 for streams' messages, else 0.5"),
+    _positive("rate_threshold", "the limit of aimd never grows past it; all that may be in flight if not given"),
+    _above_zero("max_records_per_second", "most entries per second to each destination; what the answers allow"),
+    _above_zero("max_bytes_per_second", "most bytes per second to each destination; what the answers allow"),
 )
 _CREDIT: Final = (
-    Setting("credit_entries", "entries that a client may have without an acknowledgement", int),
-    Setting("credit_bytes", "bytes that a client may have without an acknowledgement", int),
+    _whole("credit_entries", "entries that a client may have without an acknowledgement"),
+    _whole("credit_bytes", "bytes that a client may have without an acknowledgement"),
 )
 _SERVED: Final = (
-    Setting(
-        "max_client_weight", "the most that a client's share of the turns may count; 16 if not given", int, least=1
-    ),
-    Setting("max_destinations", "destinations that are served at a time; 1000 if not given", int, above=0),
-    Setting(
-        "destination_idle_seconds",
-        "seconds after which a destination that nobody needs is closed; 600 if not given",
-        float,
-        above=0,
-    ),
+    _whole("max_client_weight", "the most that a client's share of the turns may count; 16 if not given", least=1),
+    _positive("max_destinations", "destinations that are served at a time; 1000 if not given"),
+    _above_zero("destination_idle_seconds", "seconds until a destination without clients is closed; 600 if not given"),
 )
 """Settings that `GatewaySettings` has by the same names."""
 _ENDPOINTS: Final = {
@@ -86,12 +59,8 @@ _OTHERS: Final = (
     *(Setting(name, text) for name, text in _ENDPOINTS.items()),
     Setting("endpoint_aliases", "further URLs, with commas, by which clients know these endpoints"),
     Setting("allow_insecure_endpoint", "true: credentials may go to an http:// endpoint of another host"),
-    Setting(
-        "max_record_bytes",
-        "bytes of a record of a stream, its partition key included, up to 10 MiB; 1 MiB if not given",
-        int,
-        least=1,
-        most=_LARGEST_RECORD,
+    _whole(
+        "max_record_bytes", "bytes of a stream's record with its key; 1 MiB if not given", least=1, most=_LARGEST_RECORD
     ),
 )
 

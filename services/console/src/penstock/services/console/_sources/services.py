@@ -74,13 +74,12 @@ class _Remote(ABC, Generic[C]):
         if client is not None:
             await self._end(client)
 
+    async def _end(self, client: Any) -> None:
+        await client.close()
+
     @abstractmethod
     def _open(self) -> C:
         """Make a client; the files that its security names are read now."""
-
-    @abstractmethod
-    async def _end(self, client: C) -> None:
-        """Let go of a client."""
 
 
 class RegistrySource(_Remote[RemoteConsumerRegistry]):
@@ -115,9 +114,6 @@ class RegistrySource(_Remote[RemoteConsumerRegistry]):
     def _open(self) -> RemoteConsumerRegistry:
         return RemoteConsumerRegistry(self.address, self._endpoint.security(), reconnect=_ONCE)
 
-    async def _end(self, client: RemoteConsumerRegistry) -> None:
-        await client.close()
-
 
 class ReaderSource(_Remote[RemoteShardReader]):
     """A shard reader."""
@@ -144,9 +140,6 @@ class SinkSource(_Remote[grpc.aio.Channel]):
     def _open(self) -> grpc.aio.Channel:
         return open_aio_channel(self.address, self._endpoint.security())
 
-    async def _end(self, client: grpc.aio.Channel) -> None:
-        await client.close(None)
-
 
 class StagesSource(_Remote[RemoteStageScheduler]):
     """The stage scheduler."""
@@ -163,9 +156,6 @@ class StagesSource(_Remote[RemoteStageScheduler]):
 
     def _open(self) -> RemoteStageScheduler:
         return RemoteStageScheduler(self.address, self._endpoint.security())
-
-    async def _end(self, client: RemoteStageScheduler) -> None:
-        await client.close()
 
 
 def _key(consumer: Consumer) -> tuple[str, ...]:
