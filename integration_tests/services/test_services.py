@@ -1,7 +1,6 @@
 import os
 from pathlib import Path
 
-import grpc
 import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -99,23 +98,6 @@ def test_a_service_shows_itself_to_the_network_if_it_is_told_so_twice(name: str,
     flags = ["serve", "--host", "0.0.0.0", "--allow-plain-text", "--allow-unauthenticated"]
     with service_process(module, flags, environment) as process:
         assert process.address.startswith("0.0.0.0:")
-        assert process.terminate() == 0
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_a_service_wants_the_token_that_it_was_given(name: str, environment: dict[str, str]) -> None:
-    """The token comes from the environment or a file, never from a flag; calls without it are refused."""
-    module = "penstock.services." + name.replace("-", "_")
-    variable = f"PENSTOCK_{PREFIXES[name]}_TOKEN"
-    with service_process(
-        module, ["serve"], {**environment, variable: "a-secret-of-these-tests-with-32-characters"}
-    ) as process:
-        with open_channel(process.address) as channel:
-            reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
-            question = reflection_pb2.ServerReflectionRequest(list_services="")
-            with pytest.raises(grpc.RpcError) as refused:
-                list(reflection.ServerReflectionInfo(iter([question]), timeout=30))
-        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
         assert process.terminate() == 0
 
 

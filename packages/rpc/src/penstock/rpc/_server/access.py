@@ -31,31 +31,6 @@ _NOT_IN_TABLE: Final = "no principal may call this: the service has no rights fo
 _Status = tuple[grpc.StatusCode, str]
 
 
-class OpenCalls:
-    """Counts the open calls of each caller.
-
-    Args:
-        calls_at_once: of whom nothing else is said; None: as many as it likes.
-    """
-
-    def __init__(self, calls_at_once: int | None = None) -> None:
-        self._calls_at_once = calls_at_once
-        self._open: Counter[str] = Counter()
-
-    def open(self, caller: Principal) -> str | None:
-        """Count a call until it is closed; why it is one too many, and not counted."""
-        refused = caller.may_open(self._open[caller.name], self._calls_at_once)
-        if refused is None:
-            self._open[caller.name] += 1
-        return refused
-
-    def close(self, caller: Principal) -> None:
-        """A call that was counted has ended."""
-        self._open[caller.name] -= 1
-        if not self._open[caller.name]:
-            del self._open[caller.name]
-
-
 class Access(Handled):
     """Refuses what a caller may not do; ends streams of those who may not any more; writes the audit log.
 
@@ -79,7 +54,9 @@ class Access(Handled):
         super().__init__()
         self.callers = callers
         self.audit = audit
-        self.open_calls = OpenCalls(calls_at_once)
+        self.calls_at_once = calls_at_once
+        self.open_calls: Counter[str] = Counter()
+        """By caller."""
         self._looks_at_all = callers.has_principals or calls_at_once is not None
         self.recheck_seconds = recheck_seconds
         self._rights: Mapping[str, ServiceRights] = {one.service: one for one in rights}
@@ -185,7 +162,9 @@ class _Call:
         try:
             await self._answer(behaviour, messages)
         finally:
-            self._access.open_calls.close(opened)
+            self._access.open_calls[opened.name] -= 1
+            if not self._access.open_calls[opened.name]:
+                del self._access.open_calls[opened.name]
 
     async def _answer(self, behaviour: Any, messages: AsyncIterator[Any]) -> None:
         access, context = self._access, self._context
@@ -224,9 +203,10 @@ class _Call:
         reason = access.may_call(found, self._method)
         if reason is not None:
             await self._refuse(found.name, (grpc.StatusCode.PERMISSION_DENIED, reason))
-        reason = access.open_calls.open(found)
+        reason = found.may_open(access.open_calls[found.name], access.calls_at_once)
         if reason is not None:
             await self._refuse(found.name, (grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
+        access.open_calls[found.name] += 1
         return found
 
     async def _refuse(self, who: str, status: _Status) -> None:
