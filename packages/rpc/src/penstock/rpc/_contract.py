@@ -71,8 +71,8 @@ class Messages:
     """Values of a package as messages, and back.
 
     Args:
-        unknown: by enumeration: the member that stands for a value which is unspecified, or newer than this release.
-        unspecified: by enumeration: the member that stands for a value which is unspecified alone.
+        unknown: by enumeration: the member to use for a value that is unspecified, or newer than this release.
+        unspecified: by enumeration: the member to use for a value that is unspecified, and for no other.
         by_hand: by type: functions to its message and from it, for what differs from its message.
         invalid: makes the error for a field whose value cannot be used, of its name and the value.
     """
@@ -288,7 +288,7 @@ class RemoteApi:
     Args:
         endpoint: of the service.
         security: TLS and token; none unless given.
-        timeout_seconds: deadline of each call that ends by itself, besides its argument `wait_seconds`; None for none.
+        timeout_seconds: deadline of each call but streams, in addition to its argument `wait_seconds`; None for none.
     """
 
     contract: ClassVar[Contract]

@@ -65,7 +65,7 @@ class Synchronous(Generic[Api]):
             raise self._closed() from error
 
     def close(self) -> None:
-        """End what is under way and let go of everything. May be repeated."""
+        """Cancel calls in progress and release everything. May be repeated."""
         self._thread.close(self._api.close)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The command of a service: it serves until it is told to end, and says in one line why it cannot.
+"""The command of a service: it serves until a signal ends it, and says in one line why it cannot start.
 
 Only services import this module. It needs the extra `service`.
 """
@@ -80,7 +80,7 @@ class ServiceKind:
         Args:
             error: the call's error, or one that it caused.
             settings: how the service was called; None if it was not.
-            away: whether the error by itself means that the service is not there.
+            away: whether the error alone means that the service is not there.
             text: what to write if the service has answered; without it, the text of the error.
         """
         call, cause = failed_call(error), None
