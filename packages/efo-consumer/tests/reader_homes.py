@@ -1,4 +1,4 @@
-"""A reader over streams in memory, in this process or behind a socket: what tests of sessions share."""
+"""A reader over streams in memory, in this process or a fleet of one behind a socket, for tests of sessions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from penstock.efo_consumer import (
     READ_SCHEMA,
     SERVICE_NAME,
+    FleetShardReader,
     LocalShardReader,
     OpenRequest,
-    RemoteShardReader,
     ShardPosition,
     ShardReader,
     ShardReaderServicer,
@@ -29,7 +29,7 @@ END = ShardPosition.shard_end()
 
 
 @asynccontextmanager
-async def reader_at(home: str, kinesis: FakeKinesis, **options: Any) -> AsyncIterator[ShardReader]:
+async def reader_at(home: str, kinesis: FakeKinesis, **options: Any) -> AsyncIterator[Any]:
     """A reader over streams in memory, in this process or behind a socket."""
     async with LocalShardReader(kinesis, **options) as local:
         if home == "local":
@@ -38,7 +38,7 @@ async def reader_at(home: str, kinesis: FakeKinesis, **options: Any) -> AsyncIte
         register = [ShardReaderServicer(local).add_to]
         settings = ServerSettings(drain_seconds=0)
         async with GrpcServer(settings, register=register, service_names=[SERVICE_NAME]) as server:
-            remote = RemoteShardReader(server.address)
+            remote = FleetShardReader([server.address])
             try:
                 yield remote
             finally:

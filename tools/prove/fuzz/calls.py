@@ -268,7 +268,6 @@ def _reader_seeds() -> list[tuple[str, Any]]:
     return [
         ("Open", pb.OpenRequest(session_id="q", positions=start, record_publisher=2, epoch=epoch)),
         ("Positions", pb.PositionsRequest(session_id="q", epoch=epoch, start=start, max_records=3)),
-        ("Follow", pb.FollowRequest(session_id="q", epoch=epoch, start=start)),
         ("Close", pb.CloseRequest(session_id="q", epoch=epoch)),
     ]
 

@@ -8,20 +8,15 @@ import pytest
 from reader_homes import HOMES, reader_at, request
 
 from penstock.efo_consumer import (
-    SERVICE_NAME,
-    LocalShardReader,
     ReaderConfig,
-    ReopeningShardReader,
     ShardPosition,
     ShardRange,
     ShardReader,
-    ShardReaderServicer,
     StreamPositions,
     read_ranges,
 )
 from penstock.efo_consumer.errors import DataLossError, RecordPublisherFatalError
 from penstock.efo_consumer.testing import FakeKinesis
-from penstock.rpc import GrpcServer, ServerSettings
 
 ASKED = pytest.mark.parametrize("asked", [True, False])
 REFUSED = RecordPublisherFatalError("old", stream="s", shard_id="shard", code="InvalidArgumentException")
@@ -107,25 +102,14 @@ async def test_a_range_without_a_session_says_it_itself(home: str, asked: bool) 
             assert await rows(reader, lost_range(kinesis, start, numbers), fail_on_data_loss=asked) == numbers[2:]
 
 
-async def test_clients_of_services_pass_it_on() -> None:
-    """Those that open sessions again, and those of tasks."""
+async def test_a_task_says_whether_a_loss_ends_its_ranges() -> None:
+    """As the fleet of its query does."""
     kinesis, start, numbers = world()
-    async with LocalShardReader(kinesis) as local:
-        register = [ShardReaderServicer(local).add_to]
-        settings = ServerSettings(drain_seconds=0)
-        async with GrpcServer(settings, register=register, service_names=[SERVICE_NAME]) as server:
-            reopening = ReopeningShardReader(server.address)
-            try:
-                assert (
-                    await rows(reopening, lost_range(kinesis, start, numbers), fail_on_data_loss=False) == numbers[2:]
-                )
-            finally:
-                await reopening.aclose()
+    async with reader_at("remote", kinesis) as fleet:
+        asked = lost_range(kinesis, start, numbers)
 
-            def of_a_task() -> list[str]:
-                batches = read_ranges(
-                    server.address, None, "q", lost_range(kinesis, start, numbers), fail_on_data_loss=False
-                )
-                return [number for batch in batches for number in batch.column("sequenceNumber").to_pylist()]
+        def of_a_task() -> list[str]:
+            batches = read_ranges(fleet.endpoint, None, "q", asked, fail_on_data_loss=False)
+            return [number for batch in batches for number in batch.column("sequenceNumber").to_pylist()]
 
-            assert await asyncio.to_thread(of_a_task) == [str(numbers[2])]
+        assert await asyncio.to_thread(of_a_task) == [str(numbers[2])]

@@ -16,6 +16,7 @@ from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options, running_sts
 from penstock.efo_consumer import (
     SERVICE_NAME,
+    FleetShardReader,
     KinesisBackend,
     LocalShardReader,
     OpenRequest,
@@ -23,7 +24,6 @@ from penstock.efo_consumer import (
     ReaderConfig,
     RecordPublisherConfig,
     RecordPublisherType,
-    RemoteShardReader,
     ShardFailedError,
     ShardPosition,
     ShardReader,
@@ -181,7 +181,7 @@ async def at(home: str, reader: LocalShardReader) -> AsyncIterator[ShardReader]:
         return
     register = [ShardReaderServicer(reader).add_to]
     async with GrpcServer(ServerSettings(drain_seconds=0), register=register, service_names=[SERVICE_NAME]) as server:
-        remote = RemoteShardReader(server.address)
+        remote = FleetShardReader([server.address])
         try:
             yield remote
         finally:

@@ -180,8 +180,7 @@ async def test_idle_continuations_wait_for_records_or_for_the_interval() -> None
         assert along.positions.get("s", two) != alone.positions.get("s", two)
 
 
-@HOMES
-async def test_parents_are_drained_first_and_leave_the_positions(home: str) -> None:
+async def test_parents_are_drained_first_and_leave_the_positions() -> None:
     """Children appear with their parents' ends, are read afterwards, and the parents are left out one step later."""
     kinesis = FakeKinesis(event_records=1)
     one, two = kinesis.create_stream("s", 2)
@@ -190,7 +189,7 @@ async def test_parents_are_drained_first_and_leave_the_positions(home: str) -> N
     kinesis.put("s", two, 2)
     (child,) = kinesis.reshard("s", [one, two], 1)
     kinesis.put("s", child, 2)
-    async with reader_at(home, kinesis) as reader:
+    async with LocalShardReader(kinesis) as reader:
         epoch = await reader.open(request(start))
         await until(lambda: kinesis.events_taken >= 6)
         first = (await reader.positions("q", epoch, start, max_records=3)).positions
@@ -204,8 +203,7 @@ async def test_parents_are_drained_first_and_leave_the_positions(home: str) -> N
         assert sorted(rows) == sorted(n for shard in kinesis.shards.values() for n in shard.sequence_numbers)
 
 
-@HOMES
-async def test_no_answer_has_records_of_a_shard_and_of_what_came_of_it(home: str) -> None:
+async def test_no_answer_has_records_of_a_shard_and_of_what_came_of_it() -> None:
     """Tasks read the shards of an answer side by side: a key's records would come before those of the parent."""
     kinesis = FakeKinesis(event_records=1)
     (parent,) = kinesis.create_stream("s")
@@ -215,7 +213,7 @@ async def test_no_answer_has_records_of_a_shard_and_of_what_came_of_it(home: str
     generations.append(kinesis.put("s", child, 2))
     (merged,) = kinesis.reshard("s", [empty, child], 1)
     generations.append(kinesis.put("s", merged, 2))
-    async with reader_at(home, kinesis) as reader:
+    async with LocalShardReader(kinesis) as reader:
         epoch, position = await reader.open(request(start)), start
         await until(lambda: kinesis.events_taken >= 6)
         for generation in generations:
@@ -224,8 +222,7 @@ async def test_no_answer_has_records_of_a_shard_and_of_what_came_of_it(home: str
             position = found.positions
 
 
-@HOMES
-async def test_a_session_that_begins_at_the_ends_of_parents_finds_the_children(home: str) -> None:
+async def test_a_session_that_begins_at_the_ends_of_parents_finds_the_children() -> None:
     """After a restart nobody has seen the end go by: ListShards names the children, expired parents hold up nobody."""
     kinesis = FakeKinesis()
     one, two = kinesis.create_stream("s", 2)
@@ -233,7 +230,7 @@ async def test_a_session_that_begins_at_the_ends_of_parents_finds_the_children(h
     written = kinesis.put("s", child, 3)
     kinesis.expire("s", two)
     start = StreamPositions({"s": {one: END}})
-    async with reader_at(home, kinesis) as reader:
+    async with LocalShardReader(kinesis) as reader:
         epoch = await reader.open(request(start))
         snapshot = await reader.positions("q", epoch, start, wait_seconds=5)
         assert await read(reader, start, snapshot.positions) == written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from penstock.efo_consumer import (
     LocalShardReader,
     PositionsError,
     RecordPublisherType,
+    RemoteShardReader,
     SessionNotFoundError,
     ShardPosition,
     StaleEpochError,
@@ -30,14 +32,13 @@ from penstock.efo_consumer.testing import FakeKinesis
 from penstock.emulator.testing import ManualClock, running_emulator
 
 
-@HOMES
-async def test_opening_again_fences_the_predecessor_and_keeps_its_subscriptions(home: str) -> None:
+async def test_opening_again_fences_the_predecessor_and_keeps_its_subscriptions() -> None:
     """The old epoch is refused, also in the middle of a long poll; shards that continue are not subscribed again."""
     kinesis = FakeKinesis()
     (shard,) = kinesis.create_stream("s")
     start = kinesis.trim_horizon("s")
     written = kinesis.put("s", shard, 10)
-    async with reader_at(home, kinesis) as reader:
+    async with LocalShardReader(kinesis) as reader:
         old = await reader.open(request(start))
         middle = (await reader.positions("q", old, start, max_records=4, wait_seconds=5)).positions
         tip = (await reader.positions("q", old, middle, wait_seconds=5)).positions
@@ -177,7 +178,7 @@ async def test_what_a_caller_may_ask_a_service_for_has_bounds() -> None:
     kinesis = FakeKinesis()
     kinesis.create_stream("s")
     start = kinesis.trim_horizon("s")
-    async with reader_at("remote", kinesis) as reader:
+    async with reader_at("remote", kinesis) as fleet, aclosing(RemoteShardReader(fleet.endpoint)) as reader:
         for option, value in {
             "session_seconds": float("inf"),
             "session_id": "q" * 1_025,

@@ -18,6 +18,7 @@ from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     SERVICE_NAME,
     EfoConsumerConfigError,
+    FleetShardReader,
     InitialPosition,
     InitialPositionError,
     KinesisBackend,
@@ -25,7 +26,6 @@ from penstock.efo_consumer import (
     OpenRequest,
     ReaderConfig,
     RecordPublisherType,
-    RemoteShardReader,
     ShardPosition,
     ShardReader,
     ShardReaderServicer,
@@ -74,7 +74,7 @@ async def reader_at(home: str, session: AwsSession, config: ReaderConfig | None 
         async with GrpcServer(
             ServerSettings(drain_seconds=0), register=register, service_names=[SERVICE_NAME]
         ) as server:
-            remote = RemoteShardReader(server.address)
+            remote = FleetShardReader([server.address])
             try:
                 yield remote
             finally:

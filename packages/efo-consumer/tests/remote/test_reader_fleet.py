@@ -276,7 +276,7 @@ async def test_shards_are_told_by_the_reader_that_has_them_or_that_they_wait_for
         now += 2 * LEASE_SECONDS
         found, causes = await told()
         assert [*found.values()] == [shards]
-        assert all("waits for any of its readers" in cause for cause in causes)
+        assert all("waits for its reader" in cause for cause in causes)
         await fleet.aclose()
 
 
@@ -333,7 +333,9 @@ async def test_idle_shards_advance_together() -> None:
 def test_a_reader_owns_its_shards_until_its_lease_is_over() -> None:
     """Placement is the same for everybody, and moves only the shards of the reader that is gone."""
     endpoints = ["a:1", "b:1", "c:1"]
-    members = Members(endpoints, lease_seconds=10)
+    members = Members(lease_seconds=10)
+    for endpoint in endpoints:
+        members.join(endpoint)
     assert members.owners(0) == []
     for endpoint in endpoints:
         members.serve(endpoint)
@@ -434,7 +436,7 @@ async def test_a_session_waits_for_a_first_reader_and_ends_with_the_last_word_of
 
             with pytest.raises(StoppedError):
                 await fleet.positions("q", epoch, start)
-            assert {s.condition.cause for s in await fleet.stats("q")} == {"waits for a reader: none is there"}
+            assert {s.condition.cause for s in await fleet.stats("q")} == {"waits for its reader: none is there"}
             # For tasks that were planned by then, and read from Kinesis itself.
             assert (fleet.endpoint, fleet.deaggregates) == (one.address, True)
         finally:
@@ -443,3 +445,27 @@ async def test_a_session_waits_for_a_first_reader_and_ends_with_the_last_word_of
         empty = FleetShardReader(list, patience_seconds=0)
         with pytest.raises(ReaderUnavailableError, match="no reader is there"):
             await empty.open(OpenRequest(session_id="q", positions=start))
+
+
+async def test_a_session_outlives_restarts_of_its_only_reader() -> None:
+    """A range that was planned before a restart, and records that are asked for while it is away, come once."""
+    kinesis = FakeKinesis(event_records=3)
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    async with instance(kinesis) as only, fleet_of(only) as fleet:
+        loop = Loop(fleet, await fleet.open(OpenRequest(session_id="q", positions=start)), start)
+        port = int(only.address.rpartition(":")[2])
+        kinesis.put("s", shard, 5)
+        planned = (await fleet.positions("q", loop.epoch, start, wait_seconds=5)).positions
+        await only.stop()
+        async with instance(kinesis, port) as second:
+            async for batch in fleet.read_range("q", ranges_between(start, planned)):
+                loop.rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+            loop.at = planned
+            await second.stop()
+        kinesis.put("s", shard, 4)
+        reading = asyncio.create_task(loop.until(lambda: len(loop.rows) == 9))
+        async with instance(kinesis, port):
+            await reading
+            assert [one.shard_id for one in await fleet.stats("q")] == [shard]
+        assert loop.rows == written(kinesis)

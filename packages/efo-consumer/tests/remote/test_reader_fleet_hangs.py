@@ -1,9 +1,9 @@
-"""A reader of a fleet that neither answers nor refuses: it costs its own shards the lease's time, and nobody more."""
+"""A reader that neither answers nor refuses: its shards wait, and move to other readers if there are any."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,10 @@ from fleet_in_memory import SkippingLoop
 from penstock.efo_consumer import (
     FleetShardReader,
     LocalShardReader,
+    LocationMismatchError,
     OpenRequest,
     PositionsSnapshot,
+    ReaderUnavailableError,
     SessionNotFoundError,
     ShardStats,
     StaleEpochError,
@@ -23,27 +25,34 @@ from penstock.efo_consumer._remote.resume import ANSWER_SECONDS
 from penstock.efo_consumer.testing import FakeKinesis
 
 LEASE_SECONDS = 10.0
-ENDPOINTS = ["a:1", "b:1"]
+PATIENCE_SECONDS = 30.0
 
 
 class Stopped:
     """A reader whose process can be stopped: then nothing that it is asked comes to an end."""
 
+    deaggregates = True
+
     def __init__(self, local: LocalShardReader) -> None:
         self.local = local
         self.hangs = False
         self._goes_on = asyncio.Event()
+        self.opened: list[OpenRequest] = []
+        self.refusal: Exception | None = None
         self.abandoned: list[OpenRequest] = []
         """What it was asked to open while it was stopped, and finds when it goes on."""
         self.closed: list[tuple[str, int]] = []
         """What it was asked to close meanwhile."""
 
     async def open(self, request: OpenRequest) -> int:
+        self.opened.append(request)
         try:
             await self._hang()
         except asyncio.CancelledError:
             self.abandoned.append(request)
             raise
+        if self.refusal is not None:
+            raise self.refusal
         return await self.local.open(request)
 
     async def go_on(self) -> None:
@@ -62,6 +71,10 @@ class Stopped:
             raise
         await self.local.close_session(session_id, epoch)
 
+    async def commit(self, *arguments: Any) -> None:
+        await self._hang()
+        await self.local.commit(*arguments)
+
     async def stats(self, session_id: str) -> list[ShardStats]:
         await self._hang()
         return await self.local.stats(session_id)
@@ -79,32 +92,35 @@ class Stopped:
 
 
 class Fleet:
-    """A fleet of two over a stream of eight shards."""
+    """A fleet over a stream of eight shards."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], endpoints: Sequence[str]) -> None:
         self.kinesis = FakeKinesis()
         self.shards = self.kinesis.create_stream("s", 8)
         self.start = self.kinesis.trim_horizon("s")
-        self.readers = {name: Stopped(LocalShardReader(self.kinesis, clock=clock)) for name in ENDPOINTS}
+        self.readers = {name: Stopped(LocalShardReader(self.kinesis, clock=clock)) for name in endpoints}
         self._clock = clock
         self.fleet = self.connect()
 
     def connect(self) -> FleetShardReader:
-        """A caller's view of both readers."""
+        """A caller's view of all readers."""
         return FleetShardReader(
-            ENDPOINTS,
+            [*self.readers],
+            patience_seconds=PATIENCE_SECONDS,
             lease_seconds=LEASE_SECONDS,
             clock=self._clock,
             connect=lambda endpoint, _: self.readers[endpoint],  # type: ignore[arg-type, return-value]  # by its methods
         )
 
 
-def run(test: Callable[[Fleet, Callable[[], float]], Awaitable[None]]) -> None:
+def run(
+    test: Callable[[Fleet, Callable[[], float]], Awaitable[None]], endpoints: Sequence[str] = ("a:1", "b:1")
+) -> None:
     """Run a test with a fleet, for two minutes of its time at most."""
     loop = SkippingLoop()
 
     async def with_fleet() -> None:
-        made = Fleet(loop.time)
+        made = Fleet(loop.time, endpoints)
         try:
             async with asyncio.timeout(120):
                 await test(made, loop.time)
@@ -247,3 +263,67 @@ def test_a_run_that_is_over_does_not_supersede_its_successor_late() -> None:
             await successor.aclose()
 
     run(test)
+
+
+def test_a_pause_of_the_only_reader_costs_none_of_its_buffers() -> None:
+    """Its shards wait and say so, then they continue as the same subscriptions."""
+
+    async def test(made: Fleet, clock: Callable[[], float]) -> None:
+        epoch = await made.fleet.open(OpenRequest(session_id="q", positions=made.start))
+        await made.fleet.positions("q", epoch, made.start)
+        made.readers["a:1"].hangs = True
+        await made.fleet.commit("q", epoch, made.start)
+        stats = await made.fleet.stats("q")
+        assert {one.shard_id for one in stats} == set(made.shards)
+        assert all("waits for its reader: " in one.condition.cause for one in stats)
+        await made.readers["a:1"].go_on()
+        for shard in made.shards:
+            made.kinesis.put("s", shard)
+        position, records = made.start, 0
+        while records < len(made.shards):
+            found = await made.fleet.positions("q", epoch, position, wait_seconds=5)
+            position, records = found.positions, records + found.records
+        assert len(made.kinesis.subscriptions) == len(made.shards)
+
+    run(test, ["a:1"])
+
+
+def test_an_only_reader_that_stays_away_fails_the_query_after_its_patience() -> None:
+    """Opening a session fails at once: the address may be wrong."""
+
+    async def test(made: Fleet, clock: Callable[[], float]) -> None:
+        epoch = await made.fleet.open(OpenRequest(session_id="q", positions=made.start))
+        made.readers["a:1"].hangs = True
+        began = clock()
+        with pytest.raises(ReaderUnavailableError, match="a:1: DEADLINE_EXCEEDED"):
+            await made.fleet.positions("q", epoch, made.start)
+        assert PATIENCE_SECONDS - 1 < clock() - began < PATIENCE_SECONDS + 2 * ANSWER_SECONDS
+        began = clock()
+        with pytest.raises(ReaderUnavailableError):
+            await made.connect().open(OpenRequest(session_id="other", positions=made.start))
+        assert clock() - began <= 2 * ANSWER_SECONDS
+
+    run(test, ["a:1"])
+
+
+def test_a_reader_that_was_restarted_for_another_account_fails_the_query() -> None:
+    """Although the session was open there: the shards are not those of its caller."""
+
+    async def test(made: Fleet, clock: Callable[[], float]) -> None:
+        epoch = await made.fleet.open(OpenRequest(session_id="q", positions=made.start))
+        reader = made.readers["a:1"]
+        reader.hangs = True
+        asking = asyncio.create_task(made.fleet.positions("q", epoch, made.start))
+        await asyncio.sleep(2 * ANSWER_SECONDS)
+        assert made.fleet.away == ["a:1"]
+        await reader.local.close_session("q", epoch)
+        reader.refusal = LocationMismatchError(stream="s", fact="account", caller="1", found="2")
+        await reader.go_on()
+        with pytest.raises(LocationMismatchError):
+            await asking
+        with pytest.raises(LocationMismatchError):
+            await made.fleet.positions("q", epoch, made.start)
+        # Whose streams the session means, also before it is told of any shard.
+        assert set(reader.opened[-1].positions.streams) == {"s"}
+
+    run(test, ["a:1"])

@@ -72,6 +72,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.kinesis.idle()
         self.fleet = FleetShardReader(
             ENDPOINTS,
+            patience_seconds=3 * LEASE_SECONDS,
             lease_seconds=LEASE_SECONDS,
             clock=self.loop.time,
             connect=lambda endpoint, _: Connection(self.members[endpoint]),  # type: ignore[arg-type, return-value]  # by its methods

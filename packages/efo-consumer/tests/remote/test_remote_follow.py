@@ -23,6 +23,7 @@ def caught_up(millis: int) -> StreamPositions:
 class Idle:
     """A reader of a shard that brings no records; what is known of it grows by the given answers, one after another."""
 
+    deaggregates = True
     follow = follow_steps
     is_draining = False
 

@@ -16,19 +16,17 @@ from penstock.efo_consumer import (
     SERVICE_NAME,
     FleetShardReader,
     LocalShardReader,
-    OpenRequest,
     ReaderUnavailableError,
-    ReopeningShardReader,
     ShardPosition,
     ShardRange,
     ShardReaderServicer,
     read_ranges,
 )
-from penstock.efo_consumer._remote.resume import KINESIS, retrievals
+from penstock.efo_consumer._remote.resume import KINESIS, Patience, retrievals
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.rpc import GrpcServer, ServerSettings
 
-READERS = pytest.mark.parametrize("reader", ["reopening", "fleet", "task"])
+READERS = pytest.mark.parametrize("reader", ["fleet", "task"])
 
 
 class Dying(ShardReaderServicer):
@@ -85,12 +83,7 @@ class World:
             for batch in await asyncio.to_thread(read):
                 yield batch
             return
-        remote: FleetShardReader | ReopeningShardReader
-        if reader == "fleet":
-            remote = FleetShardReader(self.addresses)
-            await remote.open(OpenRequest(session_id="q", positions=self.kinesis.trim_horizon("s")))
-        else:
-            remote = ReopeningShardReader(self.addresses[0], sleep=lambda _: asyncio.sleep(0))
+        remote = FleetShardReader(self.addresses)
         exits.push_async_callback(remote.aclose)
         async for batch in remote.read_range("q", ranges, max_batch_bytes=1, fail_on_data_loss=False):
             yield batch
@@ -138,7 +131,7 @@ async def test_ranges_that_came_whole_are_not_asked_for_again(reader: str) -> No
         assert [len(asked) for asked in Dying.asked] == [3, 2]
 
 
-@pytest.mark.parametrize("reader", ["fleet", "task"])
+@READERS
 async def test_each_reader_is_asked_once_for_all_of_its_shards(reader: str) -> None:
     """Neighbouring shards are rarely the same reader's: a call for each run of them would be one for every other."""
     async with world(shards=16) as at:
@@ -178,3 +171,18 @@ def test_a_reader_that_does_not_come_back_is_left_only_while_it_is_silent() -> N
     retrieval.failed(silent, 9.0)
     with pytest.raises(ReaderUnavailableError, match="no credentials"):
         retrieval.failed(refused, 12.0)
+
+
+def test_failures_in_a_row_are_borne_for_a_time() -> None:
+    """Anything that comes between them begins the time anew; a refusal is never borne."""
+    away = ReaderUnavailableError(endpoint="e", reason="UNAVAILABLE: gone")
+    patience = Patience(10)
+    assert patience.pause(away, 0) == patience.pause(away, 9) > 0
+    with pytest.raises(ReaderUnavailableError):
+        patience.pause(away, 10)
+    patience.worked()
+    assert patience.pause(away, 20) > 0
+    with pytest.raises(ReaderUnavailableError, match="UNAUTHENTICATED"):
+        patience.pause(ReaderUnavailableError(endpoint="e", reason="UNAUTHENTICATED"), 20)
+    with pytest.raises(ReaderUnavailableError):
+        Patience(0).pause(away, 0)

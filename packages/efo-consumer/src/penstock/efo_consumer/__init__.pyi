@@ -67,7 +67,6 @@ from ._remote.client import RemoteShardReader
 from ._remote.fetch import read_ranges
 from ._remote.fleet import FleetShardReader
 from ._remote.location import ReaderLocation
-from ._remote.reopening import ReopeningShardReader
 from ._remote.servicer import SERVICE_NAME, ShardReaderServicer
 from ._start.initial import (
     latest_arrival_millis,
@@ -161,7 +160,6 @@ __all__ = [
     "RecordPublisherFactory",
     "RecordPublisherType",
     "RemoteShardReader",
-    "ReopeningShardReader",
     "S3CheckpointStore",
     "SchemaDecodeError",
     "SchemaRegistryError",

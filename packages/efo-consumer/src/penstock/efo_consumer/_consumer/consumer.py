@@ -150,7 +150,7 @@ class Consumer:
         max_bytes: the most bytes of a batch (data and partition keys, before aggregates are taken apart); what Kinesis
             gave in one answer may exceed it. 0 for no bound but the reader's buffers. Default: 10 MiB.
         with_encryption_type: add the columns `encryptionType` and `explicitHashKey`.
-        reader: instead of one in this process, such as a `RemoteShardReader`; not closed.
+        reader: instead of one in this process, such as a `FleetShardReader`; not closed.
         registry: with `efo`, what keeps the stream consumers' leases, for consumers on several machines the same: the
             path of a SQLite file, the URL of a store (`dynamodb://TABLE`, `sqlite:///PATH`), or `host:port` of a
             registry service. Default: a file in the user's state directory.

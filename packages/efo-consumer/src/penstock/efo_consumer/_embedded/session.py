@@ -13,7 +13,6 @@ from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import OpenRequest, StreamConsumer
 from penstock.efo_consumer._remote.client import CALL_SECONDS
 from penstock.efo_consumer._remote.fleet import FleetShardReader
-from penstock.efo_consumer._remote.reopening import ReopeningShardReader
 from penstock.efo_consumer._remote.resume import PATIENCE_SECONDS
 from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, SessionNotFoundError
 from penstock.rpc import LoopThread, LoopThreadClosedError, LoopThreadForkedError
@@ -111,13 +110,13 @@ class BlockingSession:
     def endpoint(self) -> str | None:
         """Where the remote reader is now, several joined by commas; None for a reader in this process."""
         remote = self._reader
-        return remote.endpoint if isinstance(remote, (FleetShardReader, ReopeningShardReader)) else None
+        return remote.endpoint if isinstance(remote, FleetShardReader) else None
 
     @property
     def away(self) -> list[str]:
         """Endpoints of the remote readers that do not answer now, or serve no part of the session."""
         remote = self._reader
-        return remote.away if isinstance(remote, (FleetShardReader, ReopeningShardReader)) else []
+        return remote.away if isinstance(remote, FleetShardReader) else []
 
     @property
     def deaggregates(self) -> Deaggregation | None:
@@ -188,28 +187,26 @@ def connect_reader(
     *,
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> BlockingSession:
-    """Connect to a shard reader service: the same calls as in-process. Close it.
+    """Connect to shard reader services: the same calls as in-process. Close it.
 
-    Services that do not answer are asked again for up to `patience_seconds` (infinity: for ever), and one that was
-    started anew has its session opened again; see `ReopeningShardReader`.
-    Of several endpoints each follows the shards that rendezvous hashing gives it; they may also come and go, if a
-    function gives those that are there now. See `FleetShardReader`.
+    Of several endpoints each follows the shards that rendezvous hashing gives it, and the others take over the shards
+    of one that does not answer; see `FleetShardReader`. While none answers, calls wait for up to `patience_seconds`
+    (infinity: without end).
+
+    Args:
+        endpoint: `host:port`, several of them, or a function that gives the current ones.
+        security: TLS and token, the same for all.
+        patience_seconds: see above.
 
     Raises:
         EfoConsumerConfigError: no endpoint is given.
         RpcOptionError: a TLS file cannot be read, or a token would cross the network in plain text (at `open`).
     """
-    reader: FleetShardReader | ReopeningShardReader
-    if callable(endpoint):
-        reader = FleetShardReader(endpoint, security, patience_seconds=patience_seconds)
-    else:
-        endpoints = [endpoint] if isinstance(endpoint, str) else list(endpoint)
-        if not endpoints or not all(endpoints):
+    if not callable(endpoint):
+        endpoint = [endpoint] if isinstance(endpoint, str) else list(endpoint)
+        if not endpoint or not all(endpoint):
             raise EfoConsumerConfigError(option="readerEndpoint", reason="needs host:port, or several of them")
-        if len(endpoints) > 1:
-            reader = FleetShardReader(endpoints, security, patience_seconds=patience_seconds)
-        else:
-            reader = ReopeningShardReader(endpoints[0], security, patience_seconds=patience_seconds)
+    reader = FleetShardReader(endpoint, security, patience_seconds=patience_seconds)
     thread = LoopThread("penstock reader client")
 
     def on_close() -> None:

@@ -295,7 +295,7 @@ class RangeOptions(TypedDict, total=False):
     retry_patience_seconds: float | None
 
 
-class ShardReader(Protocol):
+class SessionReader(Protocol):
     """Keeps shards open, and gives the records of exact ranges as often as they are asked for."""
 
     @property
@@ -374,26 +374,6 @@ class ShardReader(Protocol):
         """
         ...
 
-    def follow(
-        self,
-        session_id: str,
-        epoch: int,
-        start: StreamPositions,
-        *,
-        max_records: int = 0,
-        max_bytes: int = 0,
-        with_encryption_type: bool = False,
-    ) -> AsyncGenerator[FollowedBatch, None]:
-        """Give the records beyond `start` as they come, each step with the positions that it leads to.
-
-        Nothing is read ahead of the caller but what the buffers hold. Limits are those of one step. Ends when the
-        reader drains.
-
-        Raises:
-            What `positions` and `read_range` raise.
-        """
-        ...
-
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
         """Drop what lies at or before the positions from the buffers.
 
@@ -419,7 +399,31 @@ class ShardReader(Protocol):
         ...
 
 
-class FleetMember(ShardReader, Protocol):
+class ShardReader(SessionReader, Protocol):
+    """A reader of all shards of a session."""
+
+    def follow(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        with_encryption_type: bool = False,
+    ) -> AsyncGenerator[FollowedBatch, None]:
+        """Give the records beyond `start` as they come, each step with the positions that it leads to.
+
+        Nothing is read ahead of the caller but what the buffers hold. Limits are those of one step. Ends when the
+        reader drains.
+
+        Raises:
+            What `positions` and `read_range` raise.
+        """
+        ...
+
+
+class FleetMember(SessionReader, Protocol):
     """A reader that can keep step with others; see `FleetShardReader`."""
 
     async def look(

@@ -1,15 +1,13 @@
-"""The remote home of the shard reader: the same calls over gRPC."""
+"""The client of one shard reader behind an endpoint."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import grpc
 
 from penstock.efo_consumer import errors
-from penstock.efo_consumer._reader.api import FollowedBatch
 from penstock.efo_consumer._remote import messages
 from penstock.efo_consumer._remote.arrow_stream import BatchDecoder, decode
 from penstock.efo_consumer.errors import EfoConsumerError, PositionsError, ReaderUnavailableError, ShardFailedError
@@ -93,7 +91,9 @@ CALL_SECONDS = 30.0
 
 
 class RemoteShardReader:
-    """A `ShardReader` behind an endpoint, for the event loop that first uses it.
+    """A `FleetMember` behind an endpoint, for the event loop that first uses it; also lists its sessions.
+
+    It neither waits for the reader nor opens a session again: `FleetShardReader` does, also with one endpoint.
 
     Args:
         endpoint: `host:port`.
@@ -108,9 +108,7 @@ class RemoteShardReader:
         """How the reader takes aggregates apart; None before `open`, and if it does not say."""
 
     async def open(self, request: OpenRequest) -> int:
-        """See `ShardReader.open`. A new run gets its number first: done late, no opening supersedes a later one."""
-        if not request.epoch and not request.number_only:
-            request = replace(request, epoch=await self.open(replace(request, number_only=True)))
+        """See `ShardReader.open`."""
         with self._errors():
             answer = await self._stub().Open(messages.open_to_message(request), timeout=CALL_SECONDS)
         self.deaggregates = messages.deaggregation_from_message(answer)
@@ -150,37 +148,6 @@ class RemoteShardReader:
             async for answer in call:
                 for batch in decoder.decode(answer):
                     yield batch
-
-    async def follow(
-        self,
-        session_id: str,
-        epoch: int,
-        start: StreamPositions,
-        *,
-        max_records: int = 0,
-        max_bytes: int = 0,
-        with_encryption_type: bool = False,
-    ) -> AsyncGenerator[FollowedBatch, None]:
-        """See `ShardReader.follow`. Leaving the generator early ends the call."""
-        decoder = BatchDecoder()
-        call = self._stub().Follow(
-            pb.FollowRequest(
-                session_id=session_id,
-                epoch=epoch,
-                start=messages.positions_to_messages(start),
-                max_records=max_records,
-                max_bytes=max_bytes,
-                with_encryption_type=with_encryption_type,
-            )
-        )
-        with self._errors(call):
-            async for answer in call:
-                batches = list(decoder.decode(answer.arrow_ipc))
-                reached = messages.snapshot_from_message(answer.reached) if answer.HasField("reached") else None
-                for batch in batches[:-1]:
-                    yield FollowedBatch(batch, None)
-                if batches or reached is not None:
-                    yield FollowedBatch(batches[-1] if batches else None, reached)
 
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""

@@ -1,4 +1,4 @@
-"""Several shard readers as one: each shard of a session is followed by one of them, and moves when that one is gone."""
+"""One or more shard readers behind endpoints: each follows a part of a session's shards, and others take over."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from penstock.efo_consumer._remote.resume import (
 from penstock.efo_consumer.errors import (
     EfoConsumerError,
     FencedConsumerError,
+    PositionsError,
     ReaderUnavailableError,
     SessionNotFoundError,
     StaleEpochError,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._publish.config import Deaggregation
     from penstock.efo_consumer._reader.api import (
         FleetMember,
-        FollowedBatch,
         OpenRequest,
         RangeOptions,
         ShardsLook,
@@ -63,25 +63,29 @@ _RETRY_SECONDS = 1.0
 # Between two looks while records wait for slower shards.
 _HELD_SECONDS = 0.25
 _NOWHERE = StreamPositions({})
+_WAITS = "waits for its reader"
 _NAMED_SHARDS = 8
 """In a log line."""
 
 
 class FleetShardReader:
-    """A `ShardReader` over several endpoints, for one session and the event loop that first uses it.
+    """A `ShardReader` over one or more endpoints, for one session and the event loop that first uses it.
 
     Each shard is owned by the endpoint that rendezvous hashing gives it. An owner holds a lease: it ends its part of
-    the session when nobody calls it for that long, and when it does not answer for that long its shards move to the
-    others, from the caller's positions on; the shards of the others never wait for it. Ranges are facts that any reader
-    can give, so nothing is lost or doubled. All readers know the number of the caller's run, by which a successor is
-    told from a predecessor.
+    the session when it is not called for that long, and when it does not answer for that long, its shards move to the
+    others, which continue at the caller's positions. The shards of the others never wait for it. Ranges are facts that
+    any reader can give, so nothing is lost or doubled. All readers know the number of the caller's run, which tells a
+    successor from a predecessor.
+
+    A single endpoint is a fleet of one: its shards wait until it answers. A reader that was restarted does not know the
+    session, which is opened there again.
 
     Args:
-        endpoints: `host:port` of each; or a function that gives those that are there now, which is asked with each
-            `open` and `positions`. One that it no longer names is gone, and its shards move at once; it raises
-            where there will be no more of them.
+        endpoints: `host:port` of each; or a function that gives the current ones, which is called with each `open` and
+            `positions`. A reader that it no longer names has left, and its shards move at once. The function raises an
+            error when there will be no more readers.
         security: TLS and token, the same for all.
-        patience_seconds: how long to wait for readers when none answers, beyond the lease.
+        patience_seconds: how long to wait while no reader answers.
         lease_seconds: see above.
         clock: monotonic seconds.
         connect: makes the reader of an endpoint.
@@ -99,17 +103,15 @@ class FleetShardReader:
         clock: Callable[[], float] = time.monotonic,
         connect: Callable[[str, ClientSecurity | None], FleetMember] = RemoteShardReader,
     ) -> None:
-        self._membership = endpoints if callable(endpoints) else None
-
-        def connected(endpoint: str) -> FleetMember:
-            return connect(endpoint, security)
-
-        self._connect = connected
-        named = () if callable(endpoints) else tuple(endpoints)
-        self._readers: dict[str, FleetMember] = {endpoint: self._connect(endpoint) for endpoint in named}
-        self.endpoint = ",".join(named)
-        """Of the readers that are there now, or were there last, joined by commas."""
-        self._members = Members(named, lease_seconds)
+        named = None if callable(endpoints) else tuple(endpoints)
+        self._membership: Membership = endpoints if callable(endpoints) else lambda: named or ()
+        self._connect: Callable[[str], FleetMember] = lambda endpoint: connect(endpoint, security)
+        self._readers: dict[str, FleetMember] = {}
+        self.endpoint = ",".join(named or ())
+        """The current readers, or the last ones while there are none, joined by commas."""
+        self._members = Members(lease_seconds)
+        # A reader whose shards cannot move keeps the session for as long as it is configured to.
+        self._session_seconds = 0.0 if named is not None and len(named) == 1 else lease_seconds
         self._known = KnownStats(clock)
         self._patience_seconds = patience_seconds
         self._lease_seconds = lease_seconds
@@ -147,10 +149,12 @@ class FleetShardReader:
         Raises:
             ReaderUnavailableError: none can be reached.
         """
+        if not any(request.positions.streams.values()):
+            raise PositionsError("a session needs a position in at least one shard")
         self._is_open = False
         await self._stop_hearts()
         await self._wait_for_members()
-        self._request = replace(request, named_shards_only=True, session_seconds=self._lease_seconds)
+        self._request = replace(request, named_shards_only=True, session_seconds=self._session_seconds)
         self._start, self._taken_over = request.positions, None
         self._graphs = {stream: ShardGraph() for stream in request.positions.streams}
         self._continued = set()
@@ -191,7 +195,7 @@ class FleetShardReader:
         """See `ShardReader.positions`. Shards whose owner does not answer stay where they are until they move.
 
         Raises:
-            ReaderUnavailableError: for all of the patience no reader answered.
+            ReaderUnavailableError: no reader answered for as long as the patience allows.
         """
         self._start = start
         bounds = Bounds(
@@ -208,18 +212,19 @@ class FleetShardReader:
             self._check(session_id, epoch)
             await self._take_members()
             await self._open_forgotten()
-            if not self._members.owners(self._clock()):
-                nobody = next((one.failure for one in self._members.lost() if one.failure is not None), None)
-                error = nobody or ReaderUnavailableError(endpoint=self.endpoint, reason="UNAVAILABLE: none serves yet")
-                # Meanwhile the hearts try.
-                await asyncio.sleep(patience.pause(error, self._clock()))
+            if not self._members.served():
+                failure = next((one.failure for one in self._members.lost() if one.failure is not None), None)
+                if failure is None:
+                    failure = ReaderUnavailableError(endpoint=self.endpoint, reason="UNAVAILABLE: none serves yet")
+                # Meanwhile the session's hearts open it again.
+                await asyncio.sleep(patience.pause(failure, self._clock()))
                 continue
             snapshot = await self._ask_all(start, bounds)
             if snapshot.positions == start and news:
                 # Readers report moves without records only once in a while, and have reported them to the polls.
                 snapshot = replace(self._merge(start, news), skew=snapshot.skew)
             left = deadline - self._clock()
-            if is_news(start, snapshot.positions) or left <= 0:
+            if is_news(start, snapshot.positions) or (left <= 0 and self._members.served()):
                 return snapshot
             if snapshot.skew is not None and snapshot.skew.holds_back:
                 # Answers of idle shards move the horizon, and no reader reports them.
@@ -234,6 +239,8 @@ class FleetShardReader:
         if epoch:
             self._check(session_id, epoch)
 
+        await self._wait_for_members()
+
         def read(endpoint: str, part: Sequence[ShardRange]) -> AsyncGenerator[pa.RecordBatch, None]:
             return self._reader(endpoint).read_range(session_id, part, **options)
 
@@ -242,29 +249,7 @@ class FleetShardReader:
             async for batch in batches:
                 yield batch
 
-    async def follow(
-        self,
-        session_id: str,
-        epoch: int,
-        start: StreamPositions,
-        *,
-        max_records: int = 0,
-        max_bytes: int = 0,
-        with_encryption_type: bool = False,
-    ) -> AsyncGenerator[FollowedBatch, None]:
-        """See `ShardReader.follow`."""
-        steps = follow_steps(
-            self,
-            session_id,
-            epoch,
-            start,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            with_encryption_type=with_encryption_type,
-        )
-        async with aclosing(steps):
-            async for step in steps:
-                yield step
+    follow = follow_steps
 
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`. A reader that does not answer holds nothing that matters."""
@@ -292,6 +277,7 @@ class FleetShardReader:
 
         While no reader is there, all shards wait for one that was there last.
         """
+        self._find_request(session_id)
         served = [member.endpoint for member in self._members.served()]
         stats = await asyncio.gather(*(self._stats_at(endpoint) for endpoint in served))
         known = {(one.stream_name, one.shard_id): one for part in stats for one in part}
@@ -324,22 +310,23 @@ class FleetShardReader:
         await asyncio.gather(*(reader.aclose() for reader in [*self._readers.values(), *left]))
 
     def _waiting(self) -> dict[str, list[ShardStats]]:
-        """By reader that does not answer, its shards until they move."""
+        """The shards that wait for a reader, by the endpoint of the reader that has them or had them last."""
         now = self._clock()
         parts = place(self._start, self._members.owners(now))
         failed = [member for member in self._members.lost() if member.failed_at is not None]
-        if not parts and self._alone_since is not None:
-            last = self.endpoint.partition(",")[0]
-            return {last: self._known.waiting(self._start, self._alone_since, "waits for a reader: none is there")}
-        if not parts and failed:
-            since = max(member.failed_at or now for member in failed)
-            cause = f"waits for any of its readers: {failed[0].failure}"
-            return {failed[0].endpoint: self._known.waiting(self._start, since, cause)}
+        if not parts:
+            # None is left to which they could move.
+            endpoint, since, cause = self.endpoint.partition(",")[0], self._alone_since, "none is there"
+            if failed:
+                endpoint, since = failed[0].endpoint, max(member.failed_at or now for member in failed)
+                cause = str(failed[0].failure)
+            return {} if since is None else {endpoint: self._known.waiting(self._start, since, f"{_WAITS}: {cause}")}
         found = {}
         for member in failed:
             left = self._members.lease_left(member, now)
             if left is not None and member.failed_at is not None:
-                cause = f"waits for its reader, and moves to another in {left:.0f} s: {member.failure}"
+                moves = f", and moves to another in {left:.0f} s" if self._members.served() else ""
+                cause = f"{_WAITS}{moves}: {member.failure}"
                 found[member.endpoint] = self._known.waiting(parts[member.endpoint], member.failed_at, cause)
         return found
 
@@ -469,7 +456,6 @@ class FleetShardReader:
             for member in self._members.served()
         ]
         if not polls:
-            await asyncio.sleep(min(seconds, _RETRY_SECONDS))
             return []
         try:
             await asyncio.wait(polls, timeout=seconds + _RETRY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -504,22 +490,28 @@ class FleetShardReader:
     async def _open_forgotten(self) -> None:
         """Open the session again where a reader answers that it does not know it."""
         forgotten = [member.endpoint for member in self._members.lost() if member.failed_at is None]
-        await asyncio.gather(*(self._open_at(endpoint, _NOWHERE) for endpoint in forgotten))
+        await asyncio.gather(*(self._open_at(endpoint) for endpoint in forgotten))
 
-    async def _open_at(self, endpoint: str, positions: StreamPositions) -> None:
+    async def _open_at(self, endpoint: str, part: StreamPositions = _NOWHERE) -> None:
         assert self._request is not None
+        # It compares what all streams are, also those of which it follows no shard yet.
+        streams = {stream: part.streams.get(stream, {}) for stream in self._start.streams}
+        positions = StreamPositions(streams, self._start.created)
         await self._ask_to_open(endpoint, replace(self._request, positions=positions))
 
     async def _ask_to_open(self, endpoint: str, request: OpenRequest) -> int | ReaderUnavailableError:
-        failed_at = self._members[endpoint].failed_at
         try:
             epoch = await self._call(endpoint, self._reader(endpoint).open(request))
         except ReaderUnavailableError as error:
             return error
+        self._serve(endpoint)
+        return epoch
+
+    def _serve(self, endpoint: str) -> None:
+        failed_at = self._members[endpoint].failed_at
         self._members.serve(endpoint)
         if failed_at is not None:
             _log.warning("shard reader at %s answers again, after %.0f s", endpoint, self._clock() - failed_at)
-        return epoch
 
     async def _stats_at(self, endpoint: str) -> list[ShardStats]:
         assert self._request is not None
@@ -538,11 +530,11 @@ class FleetShardReader:
                 waiting = [f"{stream}/{shard}" for stream, shards in part.streams.items() for shard in shards]
                 names = ", ".join(waiting[:_NAMED_SHARDS]) + (", ..." if len(waiting) > _NAMED_SHARDS else "")
                 _log.warning(
-                    "%s; %d shards wait for a reader%s, and move to others in %g s",
+                    "%s; %d shards wait for it%s%s",
                     error,
                     len(waiting),
                     f" ({names})" if names else "",
-                    self._lease_seconds,
+                    f", and move to others in {self._lease_seconds:g} s" if self._members.served() else "",
                 )
             raise
         except SessionNotFoundError:
@@ -555,19 +547,17 @@ class FleetShardReader:
         """Wait for a first reader, where they come and go.
 
         Raises:
-            ReaderUnavailableError: for all of the patience none was there.
+            ReaderUnavailableError: there was none for as long as the patience allows.
         """
         patience = Patience(self._patience_seconds)
         await self._take_members()
-        while self._membership is not None and not self._readers:
+        while not self._readers:
             error = ReaderUnavailableError(endpoint=self.endpoint, reason="UNAVAILABLE: no reader is there")
             await asyncio.sleep(patience.pause(error, self._clock()))
             await self._take_members()
 
     async def _take_members(self) -> None:
         """Take in the readers that have joined, and let those go that are gone."""
-        if self._membership is None:
-            return
         # Of those that may be gone in a moment.
         self._deaggregates = self.deaggregates
         there = list(self._membership())
@@ -589,7 +579,7 @@ class FleetShardReader:
         if self._is_open and (new or gone):
             _log.warning("shard readers changed: %d are there, %s", len(self._readers), _changes(joined=new, gone=gone))
             # They learn of the session, and take shards with the next positions.
-            await asyncio.gather(*(self._open_at(endpoint, _NOWHERE) for endpoint in new))
+            await asyncio.gather(*(self._open_at(endpoint) for endpoint in new))
             for endpoint in new:
                 self._keep(endpoint)
         # Its calls have ended by then: closing earlier would cancel whoever waits for one.
@@ -609,19 +599,25 @@ class FleetShardReader:
 
     async def _look_after(self, endpoint: str) -> None:
         """Keep a reader's lease while the caller is busy with what it has, and come back to one that was away."""
+        assert self._request is not None
         member = self._members[endpoint]
         while True:
             is_lost = not member.is_open or member.failed_at is not None
             await asyncio.sleep(min(_RETRY_SECONDS, self._lease_seconds / 3) if is_lost else self._lease_seconds / 3)
             try:
-                if member.is_open and member.failed_at is None:
-                    await self._stats_at(endpoint)
+                if member.is_open and (member.failed_at is None or self._members.lease_left(member, self._clock())):
+                    # Its shards have not moved: what it holds of them is still of use.
+                    await self._call(endpoint, self._reader(endpoint).stats(self._request.session_id))
+                    self._serve(endpoint)
                 else:
-                    await self._open_at(endpoint, _NOWHERE)
+                    await self._open_at(endpoint)
+            except (ReaderUnavailableError, SessionNotFoundError):
+                continue
             except (StaleEpochError, FencedConsumerError) as error:
                 self._taken_over = error
                 return
             except EfoConsumerError as error:
+                member.failure = error
                 _log.warning("cannot open the session at %s: %s", endpoint, error)
 
     async def _stop_hearts(self) -> None:
@@ -630,11 +626,15 @@ class FleetShardReader:
             heart.cancel()
         await asyncio.gather(*hearts.values(), return_exceptions=True)
 
-    def _check(self, session_id: str, epoch: int) -> None:
+    def _find_request(self, session_id: str) -> OpenRequest:
         if self._request is None or self._request.session_id != session_id:
             raise SessionNotFoundError(session_id=session_id)
-        if epoch != self._request.epoch:
-            raise StaleEpochError(session_id=session_id, epoch=epoch, current_epoch=self._request.epoch)
+        return self._request
+
+    def _check(self, session_id: str, epoch: int) -> None:
+        current = self._find_request(session_id).epoch
+        if epoch != current:
+            raise StaleEpochError(session_id=session_id, epoch=epoch, current_epoch=current)
         if self._taken_over is not None:
             raise self._taken_over
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock.efo_consumer._model.positions import ShardRange
-    from penstock.efo_consumer.errors import ReaderUnavailableError
+    from penstock.efo_consumer.errors import EfoConsumerError, ReaderUnavailableError
 
 
 def rank_endpoints(endpoints: Iterable[str], key: str) -> list[str]:
@@ -53,13 +53,13 @@ class Member:
         endpoint: `host:port`.
         is_open: whether it serves a part of the session, as far as is known.
         failed_at: when it was first not reached; None while it answers.
-        failure: why, as it was reported last.
+        failure: why it serves nothing, as it was reported last.
     """
 
     endpoint: str
     is_open: bool = False
     failed_at: float | None = None
-    failure: ReaderUnavailableError | None = None
+    failure: EfoConsumerError | None = None
 
 
 class Members:
@@ -70,12 +70,11 @@ class Members:
     Readers may join and leave: what is noted of one that has left counts for nothing.
 
     Args:
-        endpoints: those that are there at first.
         lease_seconds: see above.
     """
 
-    def __init__(self, endpoints: Sequence[str], lease_seconds: float) -> None:
-        self._members = {endpoint: Member(endpoint) for endpoint in endpoints}
+    def __init__(self, lease_seconds: float) -> None:
+        self._members: dict[str, Member] = {}
         self._lease_seconds = lease_seconds
 
     def __getitem__(self, endpoint: str) -> Member:

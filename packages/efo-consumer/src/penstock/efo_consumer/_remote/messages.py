@@ -11,7 +11,6 @@ from penstock.efo_consumer._model.positions import PositionType, ShardPosition, 
 from penstock.efo_consumer._publish.condition import ShardCondition, ShardState
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import (
-    FollowedBatch,
     OpenRequest,
     PositionsSnapshot,
     SessionInfo,
@@ -317,14 +316,6 @@ def look_from_message(message: pb.LookResponse) -> ShardsLook:
 def _present(message: Any, *names: str) -> dict[str, int | None]:
     """Optional numbers; None where the message has none."""
     return {name: getattr(message, name) if message.HasField(name) else None for name in names}
-
-
-def followed_to_message(batch: FollowedBatch) -> pb.FollowResponse:
-    """Batch to message; the schema went before."""
-    return pb.FollowResponse(
-        arrow_ipc=b"" if batch.records is None else batch.records.serialize().to_pybytes(),
-        reached=None if batch.reached is None else snapshot_to_message(batch.reached),
-    )
 
 
 def ranges_to_messages(ranges: Sequence[ShardRange]) -> list[pb.ShardRange]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.efo_consumer._remote.members import by_owner, rank_endpoints, shard_key
-from penstock.efo_consumer.errors import ReaderUnavailableError, SessionNotFoundError
+from penstock.efo_consumer.errors import EfoConsumerError, ReaderUnavailableError, SessionNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Sequence
@@ -60,13 +60,13 @@ class Patience:
         """Note that something came."""
         self._failing_since = None
 
-    def pause(self, error: ReaderUnavailableError, now: float) -> float:
+    def pause(self, error: EfoConsumerError, now: float) -> float:
         """Note a failure, and give the seconds after which to ask again.
 
         Raises:
-            ReaderUnavailableError: the failure, if it does not pass by itself, or the time is over.
+            EfoConsumerError: the failure, if it does not pass by itself, or the time is over.
         """
-        if not error.reason.startswith(_PASSING):
+        if not isinstance(error, ReaderUnavailableError) or not error.reason.startswith(_PASSING):
             raise error
         is_first = self._failing_since is None
         if self._failing_since is None:

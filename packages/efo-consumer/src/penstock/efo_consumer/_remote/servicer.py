@@ -47,7 +47,6 @@ RIGHTS: Final = ServiceRights(
         "Positions": MethodRights(resources={**_SESSION, "streams": ("start.stream_name",)}, owned="session_id"),
         "Look": MethodRights(resources={**_SESSION, "streams": ("start.stream_name",)}, owned="session_id"),
         "ReadRange": MethodRights(resources={**_SESSION, "streams": ("ranges.stream_name",)}, owned="session_id"),
-        "Follow": MethodRights(resources={**_SESSION, "streams": ("start.stream_name",)}, owned="session_id"),
         "Commit": MethodRights(resources={**_SESSION, "streams": ("positions.stream_name",)}, owned="session_id"),
         "Stats": MethodRights(resources=_SESSION, owned="session_id"),
         "ListSessions": MethodRights(all_of=("jobs",), tells_owned=("sessions.session_id",)),
@@ -158,23 +157,6 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
                 if blocks is not None:
                     blocks.close()
                 await batches.aclose()
-
-    async def Follow(self, request: pb.FollowRequest, context: Any) -> AsyncIterator[pb.FollowResponse]:
-        """See the contract."""
-        schema = read_schema(with_encryption_type=request.with_encryption_type)
-        async with _told(context):
-            batches = self._reader.follow(
-                request.session_id,
-                request.epoch,
-                messages.positions_from_messages(request.start),
-                max_records=request.max_records,
-                max_bytes=request.max_bytes,
-                with_encryption_type=request.with_encryption_type,
-            )
-            async with aclosing(batches):
-                yield pb.FollowResponse(arrow_ipc=schema.serialize().to_pybytes())
-                async for batch in batches:
-                    yield messages.followed_to_message(batch)
 
     async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
         """See the contract."""

@@ -57,11 +57,6 @@ class ShardReaderServiceStub:
                 request_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.ReadRangeRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.ReadRangeResponse.FromString,
                 _registered_method=True)
-        self.Follow = channel.unary_stream(
-                '/penstock.proto.shard_reader.v1.ShardReaderService/Follow',
-                request_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.FollowRequest.SerializeToString,
-                response_deserializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.FollowResponse.FromString,
-                _registered_method=True)
         self.Commit = channel.unary_unary(
                 '/penstock.proto.shard_reader.v1.ShardReaderService/Commit',
                 request_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.CommitRequest.SerializeToString,
@@ -118,14 +113,6 @@ class ShardReaderServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Follow(self, request, context):
-        """Gives batches as they come, each with the positions that it leads to. The stream's flow control is the back-pressure: no more than a
-        batch is read ahead. Ends when the session is closed or the reader drains.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def Commit(self, request, context):
         """Drops what was read: nothing up to these positions will be asked again by the caller.
         """
@@ -176,11 +163,6 @@ def add_ShardReaderServiceServicer_to_server(servicer, server):
                     servicer.ReadRange,
                     request_deserializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.ReadRangeRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.ReadRangeResponse.SerializeToString,
-            ),
-            'Follow': grpc.unary_stream_rpc_method_handler(
-                    servicer.Follow,
-                    request_deserializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.FollowRequest.FromString,
-                    response_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.FollowResponse.SerializeToString,
             ),
             'Commit': grpc.unary_unary_rpc_method_handler(
                     servicer.Commit,
@@ -314,33 +296,6 @@ class ShardReaderService:
             '/penstock.proto.shard_reader.v1.ShardReaderService/ReadRange',
             penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.ReadRangeRequest.SerializeToString,
             penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.ReadRangeResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Follow(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/penstock.proto.shard_reader.v1.ShardReaderService/Follow',
-            penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.FollowRequest.SerializeToString,
-            penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.FollowResponse.FromString,
             options,
             channel_credentials,
             insecure,

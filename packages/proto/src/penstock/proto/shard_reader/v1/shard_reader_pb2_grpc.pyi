@@ -48,10 +48,6 @@ class ShardReaderServiceStub:
     """Shows how far the shards were read and what waits, for a caller that has several readers keep step. Promises nothing."""
     ReadRange: _grpc.UnaryStreamMultiCallable[_shard_reader_pb2.ReadRangeRequest, _shard_reader_pb2.ReadRangeResponse]
     """Gives the records of the ranges as Arrow record batches. Served from the buffers where they hold the range, else read again."""
-    Follow: _grpc.UnaryStreamMultiCallable[_shard_reader_pb2.FollowRequest, _shard_reader_pb2.FollowResponse]
-    """Gives batches as they come, each with the positions that it leads to. The stream's flow control is the back-pressure: no more than a
-    batch is read ahead. Ends when the session is closed or the reader drains.
-    """
     Commit: _grpc.UnaryUnaryMultiCallable[_shard_reader_pb2.CommitRequest, _shard_reader_pb2.CommitResponse]
     """Drops what was read: nothing up to these positions will be asked again by the caller."""
     Stats: _grpc.UnaryUnaryMultiCallable[_shard_reader_pb2.StatsRequest, _shard_reader_pb2.StatsResponse]
@@ -77,10 +73,6 @@ class ShardReaderServiceAsyncStub(ShardReaderServiceStub):
     """Shows how far the shards were read and what waits, for a caller that has several readers keep step. Promises nothing."""
     ReadRange: _aio.UnaryStreamMultiCallable[_shard_reader_pb2.ReadRangeRequest, _shard_reader_pb2.ReadRangeResponse]  # type: ignore[assignment]
     """Gives the records of the ranges as Arrow record batches. Served from the buffers where they hold the range, else read again."""
-    Follow: _aio.UnaryStreamMultiCallable[_shard_reader_pb2.FollowRequest, _shard_reader_pb2.FollowResponse]  # type: ignore[assignment]
-    """Gives batches as they come, each with the positions that it leads to. The stream's flow control is the back-pressure: no more than a
-    batch is read ahead. Ends when the session is closed or the reader drains.
-    """
     Commit: _aio.UnaryUnaryMultiCallable[_shard_reader_pb2.CommitRequest, _shard_reader_pb2.CommitResponse]  # type: ignore[assignment]
     """Drops what was read: nothing up to these positions will be asked again by the caller."""
     Stats: _aio.UnaryUnaryMultiCallable[_shard_reader_pb2.StatsRequest, _shard_reader_pb2.StatsResponse]  # type: ignore[assignment]
@@ -127,16 +119,6 @@ class ShardReaderServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_shard_reader_pb2.ReadRangeResponse], _abc.AsyncIterator[_shard_reader_pb2.ReadRangeResponse]]:
         """Gives the records of the ranges as Arrow record batches. Served from the buffers where they hold the range, else read again."""
-
-    @_abc_1.abstractmethod
-    def Follow(
-        self,
-        request: _shard_reader_pb2.FollowRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_shard_reader_pb2.FollowResponse], _abc.AsyncIterator[_shard_reader_pb2.FollowResponse]]:
-        """Gives batches as they come, each with the positions that it leads to. The stream's flow control is the back-pressure: no more than a
-        batch is read ahead. Ends when the session is closed or the reader drains.
-        """
 
     @_abc_1.abstractmethod
     def Commit(
