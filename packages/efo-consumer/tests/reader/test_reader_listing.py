@@ -15,7 +15,6 @@ from penstock.efo_consumer import (
     ReaderConfig,
     RecordPublisherType,
     RemoteShardReader,
-    SessionListing,
     ShardReaderServicer,
 )
 from penstock.efo_consumer.testing import FakeKinesis
@@ -31,7 +30,7 @@ class Clock:
 
 
 @asynccontextmanager
-async def listing_at(home: str, local: LocalShardReader) -> AsyncIterator[SessionListing]:
+async def listing_at(home: str, local: LocalShardReader) -> AsyncIterator[LocalShardReader | RemoteShardReader]:
     if home == "local":
         yield local
         return

@@ -36,7 +36,6 @@ from penstock.efo_consumer import (
     read_ranges,
 )
 from penstock.efo_consumer._remote import fetch
-from penstock.efo_consumer._remote.members import choose_endpoint
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.rpc import ClientSecurity, RpcOptionError
 
@@ -213,17 +212,6 @@ def test_an_endpoint_that_nobody_serves_is_told() -> None:
     with pytest.raises(RpcOptionError, match="plain text"):
         exposed.open("q", StreamPositions({"s": {"shard": ShardPosition.trim_horizon()}}))
     exposed.close()
-
-
-def test_of_several_endpoints_each_session_has_its_own_one() -> None:
-    """Everybody finds the same endpoint, in any order; taking one away moves only its sessions."""
-    endpoints = [f"reader-{number}:50052" for number in range(4)]
-    sessions = [f"query-{number}" for number in range(200)]
-    chosen = {session: choose_endpoint(endpoints, session) for session in sessions}
-    assert {session: choose_endpoint(endpoints[::-1], session) for session in sessions} == chosen
-    assert set(chosen.values()) == set(endpoints)
-    fewer = {session: choose_endpoint(endpoints[1:], session) for session in sessions}
-    assert all(fewer[session] == chosen[session] for session in sessions if chosen[session] != endpoints[0])
 
 
 def test_a_read_is_a_span_below_the_task_that_asked(hosted: Hosted) -> None:

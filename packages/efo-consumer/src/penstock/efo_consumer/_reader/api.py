@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from penstock.efo_consumer._publish.condition import ShardCondition
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
@@ -257,15 +257,6 @@ class SessionInfo:
     owner: str = ""
 
 
-@runtime_checkable
-class SessionListing(Protocol):
-    """A reader that tells its sessions, for people."""
-
-    async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
-        """Give one entry per open session, ordered by id. Asking keeps none of them alive."""
-        ...
-
-
 class PositionsOptions(TypedDict, total=False):
     """The options of `ShardReader.positions`, for readers that pass them on."""
 
@@ -451,4 +442,8 @@ class FleetMember(SessionReader, Protocol):
         Raises:
             What `positions` raises.
         """
+        ...
+
+    async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
+        """Give one entry per open session, ordered by id. Asking keeps none of them alive."""
         ...

@@ -311,7 +311,7 @@ class LocalShardReader:
         return self._session(session_id).stats()
 
     async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
-        """See `SessionListing.sessions`."""
+        """See `FleetMember.sessions`."""
         now = self._clock()
         return [session.info(now, with_shards=with_shards) for _, session in sorted(self._sessions.items())]
 

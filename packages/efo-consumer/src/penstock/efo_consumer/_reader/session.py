@@ -289,7 +289,7 @@ class ReaderSession:
         ]
 
     def info(self, now: float, *, with_shards: bool) -> SessionInfo:
-        """See `SessionListing.sessions`."""
+        """See `FleetMember.sessions`."""
         return SessionInfo(
             session_id=self.session_id,
             epoch=self.epoch,

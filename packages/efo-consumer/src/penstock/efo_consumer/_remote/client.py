@@ -164,7 +164,7 @@ class RemoteShardReader:
         return [messages.stats_from_message(shard) for shard in answer.shards]
 
     async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
-        """See `SessionListing.sessions`."""
+        """See `FleetMember.sessions`."""
         request = pb.ListSessionsRequest(with_shards=with_shards)
         with self._errors():
             answer = await self._stub().ListSessions(request, timeout=CALL_SECONDS)

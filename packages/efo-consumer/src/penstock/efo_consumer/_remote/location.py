@@ -42,9 +42,6 @@ class ReaderLocation:
         Raises:
             LocationMismatchError: they mean different streams.
         """
-        if request.caller is not None and not request.positions.streams:
-            # One of several readers, to which no shard falls yet: ranges may be read from it all the same.
-            await self._compare("", replace(request.caller, account_id=""))
         consumers = {one.stream_name: one.consumer_arn for one in request.consumers}
         for stream in request.positions.streams:
             if request.caller is not None:

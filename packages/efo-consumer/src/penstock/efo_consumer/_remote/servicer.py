@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from penstock.efo_consumer._model.schema import read_schema
-from penstock.efo_consumer._reader.api import SessionListing
 from penstock.efo_consumer._remote import messages
 from penstock.efo_consumer._remote.arrow_stream import BatchEncoder, encode, encode_block
 from penstock.efo_consumer._remote.client import status_table
@@ -173,11 +172,8 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
 
     async def ListSessions(self, request: pb.ListSessionsRequest, context: Any) -> pb.ListSessionsResponse:
         """See the contract."""
-        if isinstance(self._reader, SessionListing):
-            sessions = await self._reader.sessions(with_shards=request.with_shards)
-            return pb.ListSessionsResponse(sessions=[messages.session_to_message(session) for session in sessions])
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this reader does not tell its sessions")
-        raise AssertionError("abort raises")
+        sessions = await self._reader.sessions(with_shards=request.with_shards)
+        return pb.ListSessionsResponse(sessions=[messages.session_to_message(session) for session in sessions])
 
     async def Close(self, request: pb.CloseRequest, context: Any) -> pb.CloseResponse:
         """See the contract."""
