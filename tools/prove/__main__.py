@@ -9,7 +9,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Protocol, cast
 
-from tools.prove import continuity, fuzz, hostile, matrix, outages, ownership, soak
+from tools.prove import continuity, fuzz, hostile, matrix, outages, ownership, release, soak
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +34,7 @@ PROOFS: Mapping[str, Proof] = {
     "matrix": cast("Proof", matrix),
     "outages": cast("Proof", outages),
     "ownership": cast("Proof", ownership),
+    "release": cast("Proof", release),
     "soak": cast("Proof", soak),
 }
 

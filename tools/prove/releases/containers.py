@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from integration_tests.dockerfiles import Image, read_image
+from tools.prove.releases.dockerfiles import Image, read_image
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "deploy" / "compose.yaml"
 COMPOSE = yaml.safe_load(FILE.read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]

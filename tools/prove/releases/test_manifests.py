@@ -11,10 +11,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from integration_tests.dockerfiles import read_image
 from penstock.registration._stores import dynamodb
+from tools.prove.releases.dockerfiles import read_image
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
 MANIFESTS = [
     pytest.param(document, id=f"{path.stem}-{document['kind']}-{document['metadata']['name']}")

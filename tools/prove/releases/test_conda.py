@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from rattler_build import RecipeParseError, Stage0Recipe
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "deploy" / "conda" / "recipe.yaml"
 FOLDERS = {
     tomllib.loads(path.read_text())["project"]["name"]: path.parent

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from integration_tests.dockerfiles import find_dockerfiles, read_image
+from tools.prove.releases.dockerfiles import find_dockerfiles, read_image
 from tools.release.versions import find_members, name_of
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DOCKERFILES = find_dockerfiles(ROOT)
 MEMBERS = {member.folder: member for member in find_members(ROOT)}
 each_dockerfile = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from integration_tests.containers import (
+from tools.dependencies import read_lock
+from tools.prove.releases.containers import (
     BIN,
     COMPOSE,
     DEADLINE_SECONDS,
@@ -21,7 +22,6 @@ from integration_tests.containers import (
     image_of,
     user_words,
 )
-from tools.dependencies import read_lock
 from tools.release.artefacts import build
 from tools.release.versions import find_members
 

@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "deploy" / "helm" / "penstock"
 VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
 HELM = shutil.which("helm")
