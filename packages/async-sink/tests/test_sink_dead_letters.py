@@ -4,17 +4,14 @@ import json
 import os
 from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.async_sink.dead_letters import read_dead_letters, redrive
+from penstock.async_sink.dead_letters import redrive
 from penstock.aws import AwsOptions
 from penstock.emulator.testing import RunningEmulator, running_emulator
-
-MEBIBYTE = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -70,39 +67,6 @@ def test_a_letter_for_the_arn_of_a_stream_is_written_to_it(
     assert held(emulator, "named") == [b"AA1", b"AA2"]
 
 
-def test_a_file_that_a_micro_batch_removes_meanwhile_holds_no_letters(tmp_path: Path) -> None:
-    """It was written again without them. One that is named and not there is an error."""
-    for name in ("first.json", "second.json", "third.json"):
-        keep(tmp_path, letter(name.encode(), "flights"), name=name)
-    letters = read_dead_letters(tmp_path)
-    read = [next(letters)]
-    (tmp_path / "second.json").unlink()
-    read += letters
-    assert [one.data for one in read] == [b"first.json", b"third.json"]
-    with pytest.raises(FileNotFoundError, match=r"second\.json"):
-        list(read_dead_letters(tmp_path / "second.json"))
-
-
-def test_large_letters_are_written_to_streams_that_take_them(
-    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path
-) -> None:
-    """A stream may be set to take 10 MiB. One that takes less refuses them itself, and takes the others."""
-    large, small = b"x" * (2 * MEBIBYTE), b"small"
-    largest = b"y" * (10 * MEBIBYTE - 1)
-    make_stream(emulator, "wide", largest_kib=10 * 1024)
-    make_stream(emulator, "narrow")
-    keep(tmp_path, *(letter(data, "wide") for data in (large, small, largest)))
-    assert redrive(tmp_path, options, max_attempts=3).is_complete
-    assert sorted(map(len, held(emulator, "wide"))) == [len(small), len(large), len(largest)]
-    keep(tmp_path, *(letter(data, "narrow") for data in (small, large, small)))
-    reported: list[str] = []
-    summary = redrive(tmp_path, options, max_attempts=3, report=lambda _, words: reported.append(words))
-    assert (summary.written["narrow"], summary.failed["narrow"]) == (2, 1)
-    assert held(emulator, "narrow") == [small, small]
-    assert [len(one.data or b"") for one in read_dead_letters(tmp_path) if not one.is_redriven] == [len(large)]
-    assert len(reported) == 1
-
-
 def test_a_letter_of_an_empty_stream_stays_and_the_others_are_written(
     emulator: RunningEmulator, options: AwsOptions, tmp_path: Path
 ) -> None:
@@ -128,20 +92,6 @@ def test_letters_of_delivery_streams_and_rows_without_a_record_stay(
         "is for firehose, which is not written from here",
     ]
     assert held(emulator, "encoded") == [b"c"]
-
-
-def test_half_a_line_of_the_notes_does_not_spoil_the_next(
-    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path
-) -> None:
-    """As a full disk, or a cut of the power, leaves it: the letter of that line is written once more, no other is."""
-    make_stream(emulator, "noted")
-    keep(tmp_path, letter(b"1", "noted"), letter(b"2", "noted"), letter(b"3", "noted"))
-    redrive(tmp_path, options, wanted=lambda one: one.data == b"1")
-    (note,) = (one for one in (tmp_path / "_redriven").iterdir() if one.name.endswith(".json"))
-    note.write_bytes(note.read_bytes()[:-20])
-    for _ in range(2):
-        redrive(tmp_path, options, wanted=lambda one: one.data != b"3")
-    assert held(emulator, "noted") == [b"1", b"1", b"2"]
 
 
 @pytest.mark.parametrize(("mode", "noted"), [(0o600, 0o600), (0o640, 0o640), (0o444, 0o644)])
@@ -202,10 +152,3 @@ def test_letters_that_could_not_be_noted_are_not_sent(
         with pytest.raises(OSError, match=r"b\.json"):
             redrive(tmp_path, options)
     assert held(emulator, "not-noted") == []
-
-
-def test_a_summary_says_whether_kinesis_was_there(options: AwsOptions, tmp_path: Path) -> None:
-    """Nothing listens on the discard port."""
-    keep(tmp_path, letter(b"1", "nowhere"))
-    summary = redrive(tmp_path, replace(options, endpoint_url="http://127.0.0.1:9"), max_attempts=1)
-    assert (summary.failed, summary.is_unreachable) == ({"nowhere": 1}, True)

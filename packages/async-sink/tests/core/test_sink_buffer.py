@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,18 +33,6 @@ def test_entries_that_are_put_back_leave_before_newer_ones() -> None:
     assert [each.entry for each in buffer.take(4)] == ["e0", "e1", "e2", "e3"]
 
 
-def test_the_bytes_follow_every_change() -> None:
-    """The total of bytes counts adding, taking and putting back."""
-    buffer = buffer_of(5, 7)
-    assert buffer.total_size_in_bytes == 12
-    taken = buffer.take(1)
-    assert buffer.total_size_in_bytes == 7
-    buffer.put_back(taken)
-    assert buffer.total_size_in_bytes == 12
-    buffer.add(wrapper(2, 7))
-    assert buffer.total_size_in_bytes == 19
-
-
 def run_of(number: int, *sizes: int) -> EntryRun[str]:
     return EntryRun(EntryRows.of([f"e{number + i}" for i in range(len(sizes))], sizes), number=number)
 
@@ -63,14 +50,6 @@ def test_a_run_counts_as_its_entries() -> None:
     assert batch.entries == ["e0", "e1", "e2", "e3"]
     assert [(each.number, each.attempts) for each in batch.wrappers] == [(0, 0), (1, 0), (2, 0), (3, 0)]
     assert [(each.number, each.attempts) for each in buffer.take(2)] == [(4, 0), (5, 0)]
-
-
-@pytest.mark.parametrize(("room", "expected"), [(6, (3, 6)), (5, (2, 3)), (0, (1, 1))])
-def test_a_run_is_cut_by_bytes_where_its_entries_would_be(room: int, expected: tuple[int, int]) -> None:
-    """An exact fit is allowed; the entry that does not fit stays, but for the first one."""
-    buffer = RequestBuffer[str]()
-    buffer.add_run(run_of(0, 1, 2, 3, 1))
-    assert buffer.measure(10, room, now=0.0) == expected
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1), st.integers(1, 8), st.integers(9, 30))
@@ -92,12 +71,6 @@ def test_batches_of_runs_are_those_of_their_entries(runs: list[list[int]], most:
         assert (len(in_runs), in_runs.total_size_in_bytes) == (len(alone), alone.total_size_in_bytes)
 
 
-def test_taking_from_an_empty_buffer_is_an_error() -> None:
-    """There is no entry to give."""
-    with pytest.raises(IndexError):
-        RequestBuffer[str]().take(1)
-
-
 @given(st.integers(1, 40), st.data())
 def test_whatever_order_requests_fail_in_entries_keep_the_order_of_writing(count: int, data: st.DataObject) -> None:
     """Requests that come back in any order leave the buffer sorted by the order of writing."""
@@ -111,16 +84,6 @@ def test_whatever_order_requests_fail_in_entries_keep_the_order_of_writing(count
     numbers = [each.number for each in buffer]
     assert numbers == sorted(numbers)
     assert buffer.total_size_in_bytes == len(buffer)
-
-
-def test_an_exact_fit_by_bytes_is_one_batch() -> None:
-    """A batch may hold exactly its limit of bytes."""
-    assert buffer_of(10, 10, 10, 10).measure(10, 30, now=0.0) == (3, 30)
-
-
-def test_a_batch_stops_before_the_entry_that_would_pass_the_bytes() -> None:
-    """The entry that does not fit stays, and so do those behind it."""
-    assert buffer_of(10, 10, 10, 1).measure(10, 29, now=0.0) == (2, 20)
 
 
 def test_an_entry_that_backs_off_ends_the_batch() -> None:

@@ -56,19 +56,3 @@ def test_a_value_of_another_type_says_which_is_meant(options: dict[str, Any], me
     with pytest.raises(SinkOptionError) as caught:
         AsyncSinkConfig(**options)
     assert str(caught.value) == message
-
-
-def test_the_defaults_are_those_of_kinesis_data_streams() -> None:
-    """Without options, the limits are those of the reference's Kinesis connector."""
-    config = AsyncSinkConfig()
-    assert (config.max_batch_size, config.max_in_flight_requests, config.max_buffered_requests) == (500, 50, 10_000)
-    assert (config.max_batch_size_in_bytes, config.max_record_size_in_bytes) == (5 * 2**20, 2**20)
-    assert config.max_time_in_buffer == timedelta(seconds=5)
-    assert config.fail_on_error is False
-
-
-def test_equal_limits_where_allowed_are_accepted() -> None:
-    """A batch may be exactly as large as one record, and the buffer one entry larger than a batch."""
-    AsyncSinkConfig(
-        max_batch_size=10, max_buffered_requests=11, max_batch_size_in_bytes=100, max_record_size_in_bytes=100
-    )

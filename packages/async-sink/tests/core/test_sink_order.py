@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.async_sink import CallbackHandler, EntryFailure, LaneObservation, Ordering, RequestInfo, ResultInfo
+from penstock.async_sink import CallbackHandler, LaneObservation, Ordering, RequestInfo, ResultInfo
 from penstock.async_sink.errors import RecordError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
@@ -87,13 +87,6 @@ async def test_one_record_of_a_key_is_in_flight_at_a_time(make_writer: MakeWrite
     assert [number for _, number in fake.accepted] == list(range(30))
 
 
-async def test_records_without_a_key_have_no_order(make_writer: MakeWriter, clock: FakeClock) -> None:
-    """They fill requests as if no order was asked for."""
-    fake = FakeDestination()
-    await run(keyed(make_writer, fake, clock, ordering=Ordering.PER_KEY), [(None, n) for n in range(30)], clock)
-    assert [len(batch) for batch in fake.batches] == [10, 10, 10]
-
-
 async def test_a_strict_order_is_kept_by_single_entries_where_requests_can_fail_in_part(
     make_writer: MakeWriter, clock: FakeClock
 ) -> None:
@@ -101,17 +94,6 @@ async def test_a_strict_order_is_kept_by_single_entries_where_requests_can_fail_
     fake = Unreliable(Random(3), clock)
     await run(make_writer(fake=fake, ordering=Ordering.STRICT), [str(number) for number in range(60)], clock)
     assert fake.accepted == [str(number) for number in range(60)]
-
-
-async def test_a_strict_order_keeps_batches_where_requests_are_atomic(
-    make_writer: MakeWriter, clock: FakeClock
-) -> None:
-    """One request is in flight; what failed leaves before what is newer."""
-    fake = Unreliable(Random(3), clock, whole=True)
-    config = make_writer(ordering=Ordering.STRICT).config
-    await run(AtomicWriter(fake, config, clock=clock), [str(number) for number in range(60)], clock)
-    assert fake.accepted == [str(number) for number in range(60)]
-    assert any(len(batch) == 10 for batch in fake.batches)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -215,87 +197,6 @@ async def test_a_lane_without_room_is_passed_by_and_keeps_its_order(
         await clock.advance(1.0)
         assert [entry for entry in fake.accepted if entry[0] == "a"] == ["a1", "a2", "a3", "a4", "a5"]
     assert writer.metrics.flush_reasons["pace"] >= 1
-
-
-async def test_what_a_blocked_request_took_from_its_lanes_is_given_back(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """Asked again, the same entries leave, and no token was lost."""
-    lanes = Lanes()
-    lanes.blocks = True
-    async with make_writer(strategy=lanes) as writer:
-        await writer.write_many([f"a{number}" for number in range(10)])
-        await settle()
-        assert (lanes.taken, fake.accepted) == ([], [])
-        lanes.blocks = False
-        await clock.advance(0.5)
-        assert lanes.taken == ["a"] * 10
-        assert fake.accepted == [f"a{number}" for number in range(10)]
-        assert writer.metrics.blocked_seconds["rate"] == pytest.approx(0.5)
-
-
-async def test_a_strategy_with_lanes_hears_where_entries_went(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """The answer's lanes reach it with what was throttled; as many as entries, or it is an error."""
-
-    def answer(request: FakeRequest) -> None:
-        assert request.handler.wants_lanes
-        with pytest.raises(ValueError, match="2 lanes"):
-            request.handler.retry_failures([], lanes=["x", "y"])
-        failures = [EntryFailure(1, "Slow", throttled=True), EntryFailure(2, "Broken", throttled=False)]
-        request.handler.retry_failures(failures, lanes=["x"] * 3 + [None] * 7)
-
-    lanes = Lanes()
-    fake.script = [answer]
-    writer = make_writer(strategy=lanes)
-    await writer.__aenter__()
-    await writer.write_many([f"a{number}" for number in range(10)])
-    await settle()
-    assert [(each.lane, each.throttled) for each in lanes.seen[:4]] == [("x", 0), ("x", 1), ("x", 0), (None, 0)]
-    assert dict(writer.metrics.throttled_by_lane) == {"x": 1}
-    await writer.close()
-
-
-async def test_records_of_a_key_follow_each_other_without_waiting_for_the_timer(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """One per round trip: what stood behind another record of its key has had its time in the buffer."""
-    async with keyed(make_writer, fake, clock, ordering=Ordering.PER_KEY) as writer:
-        await writer.write_many([("a", number) for number in range(4)] + [("b", 4)])
-        await clock.advance(0.1)
-        assert fake.accepted == [("a", 0), ("b", 4), ("a", 1), ("a", 2), ("a", 3)]
-
-
-class Closed:
-    """Lets a request through at the second time of asking."""
-
-    asked = 0
-
-    def register_in_flight_request(self, request: RequestInfo) -> None: ...
-
-    def register_completed_request(self, result: ResultInfo) -> None: ...
-
-    def should_block(self, request: RequestInfo) -> bool:
-        self.asked += 1
-        return self.asked == 1
-
-    def get_max_batch_size(self) -> int:
-        return 10
-
-    def ask_again_after(self, request: RequestInfo) -> float | None:
-        return 0.03
-
-
-async def test_what_the_strategy_held_back_leaves_as_soon_as_it_may(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """Its time in the buffer was over before: it does not begin anew."""
-    config = make_writer(ordering=Ordering.PER_KEY).config
-    async with KeyedWriter(fake, config, clock=clock, strategy=Closed()) as writer:
-        await writer.write(("a", 0))
-        await clock.advance(0.1)
-        assert fake.accepted == []
-        await clock.advance(0.03)
-        assert fake.accepted == [("a", 0)]
 
 
 @pytest.mark.parametrize("many", [False, True])

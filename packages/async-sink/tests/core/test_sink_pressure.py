@@ -61,35 +61,6 @@ async def test_a_write_waits_for_room_so_long_and_no_longer(
     await writer.close()
 
 
-async def test_a_write_goes_on_when_room_comes_in_time(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """An answer in time lets it through."""
-    fake.script = [fake.hold()] * 20
-    writer = make_writer(max_block_time=timedelta(seconds=2), max_in_flight_requests=3)
-    await fill(writer, ["x"] * 130)
-    writing = asyncio.create_task(writer.write("y"))
-    await clock.advance(1.0)
-    fake.requests[0].answer.set()
-    await settle()
-    assert writing.done()
-    writing.result()
-    await writer.close()
-
-
-async def test_a_caller_that_waits_for_room_lets_less_than_a_batch_leave(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """What waits cannot fill up any more: the next entry is too large for the room that is left."""
-    async with make_writer(max_buffered_bytes=1_000) as writer:
-        await writer.write(600)
-        await settle()
-        assert fake.requests == []
-        await writer.write(500)
-        assert fake.batches == [[600]]
-        assert writer.metrics.flush_reasons["full"] == 1
-
-
 async def test_the_gauges_show_the_writer_at_this_moment(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:

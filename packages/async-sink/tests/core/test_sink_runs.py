@@ -1,27 +1,23 @@
 """What writing many costs, and what it keeps in memory."""
 
-import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
-from datetime import timedelta
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.async_sink import (
     AsyncSinkConfig,
     EntryFailure,
     KinesisRequestEntry,
-    Ordering,
     ResultHandler,
 )
-from penstock.async_sink._core.runs import EntryRows, EntryRun, rows_until
+from penstock.async_sink._core.runs import EntryRows, EntryRun
 from penstock.async_sink._destinations.kinesis import rows as kinesis_rows
-from penstock.async_sink.errors import BufferFullError, RecordError
+from penstock.async_sink.errors import RecordError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeKinesisWriter, FakeWriter, settle
 
 
@@ -66,24 +62,6 @@ async def test_a_destination_that_asks_for_their_number_makes_no_entries(made: l
     assert (sizes, made, writer.metrics.records_out) == ([10, 10, 5], [], 25)
 
 
-async def test_entries_are_the_same_objects_each_time(made: list[str]) -> None:
-    """A destination may name those that it refuses by the objects that it was given."""
-    seen: list[Any] = []
-
-    def answer(entries: Sequence[Any], handler: ResultHandler[Any]) -> None:
-        seen.append(list(entries))
-        assert entries[0] is seen[-1][0]
-        assert list(entries[1:2]) == seen[-1][1:2]
-        handler.retry_for_entries(seen[-1][3:4] if len(seen) == 1 else [])
-
-    async with RowsWriter(answer) as writer:
-        await writer.write_many(rows(10))
-        await writer.clock.advance(1.0)
-    assert [[entry.partition_key for entry in entries] for entries in seen] == [[str(i) for i in range(10)], ["3"]]
-    assert seen[1][0] is seen[0][3]
-    assert len(made) == 10
-
-
 async def test_a_failed_entry_does_not_keep_its_neighbours(made: list[str]) -> None:
     """What comes back is an entry of its own: the rows of its request are let go."""
     answers = iter([[EntryFailure(4, throttled=False)], []])
@@ -109,17 +87,6 @@ async def test_what_waits_does_not_keep_the_record_batch() -> None:
         assert pa.total_allocated_bytes() - before < 100_000
 
 
-async def test_lists_are_written_in_runs(made: list[str]) -> None:
-    """Entries of a list keep their identity, their order and their sizes."""
-    entries = [f"e{number}" for number in range(25)]
-    fake = FakeDestination()
-    async with FakeWriter(fake, AsyncSinkConfig(max_batch_size=10)) as writer:
-        await writer.write_many(entries)
-    assert fake.batches == [entries[:10], entries[10:20], entries[20:]]
-    assert all(sent is entry for sent, entry in zip(fake.accepted, entries, strict=True))
-    assert writer.metrics.bytes_out == sum(map(len, entries))
-
-
 async def test_an_entry_of_a_list_that_is_too_large_stops_it_there() -> None:
     """Those before it are written; the error has its number."""
     fake = FakeDestination()
@@ -131,81 +98,6 @@ async def test_an_entry_of_a_list_that_is_too_large_stops_it_there() -> None:
         assert caught.value.record_number == 15
         assert writer.records_written == 15
     assert fake.accepted == ["a", *"b" * 14]
-
-
-async def test_an_iterator_gives_no_more_than_is_written() -> None:
-    """What could not be written is still there for another try."""
-    numbers = iter([1] * 30)
-    config = AsyncSinkConfig(
-        max_batch_size=10, max_in_flight_requests=1, max_buffered_requests=12, max_block_time=timedelta(0)
-    )
-    never = FakeDestination()
-    never.script = [never.hold() for _ in range(3)]
-    async with FakeWriter(never, config) as writer:
-        with pytest.raises(BufferFullError):
-            await writer.write_many(numbers)
-        assert (writer.records_written, len(list(numbers))) == (10 + 12, 7)
-        for request in never.requests:
-            request.answer.set()
-        never.script = []
-        await writer.close()
-
-
-@asynccontextmanager
-async def stuck(**options: Any) -> AsyncIterator[RowsWriter]:
-    """A writer whose only request gets no answer."""
-    writer = RowsWriter(lambda entries, handler: asyncio.Event().wait(), max_in_flight_requests=1, **options)
-    await writer.__aenter__()
-    try:
-        yield writer
-    finally:
-        await writer.close()
-
-
-@pytest.mark.parametrize(
-    ("options", "held"),
-    [
-        ({"max_buffered_requests": 23}, 10 + 23),
-        (
-            {"max_buffered_bytes": 200, "max_batch_size_in_bytes": 100, "max_record_size_in_bytes": 100},
-            8 + 17,
-        ),
-    ],
-)
-async def test_rows_without_room_are_counted(options: dict[str, int], held: int) -> None:
-    """By number and by bytes: exactly as many are written as there is room for, and `records_written` says it."""
-    async with stuck(max_block_time=timedelta(0), **options) as writer:
-        with pytest.raises(BufferFullError):
-            await writer.write_many(rows(40, 10))
-        assert writer.records_written == held
-        (state,) = writer.snapshot_state()
-        assert len(state.entries) == held
-
-
-async def test_cancelled_in_the_middle_it_has_written_a_beginning() -> None:
-    """What is written is the first part of the rows, without a gap."""
-    async with stuck(max_buffered_requests=23) as writer:
-        writing = asyncio.create_task(writer.write_many(rows(40)))
-        await settle()
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
-        assert writing.cancelled()
-        (state,) = writer.snapshot_state()
-        assert [entry.partition_key for entry, _ in state.entries] == [f"{i}" for i in range(writer.records_written)]
-        assert writer.records_written == 10 + 23
-
-
-async def test_strict_order_sends_rows_one_by_one() -> None:
-    """One request of one entry at a time, in the order of writing."""
-    sent: list[list[str]] = []
-
-    def answer(entries: Sequence[Any], handler: ResultHandler[Any]) -> None:
-        sent.append([entry.partition_key for entry in entries])
-        handler.complete()
-
-    async with RowsWriter(answer, ordering=Ordering.STRICT) as writer:
-        await writer.write_many(rows(12))
-    assert sent == [[f"{i}"] for i in range(12)]
 
 
 class OneByOne:
@@ -238,36 +130,6 @@ async def test_a_listener_is_told_of_neighbours_at_once_if_it_can(kind: type[One
         await writer.write(KinesisRequestEntry(b"", "first"))
         await writer.write_many(rows(15), listener=listener)
     assert listener.told == told
-
-
-@settings(deadline=None)
-@given(
-    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=20),
-    start=st.integers(0, 19),
-    count=st.integers(1, 20),
-    room=st.integers(0, 60),
-    enough=st.integers(-3, 60),
-)
-def test_a_slice_ends_where_rows_one_by_one_would(
-    sizes: list[int], start: int, count: int, room: int, enough: int
-) -> None:
-    """At the number, before the room is exceeded, or with the row that makes a batch full."""
-    start = min(start, len(sizes) - 1)
-    count = min(count, len(sizes) - start)
-
-    def one_by_one() -> Iterator[int]:
-        total = 0
-        yield start
-        for row in range(start, start + count):
-            total += sizes[row]
-            if total > room:
-                return
-            yield row + 1
-            if 0 < enough <= total:
-                return
-
-    ends = EntryRows.of(sizes, sizes).ends
-    assert rows_until(ends, start, count, room=room, enough=enough) == max(one_by_one())
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.data())

@@ -1,7 +1,6 @@
 """`write_batches` from threads and processes, interrupted, and forked."""
 
 import multiprocessing
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -12,10 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.async_sink import AsyncSinkConfig, CallbackHandler, DropHandler, KinesisStreamsSink, write_batches
+from penstock.async_sink import AsyncSinkConfig, DropHandler, KinesisStreamsSink, write_batches
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
-from penstock.rpc.errors import LoopThreadForkedError
 
 
 @pytest.fixture
@@ -75,32 +73,6 @@ def test_a_forked_process_writes_with_the_sink_of_its_parent(emulator: RunningEm
     assert stored(emulator) == sorted(f"{name} {row}" for name in names for row in range(100))
 
 
-def test_a_fork_in_the_middle_of_a_write_stays_the_parents(emulator: RunningEmulator) -> None:
-    """The child gets an error instead of a thread that does not exist there; the parent writes on."""
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        yield rows("before")
-        pid = os.fork()
-        if pid == 0:
-            try:
-                # The child's turn in the same call; it must not hang, nor write the parent's rows.
-                yield rows("child")
-            except BaseException:
-                os._exit(3)
-            finally:
-                os._exit(7)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        yield rows("after")
-
-    parent = os.getpid()
-    try:
-        summary = write_batches(sink(emulator), batches())
-    except LoopThreadForkedError:
-        os._exit(0 if os.getpid() != parent else 1)
-    assert summary.records == 200
-    assert stored(emulator) == sorted(f"{name} {row}" for name in ("before", "after") for row in range(100))
-
-
 def test_ctrl_c_ends_a_write_that_waits(emulator: RunningEmulator) -> None:
     """Though the destination throttles for ever: at once, without a thread left behind."""
     throttles = emulator.faults.add("throttle", operation="PutRecords")
@@ -126,19 +98,6 @@ def test_ctrl_c_ends_a_write_that_waits(emulator: RunningEmulator) -> None:
     assert sink_threads() == []
 
 
-def test_ctrl_c_between_batches_closes_the_writer() -> None:
-    """The interrupt of the caller's own iterator passes through; nothing has to answer for the writer to end."""
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        yield rows("held")
-        raise KeyboardInterrupt
-
-    unreachable = KinesisStreamsSink(emulator_options("http://127.0.0.1:1"), "flights")
-    with pytest.raises(KeyboardInterrupt):
-        write_batches(unreachable, batches())
-    assert sink_threads() == []
-
-
 def test_what_a_handler_took_is_counted_apart(emulator: RunningEmulator) -> None:
     """The summary says how many records were accepted, and how many a handler has taken."""
     emulator.faults.add("fail_records", indices=(0,), code="InternalFailure")
@@ -146,16 +105,3 @@ def test_what_a_handler_took_is_counted_apart(emulator: RunningEmulator) -> None
     summary = write_batches(sink(emulator, config=config, terminal=DropHandler), [rows("some", 10)])
     assert (summary.records, summary.dead_letters) == (9, 1)
     assert len(stored(emulator)) == 9
-
-
-def test_the_error_of_a_handler_is_the_callers(emulator: RunningEmulator) -> None:
-    """It is raised as it is, and the writer is closed."""
-
-    def full(record: Any) -> None:
-        raise OSError("disk full")
-
-    emulator.faults.add("fail_records", indices=(0,), code="InternalFailure")
-    config = AsyncSinkConfig(max_attempts=1)
-    with pytest.raises(OSError, match="disk full"):
-        write_batches(sink(emulator, config=config, terminal=lambda: CallbackHandler(full)), [rows("some", 10)])
-    assert sink_threads() == []

@@ -4,17 +4,9 @@ from collections.abc import Callable
 import pytest
 
 from penstock.async_sink.errors import RecordError, UnansweredRequestError, WriterClosedError
-from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
+from penstock.async_sink.testing import FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
-
-
-async def test_every_write_is_delivered(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """Whatever the number, each element reaches the destination once and in order."""
-    async with make_writer() as writer:
-        for number in range(1, 96):
-            await writer.write("x" * (number % 7 + 1))
-    assert [len(entry) for entry in fake.accepted] == [number % 7 + 1 for number in range(1, 96)]
 
 
 async def test_write_many_delivers_in_order(make_writer: MakeWriter, fake: FakeDestination) -> None:
@@ -35,23 +27,6 @@ async def test_a_full_batch_leaves_at_once_and_an_unfull_one_waits(
         await writer.write("j")
         await settle()
         assert fake.batches == [list("abcdefghij")]
-
-
-async def test_bytes_that_fill_a_batch_exactly_leave_in_one(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """An exact fit by bytes is allowed."""
-    async with make_writer(max_batch_size_in_bytes=1_000) as writer:
-        await writer.write_many([400, 600])
-        await settle()
-        assert fake.batches == [[400, 600]]
-
-
-async def test_bytes_that_pass_the_limit_are_cut_before_it(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """The entry that would pass the limit goes with the next batch."""
-    async with make_writer(max_batch_size_in_bytes=1_000) as writer:
-        await writer.write_many([400, 599, 2])
-        await settle()
-        assert fake.batches == [[400, 599]]
-    assert fake.batches == [[400, 599], [2]]
 
 
 async def test_the_number_and_the_bytes_limit_batches_together(make_writer: MakeWriter, fake: FakeDestination) -> None:
@@ -133,14 +108,6 @@ async def test_after_a_failure_every_call_raises_it(make_writer: MakeWriter, fak
                 await call
 
 
-async def test_a_failure_that_nobody_saw_is_raised_on_leaving(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """Leaving the block must not hide that records were lost."""
-    fake.script = [fake.explode(ZeroDivisionError())]
-    with pytest.raises(ZeroDivisionError):
-        async with make_writer() as writer:
-            await writer.write_many("abcdefghij")
-
-
 async def test_an_oversize_element_raises_on_write_and_the_writer_goes_on(
     make_writer: MakeWriter, fake: FakeDestination
 ) -> None:
@@ -166,20 +133,6 @@ async def test_a_submission_that_answers_nothing_is_an_error(make_writer: MakeWr
             await writer.write("a")
 
 
-async def test_a_submission_that_cancels_itself_is_an_error(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """As if it had forgotten to answer: nobody else would answer for it before the time-out."""
-
-    def cancel(request: FakeRequest) -> None:
-        raise asyncio.CancelledError
-
-    fake.script = [cancel]
-    with pytest.raises(UnansweredRequestError):
-        async with make_writer() as writer:
-            await writer.write("a")
-    (state,) = writer.snapshot_state()
-    assert [entry for entry, _ in state.entries] == ["a"]
-
-
 async def test_a_writer_outside_of_its_block_is_an_error(make_writer: MakeWriter) -> None:
     """Before entering and after leaving, writing raises."""
     writer = make_writer()
@@ -191,20 +144,6 @@ async def test_a_writer_outside_of_its_block_is_an_error(make_writer: MakeWriter
         await writer.write("a")
 
 
-async def test_a_converter_makes_entries_of_elements(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """The destination sees what the converter made."""
-
-    class Numbered:
-        def apply(self, element: str, context: FakeWriter) -> str:
-            return f"{context.records_written}:{element}"
-
-    async with make_writer(converter=Numbered()) as writer:
-        await writer.write_many("ab")
-    async with make_writer(converter=str.upper) as writer:
-        await writer.write_many("cd")
-    assert fake.accepted == ["0:a", "1:b", "C", "D"]
-
-
 async def test_one_request_in_flight_keeps_the_order(make_writer: MakeWriter, fake: FakeDestination) -> None:
     """The second batch leaves when the first one is answered."""
     fake.script = [fake.hold()]
@@ -214,19 +153,6 @@ async def test_one_request_in_flight_keeps_the_order(make_writer: MakeWriter, fa
         assert len(fake.requests) == 1
         fake.requests[0].answer.set()
     assert fake.accepted == list("a" * 10 + "b" * 10)
-
-
-async def test_of_two_requests_in_flight_the_second_may_overtake(
-    make_writer: MakeWriter, fake: FakeDestination
-) -> None:
-    """A slow request does not hold up the next one."""
-    fake.script = [fake.hold()]
-    async with make_writer(max_in_flight_requests=2) as writer:
-        await writer.write_many("a" * 10 + "b" * 10)
-        await settle()
-        assert fake.accepted == list("b" * 10)
-        fake.requests[0].answer.set()
-    assert fake.accepted == list("b" * 10 + "a" * 10)
 
 
 async def test_no_more_requests_than_allowed_are_in_flight(make_writer: MakeWriter, fake: FakeDestination) -> None:
@@ -260,20 +186,6 @@ async def test_a_full_buffer_holds_the_caller_until_there_is_room(
     assert len(fake.accepted) == 41
 
 
-async def test_full_bytes_hold_the_caller_too(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """The buffer is bounded by bytes as well as by number."""
-    fake.script = [fake.hold(), fake.hold()]
-    async with make_writer(max_buffered_bytes=1_500, max_in_flight_requests=2) as writer:
-        await writer.write_many([1_000, 500, 600, 700])
-        writing = asyncio.create_task(writer.write(300))
-        await settle()
-        assert not writing.done()
-        fake.requests[0].answer.set()
-        await writing
-        fake.requests[1].answer.set()
-    assert fake.batches == [[1_000], [500], [600], [700, 300]]
-
-
 async def test_a_cancelled_write_is_not_written(make_writer: MakeWriter, fake: FakeDestination) -> None:
     """Cancelled while it waits for room, the element is nowhere."""
     fake.script = [fake.hold(), fake.hold()]
@@ -286,13 +198,3 @@ async def test_a_cancelled_write_is_not_written(make_writer: MakeWriter, fake: F
         for request in fake.requests:
             request.answer.set()
     assert fake.accepted == list("x" * 40)
-
-
-async def test_several_tasks_may_write_at_once(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """Nothing is lost or doubled, and the buffer's bound holds."""
-    async with make_writer(max_buffered_requests=11) as writer, asyncio.TaskGroup() as tasks:
-        for letter in "abcde":
-            tasks.create_task(writer.write_many([f"{letter}{number}" for number in range(40)]))
-    assert sorted(fake.accepted) == sorted(f"{letter}{number}" for letter in "abcde" for number in range(40))

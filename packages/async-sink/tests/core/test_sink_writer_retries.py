@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from penstock.async_sink import EntryFailure, FatalExceptionClassifier, RequestInfo, ResultInfo
-from penstock.async_sink.errors import RecordsRejectedError, RequestTimeoutError
+from penstock.async_sink.errors import RecordsRejectedError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -50,32 +50,6 @@ async def test_there_is_a_growing_back_off_between_attempts(
     assert fake.accepted == list("0123456789")
 
 
-async def test_the_back_off_is_jittered(make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock) -> None:
-    """The wait is a random share of its bound."""
-    fake.script = [fake.fail()]
-    async with make_writer(random=lambda: 0.1) as writer:
-        await writer.write_many("0123456789")
-        await clock.advance(0.0049)
-        assert len(fake.requests) == 1
-        await clock.advance(0.0002)
-        assert len(fake.requests) == 2
-
-
-async def test_the_size_of_requeued_entries_is_right(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """Requeued bytes count towards the next batch's limit of bytes."""
-    fake.script = [fake.fail()]
-    async with make_writer(max_batch_size_in_bytes=1_000) as writer:
-        await writer.write_many([400, 600])
-        await settle()
-        await writer.write_many([300])
-        await clock.advance(0.05)
-        assert fake.batches[1] == [400, 600]
-        assert writer._dispatcher.buffer.total_size_in_bytes == 300
-    assert writer.metrics.bytes_out == 1_300
-
-
 async def test_requests_that_all_fail_do_not_overfill_the_writer(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
@@ -117,18 +91,6 @@ async def test_an_exception_that_is_not_fatal_is_tried_again(
             await writer.flush()
 
 
-async def test_without_fail_on_error_an_entry_may_fail_for_ever(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """By default there is no bound on the attempts."""
-    fake.script = [fake.fail(0) for _ in range(20)]
-    async with make_writer() as writer:
-        await writer.write_many("0123456789")
-        for _ in range(20):
-            await clock.advance(2.0)
-    assert sorted(fake.accepted) == list("0123456789")
-
-
 async def test_with_fail_on_error_the_first_failure_ends_the_writer(
     make_writer: MakeWriter, fake: FakeDestination
 ) -> None:
@@ -157,18 +119,6 @@ async def test_an_entry_has_so_many_attempts_and_no_more(
     assert caught.value.records[0].attempts == 2
 
 
-async def test_an_answer_in_time_is_an_answer(make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock) -> None:
-    """A request that is answered just before its time-out is complete."""
-    fake.script = [fake.hold()]
-    async with make_writer() as writer:
-        await writer.write_many("0123456789")
-        await clock.advance(9.99)
-        fake.requests[0].answer.set()
-        await clock.advance(10.0)
-    assert len(fake.requests) == 1
-    assert writer.metrics.timed_out == 0
-
-
 async def test_a_request_without_an_answer_is_sent_again(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
@@ -181,19 +131,6 @@ async def test_a_request_without_an_answer_is_sent_again(
         await clock.advance(0.01 + 0.05)
         assert fake.batches == [list("0123456789")] * 2
     assert writer.metrics.timed_out == 1
-
-
-async def test_a_request_without_an_answer_ends_the_writer_if_set_so(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """With fail_on_timeout the error says what had no answer."""
-    fake.script = [fake.hold()]
-    async with make_writer(fail_on_timeout=True) as writer:
-        await writer.write_many("0123456789")
-        await clock.advance(10.0)
-        with pytest.raises(RequestTimeoutError) as caught:
-            await writer.flush()
-    assert (caught.value.timeout_seconds, caught.value.entries, caught.value.first_record_number) == (10.0, 10, 0)
 
 
 async def test_an_answer_after_the_time_out_is_ignored(
@@ -213,49 +150,6 @@ async def test_an_answer_after_the_time_out_is_ignored(
     assert len(fake.requests) == 2
 
 
-async def test_of_several_answers_the_first_wins(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """A handler that was called does not listen any more."""
-
-    def twice(request: FakeRequest) -> None:
-        request.handler.complete()
-        request.handler.retry_for_entries(request.entries)
-        request.handler.complete_exceptionally(RuntimeError())
-
-    fake.script = [twice]
-    async with make_writer() as writer:
-        await writer.write("a")
-    assert len(fake.requests) == 1
-    assert writer.metrics.records_out == 1
-
-
-async def test_equal_entries_are_retried_one_for_one(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """Two of three equal entries failed: two are sent again."""
-
-    def two_of_three(request: FakeRequest) -> None:
-        request.handler.retry_for_entries(["a", "a"])
-
-    fake.script = [two_of_three]
-    async with make_writer() as writer:
-        await writer.write_many("aaa")
-        await clock.advance(0.1)
-        await clock.advance(0.05)
-        assert fake.batches == [["a"] * 3, ["a"] * 2]
-
-
-async def test_retrying_what_was_not_sent_is_an_error(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """A destination cannot smuggle entries in."""
-
-    def smuggle(request: FakeRequest) -> None:
-        request.handler.retry_for_entries(["b"])
-
-    fake.script = [smuggle]
-    with pytest.raises(ValueError, match="not an entry of this request"):
-        async with make_writer() as writer:
-            await writer.write("a")
-
-
 @pytest.mark.parametrize("places", [[10], [-1], [3, 3]])
 async def test_places_that_are_not_in_the_request_are_an_error(
     make_writer: MakeWriter, fake: FakeDestination, places: list[int]
@@ -272,22 +166,6 @@ async def test_places_that_are_not_in_the_request_are_an_error(
         with pytest.raises(ValueError, match="not distinct places"):
             await writer.flush()
     assert writer.metrics.records_out == 0
-
-
-async def test_an_exception_after_the_answer_does_not_undo_it(
-    make_writer: MakeWriter, fake: FakeDestination, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The entries were accepted; the error is logged."""
-
-    def stumble(request: FakeRequest) -> None:
-        fake.accept(request)
-        raise ZeroDivisionError
-
-    fake.script = [stumble]
-    async with make_writer() as writer:
-        await writer.write_many("0123456789")
-    assert len(fake.requests) == 1
-    assert "raised after its answer" in caplog.text
 
 
 class Gate:
@@ -327,16 +205,3 @@ async def test_a_strategy_that_blocks_on_time_wakes_up_with_nothing_in_flight(
         assert fake.requests == []
         await clock.advance(0.001 + within)
         assert len(fake.requests) == 1
-
-
-async def test_the_strategy_is_charged_the_batch_that_leaves(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """A batch cut by bytes is asked about, registered and completed with its real size."""
-    gate = Gate(0.0, says_when=True)
-    async with make_writer(strategy=gate) as writer:
-        await writer.write_many([600, 500])
-        await settle()
-        assert gate.asked[0] == 1
-        assert (gate.registered.batch_size, gate.registered.size_in_bytes) == (1, 600)
-        assert (gate.completed.batch_size, gate.completed.size_in_bytes) == (1, 600)

@@ -1,12 +1,8 @@
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from penstock.async_sink import BufferedRequestState
-from penstock.async_sink.errors import RecordError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -22,17 +18,6 @@ async def test_the_unsent_tail_is_in_the_snapshot(make_writer: MakeWriter) -> No
         await writer.write_many(str(number) for number in range(23))
         await writer.flush()
         assert entries_of(writer) == ["20", "21", "22"]
-
-
-async def test_a_snapshot_before_and_after_flushes(make_writer: MakeWriter) -> None:
-    """Before a flush all is in it, after a flush at the end nothing."""
-    async with make_writer() as writer:
-        await writer.write_many("abc")
-        assert entries_of(writer) == list("abc")
-        await writer.flush()
-        assert entries_of(writer) == list("abc")
-        await writer.flush(end_of_input=True)
-        assert writer.snapshot_state() == []
 
 
 async def test_a_snapshot_holds_what_is_still_in_flight(make_writer: MakeWriter, fake: FakeDestination) -> None:
@@ -95,33 +80,6 @@ async def test_several_states_merge_into_one_writer(make_writer: MakeWriter, fak
     assert fake.accepted == list("abcde")
 
 
-async def test_restored_entries_set_the_timer(make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock) -> None:
-    """They need no further write to leave."""
-    state = BufferedRequestState((("a", 1),))
-    async with make_writer(initial_states=[state]):
-        await clock.advance(0.099)
-        assert fake.accepted == []
-        await clock.advance(0.001)
-        assert fake.accepted == ["a"]
-
-
-async def test_restored_full_batches_leave_at_once(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """A state may hold more than a batch."""
-    state = BufferedRequestState(tuple((letter, 1) for letter in "0123456789abc"))
-    async with make_writer(initial_states=[state]):
-        await settle()
-        assert fake.batches == [list("0123456789")]
-    assert len(fake.accepted) == 13
-
-
-def test_an_oversize_entry_in_a_state_raises_on_restore(make_writer: MakeWriter) -> None:
-    """Sizes are measured again: the limit may have become smaller."""
-    state = BufferedRequestState(((10, 10), (101, 101)))
-    with pytest.raises(RecordError) as caught:
-        make_writer(max_record_size_in_bytes=100, initial_states=[state])
-    assert caught.value.record_number == 1
-
-
 async def test_a_running_writer_can_take_over_a_state(make_writer: MakeWriter, fake: FakeDestination) -> None:
     """restore adds behind what was written so far."""
     async with make_writer() as writer:
@@ -129,38 +87,6 @@ async def test_a_running_writer_can_take_over_a_state(make_writer: MakeWriter, f
         writer.restore([BufferedRequestState((("b", 1),))])
         await writer.write("c")
     assert fake.accepted == list("abc")
-
-
-def test_the_size_of_a_state_is_that_of_its_entries() -> None:
-    """It is what a checkpoint will grow by."""
-    assert BufferedRequestState((("a", 3), ("b", 4))).state_size == 7
-
-
-async def test_the_time_to_live_of_restored_entries_begins_anew(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """The clock of the writer that they come from may be another one: they are not expired before they were tried."""
-    state = BufferedRequestState(tuple((letter, 1) for letter in "0123456789abc"))
-    async with make_writer(initial_states=[state], time_to_live=timedelta(seconds=1)) as writer:
-        await clock.advance(0.1)
-        assert fake.accepted == list("0123456789abc")
-        assert writer.metrics.expired == 0
-
-
-async def test_after_a_flush_in_between_full_batches_go_on_by_themselves(
-    make_writer: MakeWriter, fake: FakeDestination
-) -> None:
-    """Nothing left while it waited; nobody has to write for the next batch to leave."""
-    fake.script = [fake.hold()]
-    async with make_writer(max_in_flight_requests=1) as writer:
-        await writer.write_many("a" * 10 + "b" * 10)
-        flushing = asyncio.create_task(writer.flush())
-        await settle()
-        fake.requests[0].answer.set()
-        await flushing
-        assert entries_of(writer) == list("b" * 10)
-        await settle()
-        assert fake.accepted == list("a" * 10 + "b" * 10)
 
 
 async def test_a_close_that_is_cancelled_loses_nothing(make_writer: Any, fake: FakeDestination) -> None:

@@ -4,7 +4,6 @@ import base64
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
-from enum import IntEnum
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from sink_scripted_service import Answer, Body, ScriptedService, success
 from penstock.async_sink import (
     AsyncSinkConfig,
     CongestionControlRateLimitingStrategy,
-    DropHandler,
     DynamoDbRequestEntry,
     DynamoDbSink,
     EntryFailure,
@@ -29,7 +27,6 @@ from penstock.async_sink import (
     sqs_config,
 )
 from penstock.async_sink._destinations.dynamodb.entry import attribute_value
-from penstock.async_sink._destinations.dynamodb.sink import rounds_of
 from penstock.async_sink.errors import DestinationError, RecordsRejectedError
 from penstock.aws.testing import emulator_options
 
@@ -64,33 +61,6 @@ ENTRIES: dict[Any, Callable[[int], Any]] = {
 
 def fails(code: str, status: int, message: str = "as told") -> Answer:
     return lambda body: (status, {"__type": f"com.amazon#{code}", "message": message})
-
-
-def puts_fail(*places: int, code: str) -> Answer:
-    def answer(body: Body) -> tuple[int, Body]:
-        responses = [
-            {"ErrorCode": code, "ErrorMessage": "as told"} if place in places else {"RecordId": "r"}
-            for place in range(len(body["Records"]))
-        ]
-        return 200, {"FailedPutCount": len(places), "RequestResponses": responses}
-
-    return answer
-
-
-async def test_firehose_sends_failed_records_again_and_counts_throttles(service: ScriptedService) -> None:
-    """Those alone, and in their order; ServiceUnavailableException of a record is a throttle, InternalFailure not."""
-    service.script = [
-        puts_fail(1, 3, code="ServiceUnavailableException"),
-        puts_fail(1, code="InternalFailure"),
-    ]
-    async with firehose(service).create_writer() as writer:
-        await writer.write_many(FirehoseRequestEntry(b"%d" % number) for number in range(5))
-        await writer.flush(end_of_input=True)
-        metrics = writer.metrics
-    sent = [[base64.b64decode(record["Data"]) for record in request["Records"]] for request in service.requests]
-    assert sent == [[b"0", b"1", b"2", b"3", b"4"], [b"1", b"3"], [b"3"]]
-    assert (metrics.records_out, metrics.retried, metrics.throttled) == (5, 3, 2)
-    assert {request["DeliveryStreamName"] for request in service.requests} == {"flights"}
 
 
 @pytest.mark.parametrize(
@@ -208,33 +178,6 @@ def ids_of(request: Body) -> list[str]:
     return [(write.get("PutRequest", {}).get("Item") or write["DeleteRequest"]["Key"])["id"]["S"] for write in writes]
 
 
-async def test_unprocessed_items_are_sent_again(service: ScriptedService) -> None:
-    """Puts and deletes, found by their key in an answer of any order; they are throttles."""
-    service.script = [unprocessed("b", "d")]
-    async with dynamodb(service).create_writer() as writer:
-        await writer.write_many(DynamoDbRequestEntry.put({"id": each, "raw": b"\x00"}) for each in "abc")
-        await writer.write(DynamoDbRequestEntry.delete_key({"id": "d"}))
-        await writer.flush(end_of_input=True)
-        assert (writer.metrics.records_out, writer.metrics.throttled, writer.metrics.retried) == (4, 2, 2)
-    assert [ids_of(request) for request in service.requests] == [["a", "b", "c", "d"], ["b", "d"]]
-    assert service.headers[0]["content-type"] == "application/x-amz-json-1.0"
-    assert service.headers[0]["x-amz-target"] == "DynamoDB_20120810.BatchWriteItem"
-
-
-async def test_items_with_binary_keys_are_found_again(service: ScriptedService) -> None:
-    """An answer has them in base64."""
-
-    def second(body: Body) -> tuple[int, Body]:
-        return 200, {"UnprocessedItems": {"flights": body["RequestItems"]["flights"][1:]}}
-
-    service.script = [second]
-    async with dynamodb(service).create_writer() as writer:
-        await writer.write_many(DynamoDbRequestEntry.put({"id": each}) for each in (b"\x00", b"\xff"))
-        await writer.flush(end_of_input=True)
-        assert writer.metrics.retried == 1
-    assert service.requests[1]["RequestItems"]["flights"][0]["PutRequest"]["Item"] == {"id": {"B": "/w=="}}
-
-
 async def test_an_unprocessed_item_that_nobody_sent_has_all_sent_again(service: ScriptedService) -> None:
     """A write can be done twice; it must not be left out."""
     stranger = {"UnprocessedItems": {"flights": [{"PutRequest": {"Item": {"id": {"S": "z"}}}}]}}
@@ -260,23 +203,6 @@ async def test_a_later_write_of_an_item_waits_for_the_one_that_failed(service: S
     assert versions == [["0", "1"], ["0"], ["2"]]
 
 
-async def test_a_failure_of_the_repeats_leaves_the_first_writes_alone(service: ScriptedService) -> None:
-    """What the first request of a split batch has written is acknowledged, though the second one was throttled."""
-    service.script = [success("x.BatchWriteItem"), fails("ProvisionedThroughputExceededException", 400)]
-    async with dynamodb(service).create_writer() as writer:
-        for version, key in enumerate("aba"):
-            await writer.write(DynamoDbRequestEntry.put({"id": key, "version": version}))
-        await writer.flush(end_of_input=True)
-        assert (writer.metrics.throttled, writer.metrics.records_out) == (1, 3)
-    assert [ids_of(request) for request in service.requests] == [["a", "b"], ["a"], ["a"]]
-
-
-def test_rounds_keep_the_order_of_a_key() -> None:
-    """The first mention of each key leaves first, the second in the next request, and so on."""
-    assert rounds_of("abaacb") == [[0, 1, 4], [2, 5], [3]]
-    assert rounds_of("") == []
-
-
 @pytest.mark.parametrize(
     "bad",
     [float("inf"), set(), {1, "a"}, object(), 10**39 + 1, 1e200, 10**126, Decimal("-1E-131"), Decimal("1E+9999999")],
@@ -285,23 +211,6 @@ def test_values_that_dynamodb_does_not_have_are_refused(bad: Any) -> None:
     """Before they are sent."""
     with pytest.raises(ValueError, match=r"DynamoDB|digits|kind"):
         attribute_value(bad)
-
-
-class Celsius(float):
-    def __repr__(self) -> str:
-        return f"{float(self)} degrees"
-
-
-class Gate(IntEnum):
-    NORTH = 7
-
-
-def test_numbers_of_every_kind_are_written_by_their_digits() -> None:
-    """Whatever they look like: those of numpy and enumerations have words around them; the range's ends are in it."""
-    numbers = [Celsius(1.5), Gate.NORTH, Decimal("1E-130"), Decimal("9.9E+125"), 0, -0.0]
-    assert [attribute_value(number) for number in numbers] == [
-        {"N": digits} for digits in ("1.5", "7", "1E-130", "9.9E+125", "0", "-0.0")
-    ]
 
 
 async def test_sqs_gives_up_what_is_the_senders_fault(service: ScriptedService) -> None:
@@ -358,26 +267,6 @@ async def test_an_order_per_key_is_that_of_items_and_groups(service: ScriptedSer
     assert [ids_of(request).count("a") for request in service.requests] == [1, 1, 1]
 
 
-async def test_records_that_cannot_be_written_go_to_the_handler(service: ScriptedService) -> None:
-    """One that is the sender's fault, and one that spoils its request and is found by halving it."""
-
-    def refuse(body: Body) -> tuple[int, Body]:
-        if any(key == "bad" for key in ids_of(body)):
-            return 400, {"__type": "ValidationException", "message": "no"}
-        return 200, {"UnprocessedItems": {}}
-
-    service.script = [refuse] * 20
-    config = dynamodb_config(**QUICK)
-    sink: DynamoDbSink[Any] = DynamoDbSink(
-        emulator_options(service.url), "flights", key_names=["id"], config=config, terminal=DropHandler
-    )
-    async with sink.create_writer() as writer:
-        for key in ("a", "b", "bad", "c", "d"):
-            await writer.write(DynamoDbRequestEntry.put({"id": key}))
-        await writer.flush(end_of_input=True)
-        assert writer.metrics.records_out == 4
-
-
 class Listener:
     def __init__(self) -> None:
         self.accepted: list[int] = []
@@ -419,14 +308,3 @@ async def test_a_listener_learns_of_the_entry_that_spoils_a_request(
     assert sorted(listener.accepted) == [0, 1, 3]
     assert listener.refused == [(2, code)]
     assert writer.metrics.records_out == 4
-
-
-async def test_an_entry_without_a_listener_still_ends_the_writer(service: ScriptedService) -> None:
-    """Nobody would learn that it was given up."""
-    service.script = [fails("ValidationException", 400)]
-    async with dynamodb(service).create_writer() as writer:
-        await writer.write(DynamoDbRequestEntry.put({"id": "a"}), listener=Listener())
-        await writer.write(DynamoDbRequestEntry.put({"id": "b"}))
-        with pytest.raises(DestinationError):
-            await writer.flush(end_of_input=True)
-    assert len(service.requests) == 1

@@ -1,7 +1,6 @@
 """Firehose, DynamoDB and SQS over real sockets: the emulator's Firehose, and moto's server for the others."""
 
 import asyncio
-import pickle
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -26,7 +25,7 @@ from penstock.async_sink import (
     sqs_config,
     write_batches,
 )
-from penstock.async_sink.errors import DestinationError, RecordError, SinkOptionError
+from penstock.async_sink.errors import (DestinationError, RecordError, SinkOptionError)
 from penstock.aws import AwsOptions
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
@@ -150,30 +149,12 @@ def test_limits_above_the_services_are_refused_at_once(make: Any, option: str) -
     assert caught.value.option == option
 
 
-def test_sinks_can_be_pickled() -> None:
-    """A driver makes them, tasks elsewhere make their writers."""
-    aws = emulator_options("http://127.0.0.1:1")
-    for sink in (FirehoseSink[Any](aws, "s"), DynamoDbSink[Any](aws, "s"), SqsSink[Any](aws, "http://q/1/s")):
-        assert pickle.loads(pickle.dumps(sink)).create_writer().destination == "s"
-
-
 def test_records_are_delivered_by_firehose(emulator: RunningEmulator, delivery_stream: str) -> None:
     """Rows of a record batch, in requests of 500, each once."""
     rows = [b"row %d\n" % number for number in range(1_234)]
     summary = write_batches(firehose(emulator, delivery_stream), [pa.record_batch({"data": rows})])
     assert (summary.records, summary.requests, summary.bytes) == (1_234, 3, sum(map(len, rows)))
     assert sorted(delivered(emulator, delivery_stream).splitlines(keepends=True)) == sorted(rows)
-
-
-async def test_firehose_throttles_by_service_unavailable(emulator: RunningEmulator, delivery_stream: str) -> None:
-    """It counts as a throttle, which slows the writer down, and is tried again until everything is there."""
-    emulator.call(lambda: emulator.faults.add("throttle", stream=delivery_stream, operation="PutRecordBatch", count=2))
-    sink = firehose(emulator, delivery_stream, retry_backoff_base=timedelta(milliseconds=1))
-    async with sink.create_writer() as writer:
-        for number in range(10):
-            await writer.write(FirehoseRequestEntry(b"%d\n" % number))
-    assert writer.metrics.throttled > 0
-    assert sorted(map(int, delivered(emulator, delivery_stream).split())) == list(range(10))
 
 
 async def test_firehose_rows_are_checked_before_any_is_written(emulator: RunningEmulator, delivery_stream: str) -> None:
@@ -253,44 +234,6 @@ async def test_writes_of_one_item_in_one_batch_are_split(emulator: RunningEmulat
     assert item["version"] == {"N": "5"}
 
 
-async def test_an_item_without_its_key_or_too_large_is_named(emulator: RunningEmulator, table: str) -> None:
-    """The key was learnt from the table; sizes count names and values."""
-    async with dynamodb(emulator, table).create_writer() as writer:
-        with pytest.raises(RecordError, match="'day'"):
-            await writer.write_many(pa.record_batch({"flight": ["UA1"]}))
-        with pytest.raises(RecordError, match="out of the range of DynamoDB"):
-            await writer.write_many(pa.record_batch({"flight": ["UA1"], "day": [float("nan")]}))
-        # flight 6 + 3, day 3 + 2, and text 4 bytes: 399,982 more are the limit.
-        await writer.write(DynamoDbRequestEntry.put({"flight": "UA1", "day": 1, "text": "x" * 399_982}))
-        with pytest.raises(RecordError):
-            await writer.write(DynamoDbRequestEntry.put({"flight": "UA2", "day": 1, "text": "x" * 399_983}))
-    assert len(await asyncio.to_thread(items, emulator, table)) == 1
-
-
-def test_rows_become_messages(emulator: RunningEmulator, queue: str) -> None:
-    """Ten a request; text of any script."""
-    batch = pa.record_batch({"body": [f"рейс {number}" for number in range(25)], "delaySeconds": [0] * 25})
-    summary = write_batches(sqs(emulator, queue), [batch])
-    assert (summary.records, summary.requests) == (25, 3)
-    assert summary.bytes == sum(len(f"рейс {number}".encode()) for number in range(25))
-    assert sorted(message["Body"] for message in messages(emulator, queue)) == sorted(batch.column(0).to_pylist())
-
-
-async def test_attributes_of_messages_arrive(emulator: RunningEmulator, queue: str) -> None:
-    """Strings, numbers and binaries keep their type."""
-    attributes: dict[str, str | float | bytes] = {"airport": "LHR", "delay": 1.5, "raw": b"\x00\xff"}
-    async with sqs(emulator, queue).create_writer() as writer:
-        await writer.write(SqsRequestEntry("UA1", attributes=attributes))
-        await writer.flush(end_of_input=True)
-        assert writer.metrics.bytes_out == 3 + (7 + 6 + 3) + (5 + 6 + 3) + (3 + 6 + 2)
-    (message,) = await asyncio.to_thread(messages, emulator, queue)
-    assert message["MessageAttributes"] == {
-        "airport": {"DataType": "String", "StringValue": "LHR"},
-        "delay": {"DataType": "Number", "StringValue": "1.5"},
-        "raw": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
-    }
-
-
 async def test_fifo_queues_get_groups_and_drop_repeats(emulator: RunningEmulator) -> None:
     """Messages of a group keep their order with one request in flight; a deduplication id is there once."""
     url = emulator.client("sqs").create_queue(QueueName=f"{new()}.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
@@ -331,15 +274,6 @@ async def test_a_message_that_breaks_a_rule_is_refused_on_write(
             await writer.write(entry)
         await writer.write(SqsRequestEntry("good"))
     assert len(await asyncio.to_thread(messages, emulator, queue)) == 1
-
-
-async def test_a_converter_makes_entries_of_elements(emulator: RunningEmulator, queue: str) -> None:
-    """Any sink takes a function or an element converter."""
-    sink: SqsSink[int] = sqs(emulator, queue, converter=lambda number: SqsRequestEntry(f"flight {number}"))
-    async with sink.create_writer() as writer:
-        await writer.write_many(range(3))
-    found = await asyncio.to_thread(messages, emulator, queue)
-    assert sorted(message["Body"] for message in found) == ["flight 0", "flight 1", "flight 2"]
 
 
 @pytest.mark.parametrize("sink", [KinesisStreamsSink, FirehoseSink, DynamoDbSink, SqsSink])

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -16,17 +15,15 @@ from sink_scripted_service import Body, ScriptedService
 
 from penstock.async_sink import (
     AggregationConfig,
-    CallbackHandler,
     KinesisRequestEntry,
     KinesisStreamsSink,
-    TerminalRecord,
     aimd_strategy,
     kinesis_aggregation_config,
     write_batches,
 )
-from penstock.async_sink._destinations.kinesis.aggregate import MAGIC, Aggregate, ShardRanges
+from penstock.async_sink._destinations.kinesis.aggregate import MAGIC, Aggregate
 from penstock.async_sink._rate.per_shard import hash_key_of
-from penstock.async_sink.errors import DestinationError, SinkOptionError
+from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.testing import wait_until
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
@@ -99,17 +96,6 @@ def shard(shard_id: str, start: int, end: int, *, closed: bool = False) -> dict[
     sequence = {"StartingSequenceNumber": "1"} | ({"EndingSequenceNumber": "2"} if closed else {})
     keys = {"StartingHashKey": str(start), "EndingHashKey": str(end)}
     return {"ShardId": shard_id, "HashKeyRange": keys, "SequenceNumberRange": sequence}
-
-
-def test_hash_keys_find_their_open_shard() -> None:
-    """Closed shards have a range, but take nothing any more."""
-    shards = ShardRanges([shard("p", 0, 9, closed=True), shard("b", 5, 9), shard("a", 0, 4)])
-    assert [shards.shard_of(key) for key in (0, 4, 5, 9)] == ["a", "a", "b", "b"]
-    assert shards.range_of("p") == (0, 9)
-    assert shards.range_of("x") is None
-    assert ShardRanges([]).shard_of(3) == ""
-    halves = ShardRanges([shard("p", 0, 9, closed=True), shard("a", 2, 4), shard("c", 7, 9)], closed={"c"})
-    assert [halves.shard_of(key) for key in (1, 2, 4, 5, 7)] == ["", "a", "a", "", ""]
 
 
 @pytest.fixture
@@ -202,50 +188,6 @@ async def test_of_several_requests_only_the_one_that_fails_is_sent_again(emulato
     assert sorted(delivered) == sorted(rows(1_200).column(0).to_pylist())
 
 
-async def test_a_later_request_that_fails_is_told_in_the_services_words(emulator: RunningEmulator) -> None:
-    """Each of its user records has the code and the message; those of the request before it are written."""
-    emulator.faults.add("error", operation="PutRecords", code="InternalFailure", message="as told", skip=1, count=1)
-    told: list[TerminalRecord[Any]] = []
-    config = kinesis_aggregation_config(max_batch_size=600, max_attempts=1)
-    single = AggregationConfig(max_aggregate_records=1)
-    handler = CallbackHandler(told.append)
-    async with sink(
-        emulator, aggregation=single, config=config, strategy=aimd_strategy, terminal=lambda: handler
-    ).create_writer() as writer:
-        await writer.write_many(rows(600))
-    assert [each.record_number for each in told] == list(range(500, 600))
-    assert {(each.error_code, each.error_message) for each in told} == {("InternalFailure", "as told")}
-
-
-async def test_large_aggregates_are_put_by_several_calls() -> None:
-    """No call has more than 5 MiB."""
-    config = kinesis_aggregation_config(max_batch_size_in_bytes=9 * 2**20)
-    large = pa.record_batch({"data": [b"%d" % n * 900_000 for n in range(8)], "partitionKey": list("abcdefgh")})
-    with running_emulator(tls=False, enforce_limits=False) as emulator:
-        client = emulator.client()
-        client.create_stream(StreamName="flights", ShardCount=1)
-        client.get_waiter("stream_exists").wait(StreamName="flights", WaiterConfig={"Delay": 1})
-        emulator.faults.add("throttle", operation="PutRecords", skip=1_000)
-        async with sink(emulator, config=config, strategy=aimd_strategy).create_writer() as writer:
-            await writer.write_many(large)
-            await writer.flush(end_of_input=True)
-            assert (writer.metrics.records_out, writer.metrics.requests) == (8, 1)
-        assert [fault["seen"] for fault in emulator.faults.list()] == [2]
-
-
-async def test_user_records_are_acknowledged_one_by_one(emulator: RunningEmulator) -> None:
-    """When one aggregate of a request fails, its user records are sent again, and those of the others are not."""
-    emulator.call(lambda: emulator.faults.add("fail_records", stream="flights", indices=(1,), count=1))
-    heard = Acknowledgements()
-    async with sink(emulator).create_writer() as writer:
-        await writer.write_many(rows(100), listener=heard)
-        await writer.flush(end_of_input=True)
-    assert sorted(heard.attempts) == list(range(100))
-    assert set(heard.attempts.values()) == {1, 2}
-    delivered = [data for _, _, records in shard_contents(emulator) for data, _ in records]
-    assert sorted(delivered) == sorted(rows(100).column(0).to_pylist())
-
-
 async def test_after_a_resharding_nothing_is_filtered_out(emulator: RunningEmulator) -> None:
     """Records whose aggregate went to another shard's child are sent again to their own."""
     client = emulator.client()
@@ -325,24 +267,6 @@ async def test_a_split_that_is_listed_by_halves_loses_nothing(service: ScriptedS
     assert sorted(stream.delivered()) == sorted(rows(1_000).column(0).to_pylist())
 
 
-async def test_a_split_that_is_listed_late_is_told_by_the_answers(service: ScriptedService) -> None:
-    """What has gone into an aggregate is sent again once, alone; aggregates come back with the listing."""
-    stream = SplitStream([STILL_OPEN])
-    service.script = [stream.answer] * 1_000
-    split = KinesisStreamsSink(emulator_options(service.url), "flights", aggregation=AggregationConfig())
-    async with split.create_writer() as writer:
-        await writer.write_many(rows(1_000))
-        await writer.flush(end_of_input=True)
-        delivered = stream.delivered()
-        assert set(delivered) == set(rows(1_000).column(0).to_pylist())
-        assert writer.metrics.retried == 1_000
-        stream.listings, before = [[CLOSED, LOWER, UPPER]], len(stream.puts)
-        await writer.write_many(rows(1_000))
-        await writer.flush(end_of_input=True)
-        assert writer.metrics.retried == 1_000
-    assert len(stream.puts) - before == 2
-
-
 @pytest.mark.parametrize("ahead", [False, True])
 async def test_a_shard_that_takes_records_is_aggregated_again(service: ScriptedService, ahead: bool) -> None:
     """The ids of a stream that is made again begin anew, and a listing may be ahead of what takes records."""
@@ -366,19 +290,3 @@ async def test_a_shard_that_takes_records_is_aggregated_again(service: ScriptedS
         stream.open, stream.listings = whole, [[STILL_OPEN]]
         await write()
         assert await write() == 1
-
-
-def test_a_missing_stream_is_said_when_the_writer_opens(emulator: RunningEmulator) -> None:
-    """By the service's own code."""
-    missing = KinesisStreamsSink(emulator_options(emulator.endpoint_url), "nowhere", aggregation=AggregationConfig())
-    with pytest.raises(DestinationError) as caught:
-        write_batches(missing, [rows(1)])
-    assert caught.value.code == "ResourceNotFoundException"
-
-
-def test_the_default_limits_count_user_records() -> None:
-    """Ten thousand of them are one request; without aggregation the limits are those of PutRecords."""
-    aws = emulator_options("http://127.0.0.1:1")
-    assert KinesisStreamsSink(aws, "s", aggregation=AggregationConfig()).create_writer().config.max_batch_size == 10_000
-    config = KinesisStreamsSink(aws, "s").create_writer().config
-    assert (config.max_batch_size, config.max_time_in_buffer) == (500, timedelta(seconds=5))

@@ -5,7 +5,6 @@ import base64
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from itertools import pairwise
 from typing import Any
 
 import cbor2
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from penstock.async_sink import AggregationConfig, KinesisRequestEntry, KinesisStreamsSink
 from penstock.async_sink._core.batches import Batch
 from penstock.async_sink._core.runs import EntryRows, EntryRun
-from penstock.async_sink._destinations.kinesis.cbor import CborRows, head
 from penstock.async_sink._destinations.kinesis.entry import size_in_bytes
 from penstock.async_sink._destinations.kinesis.put_records import CborPutRecordsCodec, PutRecordsCodec, default_format
 from penstock.async_sink._destinations.kinesis.rows import check_rows
@@ -87,42 +85,6 @@ def test_rows_are_sent_like_the_entries_that_they_stand_for(
     assert list(batch.entries) == sent
 
 
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.integers(1, 700), min_size=1, max_size=20), st.booleans())
-def test_rows_that_are_written_chunk_by_chunk_leave_in_their_order(cuts: list[int], large: bool) -> None:
-    """A chunk ends within a cut, at its end, or far behind it; what was cut is not kept by the rows it came from."""
-    count = sum(cuts)
-    records = [
-        KinesisRequestEntry(bytes(20_000 if large and row % 50 == 0 else row % 300), f"k{row}") for row in range(count)
-    ]
-    batch = record_batch(records).slice(1).select(["data", "partitionKey"])
-    rows = check_rows(batch, first_number=0, max_record_size_in_bytes=1 << 20, in_cbor=True)
-    assert isinstance(rows, CborRows)
-    begin = 0
-    for length in cuts:
-        cut = rows.cut(begin, begin + length)
-        assert cut.entries(0, length) == records[begin : begin + length]
-        assert [after - before for before, after in pairwise(cut.ends)] == list(
-            map(size_in_bytes, records[begin : begin + length])
-        )
-        begin += length
-    # In whatever order.
-    for begin in range(count - 1, 0, -97):
-        assert rows.entries(begin, begin + 1) == records[begin : begin + 1]
-
-
-def test_a_stream_has_a_name_or_an_arn() -> None:
-    """As in JSON, the ARN wins; more lengths than are remembered are written right too."""
-    codec = CborPutRecordsCodec(stream_name=None, stream_arn="arn:x")
-    sent = [KinesisRequestEntry(bytes(size), "k") for size in range(5_000)]
-    for begin in range(0, 5_000, 500):
-        body = cbor2.loads(codec.encode(sent[begin : begin + 500]))
-        assert body["StreamARN"] == "arn:x"
-        assert [len(one["Data"]) for one in body["Records"]] == list(range(begin, begin + 500))
-    with pytest.raises(ValueError, match="more than a request holds"):
-        head(0x40, 1 << 32)
-
-
 results = st.lists(
     st.builds(
         lambda code, message: (
@@ -150,15 +112,6 @@ def test_an_answer_says_in_cbor_what_it_says_in_json(
     expected = json.dumps(answer).encode()
     assert CBOR.failures(body, len(records)) == JSON.failures(expected, len(records))
     assert CBOR.shards(body) == JSON.shards(expected)
-
-
-@pytest.mark.parametrize("answer", [b"", b"[]", b"\xbf", b"<html>", b"\xa1\xa0\xa0", cbor2.dumps([1])])
-def test_what_is_no_answer_of_put_records_is_an_error(answer: bytes) -> None:
-    """It is not taken for a success."""
-    with pytest.raises(ValueError, match=r"\w"):
-        CBOR.failures(answer, 3)
-    with pytest.raises(ValueError, match=r"\w"):
-        CBOR.shards(answer)
 
 
 def test_only_the_service_itself_gets_cbor_unasked() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from penstock.async_sink import AggregationConfig, AsyncSinkConfig, KinesisRequestEntry, KinesisStreamsSink
-from penstock.async_sink.errors import DestinationError
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 
@@ -98,52 +97,3 @@ async def test_aggregating_writer_opens_when_the_stream_is_active(world: World, 
     metrics = await write(world.sink(aggregation=AggregationConfig()))
     assert metrics.records_out == len(ENTRIES)
     assert len(told.told) == 1
-
-
-@pytest.mark.parametrize("exists", [True, False])
-async def test_records_do_not_wait_for_a_stream_that_is_going_or_missing(world: World, exists: bool) -> None:
-    """The writer ends with the service's error."""
-    if exists:
-        world.client.create_stream(StreamName="flights", ShardCount=1)
-        world.clock.advance(CREATION)
-        world.client.delete_stream(StreamName="flights")
-    with pytest.raises(DestinationError) as caught:
-        await write(world.sink())
-    assert (caught.value.destination, caught.value.code) == ("flights", "ResourceNotFoundException")
-
-
-async def test_wait_ends_when_the_stream_is_deleted(world: World, when_told: WhenTold) -> None:
-    """Its creation may fail, or somebody may delete it."""
-
-    def delete() -> None:
-        world.client.delete_stream(StreamName="flights")
-        world.clock.advance(2 * CREATION)
-
-    when_told(delete)
-    world.client.create_stream(StreamName="flights", ShardCount=1)
-    with pytest.raises(DestinationError) as caught:
-        await write(world.sink())
-    assert caught.value.code == "ResourceNotFoundException"
-
-
-async def test_wait_for_a_look_outlives_an_outage(world: World, when_told: WhenTold) -> None:
-    """The status of the look before holds."""
-
-    def fail_for_a_while() -> None:
-        world.emulator.faults.add("error", operation="DescribeStreamSummary", code="InternalFailure", count=8)
-        world.clock.advance(CREATION / 2)
-        asyncio.get_running_loop().call_later(3, world.clock.advance, CREATION)
-
-    when_told(fail_for_a_while)
-    world.client.create_stream(StreamName="flights", ShardCount=1)
-    metrics = await write(world.sink())
-    assert metrics.records_out == len(ENTRIES)
-
-
-async def test_records_do_not_wait_where_the_status_may_not_be_asked(world: World) -> None:
-    """Nothing says then that the stream will ever be there."""
-    world.client.create_stream(StreamName="flights", ShardCount=1)
-    world.emulator.faults.add("error", operation="DescribeStreamSummary", code="AccessDeniedException")
-    with pytest.raises(DestinationError) as caught:
-        await write(world.sink())
-    assert caught.value.code == "ResourceNotFoundException"

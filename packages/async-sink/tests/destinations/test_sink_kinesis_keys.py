@@ -1,9 +1,6 @@
 """Where partition keys come from."""
 
-import pickle
 from collections.abc import Iterator
-from datetime import date, datetime
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -56,39 +53,12 @@ async def test_keys_of_rows_and_of_elements_are_the_same(
     assert written(emulator) == sorted(zip(expected * 2, [b"a", b"b", b"c"] * 2, strict=True))
 
 
-def test_values_of_any_type_make_the_same_key_of_a_row_and_of_an_element() -> None:
-    """Else records of one key would be in two shards, by how they were written."""
-    values = [True, 1.5, 1e20, 1e-07, -7, 2**63 - 1, b"x", Decimal("1.10"), datetime(2024, 1, 2, 3), date(2024, 1, 2)]
-    key = PartitionKey.from_column("k")
-    for value in values:
-        assert key.of_rows(pa.record_batch({"k": [value]})).to_pylist() == [key.of_element({"k": value})]
-
-
-async def test_an_element_without_a_key_is_refused(emulator: RunningEmulator) -> None:
-    """A null is not a key, and not the key "None"; an item that is not there, or makes no text, is named."""
-    converter = KinesisElementConverter(lambda row: b"data", PartitionKey.from_column("airport"))
-    async with sink(emulator, converter=converter).create_writer() as writer:
-        await writer.write({"airport": "LHR"})
-        with pytest.raises(RecordError, match="record 1: its partition key is NoneType"):
-            await writer.write({"airport": None})
-        for element in ({}, {"airport": ["LHR"]}, {"airport": object()}):
-            with pytest.raises(SinkOptionError, match="airport"):
-                await writer.write(element)
-    assert written(emulator) == [("LHR", b"data")]
-
-
 @pytest.mark.parametrize(("key", "error"), [(None, RecordError), (7, SinkOptionError), ("", RecordError)])
 def test_a_function_that_gives_no_key_is_refused(emulator: RunningEmulator, key: Any, error: type[Exception]) -> None:
     """By an error of the sink, before any row of the batch is written."""
     with pytest.raises(error, match=r"artition_?\s?[kK]ey"):
         write_batches(sink(emulator, partition_key=PartitionKey.from_function(lambda row: key)), [ROWS])
     assert written(emulator) == []
-
-
-def test_random_keys_differ(emulator: RunningEmulator) -> None:
-    """Each record has one of its own, so that all shards get their share."""
-    write_batches(sink(emulator, partition_key=PartitionKey.random()), [ROWS, ROWS])
-    assert len({key for key, _ in written(emulator)}) == 6
 
 
 async def test_a_converter_may_give_an_explicit_hash_key(emulator: RunningEmulator) -> None:
@@ -108,9 +78,3 @@ def test_a_missing_column_and_a_key_that_is_too_long_are_refused(emulator: Runni
     for wrong in ("", "x" * 257):
         with pytest.raises(SinkOptionError, match="partition_key"):
             PartitionKey.fixed(wrong)
-
-
-def test_keys_can_be_pickled_with_their_sink(emulator: RunningEmulator) -> None:
-    """As a Spark driver sends it to its tasks."""
-    copy = pickle.loads(pickle.dumps(sink(emulator, partition_key=PartitionKey.from_column("airport"))))
-    assert write_batches(copy, [ROWS]).records == 3

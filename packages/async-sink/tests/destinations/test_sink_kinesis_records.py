@@ -1,6 +1,5 @@
 import base64
 import json
-import pickle
 from itertools import pairwise
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from penstock.async_sink import (
     KinesisRequestEntry,
     KinesisStreamsSink,
 )
-from penstock.async_sink._destinations.kinesis.entry import measure, size_in_bytes
+from penstock.async_sink._destinations.kinesis.entry import measure
 from penstock.async_sink._destinations.kinesis.put_records import PutRecordsCodec
 from penstock.async_sink._destinations.kinesis.rows import check_rows
 from penstock.async_sink.errors import RecordError, SinkOptionError
@@ -42,13 +41,6 @@ def test_the_body_says_what_the_entries_say(records: list[KinesisRequestEntry]) 
         assert sent["PartitionKey"] == entry.partition_key
         assert sent.get("ExplicitHashKey") == entry.explicit_hash_key
         assert "ExplicitHashKey" not in sent or entry.explicit_hash_key is not None
-
-
-def test_a_stream_can_be_named_by_its_arn() -> None:
-    """Then the body has the ARN instead of the name."""
-    body = json.loads(PutRecordsCodec(stream_name=None, stream_arn="arn:x").encode([KinesisRequestEntry(b"", "k")]))
-    assert body["StreamARN"] == "arn:x"
-    assert "StreamName" not in body
 
 
 def test_only_failed_entries_are_looked_at_and_told_apart() -> None:
@@ -89,12 +81,6 @@ def test_an_answer_for_another_number_of_records_is_an_error() -> None:
         codec.failures(b'{"FailedRecordCount":1,"Records":[{"ErrorCode":"InternalFailure"}]}', 2)
 
 
-def test_the_size_counts_the_partition_key_in_utf8() -> None:
-    """As the service does: data and key."""
-    assert size_in_bytes(KinesisRequestEntry(b"12345", "key")) == 8
-    assert size_in_bytes(KinesisRequestEntry(b"12345", "ключ")) == 13
-
-
 @pytest.mark.parametrize(
     ("key", "hash_key"),
     [("", None), ("k" * 257, None), ("k", ""), ("k", "-1"), ("k", "1.0"), ("k", str(2**128)), ("k", "٣")],
@@ -121,16 +107,6 @@ def test_a_field_of_a_wrong_type_is_an_error_that_says_what_to_do(entry: Any, wo
     """Text as data would be taken for base64 and arrive as other bytes, without a word."""
     with pytest.raises(RecordError, match=f"record 17: {words}"):
         measure(entry, 17)
-
-
-def test_bytes_that_can_be_changed_are_data_too() -> None:
-    """As Spark's rows have them."""
-    measure(KinesisRequestEntry(bytearray(b"x"), "k"), 0)
-
-
-def test_256_characters_of_any_script_are_a_key() -> None:
-    """The limit counts characters, not bytes."""
-    measure(KinesisRequestEntry(b"", "ж" * 256, str(2**128 - 1)), 0)
 
 
 def arrow(**columns: object) -> pa.RecordBatch:
@@ -165,42 +141,6 @@ def test_other_types_that_mean_the_same_are_read() -> None:
     assert rows.entries(0, 2) == [KinesisRequestEntry("é".encode(), "k"), KinesisRequestEntry(b"b", "k")]
 
 
-def test_an_empty_batch_is_no_entries() -> None:
-    """There may be no rows in a task's batch."""
-    rows = check_rows(
-        arrow(data=pa.array([], pa.binary()), partitionKey=pa.array([], pa.string())),
-        first_number=0,
-        max_record_size_in_bytes=1,
-    )
-    assert len(rows.ends) == 1
-
-
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({"data": [b"a", None], "partitionKey": ["k", "k"]}, "record 101: its data is null"),
-        ({"data": [b"a", b"a"], "partitionKey": ["k", None]}, "record 101: its partition key is null"),
-        ({"data": [b"a", b"a"], "partitionKey": ["k", ""]}, "record 101: its partition key"),
-        ({"data": [b"a", b"a"], "partitionKey": ["k", "k" * 257]}, "record 101: its partition key"),
-        (
-            {"data": [b"a", b"a"], "partitionKey": ["k", "k"], "explicitHashKey": [None, "x"]},
-            "record 101: its explicit hash key must be .*, not 'x'",
-        ),
-    ],
-)
-def test_a_row_that_breaks_a_rule_is_named(columns: dict[str, list[object]], words: str) -> None:
-    """The number is that of the record among all that were written."""
-    with pytest.raises(RecordError, match=words):
-        check_rows(arrow(**columns), first_number=100, max_record_size_in_bytes=100)
-
-
-def test_an_oversize_row_is_named() -> None:
-    """Data and key count together."""
-    with pytest.raises(RecordError) as caught:
-        check_rows(arrow(data=[b"a", b"a" * 9], partitionKey=["k", "kk"]), first_number=5, max_record_size_in_bytes=10)
-    assert (caught.value.record_number, caught.value.size_in_bytes) == (6, 11)
-
-
 @pytest.mark.parametrize(("columns", "option"), [({"data": [b"a"]}, "partitionKey"), ({"partitionKey": ["a"]}, "data")])
 def test_a_missing_column_is_named(columns: dict[str, list[object]], option: str) -> None:
     """The error says which one is wanted, and which ones there are."""
@@ -217,15 +157,6 @@ def test_a_column_of_a_wrong_type_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"stream_name": "s", "stream_arn": "arn:s"}, {"stream_name": ""}, {"stream_arn": ""}]
-)
-def test_a_sink_wants_either_a_name_or_an_arn(options: dict[str, Any]) -> None:
-    """Neither and both are errors, and so is an empty one."""
-    with pytest.raises(SinkOptionError):
-        KinesisStreamsSink(AwsOptions(region="us-east-1"), **options)
-
-
-@pytest.mark.parametrize(
     ("option", "config"),
     [
         ("max_batch_size", AsyncSinkConfig(max_batch_size=501)),
@@ -239,19 +170,6 @@ def test_a_sink_refuses_limits_above_those_of_put_records(option: str, config: A
         KinesisStreamsSink(aws, "flights", config=config)
     assert caught.value.option == option
     KinesisStreamsSink(aws, "flights", config=config, aggregation=AggregationConfig())
-
-
-def test_a_sink_can_be_pickled() -> None:
-    """A driver makes it, tasks elsewhere use it."""
-    sink = pickle.loads(pickle.dumps(KinesisStreamsSink(AwsOptions(region="us-east-1"), "flights")))
-    assert sink.create_writer().destination == "flights"
-
-
-async def test_a_partition_key_that_is_no_text_is_named_by_its_record() -> None:
-    """Half of a surrogate pair, as some JSON holds, cannot be encoded."""
-    writer = KinesisStreamsSink(AwsOptions(region="us-east-1"), "flights").create_writer()
-    with pytest.raises(RecordError, match=r"record 0: its partition key.* surrogate pair"):
-        writer.get_size_in_bytes(KinesisRequestEntry(b"x", "\ud83d"))
 
 
 @given(
@@ -286,11 +204,3 @@ def test_columns_and_entries_break_the_same_rules(rows: list[tuple[bytes, str, s
         for index in cast("Any", pc).indices_nonzero(fault.wrong).to_pylist():
             found.setdefault(index, fault.reason(index))
     assert found == expected
-
-
-def test_a_key_that_is_not_utf_8_is_named() -> None:
-    """Some make strings of any bytes; a request with one would be refused whole."""
-    keys = pa.Array.from_buffers(pa.string(), 2, pa.array([b"k", b"\xff"], pa.binary()).buffers())
-    batch = pa.record_batch({"data": [b"a", b"b"], "partitionKey": keys})
-    with pytest.raises(RecordError, match="record 1: its partition key is not UTF-8"):
-        check_rows(batch, first_number=0, max_record_size_in_bytes=100)

@@ -1,6 +1,5 @@
 """What a writer asks before it writes: a few times, and not for ever."""
 
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -17,7 +16,7 @@ from penstock.async_sink import (
 )
 from penstock.async_sink._destinations import aws as destinations_aws
 from penstock.async_sink.errors import DestinationError
-from penstock.aws import AwsSession, BackoffPolicy
+from penstock.aws import BackoffPolicy
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
@@ -49,24 +48,6 @@ def test_a_throttled_look_up_is_done_again(emulator: RunningEmulator) -> None:
     """Many tasks that start together ask together."""
     emulator.faults.add("throttle", operation="ListShards", count=3)
     assert write_batches(aggregating(emulator.endpoint_url), [ROWS]).records == 2
-
-
-def test_a_look_up_that_is_throttled_again_and_again_ends(emulator: RunningEmulator) -> None:
-    """After six attempts, by an error of the sink that has the service's code and the call."""
-    emulator.faults.add("throttle", operation="ListShards")
-    with pytest.raises(DestinationError, match="ListShards") as caught:
-        write_batches(aggregating(emulator.endpoint_url), [ROWS])
-    assert (caught.value.destination, caught.value.first_record_number) == ("flights", None)
-    assert [fault["hits"] for fault in emulator.faults.list()] == [6]
-
-
-def test_a_look_up_that_is_refused_for_good_is_not_done_again(emulator: RunningEmulator) -> None:
-    """No permission today is none in a second."""
-    emulator.faults.add("error", operation="ListShards", code="AccessDeniedException", message="not yours")
-    with pytest.raises(DestinationError, match="not yours") as caught:
-        write_batches(aggregating(emulator.endpoint_url), [ROWS])
-    assert caught.value.code == "AccessDeniedException"
-    assert [fault["hits"] for fault in emulator.faults.list()] == [1]
 
 
 @pytest.mark.parametrize(
@@ -102,20 +83,3 @@ async def test_a_service_that_fails_on_and_on_is_told_in_the_log(
         "flights: 16 requests in a row failed",
     ]
     assert all("InternalFailure: out of order" in line for line in lines)
-
-
-async def test_opening_a_writer_reads_no_files_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other writers of the loop, such as a gateway's, go on while an endpoint is looked up."""
-    threads: list[threading.Thread] = []
-    endpoint_url = AwsSession.endpoint_url
-
-    def watched(self: AwsSession, service_name: str = "kinesis") -> str:
-        threads.append(threading.current_thread())
-        return endpoint_url(self, service_name)
-
-    monkeypatch.setattr(AwsSession, "endpoint_url", watched)
-    writer = KinesisStreamsSink(emulator_options("http://127.0.0.1:1"), "flights").create_writer()
-    await writer.open_destination()
-    await writer.close_destination()
-    assert threads
-    assert threading.main_thread() not in threads

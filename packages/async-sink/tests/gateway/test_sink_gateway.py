@@ -1,5 +1,4 @@
 import asyncio
-import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -7,14 +6,9 @@ from typing import Any
 
 import grpc
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, KinesisRequestEntry, RemoteSink
-from penstock.async_sink._gateway.session import ClientSession, Orphanage
-from penstock.async_sink.errors import DestinationError, GatewayError, RecordsRejectedError, SinkOptionError
+from penstock.async_sink.errors import DestinationError, GatewayError, RecordsRejectedError
 from penstock.async_sink.gateway import SERVICE_NAME, CreditWindow, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
@@ -287,16 +281,6 @@ async def test_a_client_survives_a_restart_of_the_gateway() -> None:
     assert numbers(successor) == [1]
 
 
-async def test_a_gateway_that_is_not_there_fails_after_the_time_for_reconnecting() -> None:
-    """The error names the endpoint and the status."""
-    sink = RemoteSink("127.0.0.1:1", destination="flights", reconnect_timeout=timedelta(milliseconds=50))
-    async with sink.create_writer() as writer:
-        await writer.write(entry(1))
-        with pytest.raises(GatewayError) as caught:
-            await writer.flush(end_of_input=True)
-    assert (caught.value.endpoint, caught.value.code) == ("127.0.0.1:1", "UNAVAILABLE")
-
-
 async def test_a_wrong_token_fails_at_once() -> None:
     """There is no point in trying it again."""
     settings = ServerSettings(
@@ -328,51 +312,6 @@ async def test_a_client_that_vanishes_leaves_nothing_behind() -> None:
         assert await exchange(gateway, HELLO) is grpc.StatusCode.OK
 
 
-def test_a_remote_sink_can_be_pickled_and_takes_known_kinds_only() -> None:
-    """A driver makes it, tasks elsewhere use it."""
-    sink = pickle.loads(pickle.dumps(RemoteSink("127.0.0.1:1", ClientSecurity(token="t" * 32), destination="flights")))
-    assert sink.create_writer().destination == "flights"
-    with pytest.raises(SinkOptionError):
-        RemoteSink("127.0.0.1:1", destination="flights", kind="kafka")
-
-
-def test_a_window_smaller_than_a_batch_is_refused() -> None:
-    """Such a client could never send."""
-    for options in ({"entries": 499}, {"bytes": 5 * 2**20 - 1}):
-        with pytest.raises(ValueError, match="must be at least"):
-            CreditWindow(**options)
-
-
-async def test_one_trace_holds_the_client_and_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gateway's submission is below the client's stream, which is below the caller."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", lambda name, *_, **__: provider.get_tracer(name))
-    fake = FakeDestination()
-    async with running_gateway(fake) as gateway:
-        with provider.get_tracer("test").start_as_current_span("caller") as caller:
-            async with remote(gateway).create_writer() as writer:
-                await writer.write(entry(1))
-    spans = {span.context.span_id: span for span in exporter.get_finished_spans() if span.context is not None}
-    submits = [span for span in spans.values() if span.name == "async_sink.submit"]
-    assert len(submits) == 2
-    assert {span.context.trace_id for span in submits if span.context} == {caller.get_span_context().trace_id}
-    kinds = []
-    for span in submits:
-        lineage = []
-        parent = span.parent
-        while parent is not None:
-            lineage.append(spans[parent.span_id].kind)
-            parent = spans[parent.span_id].parent
-        kinds.append(lineage)
-    assert sorted(kinds, key=len) == [
-        [trace.SpanKind.INTERNAL],
-        [trace.SpanKind.SERVER, trace.SpanKind.CLIENT, trace.SpanKind.INTERNAL],
-    ]
-    provider.shutdown()
-
-
 @pytest.mark.parametrize("answer", ["accept", "throttle"])
 async def test_a_client_learns_that_the_destination_goes_on_before_its_batch_has_an_answer(answer: str) -> None:
     """Its batch is as large as ten requests of the gateway, and the destination takes or throttles them one by one."""
@@ -400,24 +339,3 @@ async def test_a_client_learns_that_the_destination_goes_on_before_its_batch_has
             request.answer.set()
         await flushing
         assert writer.metrics.records_out == 100
-
-
-async def test_a_client_that_reads_nothing_is_told_nothing_more() -> None:
-    """What waits for it stays bounded, however long the destination goes on; one without a batch has no use for it."""
-    session = ClientSession(CreditWindow())
-    session.open_credit(Orphanage())
-    opened = await session.next_answer()
-    assert opened is not None
-    assert opened.credit.entries == CreditWindow().entries
-    session.say_progress()
-    tracker = session.accept(1, 1, 1)
-    for _ in range(100):
-        session.say_progress()
-    assert await session.next_answer() == pb.WriteResponse(credit=pb.Credit())
-    tracker.acknowledged(0, 1)
-    session.say_progress()
-    kinds = []
-    session.end_reading()
-    while (said := await session.next_answer()) is not None:
-        kinds.append(said.WhichOneof("message"))
-    assert kinds == ["acknowledgement", "credit"]

@@ -11,7 +11,6 @@ import grpc
 import pytest
 
 from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, EntryFailure, KinesisRequestEntry, RemoteSink
-from penstock.async_sink._gateway.destinations import SharedDestination
 from penstock.async_sink.errors import GatewayRefusedError, SinkOptionError
 from penstock.async_sink.gateway import SERVICE_NAME, CreditWindow, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeRequest, FakeWriter, wait_until
@@ -106,42 +105,6 @@ async def test_a_client_that_reads_no_answers_cannot_fill_the_gateway() -> None:
         await client.close()
 
 
-def _held(shared: SharedDestination) -> int:
-    return shared.feeder.queued_entries + shared.writer.buffered_entries + shared.writer.in_flight_messages
-
-
-async def test_a_client_that_breaks_off_and_comes_again_cannot_fill_the_gateway() -> None:
-    """While a window of what vanished clients had sent is unwritten, nobody gets credits; then everybody does."""
-    fake = FakeDestination()
-    fake.script = [fake.hold() for _ in range(100)]
-    async with running_gateway(fake) as (address, servicer, destinations):
-        for _ in range(2):
-            client = RawClient(address)
-            await client.call.write(HELLO)
-            assert (await client.call.read()).credit.entries == 20
-            shared = await destinations.get("kinesis", "flights")
-            before = shared.orphanage.entries
-            held = _held(shared)
-            await client.send(1, entries=19)
-            await wait_until(lambda: _held(shared) >= held + 19)  # noqa: B023
-            await client.close()
-            await wait_until(lambda: shared.orphanage.entries == before + 19)  # noqa: B023
-        assert shared.orphanage.entries == 38
-        third = RawClient(address)
-        await third.call.write(HELLO)
-        credit = asyncio.ensure_future(third.call.read())
-        await wait_until(lambda: len(servicer._sessions) == 1)
-        done, _ = await asyncio.wait({credit}, timeout=0.2)
-        assert not done
-        fake.script.clear()
-        for request in fake.requests:
-            request.answer.set()
-        assert (await asyncio.wait_for(credit, 10)).credit.entries == 20
-        assert shared.orphanage.entries < 20
-        await third.close()
-        await wait_until(lambda: len(fake.accepted) == 38)
-
-
 @asynccontextmanager
 async def full_gateway(fake: FakeDestination) -> AsyncIterator[tuple[str, SinkGatewayServicer]]:
     """A gateway that has no credits for new clients: more than a window of others that are gone is not written."""
@@ -181,52 +144,6 @@ async def test_a_client_that_waits_for_its_first_credits_learns_that_the_destina
             await asyncio.wait_for(flushing, 10)
             assert writer.metrics.requests == 3
     assert len(fake.accepted) == 100
-
-
-async def test_a_client_that_does_not_know_of_it_gets_its_credits_first() -> None:
-    """Its first message is all that it may have without an answer."""
-    fake = FakeDestination()
-    async with full_gateway(fake) as (address, servicer):
-        client = RawClient(address)
-        await client.call.write(HELLO)
-        await wait_until(lambda: len(servicer._sessions) == 1)
-        credit = asyncio.ensure_future(client.call.read())
-        for request in fake.requests:
-            request.answer.set()
-        assert (await asyncio.wait_for(credit, 10)).credit.entries == 20
-        await client.close()
-
-
-async def test_a_drain_does_not_wait_for_a_client_that_waits_for_credits() -> None:
-    """It is sent away: there is nothing of it to write."""
-    fake = FakeDestination()
-    fake.script = [fake.hold() for _ in range(100)]
-    async with running_gateway(fake) as (address, servicer, destinations):
-        first = RawClient(address)
-        await first.call.write(HELLO)
-        await first.send(1, entries=20)
-        await wait_until(lambda: bool(fake.requests))
-        await first.close()
-        shared = await destinations.get("kinesis", "flights")
-        await wait_until(lambda: shared.orphanage.entries == 20)
-        second = RawClient(address)
-        await second.call.write(HELLO)
-        await wait_until(lambda: len(servicer._sessions) == 1)
-        await asyncio.wait_for(servicer.drain(30), 10)
-        assert await second.call.code() is grpc.StatusCode.UNAVAILABLE
-        await second.close()
-        fake.requests[0].answer.set()
-
-
-async def test_batches_are_no_larger_than_the_gateways_window() -> None:
-    """A client that is set to larger ones sends as many entries as it is ever granted."""
-    fake = FakeDestination()
-    config = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5), max_batch_size=50)
-    async with running_gateway(fake) as (address, _, _):
-        async with RemoteSink(address, destination="flights", config=config).create_writer() as writer:
-            await writer.write_many([KinesisRequestEntry(b"x", "k")] * 100)
-        assert len(fake.accepted) == 100
-        assert writer.metrics.requests >= 5
 
 
 async def test_a_batch_that_the_window_never_covers_is_an_error_that_says_what_to_do() -> None:

@@ -1,13 +1,11 @@
 """What one client, destination or moment spoils, it spoils for itself alone."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-import grpc
 import pytest
 from sink_scripted_service import Body, ScriptedService
 
@@ -20,11 +18,10 @@ from penstock.async_sink import (
     RemoteSink,
     dynamodb_config,
 )
-from penstock.async_sink.errors import DestinationError, GatewayError, RecordError, RecordsRejectedError
+from penstock.async_sink.errors import GatewayError, RecordError, RecordsRejectedError
 from penstock.async_sink.gateway import SERVICE_NAME, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
 from penstock.aws.testing import emulator_options
-from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.rpc import GrpcServer, ServerSettings
 
 CONFIG = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5), retry_backoff_base=timedelta(0))
@@ -97,27 +94,6 @@ async def test_a_record_that_only_the_writer_can_refuse_fails_alone() -> None:
     assert sorted(accepted(fake)) == ["1", "2", "other 1", "other 2"]
 
 
-async def test_a_call_that_a_crowd_pushed_out_is_made_again() -> None:
-    """gRPC ends calls by CANCELLED where thousands wait before them, which is not an answer of the gateway."""
-    fake, calls = FakeDestination(), []
-
-    class Crowded(SinkGatewayServicer):
-        async def Write(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.WriteResponse]:
-            calls.append(1)
-            if len(calls) < 3:
-                await context.abort(grpc.StatusCode.CANCELLED, "")
-            async for answer in super().Write(request_iterator, context):
-                yield answer
-
-    servicer = Crowded(SharedDestinations(lambda _: FakeSink(fake)))
-    server = GrpcServer(ServerSettings(drain_seconds=0.2), register=[servicer.add_to], service_names=[SERVICE_NAME])
-    async with server, remote(server.address).create_writer() as writer:
-        await writer.write(entry("1"))
-        await asyncio.wait_for(writer.flush(end_of_input=True), SECONDS)
-    assert accepted(fake) == ["1"]
-    assert len(calls) == 3
-
-
 async def test_an_error_that_nobody_foresaw_is_told_to_everybody_who_waits() -> None:
     """Also to a client whose batch is in flight: the next opening of the destination would forget it."""
     fake = FakeDestination()
@@ -137,47 +113,6 @@ async def test_an_error_that_nobody_foresaw_is_told_to_everybody_who_waits() -> 
             await writer.write(entry("2"))
             await asyncio.wait_for(writer.flush(end_of_input=True), SECONDS)
     assert accepted(fake) == ["2"]
-
-
-async def test_a_client_that_was_idle_when_the_destination_failed_writes_to_the_one_opened_anew() -> None:
-    """Its stream is still that of the failed one: it is sent away, and comes again, instead of waiting for ever."""
-    fake = FakeDestination()
-    async with running_gateway(fake) as (address, _), remote(address).create_writer() as idle:
-        await idle.write(entry("idle 1"))
-        await idle.flush(end_of_input=True)
-        fake.script = [fake.explode(DestinationError("flights", "AccessDeniedException", "no"))]
-        async with remote(address).create_writer() as unlucky:
-            await unlucky.write(entry("unlucky"))
-            with pytest.raises(DestinationError):
-                await unlucky.flush(end_of_input=True)
-        assert idle.failure is None
-        async with remote(address).create_writer() as lucky:
-            await lucky.write(entry("lucky"))
-            await asyncio.wait_for(lucky.flush(end_of_input=True), SECONDS)
-        await idle.write(entry("idle 2"))
-        await asyncio.wait_for(idle.flush(end_of_input=True), SECONDS)
-    assert {"idle 1", "lucky", "idle 2"} <= set(accepted(fake))
-
-
-async def test_what_waits_for_its_turn_is_told_when_the_destination_is_closed() -> None:
-    """A stream whose batch was never handed to the writer ends as well."""
-    fake = FakeDestination()
-    destinations = SharedDestinations(lambda _: FakeSink(fake))
-    shared = await destinations.get("kinesis", "flights")
-    told: list[BaseException] = []
-    tracker = _Tracker(told)
-    shared.feeder.add("c", [entry("1")] * 200, 400, tracker, weight=1)  # type: ignore[arg-type]  # what it uses of one
-    shared.writer.fail(DestinationError("flights", "AccessDeniedException", "no"))
-    await destinations.get("kinesis", "flights")
-    assert len(told) == 1
-    shared.feeder.add("c", [entry("1")], 2, tracker, weight=1)  # type: ignore[arg-type]  # as above
-    assert len(told) == 2
-    await destinations.close(1.0)
-
-
-class _Tracker:
-    def __init__(self, told: list[BaseException]) -> None:
-        self.abandoned = told.append
 
 
 class SlowWriter(ParticularWriter):
@@ -207,25 +142,6 @@ async def test_a_destination_that_is_slow_to_open_holds_up_no_other() -> None:
     await destinations.close(1.0)
 
 
-async def test_numbers_go_on_when_a_destination_is_opened_anew() -> None:
-    """They are those since the gateway's start, and the latest failure is that which ended the writer before."""
-    fake = FakeDestination()
-    async with running_gateway(fake) as (address, destinations):
-        for data in ("1", "fails", "2"):
-            async with remote(address).create_writer() as writer:
-                if data == "fails":
-                    refusal = DestinationError("flights", "AccessDeniedException", "no")
-                    fake.script = [fake.hold(), fake.explode(refusal)]
-                    await writer.write(entry("unanswered"))
-                    await wait_until(lambda: len(fake.script) == 1)
-                await writer.write(entry(data))
-                with contextlib.suppress(DestinationError):
-                    await asyncio.wait_for(writer.flush(end_of_input=True), SECONDS)
-        (stats,) = (await SinkGatewayServicer(destinations).Stats(pb.StatsRequest(), None)).destinations
-    assert (stats.records_out, stats.bytes_out, stats.retried) == (2, 4, 0)
-    assert stats.last_failure == "AccessDeniedException: no"
-
-
 async def test_an_entry_that_spoils_a_request_fails_alone(service: ScriptedService) -> None:
     """The service names no entry, and refuses all of a request that has entries of several clients."""
 
@@ -253,16 +169,3 @@ async def test_an_entry_that_spoils_a_request_fails_alone(service: ScriptedServi
                 await asyncio.wait_for(bad.flush(end_of_input=True), SECONDS)
             assert [record.record_number for record in caught.value.records] == [1]
     assert written == {"b", *(f"g{number}" for number in range(8))}
-
-
-async def test_a_record_that_is_too_large_for_the_gateway_fails_alone() -> None:
-    """A client may be set to larger ones. It learns which they were."""
-    fake = FakeDestination()
-    large = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5), max_record_size_in_bytes=2 * 2**20)
-    async with running_gateway(fake) as (address, _):
-        async with RemoteSink(address, destination="flights", config=large).create_writer() as writer:
-            await writer.write_many([entry("1"), entry("x" * (2**20 + 1)), entry("2")])
-            with pytest.raises(RecordsRejectedError, match="largest allowed is 1048576") as caught:
-                await asyncio.wait_for(writer.flush(end_of_input=True), SECONDS)
-        assert [record.record_number for record in caught.value.records] == [1]
-    assert accepted(fake) == ["1", "2"]

@@ -1,6 +1,5 @@
 """Kinds of destinations, and fair turns of clients, over real sockets."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -124,17 +123,3 @@ async def test_a_greedy_client_does_not_delay_the_others() -> None:
             request.answer.set()
     assert 0.68 <= share <= 0.82
     assert len(fake.accepted) == 4_200
-
-
-async def test_nothing_of_a_stream_is_left_running_when_the_gateway_ends_it() -> None:
-    """No task waits for requests that cannot come any more: a loop that closes would complain of it."""
-    fake = FakeDestination()
-    async with running_gateway(fake) as (address, _):
-        before = asyncio.all_tasks()
-        writer = remote(address, reconnect_timeout=timedelta(milliseconds=300)).create_writer()
-        await writer.__aenter__()
-        await writer.write(KinesisRequestEntry(b"1", "k"))
-        await writer.flush(end_of_input=True)
-    await wait_until(lambda: writer.failure is not None)
-    await writer.close()
-    await wait_until(lambda: not asyncio.all_tasks() - before)

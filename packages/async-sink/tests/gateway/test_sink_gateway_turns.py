@@ -24,16 +24,6 @@ def test_clients_take_turns_by_their_weights() -> None:
     assert abs(served.count("heavy") - 150) <= 3
 
 
-def test_a_client_with_large_items_gets_no_more_than_others() -> None:
-    """An item larger than a turn waits until its client has saved up for it."""
-    turns: FairTurns[tuple[str, int]] = FairTurns()
-    for number in range(100):
-        turns.add("large", ("large", number), cost=4.0)
-        turns.add("small", ("small", number), cost=1.0)
-    served = [client for client, _ in drain(turns, 50)]
-    assert abs(served.count("small") - 4 * served.count("large")) <= 4
-
-
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.001, 5.0), st.integers(1, 16)), max_size=60))
 def test_everything_is_served_once_and_a_clients_items_in_order(items: list[tuple[str, float, int]]) -> None:
     """Whatever the costs and the weights are."""

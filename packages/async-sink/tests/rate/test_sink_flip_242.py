@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,14 +10,11 @@ from hypothesis import strategies as st
 
 from penstock.async_sink import (
     AIMDScalingStrategy,
-    All,
     AsyncSinkConfig,
     CallbackHandler,
     CongestionControlConfig,
     CongestionControlInfo,
     CongestionControlRateLimitingStrategy,
-    DropHandler,
-    NoOpScalingStrategy,
     ProportionalScalingStrategy,
     RequestInfo,
     ResultInfo,
@@ -27,9 +23,7 @@ from penstock.async_sink import (
     TerminalReason,
     TerminalRecord,
     ThresholdCongestionControlStrategy,
-    TokenBucketRateLimitingStrategy,
 )
-from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -54,34 +48,6 @@ def test_the_drafts_own_example_starts_at_its_threshold() -> None:
     assert answer(strategy, 100, throttled=50) == 100
     assert answer(strategy, 100, throttled=51) == 50
     assert answer(strategy, 50) == 60
-
-
-@pytest.mark.parametrize(
-    ("target", "threshold", "initial", "expected"),
-    [
-        (ScalingTarget.IN_FLIGHT_MESSAGES, 50_000, None, 25_000),
-        (ScalingTarget.IN_FLIGHT_MESSAGES, 50_000, 700, 700),
-        (ScalingTarget.IN_FLIGHT_MESSAGES, 600, 700, 600),
-        (ScalingTarget.IN_FLIGHT_REQUESTS, 100, None, 50),
-        (ScalingTarget.IN_FLIGHT_REQUESTS, 20, None, 20),
-        (ScalingTarget.IN_FLIGHT_REQUESTS, 20, 7, 7),
-        (ScalingTarget.IN_FLIGHT_REQUESTS, 100, 80, 50),
-    ],
-)
-def test_a_limit_starts_at_the_smaller_of_the_initial_one_and_the_threshold(
-    target: ScalingTarget, threshold: int, initial: int | None, expected: int
-) -> None:
-    """For messages and for requests; the initial one is all that the writer's limits allow, unless it is given."""
-    scaling = AIMDScalingStrategy(increase_rate=10, rate_threshold=threshold)
-    config = CongestionControlConfig(scaling_strategy=scaling, target=target, initial_limit=initial)
-    assert config(AsyncSinkConfig()).limit == expected
-
-
-def test_an_initial_limit_of_nothing_is_an_error_that_names_it() -> None:
-    """It is checked when the configuration is made."""
-    with pytest.raises(SinkOptionError) as caught:
-        CongestionControlConfig(scaling_strategy=NoOpScalingStrategy(), initial_limit=0)
-    assert caught.value.option == "initial_limit"
 
 
 @given(
@@ -238,26 +204,6 @@ async def test_a_strategy_that_says_nothing_of_when_is_asked_again_and_again(
             request.answer.set()
 
 
-async def test_four_methods_are_enough_for_a_part_of_all(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """Beside a strategy that says when to ask it again, and one that has a limit."""
-    own = FourMethods()
-    limited = CongestionControlConfig(scaling_strategy=NoOpScalingStrategy(), initial_limit=20)(AsyncSinkConfig())
-    every = All(TokenBucketRateLimitingStrategy(records_per_second=20.0), own, limited)
-    async with make_writer(strategy=every) as writer:
-        assert every.strategies[1] is own
-        assert writer.gauges().limit == 20
-        await writer.write_many("x" * 20)
-        own.open = False
-        await writer.write_many("x" * 20)
-        await clock.advance(2.0)
-        assert len(fake.accepted) == 20
-        own.open = True
-        await clock.advance(0.1)
-        assert len(fake.accepted) == 40
-
-
 class Spoilt(FakeDestination):
     """Refuses every request with a poisonous entry; keeps the time of each request."""
 
@@ -293,56 +239,6 @@ async def test_the_parts_of_a_refused_request_ask_the_strategy(make_writer: Make
     assert [(each.entry, each.reason) for each in told] == [("3", TerminalReason.POISON)]
 
 
-async def test_the_parts_of_a_refused_request_keep_to_a_rate(make_writer: MakeWriter, clock: FakeClock) -> None:
-    """Two requests a second, whatever they are: no burst while the poisonous record is looked for."""
-    fake = Spoilt(clock, "3")
-    strategy = TokenBucketRateLimitingStrategy(requests_per_second=2.0, burst_seconds=0.5)
-    async with make_writer(fake=fake, strategy=strategy, terminal=DropHandler()) as writer:
-        await writer.write_many("0123456789")
-        await clock.advance(10.0)
-        assert writer.buffered_entries == 0
-    assert len(fake.times) > 5
-    assert min(later - earlier for earlier, later in zip(fake.times, fake.times[1:], strict=False)) >= 0.5 - 1e-6
-
-
-async def test_a_part_larger_than_the_limit_has_become_is_cut(make_writer: MakeWriter, clock: FakeClock) -> None:
-    """A part of five where two may be in flight would wait for ever: it leaves in smaller ones."""
-
-    def shrink(strategy: FourMethods) -> None:
-        strategy.most = 2
-
-    fake, strategy = Spoilt(clock, "3", "8"), FourMethods(on_answer=shrink)
-    drop = DropHandler()
-    async with make_writer(fake=fake, strategy=strategy, terminal=drop) as writer:
-        await writer.write_many("0123456789")
-        await clock.advance(5.0)
-        assert writer.buffered_entries == 0
-    assert sorted(fake.accepted) == list("01245679")
-    assert drop.dropped == 2
-    assert max(len(batch) for batch in fake.batches[1:]) == 2
-
-
-async def test_a_part_that_waits_too_long_for_the_strategy_is_not_sent(
-    make_writer: MakeWriter, clock: FakeClock
-) -> None:
-    """Its time to live is looked at before it leaves, as that of every other entry is."""
-
-    def close(strategy: FourMethods) -> None:
-        strategy.open = False
-
-    strategy, fake = FourMethods(on_answer=close), Spoilt(clock, "3")
-    told: list[TerminalRecord[Any]] = []
-    options: dict[str, Any] = {"terminal": CallbackHandler(told.append), "time_to_live": timedelta(seconds=1)}
-    async with make_writer(fake=fake, strategy=strategy, **options) as writer:
-        await writer.write_many("0123456789")
-        await clock.advance(2.0)
-        strategy.open = True
-        await clock.advance(0.1)
-        await writer.flush(end_of_input=True)
-    assert {each.reason for each in told} == {TerminalReason.EXPIRED}
-    assert (len(told), len(fake.requests)) == (10, 1)
-
-
 @pytest.mark.parametrize(("entry", "batch"), [("x", 500), (1024 * 1024, 5)])
 async def test_as_many_requests_fly_as_are_configured(clock: FakeClock, entry: str | int, batch: int) -> None:
     """With the defaults 50, full by number or by bytes; beside them waits what the buffer holds, and no more."""
@@ -364,22 +260,3 @@ async def test_as_many_requests_fly_as_are_configured(clock: FakeClock, entry: s
             request.answer.set()
         await writing
     assert len(fake.accepted) == 40_000
-
-
-async def test_a_request_that_leaves_makes_room_for_a_write(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """Nothing is in flight and nothing answers: the rate's own time lets a request leave, and the write goes on."""
-    fake.script = [fake.hold() for _ in range(20)]
-    strategy = TokenBucketRateLimitingStrategy(requests_per_second=1.0)
-    writer = make_writer(strategy=strategy, max_buffered_requests=20)
-    await writer.__aenter__()
-    writing = asyncio.create_task(writer.write_many("x" * 40))
-    await settle()
-    assert (writer.buffered_entries, writing.done()) == (20, False)
-    await clock.advance(0.9)
-    assert not writing.done()
-    await clock.advance(0.2)
-    assert writing.done()
-    assert writer.in_flight_requests == 2
-    await writer.close()

@@ -9,22 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.async_sink import (
-    AIMDScalingStrategy,
     All,
-    AsyncSinkConfig,
-    CongestionControlConfig,
     CongestionControlInfo,
     GradientRateLimitingStrategy,
-    PerShardRateLimitingStrategy,
     ProportionalScalingStrategy,
     RateLimitingStrategy,
     RequestInfo,
     ResultInfo,
     ScalingDecision,
-    ScalingTarget,
     ThresholdCongestionControlStrategy,
     TokenBucketRateLimitingStrategy,
-    aimd_strategy,
 )
 from penstock.async_sink._rate.per_shard import ShardBucket
 from penstock.async_sink.errors import SinkOptionError
@@ -55,21 +49,6 @@ def test_a_token_bucket_lets_no_more_through_than_its_rate_and_its_burst(
             strategy.register_in_flight_request(request)
             sent += request.batch_size
         assert sent <= capacity + rate * (now - 100.0) + 1e-6 * (1 + rate)
-
-
-@given(rate=st.floats(0.5, 5_000.0), size=st.integers(1, 400), size_in_bytes=st.integers(0, 10_000))
-def test_a_token_bucket_says_exactly_when_to_ask_again(rate: float, size: int, size_in_bytes: int) -> None:
-    """Just before that time it still blocks, at that time it does not: nothing hangs, and nothing is asked in vain."""
-    strategy = TokenBucketRateLimitingStrategy(
-        records_per_second=rate, bytes_per_second=rate * 10, requests_per_second=rate
-    )
-    while not strategy.should_block(RequestInfo(size, size_in_bytes, 5.0)):
-        strategy.register_in_flight_request(RequestInfo(size, size_in_bytes, 5.0))
-    wait = strategy.ask_again_after(RequestInfo(size, size_in_bytes, 5.0))
-    assert wait is not None
-    assert wait > 0.0
-    assert strategy.should_block(RequestInfo(size, size_in_bytes, 5.0 + wait * 0.99))
-    assert not strategy.should_block(RequestInfo(size, size_in_bytes, 5.0 + wait * 1.000001 + 1e-9))
 
 
 @pytest.mark.parametrize(
@@ -164,28 +143,6 @@ def test_the_thresholds_are_kept(
         assert decision is expected
 
 
-def test_the_shape_of_the_first_draft_makes_a_strategy() -> None:
-    """What, when and how much are given apart; each writer's strategy keeps its own row of successes."""
-    config = CongestionControlConfig(
-        congestion_control_strategy=ThresholdCongestionControlStrategy(
-            scale_down_failure_threshold=0.5, scale_up_after_successes=2
-        ),
-        scaling_strategy=AIMDScalingStrategy(increase_rate=1, decrease_factor=0.5, rate_threshold=100),
-        target=ScalingTarget.IN_FLIGHT_REQUESTS,
-    )
-    limits = AsyncSinkConfig(max_in_flight_requests=10)
-    first, second = config(limits), config(limits)
-    answered(first, 10, failed_messages=5)
-    assert first.limit == 10
-    answered(first, 10, failed_messages=6)
-    assert first.limit == 5
-    answered(first, 10)
-    answered(second, 10)
-    assert (first.limit, second.limit) == (5, 10)
-    answered(first, 10)
-    assert first.limit == 6
-
-
 @given(st.integers(1, 10_000), st.floats(0.001, 1.0), st.integers(1, 100))
 def test_proportional_scaling_shrinks_by_the_share_that_failed(current: int, share: float, floor: int) -> None:
     """max(floor, round(current x (1 - share)))."""
@@ -194,19 +151,6 @@ def test_proportional_scaling_shrinks_by_the_share_that_failed(current: int, sha
     assert down == floor or abs(down - current * (1 - share)) <= 0.5 + 1e-6
     assert down >= floor
     assert scaling.scale_up(current) == current + 10
-
-
-def test_a_throttle_shrinks_the_limit_by_its_share() -> None:
-    """One of a hundred refused takes a hundredth away."""
-    from penstock.async_sink import CongestionControlRateLimitingStrategy
-
-    strategy = CongestionControlRateLimitingStrategy(
-        max_in_flight_requests=10,
-        initial_max_in_flight_messages=1_000,
-        scaling_strategy=ProportionalScalingStrategy(rate_threshold=2_000),
-    )
-    answered(strategy, 100, failed_messages=1)
-    assert strategy.limit == 990
 
 
 @given(
@@ -225,16 +169,6 @@ def test_the_pace_of_a_shard_follows_its_curve(share: int, after: float, earlier
     rest = cbrt(share / 100 / bucket.GROWTH)
     expected = before * (1 + bucket.GROWTH * (2.0 + after - 2.0 - rest) ** 3)
     assert bucket.scale(2.0 + after) == pytest.approx(max(bucket.FLOOR, min(1.0, expected)), abs=1e-6)
-
-
-def test_requests_from_before_a_decrease_do_not_decrease_a_shard_again() -> None:
-    """One round trip of throttles shrinks the pace once."""
-    bucket = ShardBucket(1_000.0, 1e6, now=0.0)
-    for now in (5.0, 5.01, 5.02):
-        bucket.answered(50, 50, 4.9, now)
-    assert bucket.scale(5.02) == pytest.approx(0.5, abs=0.08)
-    bucket.answered(50, 50, 5.03, 5.04)
-    assert bucket.scale(5.04) < 0.3
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 0.7), st.integers(1, 100_000)), min_size=1, max_size=100))
@@ -287,14 +221,3 @@ def test_all_is_the_strictest_of_its_strategies(parts: list[tuple[bool, float | 
         assert every.ask_again_after(request) == (
             None if None in waits else max(wait for wait in waits if wait is not None)
         )
-
-
-def test_all_shows_the_lanes_and_the_smallest_limit_of_its_parts() -> None:
-    """One part may have lanes; a second one is refused, and so is nothing at all."""
-    shards = PerShardRateLimitingStrategy()
-    both = All(aimd_strategy(AsyncSinkConfig()), shards)
-    assert both.lane_limiter is shards
-    assert both.limit == 25_000
-    for strategies in ([], [shards, PerShardRateLimitingStrategy()]):
-        with pytest.raises(SinkOptionError):
-            All(*strategies)

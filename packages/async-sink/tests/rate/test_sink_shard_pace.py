@@ -41,39 +41,6 @@ def test_a_throttled_shard_pauses_for_about_a_tick_and_goes_on_at_its_new_pace()
     assert bucket.throttled == 50
 
 
-def test_what_is_given_back_to_a_shard_can_be_taken_again() -> None:
-    """A request that was blocked after all costs its shard nothing, in records and in bytes."""
-    bucket = ShardBucket(1_000.0, 1_000.0, now=0.0)
-    assert bucket.take(400, 10.0)
-    assert bucket.take(100, 10.0), "half a second of bytes, 500"
-    assert not bucket.take(100, 10.0)
-    bucket.give_back(100)
-    assert not bucket.take(101, 10.0)
-    assert bucket.take(100, 10.0)
-
-
-def test_a_request_that_left_at_the_moment_of_a_decrease_saw_the_new_pace() -> None:
-    """Only what was sent before it saw the old one."""
-    bucket = ShardBucket(1_000.0, 1e9, now=0.0)
-    bucket.answered(50, 50, 10.0, 10.0)
-    bucket.answered(50, 50, 9.999, 10.0)
-    assert bucket.scale(10.0) == pytest.approx(0.5)
-    bucket.answered(50, 50, 10.0, 10.0)
-    assert bucket.scale(10.0) == pytest.approx(0.25)
-
-
-def test_a_throttled_shard_owes_bytes_as_well() -> None:
-    """A shard that is full by bytes pauses too, though it has records to spare."""
-    bucket = ShardBucket(1e9, 1_000.0, now=0.0)
-    assert bucket.take(1, 10.0), "it is full by now"
-    bucket.answered(99, 1, 10.0, 10.0)
-    owed = 1_000.0 * bucket.TICK_SECONDS * bucket.scale(10.0)
-    brought = 1_000.0 * bucket.TICK_SECONDS * (bucket.scale(10.05) + bucket.scale(10.1))
-    assert not bucket.take(1, 10.0)
-    assert not bucket.take(floor(brought - owed) + 1, 10.1)
-    assert bucket.take(floor(brought - owed), 10.1)
-
-
 def test_a_record_larger_than_what_a_shard_keeps_leaves_and_is_paid_for_afterwards() -> None:
     """Half a second of bytes is kept; what is larger leaves when that is there, and the next one waits the longer."""
     bucket = ShardBucket(1e9, 1_000.0, now=0.0)
@@ -88,18 +55,6 @@ def test_the_slowest_shard_still_lets_a_record_through() -> None:
     for now in (10.0, 11.0, 12.0):
         bucket.answered(0, 100, now, now)
     assert any(bucket.take(1, 12.0 + tick * bucket.TICK_SECONDS) for tick in range(400))
-
-
-def test_a_shards_pace_is_a_hair_below_the_services() -> None:
-    """Over ten seconds 99.5 % of the rate leave: two clocks never run the same."""
-    strategy = PerShardRateLimitingStrategy(records_per_second=1_000, hash_key=lambda entry: 0)
-    strategy.observe([LaneObservation("e", 1, "shard", throttled=True)], 0.0, 1.0)
-    _, start = [strategy.take("shard", 1, 31.0 + n * 1e-6) for n in range(2_000)], 31.0
-    taken = 0
-    for tick in range(1, 201):
-        while strategy.take("shard", 1, start + tick * 0.05):
-            taken += 1
-    assert taken == pytest.approx(9_950, abs=1)
 
 
 def test_an_answer_with_a_throttle_teaches_where_each_record_went() -> None:

@@ -63,14 +63,6 @@ def seen(hash_key: int, shard: str, throttled: bool = False) -> LaneObservation:
     return LaneObservation(entry(hash_key), 100, shard, throttled)
 
 
-def test_nothing_is_limited_before_a_shard_throttles() -> None:
-    """A stream with room costs nothing: no shard is learnt, no entry asked about."""
-    strategy = PerShardRateLimitingStrategy()
-    strategy.observe([seen(1, "a"), seen(2, "b")], 1.0, 2.0)
-    assert not strategy.active
-    assert strategy.shards == ()
-
-
 def test_a_throttled_shard_is_paced_and_others_have_their_own_pace() -> None:
     """The one that was refused slows down by its share; one that was not keeps its full rate."""
     strategy = PerShardRateLimitingStrategy()
@@ -81,18 +73,6 @@ def test_a_throttled_shard_is_paced_and_others_have_their_own_pace() -> None:
     assert abs(strategy.scale("a", 4.0) - 0.5) < 0.01
     assert strategy.scale("b", 4.0) == 1.0
     assert strategy.throttled == {"a": 2}
-
-
-def test_a_lane_has_room_again_when_it_says_so() -> None:
-    """An empty lane names the next tick at which tokens come."""
-    strategy = PerShardRateLimitingStrategy()
-    strategy.observe([seen(1, "a", throttled=True)], 1.0, 2.0)
-    now, waits = 2.0, 0
-    while not strategy.take("a", 100, now):
-        following = strategy.ready_at("a", now)
-        assert now < following <= now + 0.0501
-        now, waits = following, waits + 1
-    assert 1 <= waits <= 4
 
 
 def test_a_reshard_is_noticed_though_nothing_fails() -> None:

@@ -6,13 +6,10 @@ from hypothesis import strategies as st
 
 from penstock.async_sink import (
     AIMDScalingStrategy,
-    AsyncSinkConfig,
     CongestionControlRateLimitingStrategy,
-    NoOpScalingStrategy,
     RequestInfo,
     ResultInfo,
     ScalingTarget,
-    aimd_strategy,
 )
 from penstock.async_sink.errors import SinkOptionError
 
@@ -63,19 +60,6 @@ def test_aimd_follows_its_formula(current: int, increase: int, factor: float, th
     down = scaling.scale_down(current)
     assert down >= 1
     assert down == 1 or abs(down - current * factor) <= 0.5 + 1e-6
-
-
-def test_the_no_op_scaling_leaves_the_limit_alone() -> None:
-    """Neither a success nor a throttle moves the limit."""
-    strategy = congestion(scaling_strategy=NoOpScalingStrategy())
-    answer(strategy, 10)
-    answer(strategy, 10, failed_messages=10)
-    assert strategy.limit == 100
-
-
-def test_the_initial_limit_is_the_given_one() -> None:
-    """Nothing is moved before the first answer."""
-    assert congestion(initial_max_in_flight_messages=42).limit == 42
 
 
 def test_a_success_raises_the_limit_and_a_throttle_lowers_it() -> None:
@@ -135,23 +119,6 @@ def test_the_limit_can_count_requests_instead() -> None:
     assert strategy.should_block(RequestInfo(1))
 
 
-def test_the_largest_batch_is_the_limit() -> None:
-    """A batch larger than the limit could never leave."""
-    strategy = congestion(initial_max_in_flight_messages=3)
-    assert strategy.get_max_batch_size() == 3
-
-
-def test_the_limit_settles_under_a_fixed_limit_of_the_destination() -> None:
-    """Against a destination that takes 60 messages at a time, the limit stays around 60."""
-    strategy = congestion(max_in_flight_requests=1)
-    seen = []
-    for _ in range(200):
-        size = strategy.get_max_batch_size()
-        answer(strategy, size, failed_messages=max(0, size - 60))
-        seen.append(strategy.limit)
-    assert all(30 <= limit <= 70 for limit in seen[20:])
-
-
 def test_slow_start_doubles_per_round_trip_until_the_first_throttle() -> None:
     """Each success adds what it carried; after a throttle the limit grows by the increase only."""
     strategy = congestion(initial_max_in_flight_messages=10, slow_start_threshold=1_000)
@@ -206,9 +173,3 @@ def test_what_is_in_flight_never_passes_the_limits_and_comes_back_to_nothing(
     for done in in_flight:
         strategy.register_completed_request(ResultInfo(0, done))
     assert (strategy.in_flight_messages, strategy.in_flight_requests) == (0, 0)
-
-
-def test_a_default_strategy_fits_a_tiny_configuration() -> None:
-    """The increase is not larger than everything that may be in flight."""
-    config = AsyncSinkConfig(max_batch_size=1, max_in_flight_requests=1, max_buffered_requests=2)
-    assert aimd_strategy(config).limit == 1

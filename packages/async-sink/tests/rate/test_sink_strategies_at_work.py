@@ -10,19 +10,13 @@ from penstock.async_sink import (
     AIMDScalingStrategy,
     All,
     AsyncSinkConfig,
-    CongestionControlConfig,
     CongestionControlRateLimitingStrategy,
-    DynamoDbSink,
-    FirehoseSink,
     GradientRateLimitingStrategy,
     KinesisStreamsSink,
     Ordering,
     RateLimitingStrategy,
     RequestInfo,
     ResultInfo,
-    ScalingTarget,
-    SqsSink,
-    ThresholdCongestionControlStrategy,
     TokenBucketRateLimitingStrategy,
     aimd_strategy,
 )
@@ -158,50 +152,6 @@ async def test_waiting_for_ones_own_rate_is_a_sign_of_life(
         fake.requests[-1].answer.set()
 
 
-async def test_waiting_for_ones_own_rate_is_no_sign_of_life_of_a_destination_that_takes_nothing(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """What fails pays for its next attempt, so with a backlog the rate always holds something back."""
-    fake.script = [fake.fail(throttled=False)] * 10_000
-    strategy = TokenBucketRateLimitingStrategy(records_per_second=20.0)
-    writer = make_writer(strategy=strategy, max_in_flight_requests=50, max_buffered_requests=1_000)
-    await writer.__aenter__()
-    await writer.write_many(["x"] * 400)
-    await clock.advance(10.0)
-    before, sent = writer.metrics.signs_of_life, len(fake.requests)
-    await clock.advance(10.0)
-    assert len(fake.requests) > sent
-    assert writer.metrics.signs_of_life == before
-    fake.script = [fake.fail()]
-    await clock.advance(5.0)
-    assert writer.metrics.signs_of_life > before
-    await writer.close()
-
-
-async def test_all_of_a_rate_and_a_limit_keeps_both(make_writer: MakeWriter, clock: FakeClock) -> None:
-    """Never more in flight than the one says, never more in a second than the other."""
-    fake = Roomy(clock, 1_000)
-    strategy = All(
-        TokenBucketRateLimitingStrategy(records_per_second=400.0, burst_seconds=0.1),
-        CongestionControlConfig(
-            scaling_strategy=AIMDScalingStrategy(increase_rate=1, rate_threshold=20),
-            congestion_control_strategy=ThresholdCongestionControlStrategy(scale_up_after_successes=1),
-            target=ScalingTarget.IN_FLIGHT_REQUESTS,
-        )(AsyncSinkConfig(max_in_flight_requests=2)),
-    )
-    writer = make_writer(fake=fake, strategy=strategy, max_buffered_requests=3_000)
-    await writer.__aenter__()
-    await writer.write_many(["x"] * 2_500)
-    seen = 0
-    for _ in range(100):
-        await clock.advance(0.05)
-        assert writer.in_flight_requests <= 2
-        assert len(fake.accepted) - seen <= 0.05 * 400 + 40
-        seen = len(fake.accepted)
-    assert seen == pytest.approx(5 * 400, rel=0.03)
-    await writer.close()
-
-
 async def test_a_gradient_finds_how_much_a_slowing_destination_takes(make_writer: MakeWriter, clock: FakeClock) -> None:
     """Answers slow down beyond 100 messages in flight: the limit stays in that order, though nothing is refused."""
 
@@ -237,26 +187,6 @@ def _answered(strategy: RateLimitingStrategy, now: float, throttled: int) -> Non
     strategy.register_completed_request(ResultInfo(throttled, size, submitted_at=now, now=now + 0.1))
 
 
-@pytest.mark.parametrize(
-    ("sink", "batch"),
-    [
-        (FirehoseSink(emulator_options("http://127.0.0.1:1"), "flights"), 500),
-        (SqsSink(emulator_options("http://127.0.0.1:1"), "http://127.0.0.1:1/1/q"), 10),
-        (DynamoDbSink(emulator_options("http://127.0.0.1:1"), "flights"), 25),
-    ],
-)
-def test_a_throttle_halves_what_other_destinations_get_and_a_success_adds_ten(sink: Any, batch: int) -> None:
-    """AIMD +10, x0.5, as the connectors that follow FLIP-171 have it, after a slow start."""
-    strategy: Any = sink.create_writer().strategy
-    for expected in (2 * batch, 4 * batch, 8 * batch):
-        _answered(strategy, 1.0, 0)
-        assert strategy.limit == expected
-    _answered(strategy, 2.0, 1)
-    assert strategy.limit == 4 * batch
-    _answered(strategy, 3.0, 0)
-    assert strategy.limit == 4 * batch + 10
-
-
 def test_a_throttled_record_costs_a_stream_its_share_and_a_success_adds_ten() -> None:
     """Gentler than x0.99: one record of 500 refused takes a five-hundredth away."""
     strategy: Any = KinesisStreamsSink(emulator_options("http://127.0.0.1:1"), "flights").create_writer().strategy
@@ -267,18 +197,6 @@ def test_a_throttled_record_costs_a_stream_its_share_and_a_success_adds_ten() ->
     assert strategy.limit == 4_000 - 8
     _answered(strategy, 3.0, 0)
     assert strategy.limit == 4_000 - 8 + 10
-
-
-def test_the_shape_of_the_first_behaviour_of_the_reference_is_there() -> None:
-    """Everything that the limits allow at first, +10, and x0.99 where one asks for it."""
-    strategy = aimd_strategy(AsyncSinkConfig(), decrease_factor=0.99)
-    assert strategy.limit == 25_000
-    strategy.register_in_flight_request(RequestInfo(500))
-    strategy.register_completed_request(ResultInfo(1, 500))
-    assert strategy.limit == 24_750
-    strategy.register_in_flight_request(RequestInfo(500))
-    strategy.register_completed_request(ResultInfo(0, 500))
-    assert strategy.limit == 24_760
 
 
 class Shrinking:

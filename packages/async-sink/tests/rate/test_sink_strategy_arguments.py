@@ -10,7 +10,6 @@ from penstock.async_sink import (
     PerShardRateLimitingStrategy,
     ProportionalScalingStrategy,
     ThresholdCongestionControlStrategy,
-    check_aimd,
 )
 from penstock.async_sink.errors import SinkOptionError
 
@@ -69,35 +68,3 @@ def test_a_wrong_threshold_is_named(option: str, options: dict[str, Any]) -> Non
         wrong: dict[str, Any] = {rate: 0.0}
         with pytest.raises(SinkOptionError, match=rate):
             PerShardRateLimitingStrategy(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("option", "words", "options"),
-    [
-        ("initial_rate", "9 must be at most rate_threshold, 8", {"initial_rate": 9, "rate_threshold": 8}),
-        ("increase_rate", "9 must be at most rate_threshold, 8", {"increase_rate": 9, "rate_threshold": 8}),
-        ("initial_rate", "201 must be at most 200, which is all that max_in_flight_requests", {"initial_rate": 201}),
-        ("rate_threshold", "and max_batch_size allow", {"rate_threshold": 201}),
-        ("rate_threshold", "51 must be at most 50", {"target": "requests", "rate_threshold": 51}),
-        ("decrease_factor", "lower nothing", {"target": "requests", "decrease_factor": 0.99}),
-        ("decrease_factor", "40 times 0.99 is rounded up", {"rate_threshold": 40, "usual_decrease_factor": 0.99}),
-        ("decrease_factor", "more than 0", {"decrease_factor": 0.0}),
-    ],
-)
-def test_options_with_which_aimd_cannot_act_are_named(option: str, words: str, options: dict[str, Any]) -> None:
-    """With the reason, for a writer of 50 requests in flight with 4 entries each."""
-    with pytest.raises(SinkOptionError, match=words) as caught:
-        check_aimd(max_in_flight_requests=50, max_batch_size=4, **options)
-    assert caught.value.option == option
-
-
-def test_options_with_which_aimd_acts_are_taken() -> None:
-    """A limit of 1 is as low as any."""
-    taken: list[dict[str, Any]] = [
-        {},
-        {"target": "requests"},
-        {"rate_threshold": 1, "increase_rate": 1},
-        {"rate_threshold": 200, "initial_rate": 200, "increase_rate": 200, "decrease_factor": 0.9},
-    ]
-    for options in taken:
-        check_aimd(max_in_flight_requests=50, max_batch_size=4, **options)

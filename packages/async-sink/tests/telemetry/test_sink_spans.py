@@ -1,20 +1,15 @@
 """Which requests have a span of their own, and that each is in exactly one."""
 
-import gc
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
-from sink_fixtures import numbers
 
 from penstock.async_sink._telemetry import request_spans
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
@@ -99,49 +94,6 @@ async def test_what_fails_or_is_slow_has_a_span_of_its_own(
     assert "slowest_ms" not in (late.attributes or {})  # it does not wait for neighbours
 
 
-async def test_a_fatal_answer_is_on_a_span_of_its_own(
-    make_writer: MakeWriter, fake: FakeDestination, provider: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
-    """With its error, although its neighbours are told together."""
-    fake.script = [fake.accept, fake.accept, fake.explode(PermissionError("not yours"))]
-    writer = make_writer(tracer_provider=provider)
-    await writer.__aenter__()
-    await writer.write_many(["xy"] * 30)
-    with pytest.raises(PermissionError):
-        await writer.flush(end_of_input=True)
-    await writer.close()
-    (bad,) = (span for span in spans_of(exporter) if span.status.status_code is trace.StatusCode.ERROR)
-    assert bad.events[0].name == "exception"
-    assert sum(int(str(each["requests"])) for each in submits(exporter)) == 3
-
-
-async def test_each_caller_and_each_second_has_a_span(
-    make_writer: MakeWriter, clock: FakeClock, provider: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
-    """Another caller's requests are not its neighbours', and no span tells of more than a second or so."""
-    tracer = provider.get_tracer("test")
-    async with make_writer(tracer_provider=provider) as writer:
-        with tracer.start_as_current_span("a") as a:
-            await writer.write_many(["xy"] * 30)
-        with tracer.start_as_current_span("b") as b:
-            await writer.write_many(["xy"] * 20)
-            await settle()
-        of_callers = [span.parent.span_id if span.parent else 0 for span in spans_of(exporter)]
-        assert set(of_callers) == {a.get_span_context().span_id, b.get_span_context().span_id}
-        await clock.advance(1.0)
-        # Nobody writes, flushes or closes: the time alone tells.
-        for caller, requests in ((a, 3), (b, 2)):
-            mine = [span for span in spans_of(exporter) if span.parent and span.parent == caller.get_span_context()]
-            assert sum(int(str((span.attributes or {})["requests"])) for span in mine) == requests
-        before = len(spans_of(exporter))
-        with tracer.start_as_current_span("c"):
-            for _ in range(30):
-                await writer.write_many(["xy"] * 10)
-                await clock.advance(0.1)
-        assert 5 <= len(spans_of(exporter)) - before <= 8
-    assert sum(int(str(each["requests"])) for each in submits(exporter)) == 35
-
-
 async def test_a_variable_gives_each_request_a_span(
     make_writer: MakeWriter, provider: TracerProvider, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,57 +138,6 @@ async def test_what_nobody_records_is_asked_for_once_a_second(
             await writer.write_many(["xy"] * 10)
     assert len(asked) == 2
     assert inside == [caller.get_span_context().trace_id] * 6
-
-
-async def test_a_request_without_a_span_runs_in_its_callers(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, provider: TracerProvider
-) -> None:
-    """Spans of the destination's client are the caller's children then, whoever made the request leave."""
-    inside = []
-
-    def look(request: FakeRequest) -> None:
-        inside.append(trace.get_current_span().get_span_context().span_id)
-        fake.accept(request)
-
-    fake.script = [look, look]
-    tracer = provider.get_tracer("test")
-    async with make_writer(tracer_provider=provider) as writer:
-        with tracer.start_as_current_span("caller") as caller:
-            await writer.write_many(["xy"] * 15)
-        with tracer.start_as_current_span("somebody else"):
-            await clock.advance(0.05)
-            await writer.flush(end_of_input=True)
-    assert inside[0] != inside[1] == caller.get_span_context().span_id
-
-
-async def test_counters_go_on_when_writers_are_gone(make_writer: MakeWriter) -> None:
-    """What a Spark task's writer has counted is in the sums after its end; the next one adds to it."""
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
-
-    def counted() -> dict[str, float]:
-        data = reader.get_metrics_data()
-        assert data is not None
-        metrics = data.resource_metrics[0].scope_metrics[0].metrics
-        return {
-            metric.name: sum(point.value for point in numbers(metric))
-            for metric in metrics
-            if metric.name in ("numrecordsout", "numrequests", "numrecordsthrottled", "currentsendtime")
-        }
-
-    async def write(records: int, fake: FakeDestination) -> None:
-        options = {"max_time_in_buffer": timedelta(milliseconds=10), "random": lambda: 0.0}
-        async with make_writer(meter_provider=provider, destination="flights", fake=fake, **options) as writer:
-            await writer.write_many(["x"] * records)
-
-    for script in ([FakeDestination().fail(0)], [], []):
-        await write(10, FakeDestination(*script))
-    gc.collect()
-    assert counted() == {"numrecordsout": 30, "numrequests": 4, "numrecordsthrottled": 1, "currentsendtime": 0}
-    await write(20, FakeDestination())
-    gc.collect()
-    assert counted()["numrecordsout"] == 50
-    provider.shutdown()
 
 
 def test_a_forked_child_counts_although_its_parent_was_counting() -> None:

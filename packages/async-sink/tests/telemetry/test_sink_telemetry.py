@@ -1,5 +1,4 @@
 import asyncio
-import gc
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -13,7 +12,6 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext
-from sink_fixtures import numbers
 
 from penstock.async_sink import DropHandler, EntryFailure
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
@@ -54,85 +52,6 @@ async def test_the_counters_count_records_once_and_submissions_each_time(
     assert (metrics.failed, metrics.retried, metrics.throttled, metrics.rejected) == (3, 3, 2, 0)
 
 
-async def test_the_send_time_is_that_of_the_latest_request(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """The gauge is in milliseconds, and counts failed requests as well."""
-    fake.script = [fake.hold(), fake.hold(fake.fail())]
-    async with make_writer() as writer:
-        await writer.write_many("0123456789")
-        await clock.advance(0.25)
-        fake.requests[0].answer.set()
-        await settle()
-        assert writer.metrics.current_send_time_ms == pytest.approx(250.0)
-        await writer.write_many("0123456789")
-        await clock.advance(0.75)
-        fake.requests[1].answer.set()
-        await settle()
-        assert writer.metrics.current_send_time_ms == pytest.approx(750.0)
-        await clock.advance(0.05)
-
-
-async def test_the_instruments_have_the_fields_names(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """numRecordsOut, numBytesOut, numRecordsOutErrors and currentSendTime are there, by stream.
-
-    The SDK writes the names of instruments in small letters.
-    """
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
-    fake.script = [fake.fail(0)]
-    async with make_writer(meter_provider=provider, destination="flights", random=lambda: 0.0) as writer:
-        await writer.write_many(["xyz"] * 10)
-    data = reader.get_metrics_data()
-    assert data is not None
-    points = {one.name: numbers(one)[0] for one in data.resource_metrics[0].scope_metrics[0].metrics if numbers(one)}
-    assert points["numrecordsout"].value == 10
-    assert points["numbytesout"].value == 30
-    assert points["numrecordsouterrors"].value == 1
-    assert "currentsendtime" in points
-    assert points["numrecordsout"].attributes == {"stream": "flights"}
-    provider.shutdown()
-
-
-async def test_gauges_are_those_of_all_writers(make_writer: MakeWriter) -> None:
-    """Of each stream, whichever writer was made first; writers of one stream hold what they hold together."""
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
-
-    def buffered() -> dict[str, float]:
-        data = reader.get_metrics_data()
-        assert data is not None
-        metrics = data.resource_metrics[0].scope_metrics[0].metrics
-        (found,) = (metric for metric in metrics if metric.name == "bufferedrecords")
-        return {str((point.attributes or {})["stream"]): point.value for point in numbers(found)}
-
-    async with (
-        make_writer(meter_provider=provider, destination="flights") as first,
-        make_writer(meter_provider=provider, destination="flights") as second,
-        make_writer(meter_provider=provider, destination="delays") as third,
-    ):
-        for number, writer in enumerate((first, second, third), 1):
-            await writer.write_many(["x"] * number)
-        assert buffered() == {"flights": 3, "delays": 3}
-    provider.shutdown()
-
-
-async def test_writers_that_are_gone_leave_no_instruments_behind(make_writer: MakeWriter) -> None:
-    """Without an SDK, too: the API would keep those of each task of a query that runs for years."""
-
-    def instruments() -> int:
-        gc.collect()
-        return sum(type(one).__name__.startswith("_Proxy") for one in gc.get_objects())
-
-    make_writer()
-    before = instruments()
-    for _ in range(3):
-        async with make_writer() as writer:
-            await writer.write_many("0123456789")
-        assert writer.metrics.records_out == 10
-    assert instruments() == before
-
-
 async def test_a_span_per_request_says_what_it_carried(
     make_writer: MakeWriter,
     fake: FakeDestination,
@@ -153,29 +72,6 @@ async def test_a_span_per_request_says_what_it_carried(
     assert dict(second.attributes or {}) == {
         "stream": "flights", "requests": 1, "entries": 1, "bytes": 2, "attempt": 2, "failed": 0, "throttled": 0,
     }  # fmt: skip
-
-
-async def test_the_caller_is_the_parent_also_of_retries_and_timer_flushes(
-    make_writer: MakeWriter,
-    fake: FakeDestination,
-    clock: FakeClock,
-    provider: TracerProvider,
-    exporter: InMemorySpanExporter,
-) -> None:
-    """The trace context at the time of the write counts, not that of the time of sending."""
-    fake.script = [fake.fail()]
-    tracer = provider.get_tracer("test")
-    async with make_writer(tracer_provider=provider) as writer:
-        with tracer.start_as_current_span("caller") as caller:
-            await writer.write("a")
-        with tracer.start_as_current_span("somebody else"):
-            await clock.advance(0.1)
-            await clock.advance(0.05)
-    submits = [span for span in exporter.get_finished_spans() if span.name == "async_sink.submit"]
-    assert len(submits) == 2
-    for span in submits:
-        assert parent_of(span).span_id == caller.get_span_context().span_id
-        assert parent_of(span).trace_id == caller.get_span_context().trace_id
 
 
 async def test_other_callers_of_a_batch_are_linked(
@@ -210,19 +106,6 @@ async def test_the_request_runs_inside_of_its_span(
     (submit,) = exporter.get_finished_spans()
     assert submit.context is not None
     assert inside == [submit.context.span_id]
-
-
-async def test_a_fatal_answer_is_on_the_span(
-    make_writer: MakeWriter, fake: FakeDestination, provider: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
-    """The span has the error as status and event."""
-    fake.script = [fake.explode(PermissionError("not yours"))]
-    with pytest.raises(PermissionError):
-        async with make_writer(tracer_provider=provider) as writer:
-            await writer.write("a")
-    (submit,) = exporter.get_finished_spans()
-    assert submit.status.status_code is trace.StatusCode.ERROR
-    assert submit.events[0].name == "exception"
 
 
 async def test_every_metric_of_the_readme_is_there(make_writer: MakeWriter, clock: FakeClock) -> None:
