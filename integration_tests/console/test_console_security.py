@@ -95,25 +95,6 @@ def test_plain_text_does_not_get_in(locked: Service, pki: Pki) -> None:
     assert ask(locked, "/", context=context, Authorization=f"Bearer {TOKEN}")[0] == 200
 
 
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
-def test_old_versions_of_tls_do_not_get_in(locked: Service, pki: Pki) -> None:
-    """TLS 1.2 and 1.3 only."""
-    context = context_of(pki, "client")
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    assert ask(locked, "/healthz", context=context)[0] == 200
-    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
-    context.set_ciphers("DEFAULT:@SECLEVEL=0")
-    with pytest.raises((ssl.SSLError, ConnectionError)):
-        ask(locked, "/healthz", context=context)
-
-
-def test_a_browser_that_wants_tls_gets_nothing_from_a_plain_port(service: Service, pki: Pki) -> None:
-    """It does not fall back to plain text; the console goes on for those who speak it."""
-    with pytest.raises((ssl.SSLError, ConnectionError)):
-        ask(service, "/", context=context_of(pki, None), Authorization=f"Bearer {TOKEN}")
-    assert answers(service)
-
-
 @pytest.mark.parametrize(
     "sent",
     [

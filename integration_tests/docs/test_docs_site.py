@@ -168,22 +168,6 @@ async def test_the_cost_page_computes_a_bill(site: Path, scheme: str, monkeypatc
         assert await page.eval(rows.format("ways")) == WAYS
 
 
-async def test_the_cost_page_computes_nothing_from_wrong_numbers(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says that a field is wrong, and shows no sum; an on-demand stream has no shards to set."""
-    async with browsing(site, "file", monkeypatch) as (page, begin):
-        await page.go(f"{begin}/operations/cost-calculator.html")
-        for name, value in (("records", "-1"), ("retention_hours", "23"), ("consumers", "1.5"), ("record_bytes", "")):
-            fields = "document.querySelector('#cost').elements"
-            was = await page.eval(f"{fields}.{name}.value")
-            for typed, wrong in ((value, True), (was, False)):
-                await page.eval(f"{fields}.{name}.value = {typed!r}")
-                await page.eval("document.querySelector('#cost').dispatchEvent(new Event('input'))")
-                assert await page.eval("document.querySelector('#cost-result').hidden") is wrong, name
-                assert await page.eval("document.querySelector('#cost-wrong').hidden") is not wrong, name
-        await page.eval(f"{fields}.on_demand.click()")
-        assert await page.eval(f"{fields}.shards.disabled") is True
-
-
 def test_pages_that_people_wrote_can_be_edited_where_they_are(site: Path) -> None:
     """The link leads to the page's source; pages that are made have none."""
     link = 'href="https://git.example/penstock/edit/main/docs/pages/how-to/reshard.md"'
@@ -301,23 +285,6 @@ def test_the_reference_has_all_of_it(hook: ModuleType) -> None:
         assert f"`{name}`" in generated["telemetry.md"]
     assert "\n## Pipeline\n" in generated["api/penstock.spark_plugin.md"]
     assert "\n## AsyncSinkWriter\n" in generated["api/penstock.async_sink.md"]
-
-
-def test_messages_fields_and_oneofs_of_a_contract_are_told_apart() -> None:
-    """The parser of the contracts, on a small one."""
-    sys.path.insert(0, str(DOCS / "hooks"))
-    try:
-        parse = importlib.import_module("reference_proto").parse
-    finally:
-        sys.path.pop(0)
-    contract = parse(
-        "// What it is.\npackage a.v1;\n// An order.\nmessage Order {\n  // One of both.\n  oneof kind {\n    // A.\n"
-        "    string a = 1;\n  }\n  // B.\n  repeated int64 b = 2;\n}\nmessage None {}\nenum E {\n  E_ONE = 1;\n}\n"
-    )
-    assert (contract.package, contract.comment) == ("a.v1", "What it is.")
-    assert [block.name for block in contract.blocks] == ["Order", "None", "E"]
-    assert contract.blocks[0].rows == [("`a`", "`string`", "1", "A."), ("`b`", "`repeated int64`", "2", "B.")]
-    assert contract.blocks[2].rows == [("`E_ONE`", "", "1", "")]
 
 
 @pytest.mark.timeout(120)

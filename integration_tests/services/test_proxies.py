@@ -15,7 +15,7 @@ import pytest
 
 from penstock.async_sink import KinesisRequestEntry, KinesisStreamsSink
 from penstock.aws import AwsOptionError, AwsOptions, AwsSession, JsonClient
-from penstock.aws.testing import Proxy, emulator_options, running_proxy, running_sts
+from penstock.aws.testing import Proxy, emulator_options, running_proxy
 from penstock.efo_consumer import (
     RecordPublisherConfig,
     RecordPublisherType,
@@ -177,20 +177,6 @@ async def test_hosts_of_no_proxy_are_reached_directly(
     assert await read_one(aws, way, stream, consumers) == b"row"
     AwsSession(aws).client("kinesis").list_streams()
     assert proxy.seen == []
-
-
-async def test_other_services_are_reached_through_the_proxy(
-    emulator: RunningEmulator, proxy: Proxy, given: dict[str, Any]
-) -> None:
-    """STS by boto3, for credentials, and what aiobotocore calls."""
-    with running_sts() as sts:
-        aws = dataclasses.replace(sts.options(emulator.endpoint_url), **given)
-        session = AwsSession(aws)
-        async with session.aio_client("firehose", endpoint_url=emulator.endpoint_url) as client:
-            await client.call("list_delivery_streams")
-        await asyncio.to_thread(session.client("kinesis").list_streams)
-        assert set(proxy.seen) == {("POST", sts.url + "/"), ("POST", emulator.endpoint_url + "/")}
-        assert len(proxy.seen) == 3
 
 
 async def test_a_wrong_password_is_told(emulator: RunningEmulator, proxy: Proxy) -> None:

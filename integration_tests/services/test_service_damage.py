@@ -45,8 +45,7 @@ def flip(file: Path) -> None:
 DAMAGE = [cut, empty, replace, write_over, flip, Path.unlink]
 
 
-@pytest.mark.parametrize("which", ["", "-wal"], ids=["file", "log"])
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(("damage", "which"), [*((one, "") for one in DAMAGE), (cut, "-wal")])
 def test_a_scheduler_acknowledges_nothing_behind_damaged_files(
     damage: Callable[[Path], None], which: str, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,8 +19,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from integration_tests.security_tools import CONTRACTS, call_any, methods_of, raw_channel
-from penstock.async_sink import AsyncSinkConfig, KinesisRequestEntry, KinesisStreamsSink, RemoteSink
-from penstock.async_sink.gateway import SharedDestinations, SinkGatewayServicer
+from penstock.async_sink.gateway import SinkGatewayServicer
 from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer import ShardReaderServicer
 from penstock.emulator.testing import RunningEmulator, running_emulator
@@ -407,68 +406,6 @@ def test_a_lease_belongs_to_its_principal_also_after_a_restart(emulator: Running
         assert ended.lease.job_id == "one (principal orders)"
         mine = other.acquire(request)
         assert other.release(mine) is True
-
-
-async def test_clients_that_have_a_new_token_write_on_when_the_streams_of_the_old_one_end(
-    emulator: RunningEmulator, tmp_path: Path
-) -> None:
-    """A stream that was ended with its token is opened again: nothing is lost, and no call fails."""
-    server_file, client_file, audit = tmp_path / "server", tmp_path / "client", tmp_path / "audit.jsonl"
-
-    def put(file: Path, *names: str) -> None:
-        new = file.with_suffix(".new")
-        new.write_text("".join(f"{TOKENS[name]}\n" for name in names))
-        new.replace(file)
-
-    put(server_file, "orders")
-    put(client_file, "orders")
-    options = AwsOptions(
-        region="us-east-1", endpoint_url=emulator.endpoint_url, access_key_id="test", secret_access_key="test"
-    )
-    emulator.client().create_stream(StreamName="rotated", ShardCount=1)
-    config = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5))
-    destinations = SharedDestinations(lambda name: KinesisStreamsSink(options, name, config=config))
-    servicer = SinkGatewayServicer(destinations)
-    settings = ServerSettings(
-        security=ServerSecurity(token_file=server_file), recheck_seconds=0.05, drain_seconds=1, audit_log=str(audit)
-    )
-    server = GrpcServer(
-        settings, register=[servicer.add_to], service_names=[servicer.rights.service], rights=[servicer.rights]
-    )
-
-    def opened() -> int:
-        return audit.read_text().count("open destination")
-
-    async with server:
-        security = ClientSecurity(token_file=client_file)
-        sink = RemoteSink(server.address, destination="rotated", security=security, config=config)
-        async with sink.create_writer() as writer:
-            sent = 0
-
-            async def write_on(until: Callable[[], bool]) -> None:
-                nonlocal sent
-                async with asyncio.timeout(DEADLINE):
-                    while not until():
-                        await writer.write(KinesisRequestEntry(str(sent).encode(), "k"))
-                        await writer.flush(end_of_input=True)
-                        sent += 1
-
-            await write_on(lambda: sent == 20)
-            assert opened() == 1
-            put(server_file, "orders", "billing")
-            put(client_file, "billing")
-            put(server_file, "billing")
-            await write_on(lambda: opened() > 1)
-            before = sent
-            await write_on(lambda: sent == before + 20)
-        await destinations.close(5.0)
-    client = emulator.client()
-    (shard,) = client.list_shards(StreamName="rotated")["Shards"]
-    iterator = client.get_shard_iterator(
-        StreamName="rotated", ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
-    )["ShardIterator"]
-    records = client.get_records(ShardIterator=iterator)["Records"]
-    assert {int(record["Data"]) for record in records} == set(range(sent))
 
 
 async def test_a_lease_is_kept_when_the_heartbeats_of_an_old_token_end(

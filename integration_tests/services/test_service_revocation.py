@@ -83,7 +83,7 @@ def waiting_method(service: Service) -> str:
     return next(path_of(one) for one in service.methods if one.client_streaming or one.server_streaming)
 
 
-@pytest.mark.parametrize("way", ["token", "principal"])
+@pytest.mark.parametrize("way", ["principal"])
 def test_who_is_taken_back_is_refused_at_once_and_what_is_open_ends(way: str, tmp_path: Path) -> None:
     """At all services: one of two clients is taken back; the other one's calls, open ones too, go on."""
     pki, file = Pki(tmp_path), tmp_path / "file"

@@ -5,16 +5,13 @@ import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
 
 from penstock.aws import AwsConnectionError, AwsServiceError, AwsSession, JsonClient
 from penstock.aws._http_connection import HttpConnection, HttpConnectionError
-from penstock.aws._http_pool import IDLE_SECONDS, HttpPool
 from penstock.aws.testing import emulator_options
 
 Answer = Callable[["Server", asyncio.StreamWriter], Awaitable[None]]
@@ -99,31 +96,6 @@ async def test_one_connection_serves_call_after_call() -> None:
     assert body == b"x" * 300_000
 
 
-async def test_a_service_may_sign_by_another_name() -> None:
-    """As DynamoDB Streams does; endpoint and clock are those of the service itself."""
-    async with serving(always(ok(b"{}", "Date: Sat, 31 Jan 2026 00:00:00 GMT"))) as server:
-        session = AwsSession(replace(emulator_options(server.url), stream_service="dynamodbstreams"))
-        target: Any = {"target_prefix": "DynamoDBStreams_20120810", "json_version": "1.0"}
-        async with JsonClient(session, service="dynamodbstreams", signing_name="dynamodb", **target) as client:
-            await client.call("ListStreams", {})
-        head = server.requests[0][0].lower()
-        assert b"/us-east-1/dynamodb/aws4_request" in head
-        assert b"dynamodbstreams_20120810.liststreams" in head
-        assert session.service_clock().latest() == pytest.approx(1_769_817_601, abs=5)
-
-
-@pytest.mark.parametrize("sizes", [(), (3, 4), (10, 300_000), (300_000, 10, 200_000), (5, 300_000, 7, 8)])
-async def test_a_body_in_parts_is_one_body(sizes: tuple[int, ...]) -> None:
-    """Of whatever sizes, bytes and views: what is large is not copied, and all of it comes in its order."""
-    content = [bytes([number]) * size for number, size in enumerate(sizes)]
-    parts = [memoryview(part) if number % 2 else part for number, part in enumerate(content)]
-    async with serving(always(ok(b"{}"))) as server, client_of(server) as client:
-        for _ in range(2):
-            await client.call_raw("PutRecords", parts)
-        assert server.connections == 1
-    assert [body for _, body in server.requests] == [b"".join(content)] * 2
-
-
 async def test_calls_at_once_have_a_connection_each_up_to_the_limit() -> None:
     """The others wait, and take the connections over."""
     release = asyncio.Event()
@@ -157,20 +129,6 @@ async def test_an_answer_may_come_in_any_framing(pieces: tuple[bytes, ...]) -> N
         assert server.connections == 1
 
 
-async def test_an_answer_without_a_length_lasts_until_the_connection_ends() -> None:
-    """Old proxies answer so."""
-
-    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'HTTP/1.1 200 OK\r\n\r\n{"a":1}')
-        await writer.drain()
-        writer.close()
-
-    async with serving(answer) as server, client_of(server) as client:
-        assert await client.call("PutRecords", {}) == {"a": 1}
-        assert await client.call("PutRecords", {}) == {"a": 1}
-        assert server.connections == 2
-
-
 async def test_a_connection_that_the_service_closes_is_replaced() -> None:
     """`Connection: close` is heard."""
     async with serving(always(ok(b"{}", "Connection: close"))) as server, client_of(server) as client:
@@ -192,18 +150,6 @@ async def test_a_kept_connection_that_proves_closed_is_replaced_once() -> None:
         await client.call("PutRecords", {})
         await client.call("PutRecords", {})
         assert (server.connections, len(server.requests)) == (2, 3)
-
-
-async def test_a_new_connection_that_ends_without_an_answer_is_an_error() -> None:
-    """It is not tried again: the caller decides whether the call may be made twice."""
-
-    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
-        writer.transport.abort()
-
-    async with serving(answer) as server, client_of(server) as client:
-        with pytest.raises(AwsConnectionError, match="PutRecords"):
-            await client.call("PutRecords", {})
-        assert len(server.requests) == 1
 
 
 async def test_an_answer_that_breaks_off_is_an_error_even_on_a_kept_connection() -> None:
@@ -314,41 +260,6 @@ async def test_a_cancelled_call_closes_its_connection_and_gives_its_place_back()
         assert await client.call("PutRecords", {}) == {}
 
 
-async def test_closing_ends_calls_and_the_client_can_be_used_again() -> None:
-    """A call on its way gets an error, not another connection."""
-
-    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
-        if len(server.requests) != 2:
-            writer.write(ok())
-
-    async with serving(answer) as server, client_of(server) as client:
-        await client.call("PutRecords", {})
-        call = asyncio.create_task(client.call("PutRecords", {}))
-        await server.until(lambda: len(server.requests) == 2)
-        await client.close()
-        with pytest.raises(AwsConnectionError):
-            await call
-        assert server.connections == 1
-        assert await client.call("PutRecords", {}) == {}
-
-
-async def test_an_idle_connection_is_not_used_for_long() -> None:
-    """It is closed before the service would close it; the one that was used last is used first."""
-    now = [0.0]
-    request = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
-    async with serving(always(ok())) as server:
-        pool = HttpPool(server.url, lambda: None, connections=9, connect_timeout_seconds=9, clock=lambda: now[0])
-        await pool.call(request, ())
-        now[0] = IDLE_SECONDS
-        await pool.call(request, ())
-        assert server.connections == 1
-        now[0] = 2 * IDLE_SECONDS + 1
-        await pool.call(request, ())
-        assert server.connections == 2
-        await server.until(lambda: server.ended == 1)
-        await pool.close()
-
-
 async def test_tls_is_verified_by_the_given_authority(tmp_path: Path) -> None:
     """Large requests and answers pass; an authority that is not trusted is a connection error."""
     authority = trustme.CA()
@@ -365,21 +276,6 @@ async def test_tls_is_verified_by_the_given_authority(tmp_path: Path) -> None:
         async with client_of(server, str(tmp_path / "other.pem")) as client:
             with pytest.raises(AwsConnectionError, match="certificate"):
                 await client.call("PutRecords", {})
-
-
-async def test_a_body_in_parts_goes_over_tls_too(tmp_path: Path) -> None:
-    """From memory that is Arrow's, as rows of a sink are: views of it have another format than those of bytes."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("localhost").configure_cert(tls)
-    content = bytes(range(256)) * 12_000
-    async with (
-        serving(always(ok(b"{}")), tls) as server,
-        client_of(server, ca_bundle=str(tmp_path / "ca.pem")) as client,
-    ):
-        await client.call_raw("PutRecords", (b"head", memoryview(content).cast("b")))
-    assert [body for _, body in server.requests] == [b"head" + content]
 
 
 REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n"

@@ -4,11 +4,9 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -126,23 +124,6 @@ def test_refused_credentials_are_taken_away_under_their_callers(sts: Sts) -> Non
     assert set(found) <= {"ASIA1", AwsCredentialsError}
 
 
-async def test_what_is_signed_asks_a_thread_only_where_credentials_are_fetched(sts: Sts) -> None:
-    """A thread for each signature would cost more than the signature, and fill the pool of the loop."""
-    asked: list[Any] = []
-
-    class Pool(ThreadPoolExecutor):
-        def submit(self, *call: Any, **given: Any) -> Future[Any]:
-            asked.append(call)
-            return super().submit(*call, **given)
-
-    with Pool() as pool:
-        asyncio.get_running_loop().set_default_executor(pool)
-        session = AwsSession(sts.options("https://kinesis/"))
-        for _ in range(3):
-            assert "Authorization" in await session.signed("POST", "https://kinesis/", {}, b"")
-            assert len(asked) == 1
-
-
 async def test_expired_credentials_are_an_error_that_passes(sts: Sts) -> None:
     """Many who ask at once ask STS once; the error names its answer, and later calls succeed."""
     sts.lifetime = timedelta(seconds=0.5)
@@ -187,14 +168,6 @@ def test_what_sts_says_decides_whether_it_passes(sts: Sts, refusal: tuple[int, s
     with pytest.raises(AwsCredentialsError, match=refusal[1]) as caught:
         AwsSession(sts.options("http://127.0.0.1:1")).frozen_credentials()
     assert classify(caught.value) is kind
-
-
-def test_an_sts_that_cannot_be_reached_passes(unused_tcp_port: int) -> None:
-    """A connection that is refused is not a defect of the options."""
-    options = Sts(f"http://127.0.0.1:{unused_tcp_port}").options("http://127.0.0.1:1")
-    with pytest.raises(AwsCredentialsError, match="EndpointConnectionError") as caught:
-        AwsSession(options).frozen_credentials()
-    assert classify(caught.value) is ErrorKind.RETRYABLE
 
 
 @pytest.mark.parametrize(
@@ -243,12 +216,3 @@ def test_a_login_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(AwsCredentialsError, match="SSO") as caught:
         AwsSession(AwsOptions(region="us-east-1", profile="job")).frozen_credentials()
     assert classify(caught.value) is ErrorKind.FATAL
-
-
-def test_credentials_of_a_quarter_of_an_hour_are_not_fetched_for_each_call(sts: Sts) -> None:
-    """They are due for a refresh from the beginning: once a minute is enough."""
-    sts.lifetime = timedelta(minutes=15)
-    session = AwsSession(sts.options("http://127.0.0.1:1"), clock=lambda: 0.0)
-    for _ in range(20):
-        assert session.frozen_credentials().access_key == "ASIA1"
-    assert sts.asked == 1

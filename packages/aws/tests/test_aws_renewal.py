@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from botocore.exceptions import ClientError
 from moto.server import ThreadedMotoServer
 
 from penstock.aws import AwsOptions, AwsServiceError, AwsSession, JsonClient
@@ -103,40 +102,6 @@ async def test_a_file_that_was_rewritten_is_read_again(keys: Keys, code: str) ->
         assert served.signers == ["AKIAOLD", "AKIANEW", "AKIANEW"]
 
 
-async def test_a_client_by_aiobotocore_renews_like_the_others(keys: Keys) -> None:
-    """One renewal and one more call; a refusal that nothing replaces is raised."""
-    async with service() as served, AwsSession(profile(served.url)).aio_client("kinesis") as client:
-        with pytest.raises(AwsServiceError, match="expired"):
-            await client.call("list_streams")
-        assert served.signers == ["AKIAOLD"]
-    async with service() as served:
-        session = AwsSession(profile(served.url))
-        session.frozen_credentials()
-        keys.write("AKIANEW")
-        async with session.aio_client("kinesis") as client:
-            assert (await client.call("list_streams"))["StreamNames"] == []
-            await client.call("list_streams")
-        assert served.signers == ["AKIAOLD", "AKIANEW", "AKIANEW"]
-
-
-async def test_a_blocking_client_renews_like_the_other(keys: Keys) -> None:
-    """Control calls by boto3 share the session's credentials, whoever renewed them."""
-    async with service() as served:
-        session = AwsSession(profile(served.url))
-        client = session.client("kinesis")
-        with pytest.raises(ClientError, match="expired"):
-            await asyncio.to_thread(client.list_streams)
-        assert served.signers == ["AKIAOLD"]
-    async with service() as served:
-        session = AwsSession(profile(served.url))
-        client = session.client("kinesis")
-        session.frozen_credentials()
-        keys.write("AKIANEW")
-        assert (await asyncio.to_thread(client.list_streams))["StreamNames"] == []
-        assert session.frozen_credentials().access_key == "AKIANEW"
-        assert served.signers == ["AKIAOLD", "AKIANEW"]
-
-
 async def test_other_keys_that_are_refused_too_are_told(keys: Keys) -> None:
     """One renewal and one more try, no more."""
     async with service(known=lambda signer: False) as served, JsonClient(AwsSession(profile(served.url))) as client:
@@ -145,14 +110,6 @@ async def test_other_keys_that_are_refused_too_are_told(keys: Keys) -> None:
         with pytest.raises(AwsServiceError, match="expired"):
             await client.call("ListStreams", {})
         assert served.signers == ["AKIAOLD", "AKIANEW"]
-
-
-async def test_keys_that_were_given_are_not_looked_for(keys: Keys) -> None:
-    """Nobody can renew them: the refusal is told at once."""
-    options = AwsOptions(
-        region="us-east-1", endpoint_url="http://127.0.0.1:1", access_key_id="AKIAOLD", secret_access_key="x"
-    )
-    assert not AwsSession(options).renew_credentials()
 
 
 def test_a_role_is_assumed_again(moto_url: str) -> None:
@@ -193,15 +150,6 @@ def test_a_web_identity_that_was_renewed_on_disk_is_used(moto_url: str, tmp_path
     held = session.frozen_credentials()
     assert session.renew_credentials(), "others were found a moment ago"
     assert session.frozen_credentials() == held
-
-
-def test_a_renewal_that_fails_keeps_what_there_is(keys: Keys) -> None:
-    """Without anything in their place the refused credentials stay, and the caller hears no."""
-    session = AwsSession(AwsOptions(region="us-east-1", profile="job"))
-    before = session.frozen_credentials()
-    keys.path.write_text("")
-    assert not session.renew_credentials()
-    assert session.frozen_credentials() == before
 
 
 def test_many_who_are_refused_at_once_renew_once(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:

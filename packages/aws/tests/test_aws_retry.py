@@ -108,19 +108,3 @@ async def test_retryable_errors_are_retried_with_growing_pauses() -> None:
     calls = Calls(TimeoutError(), service_error("InternalFailure", 500))
     assert await retry(calls, BackoffPolicy(), sleep=calls.sleep, random=lambda: 1.0) == "done"
     assert calls.slept == pytest.approx([0.2, 0.3])
-
-
-async def test_a_fatal_error_is_raised_at_once() -> None:
-    """No time is lost on what cannot succeed."""
-    calls = Calls(service_error("AccessDeniedException"))
-    with pytest.raises(AwsServiceError, match="AccessDenied"):
-        await retry(calls, BackoffPolicy(), sleep=calls.sleep)
-    assert calls.slept == []
-
-
-async def test_the_last_error_is_raised_when_attempts_are_used_up() -> None:
-    """max_attempts counts the first attempt too."""
-    calls = Calls(*[TimeoutError(str(number)) for number in range(3)])
-    with pytest.raises(TimeoutError, match="2"):
-        await retry(calls, BackoffPolicy(max_attempts=3), sleep=calls.sleep)
-    assert len(calls.slept) == 2

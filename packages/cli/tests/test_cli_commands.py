@@ -2,9 +2,7 @@
 
 import fnmatch
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +12,6 @@ from penstock.cli import main
 from penstock.cli._commands import KNOWN, Command, find_commands
 from penstock.cli._completion import script, words_of
 from penstock.cli._options import options_rows
-from penstock.cli.testing import run_in_terminal
-
-PENSTOCK = [sys.executable, "-m", "penstock.cli"]
 
 
 class Point:
@@ -71,25 +66,6 @@ def test_a_broken_package_breaks_no_other_command(
     assert f"pip install --force-reinstall {KNOWN[name].package}" in errors
     assert main(["--help"], commands=commands) == 0
     assert main(["lag", "x"], commands=commands) == 1
-
-
-def test_what_is_not_installed_is_listed_with_what_brings_it(
-    commands: dict[str, Command], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In the list, as JSON, and when it is called."""
-    assert main(["--help"], commands=commands) == 0
-    usage, *rest = capsys.readouterr().out.splitlines()
-    assert usage.startswith("usage: penstock ")
-    lines = {line.split("\t")[0]: line.split("\t") for line in rest}
-    assert lines["console"][2] == "pip install penstock-console"
-    assert lines["lag"][2] == "-"
-    assert lines["zebra"][1] == "from some.module"
-    assert list(lines)[: len(KNOWN)] == list(KNOWN)
-    assert main(["--json"], commands=commands) == 0
-    listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {one["command"] for one in listed if one["installed"]} == {"lag", "tail", "sink", "stages", "zebra"}
-    assert main(["options", "x"], commands=commands) == 1
-    assert 'pip install "penstock-cli[spark]"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -181,51 +157,3 @@ def test_options_of_other_connectors_are_found(
     assert main(["options", name]) == 0
     line = next(one for one in capsys.readouterr().out.splitlines() if one.lower().startswith(others["option"].lower()))
     assert (connector in line, here in line, why in line) == (True, True, True)
-
-
-@pytest.mark.parametrize(
-    ("module", "package"),
-    [("pyspark", "'penstock-spark-plugin[pyspark]'"), ("penstock.spark_plugin", '"penstock-cli[spark]"')],
-)
-def test_options_say_what_to_install(module: str, package: str) -> None:
-    """The plugin, or the PySpark that the plugin leaves to platforms."""
-    script = f"import sys; sys.modules[{module!r}] = None\nfrom penstock.cli._options import main\nsys.exit(main([]))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr.count("pip install")) == (1, 1)
-    assert f"pip install {package}" in done.stderr
-
-
-def test_a_pipe_gets_lines_and_a_terminal_a_table() -> None:
-    """Real processes: the same command, seen by a script and by a person, with colours and without."""
-    environ = {**os.environ, "TERM": "xterm-256color"}
-    for name in ("NO_COLOR", "COLUMNS"):  # which other commands may have set for what they run
-        environ.pop(name, None)
-    piped = subprocess.run([*PENSTOCK, "--help"], capture_output=True, text=True, timeout=60, check=True, env=environ)
-    assert "\x1b" not in piped.stdout
-    usage, *lines = piped.stdout.splitlines()
-    assert usage.startswith("usage: penstock ")
-    assert all(line.count("\t") == 2 for line in lines)
-    shown = run_in_terminal([*PENSTOCK, "--help"], environ=environ)
-    assert (shown.code, "COMMAND" in shown.text, "\x1b[" in shown.text) == (0, True, True)
-    plain = run_in_terminal([*PENSTOCK, "--help"], environ={**environ, "NO_COLOR": "1"}, columns=50)
-    assert "\x1b[3" not in plain.text
-    assert max(map(len, plain.text.split("penstock COMMAND")[0].splitlines()[2:])) <= 50
-    head = f"{' '.join(PENSTOCK)} options | head -1"
-    cut = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", head], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (cut.returncode, cut.stderr) == (0, "")
-
-
-def test_a_command_that_fails_when_it_is_asked_for_help_takes_no_completion_from_the_others() -> None:
-    """As one whose package wants something that is not there: it is completed without its flags."""
-
-    def broken(arguments: object) -> int:
-        raise RuntimeError("no config file")
-
-    def helpful(arguments: object) -> int:
-        print("--since  --until")
-        return 0
-
-    offered = words_of(find_commands([Point("mine", lambda: broken), Point("yours", lambda: helpful)]))
-    assert (offered["mine"], offered["yours"]) == ([], ["--since", "--until"])

@@ -132,36 +132,6 @@ def test_what_is_refused_again_stays_a_letter(emulator: RunningEmulator, folder:
     assert (wrong.returncode, "--key must be UTF-8" in wrong.stderr) == (2, True), wrong.stderr
 
 
-def test_a_path_that_is_not_there_is_named_with_what_belongs_there(emulator: RunningEmulator, tmp_path: Path) -> None:
-    ended = run(emulator, "ls", tmp_path / "none")
-    told = f"penstock dead-letters ls: cannot read {tmp_path / 'none'}: No such file or directory: name a job's"
-    assert (ended.returncode, ended.stderr.startswith(told)) == (2, True), ended.stderr
-
-
-def test_a_place_is_named_as_the_job_names_it(emulator: RunningEmulator, folder: Path) -> None:
-    """By file:///…, too. What is on S3 is not taken for a folder here, and the cure is told."""
-    named = folder.rename(folder.parent / "job's letters")
-    assert [one["open"] for one in rows(run(emulator, "ls", named.as_uri(), "--json"))] == [2, 1]
-    for command in ("ls", "show", "redrive"):
-        far = run(emulator, command, "s3://bucket/letters")
-        assert (far.returncode, "aws s3 sync" in far.stderr) == (2, True), far.stderr
-
-
-def test_what_ends_a_line_for_unicode_ends_no_letter(emulator: RunningEmulator, folder: Path) -> None:
-    """Keys and messages hold what they like; they are noted as they are, too."""
-    attempt = WriteAttempt(job="other", batch=1, partition=0, attempt=0)
-    file = DeadLetterFile(folder, attempt)
-    key = "JFK\u2028\x85\x0c"
-    file.add([letter(b"AA1", key, None, "delays", reason="row", error_message="\u2029")])
-    file.commit()
-    (shown,) = rows(run(emulator, "show", folder, "--json", "--stream", "delays", "--code", "", "--all"))[:1]
-    done = run(emulator, "redrive", folder, "--execute", "--stream", "delays", "--key", "none")
-    assert done.returncode == 0, done.stderr
-    assert sorted(in_stream(emulator, "delays")) == sorted([(key, b"AA1"), ("none", b"no key")])
-    assert run(emulator, "show", folder, "--stream", "delays").stdout == ""
-    assert shown["streamName"] == "delays"
-
-
 def test_one_at_a_time_redrives_a_folder(emulator: RunningEmulator, folder: Path) -> None:
     """Two would write letters twice; and a link in place of what is written is not followed."""
     noted = folder / "_redriven"

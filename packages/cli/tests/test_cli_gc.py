@@ -10,15 +10,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-import trustme
 
 from penstock.cli._gc import main
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.registration import default_store_path
-from penstock.registration.testing import running_dynamodb
-from penstock.rpc.testing import service_process
 
 HOLDER = """
 import sys
@@ -128,54 +124,6 @@ def test_folders_that_are_not_ours_to_remove_stay(spill: Path, capsys: pytest.Ca
     assert len(list(spill.iterdir())) == 4
 
 
-def test_a_registry_with_tls_and_a_token_is_asked(
-    emulator: RunningEmulator, spill: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the flags and variables of other commands; what keeps it from an answer is told by them, too."""
-    authority = trustme.CA()
-    certificate = authority.issue_cert("localhost", "127.0.0.1")
-    files = {name: spill.parent / f"{name}.pem" for name in ("ca", "cert", "key", "other")}
-    authority.cert_pem.write_to_path(files["ca"])
-    trustme.CA().cert_pem.write_to_path(files["other"])
-    certificate.cert_chain_pems[0].write_to_path(files["cert"])
-    certificate.private_key_pem.write_to_path(files["key"])
-    token_file = spill.parent / "token"
-    token_file.write_text("a-token-of-this-test-with-32-characters")
-    place = ["--store", f"sqlite://{spill.parent}/registry.db", "--region", "us-east-1"]
-    arguments = ["serve", "--port", "0", *place, "--endpoint-url", emulator.endpoint_url]
-    arguments += ["--certificate-file", str(files["cert"]), "--private-key-file", str(files["key"])]
-    environment = {**os.environ, "PENSTOCK_REGISTRY_TOKEN": "a-token-of-this-test-with-32-characters"}
-    module = "penstock.services.consumer_registry"
-    with service_process(module, arguments, environment) as service:
-        registry = ["--registry", f"localhost:{service.address.rpartition(':')[2]}"]
-        trusting = [*registry, "--ca-file", str(files["ca"])]
-        assert main([*trusting, "--token-file", str(token_file), "--json"]) == 0
-        assert "not looked at" not in capsys.readouterr().err
-        monkeypatch.setenv("PENSTOCK_REGISTRY_TOKEN", "a-token-of-this-test-with-32-characters")
-        assert main([*trusting, "--json"]) == 0
-        monkeypatch.setenv("PENSTOCK_REGISTRY_TOKEN", "another-token-of-tests-with-32-characters")
-        assert main(trusting) == 1
-        assert "the token is wrong or expired: give the service's by --token-file" in capsys.readouterr().err
-        assert main([*registry, "--ca-file", str(files["other"])]) == 3
-        assert main([*registry, "--ca-file", str(spill / "nowhere.pem")]) == 2
-        assert "--ca-file" in capsys.readouterr().err
-
-
-def test_a_registry_that_is_away_is_told(
-    spill: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is on this machine is shown all the same; the cure names this command's own flag."""
-    assert main(["--folder", str(spill), "--registry", "127.0.0.1:1"]) == 3
-    said = capsys.readouterr().err
-    assert "stream consumers were not looked at" in said
-    assert "correct --registry (PENSTOCK_REGISTRY_ENDPOINT)" in said
-    monkeypatch.setenv("PENSTOCK_REGISTRY_ENDPOINT", "127.0.0.1:1")
-    assert main(["--tls"]) == 3
-    # Flags of the store go before the registry of the environment.
-    assert main(["--store", "none"]) == 0
-    assert main(["--region", "us-east-1"]) == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "flags"),
     [
@@ -209,16 +157,6 @@ def test_flags_that_are_wrong_or_contradict_each_other_are_refused(
     assert all(flag in line for flag in flags)
 
 
-def test_a_store_that_does_not_answer_is_code_3(
-    spill: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As any service that is not there."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://127.0.0.1:1")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    assert main(["--store", "dynamodb://leases", "--region", "us-east-1"]) == 3
-    assert "dynamodb://leases" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("content", [None, b"", b"a diary"], ids=["none", "empty", "other"])
 def test_a_file_that_is_no_store_is_neither_made_nor_changed_by_a_removal(
     spill: Path, capsys: pytest.CaptureFixture[str], content: bytes | None
@@ -240,20 +178,6 @@ def test_a_file_that_is_no_store_is_neither_made_nor_changed_by_a_removal(
         default_store_path().write_bytes(content)
     assert main(["--region", "us-east-1", "--remove"]) == (0 if content is None else 2)
     assert (default_store_path().read_bytes() if default_store_path().exists() else None) == content
-
-
-def test_a_table_that_is_not_there_is_not_made_by_a_removal(
-    spill: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A table of another name has the leases."""
-    store = ["--store", "dynamodb://typo", "--region", "us-east-1"]
-    with running_dynamodb() as endpoint_url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", endpoint_url)
-        for flags in ([], ["--remove"]):
-            assert main([*store, *flags]) == 1
-            assert "dynamodb://typo" in capsys.readouterr().err
-        tables = boto3.client("dynamodb", endpoint_url=endpoint_url, region_name="us-east-1").list_tables()
-    assert "typo" not in tables["TableNames"]
 
 
 def test_the_readme_names_each_kind_of_what_is_left() -> None:

@@ -9,11 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from penstock.cli import main
 from penstock.emulator.testing import RunningEmulator, running_emulator
@@ -235,45 +232,3 @@ def test_what_cannot_be_reset_is_refused(emulator: RunningEmulator, run_query: R
         (checkpoint / "offsets" / f"{number}").write_text((checkpoint / "offsets" / f"{last}").read_text())
         _, errors = busy.communicate()
     assert (busy.returncode, "stop it first" in errors) == (1, True), errors
-
-
-def test_checkpoints_on_s3_are_read_and_reset(emulator: RunningEmulator, folder: Path) -> None:
-    """As folders are; a file that came meanwhile is not overwritten."""
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    try:
-        _, port = server.get_host_and_port()
-        endpoint = f"http://127.0.0.1:{port}"
-        keys: dict[str, Any] = {
-            "aws_access_key_id": "test",
-            "aws_secret_access_key": "test",
-            "region_name": "us-east-1",
-        }
-        s3 = boto3.client("s3", endpoint_url=endpoint, **keys)
-        s3.create_bucket(Bucket="jobs")
-        for file in (folder / "checkpoint-out").rglob("*"):
-            if file.is_file() and not file.name.startswith("."):
-                name = file.relative_to(folder / "checkpoint-out")
-                s3.upload_file(str(file), "jobs", f"flights/{name}")
-        environ = {"AWS_ENDPOINT_URL_S3": endpoint}
-        location = "s3://jobs/flights"
-        lag = penstock(emulator, "lag", "--checkpoint-location", location, "--json", **environ)
-        assert json.loads(lag.stdout)["consumer"] == "flights", lag.stderr
-        reset = ("offsets", "reset", location, "--to", "batch:0", "--execute", "--watch", "0.1")
-        done = penstock(emulator, *reset, **environ)
-        assert done.returncode == 0, done.stderr
-        moved = json.loads(penstock(emulator, "offsets", "diff", location, "--json", **environ).stdout)
-        assert int(moved["to"]["value"]) < int(moved["from"]["value"])
-        names = {one["Key"] for one in s3.list_objects_v2(Bucket="jobs")["Contents"]}
-        assert {"flights/offsets/2", "flights/commits/2", "flights/penstock-reset/2.json"} <= names
-        for command in (("offsets", "show"), ("lag", "--checkpoint-location")):
-            failed = penstock(emulator, *command, "s3://nobodys/flights", **environ)
-            assert (failed.returncode, "Traceback" in failed.stderr) == (1, False), failed.stderr
-            assert "checkpoint 's3://nobodys/flights': cannot be reached: " in failed.stderr
-            assert "NoSuchBucket" in failed.stderr
-            nameless = penstock(emulator, *command, "s3:/flights", **environ)
-            assert nameless.stderr.endswith("names no bucket: give s3://BUCKET/PREFIX\n"), nameless.stderr
-            away = penstock(emulator, *command, location, AWS_ENDPOINT_URL_S3="http://127.0.0.1:1")
-            assert (away.returncode, "Traceback" in away.stderr) == (3, False), away.stderr
-    finally:
-        server.stop()

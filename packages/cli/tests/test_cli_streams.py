@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import main
-from penstock.cli._streams import shard_steps
 from penstock.cli.testing import Ended, run_in_terminal
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.terminal.testing import run_main
@@ -105,26 +104,6 @@ def test_what_is_not_in_the_stream_is_told_and_is_code_1(emulator: RunningEmulat
     assert len(records(emulator)) == 2
 
 
-def test_a_key_that_is_not_utf8_is_told_and_no_other_key(emulator: RunningEmulator) -> None:
-    """Keys that differ in such bytes would become one. Data, and what is between them, may be any bytes."""
-    given = "München|1\nMönchen|2\n".encode("latin-1") + b"key|\xff\n"
-    done = run(emulator, "put", "flights", "--key-separator", "|", given=given)
-    assert (done.returncode, "2 failed" in done.stdout) == (1, True), done.stderr
-    assert "line 1: its key is not UTF-8" in done.stderr
-    done = run(emulator, "put", "flights", "--key-separator", "\udca7", given=b"key\xa72\n")
-    assert done.returncode == 0, done.stderr
-    assert sorted(records(emulator)) == [("key", b"2"), ("key", b"\xff")]
-    done = run(emulator, "put", "flights", "--key", "\udcff", given=b"x\n")
-    assert (done.returncode, "--key must be 1 to 256 characters of UTF-8" in done.stderr) == (2, True), done.stderr
-
-
-def test_a_rate_is_kept(emulator: RunningEmulator) -> None:
-    """The bucket holds a second's records; the others take their time."""
-    done = run(emulator, "put", "flights", "--rate", "20", "--json", given=b"x\n" * 60)
-    said = json.loads(done.stdout)
-    assert (said["records"], said["seconds"] >= 1.8) == (60, True)
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
@@ -201,11 +180,3 @@ def test_a_stream_is_resharded_in_steps(emulator: RunningEmulator) -> None:
     assert (states[-1]["openShards"], states[-1]["state"]) == (1, "active")
     again = run(emulator, "streams", "reshard", "flights", "--shards", "1", "--yes")
     assert (again.returncode, "nothing to do" in again.stdout) == (0, True)
-
-
-@pytest.mark.parametrize(
-    ("count", "wanted", "steps"), [(1, 1, []), (2, 9, [4, 8, 9]), (9, 2, [5, 3, 2]), (4, 5, [5]), (1, 2, [2])]
-)
-def test_a_step_doubles_or_halves_at_most(count: int, wanted: int, steps: list[int]) -> None:
-    """As UpdateShardCount allows."""
-    assert shard_steps(count, wanted) == steps

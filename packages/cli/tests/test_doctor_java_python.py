@@ -3,19 +3,16 @@
 import json
 import os
 import sys
-import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 from doctor_world import has_cure, package, the, world
 
 from penstock.cli import Finding, Surroundings, Verdict
 from penstock.cli._doctor._java import check_java
-from penstock.cli._doctor._python import check_plugin, check_pyspark, check_worker_python
+from penstock.cli._doctor._python import check_pyspark, check_worker_python
 from penstock.cli._doctor._sources import check_data_sources
-from penstock.cli._doctor._surroundings import Ran, find_pyspark
+from penstock.cli._doctor._surroundings import Ran
 from penstock.cli._doctor._versions_check import check_requirements
 
 PROBLEM, WARNING, OK, SKIPPED = Verdict.PROBLEM, Verdict.WARNING, Verdict.OK, Verdict.SKIPPED
@@ -45,15 +42,6 @@ def test_java_has_to_be_17_or_newer(tmp_path: Path, version: str, verdict: Verdi
     assert verdict is OK or has_cure(finding, verdict, "JAVA_HOME", *words)
 
 
-def test_java_home_that_points_nowhere_or_does_not_run(tmp_path: Path) -> None:
-    """Spark takes it before the PATH, so a good Java there does not help."""
-    good = java(tmp_path / "good", "21") / "bin"
-    broken = executable(tmp_path / "broken" / "bin" / "java", "exit 1\n").parents[1]
-    for home, word in ((tmp_path / "none", "points nowhere"), (broken, "does not run")):
-        finding = the(check_java(Surroundings(environ={"JAVA_HOME": str(home), "PATH": f"{good}:/usr/bin:/bin"})))
-        assert has_cure(finding, PROBLEM, word, "unset JAVA_HOME")
-
-
 def test_java_on_the_path_or_from_a_python_package_or_none(tmp_path: Path) -> None:
     """The last resort is said to need a call."""
     assert the(check_java(Surroundings(environ={"PATH": f"{java(tmp_path / 'a', '17')}/bin:/bin"}))).verdict is OK
@@ -75,24 +63,6 @@ def test_pyspark_is_missing_or_too_old() -> None:
         ("pyspark", "vendor build 7"),
     ):
         assert the(check_pyspark(world(package(name, version)))).verdict is OK
-
-
-def test_a_platforms_pyspark_is_no_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is on PYTHONPATH, and its version is in a file."""
-    found = the(check_pyspark(world(imported_pyspark=lambda: "4.0.2-amzn-0")))
-    assert (found.verdict, found.text) == (OK, "pyspark 4.0.2-amzn-0")
-    assert the(check_plugin(world(package("penstock-spark-plugin"), imported_pyspark=lambda: "4.0.2"))).verdict is OK
-    files = {"pyspark/__init__.py": "", "pyspark/version.py": '__version__: str = "4.0.2"\n'}
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    with zipfile.ZipFile(tmp_path / "pyspark.zip", "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text.replace("4.0.2", "4.0.3"))
-    for place, version in ((tmp_path, "4.0.2"), (tmp_path / "pyspark.zip", "4.0.3")):
-        monkeypatch.syspath_prepend(place)
-        monkeypatch.delitem(sys.modules, "pyspark", raising=False)
-        assert find_pyspark() == version
 
 
 def asked(python: str, version: list[int], plugin: str | None, pyspark: str | None) -> dict[str, Ran]:
@@ -124,27 +94,6 @@ def test_the_workers_python_differs(tmp_path: Path) -> None:
     assert "ensure_java" not in gone.cure
 
 
-def test_data_sources_run_in_the_drivers_python_where_one_is_named(tmp_path: Path) -> None:
-    """It may be of another version, but needs the package; with Jupyter in its place Spark waits for good."""
-    python = str(executable(tmp_path / "python3", ""))
-    driver = str(executable(tmp_path / "driver", ""))
-    executable(tmp_path / "jupyter", "sleep 600\n")
-    packages = (package("penstock-spark-plugin"), package("pyspark", "4.3.0"))
-    answers = asked(python, list(sys.version_info[:2]), "1.0", "4.3.0")
-
-    def check(named: str, more: Mapping[str, Ran] = MappingProxyType({})) -> list[Finding]:
-        environ = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": named, "PATH": str(tmp_path)}
-        return list(check_worker_python(world(*packages, answers={**answers, **more}, environ=environ)))
-
-    assert [finding.check for finding in check(python)] == ["Workers' Python"]
-    _, other = check(driver, asked(driver, [3, 99], "1.0", "4.3.0"))
-    assert (other.check, other.verdict) == ("Data sources' Python", OK)
-    _, bare = check(driver, asked(driver, [3, 99], None, "4.3.0"))
-    assert has_cure(bare, PROBLEM, "has no penstock-spark-plugin", "export PYSPARK_DRIVER_PYTHON=")
-    _, jupyter = check("jupyter")
-    assert has_cure(jupyter, PROBLEM, "waits for good", "start Jupyter by its own command")
-
-
 def site(tmp_path: Path, **modules: str) -> Surroundings:
     for name, text in modules.items():
         (tmp_path / f"{name}.py").write_text(text)
@@ -165,21 +114,6 @@ def test_a_package_that_fails_on_import_hides_all_sources(tmp_path: Path) -> Non
     assert has_cure(finding, PROBLEM, "pyspark_other", "not_there_at_all", "pip uninstall other-kinesis")
     (tmp_path / "pyspark_other.py").write_text("import os; os._exit(7)")
     assert has_cure(the(check_data_sources(surroundings)), PROBLEM, "pyspark_other", "ends the process")
-
-
-def test_two_packages_of_one_format(tmp_path: Path) -> None:
-    """In any letter case."""
-    kinesis, upper = SOURCE.format("kinesis"), SOURCE.format("Kinesis")
-    assert the(check_data_sources(site(tmp_path, pyspark_kinesis=kinesis))).verdict is OK
-    finding = the(check_data_sources(site(tmp_path, pyspark_kinesis=kinesis, pyspark_other="print(1)\n" + upper)))
-    assert has_cure(finding, PROBLEM, "pyspark_kinesis", "pyspark_other", "pip uninstall", "other-kinesis")
-
-
-def test_without_pyspark_or_the_plugin_that_is_said() -> None:
-    """And nothing is imported."""
-    assert the(check_data_sources(world())).verdict is SKIPPED
-    assert the(check_plugin(world(package("penstock-spark-plugin")))).verdict is SKIPPED
-    assert has_cure(the(check_plugin(world(package("pyspark")))), PROBLEM, "pip install penstock-spark-plugin")
 
 
 def test_packages_that_do_not_fit() -> None:

@@ -1,7 +1,6 @@
 import os
 import re
 import select
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -56,38 +55,11 @@ def test_a_child_tells_ends_when_asked_and_takes_its_own_children_along(start: S
     assert "not json" in (tmp_path / "child.log").read_text()
 
 
-def test_a_child_goes_on_when_it_is_told_to(start: Start) -> None:
-    """The parent decides when the waiting ends; the child lives on."""
-    child = start("child_script")
-    child.wait_for("ready", 60)
-    assert "went_on" not in child.latest
-    child.go_on()
-    assert child.wait_for("went_on", 60) is True
-    assert child.poll() is None
-
-
-def test_a_child_ends_when_its_parent_is_gone(start: Start) -> None:
-    """A closed standard input means that the demo was killed."""
-    child = start("child_script")
-    child.wait_for("ready", 60)
-    assert child._process.stdin is not None
-    child._process.stdin.close()
-    assert child._process.wait(60) == 0
-
-
 def test_a_child_that_ends_early_is_an_error_with_its_log(start: Start) -> None:
     """Nobody waits for what will never come."""
     with pytest.raises(ChildEndedError) as error:
         start("broken_script").wait_for("ready", 60)
     assert error.value.code == 3
-
-
-def test_a_killed_child_has_its_signal_as_exit_code(start: Start) -> None:
-    """The demo tells a kill from an end."""
-    child = start("child_script")
-    child.wait_for("ready", 60)
-    os.kill(child.pid, signal.SIGKILL)
-    assert child.end() == -signal.SIGKILL
 
 
 def test_the_pace_spreads_entries_evenly() -> None:
@@ -108,12 +80,6 @@ def test_a_wrong_argument_ends_with_a_usage_message(arguments: list[str], capsys
     assert re.fullmatch(r"penstock demo: .*: see penstock demo --help\n", capsys.readouterr().err)
 
 
-def test_killing_the_driver_implies_starting_it_again() -> None:
-    """--kill-driver needs no --keep beside it."""
-    assert DemoSettings.parse(["--kill-driver"]).restarts_driver
-    assert not DemoSettings.parse([]).restarts_driver
-
-
 def test_an_interrupt_does_not_spare_what_a_child_has_started(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the demo waits for a child's end: the child and its own children are ended all the same."""
     child = start("child_script")
@@ -131,14 +97,3 @@ def test_an_interrupt_does_not_spare_what_a_child_has_started(start: Start, monk
     ended, _, _ = select.select([grandchild], [], [], 10)
     os.close(grandchild)
     assert ended
-
-
-def test_a_child_is_ended_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ending it again, as the world does at last, signals nobody: its number may be another's by then."""
-    child = start("broken_script")
-    child._process.wait(60)
-    assert child.end() == 3
-    signalled = []
-    monkeypatch.setattr(os, "killpg", lambda *which: signalled.append(which))
-    assert child.end() == 3
-    assert signalled == []

@@ -55,13 +55,6 @@ def test_a_batch_that_runs_again_is_counted_once(run_batch: RunBatch) -> None:
     assert [(count.batch_id, count.rows) for count in read_counts(run_batch.file)] == [(0, 3), (1, 1)]
 
 
-def test_a_batch_that_gives_more_the_second_time_shows_in_the_sum(run_batch: RunBatch) -> None:
-    """A source that is not exact is caught: the table holds what was given last."""
-    run_batch(0, ["a", "a"])
-    run_batch(0, ["a", "a", "a"])
-    assert sum(count.rows for count in read_counts(run_batch.file)) == 3
-
-
 def test_percentiles_are_within_the_width_of_a_bucket(run_batch: RunBatch) -> None:
     """Buckets are 5 % apart, so a percentile is right to 5 %."""
     run_batch(0, ["a"] * 99, millis=50.0)
@@ -71,8 +64,3 @@ def test_percentiles_are_within_the_width_of_a_bucket(run_batch: RunBatch) -> No
     )
     assert latency_percentile(latencies, 0.5) == pytest.approx(50, rel=0.05)
     assert latency_percentile(latencies, 1.0) == pytest.approx(4_000, rel=0.05)
-
-
-def test_no_table_is_no_counts(tmp_path: Path) -> None:
-    """Before the first batch there is nothing to show."""
-    assert read_counts(tmp_path / "none.sqlite") == []

@@ -30,6 +30,12 @@ PUBLISHERS = pytest.mark.parametrize("publisher", list(RecordPublisherType))
 BEHAVIOURS = pytest.mark.parametrize(
     "behaviour", [Behaviour.kind(), Behaviour.hostile(seed=3)], ids=["kind", "hostile"]
 )
+READINGS = pytest.mark.parametrize(
+    ("publisher", "behaviour"),
+    [(RecordPublisherType.POLLING, Behaviour.kind()), (RecordPublisherType.EFO, Behaviour.hostile(seed=3))],
+    ids=["polling-kind", "efo-hostile"],
+)
+"""Two points of the matrix; `test_a_shard_is_read_to_its_end_and_its_children_after_it` has all four."""
 SHARD = "shardId-000000000000"
 CONFIG = RecordPublisherConfig(resubscribe_interval=timedelta(milliseconds=50))
 

@@ -1,7 +1,7 @@
 """An emulator with faults, and each way to read from it: what the tests of the table of errors share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -123,21 +123,3 @@ async def read(publisher: RecordPublisher, records: int, *, shard_id: str = SHAR
             if len(found) >= records:
                 break
     return found
-
-
-async def read_around(opened: Kinesis, way: SubscribeTransportType | None, fault: Callable[[], str]) -> None:
-    """Read five records, add a fault, and read five more by the same generator."""
-    first = await opened.put(5)
-    found: list[bytes] = []
-    second: list[bytes] = []
-    events = opened.publisher(way).publish(ORDERS, SHARD, ShardPosition.trim_horizon())
-    async with aclosing(events):
-        async for event in events:
-            found += event.records.column("data").to_pylist()
-            if len(found) == len(first) and not second:
-                fault()
-                second = await opened.put(5)
-            if len(found) >= 10:
-                break
-    assert found == first + second
-    assert opened.hits > 0

@@ -14,7 +14,7 @@ import h2.events
 import msgspec
 import pytest
 
-from penstock.emulator import Behaviour, EmulatorConfig, EmulatorConfigError
+from penstock.emulator import Behaviour
 from penstock.emulator.__main__ import main
 from penstock.emulator.testing import ManualClock, start_emulator_process
 
@@ -156,20 +156,6 @@ def test_a_continuation_is_accepted_by_both_calls(world: Any) -> None:
     assert world.subscribe(kind="AFTER_SEQUENCE_NUMBER", SequenceNumber=number).data(1) == [b"a"]
 
 
-def test_a_continuation_may_be_refused_by_get_shard_iterator(world: Any) -> None:
-    """The unkind side; numbers of records and of the shard itself stay good, and SubscribeToShard takes all of them."""
-    behave(world, refuse_continuations=True)
-    world.stream()
-    number = continuation(world, world.subscribe())
-    (record,) = world.put("a")
-    refusal = world.refused(lambda: world.iterator(kind="AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=number))
-    assert refusal[0] == "InvalidArgumentException"
-    assert world.subscribe(kind="AFTER_SEQUENCE_NUMBER", SequenceNumber=number).data(1) == [b"a"]
-    (shard,) = world.client.list_shards(StreamName="stream")["Shards"]
-    for good in (record["SequenceNumber"], shard["SequenceNumberRange"]["StartingSequenceNumber"]):
-        assert keys(world.read(kind="AT_SEQUENCE_NUMBER", StartingSequenceNumber=good)) == ["a"]
-
-
 # Arrival times
 
 
@@ -179,12 +165,6 @@ def arrivals(world: Any) -> list[float]:
         world.put("a")
         world.clock.advance(0.1)
     return [record["ApproximateArrivalTimestamp"].timestamp() for record in world.read()["Records"]]
-
-
-def test_arrival_times_never_go_back(world: Any) -> None:
-    """The kind side."""
-    times = arrivals(world)
-    assert times == sorted(times)
 
 
 def test_arrival_times_may_go_back_by_up_to_a_second(world: Any) -> None:
@@ -242,22 +222,6 @@ def test_children_may_be_listed_seconds_after_a_reshard(world: Any) -> None:
     assert listed(world) == [("0", False), ("1", True), ("2", True)]
 
 
-def test_shards_of_a_chain_of_reshards_never_come_before_their_parents(world: Any) -> None:
-    """UpdateShardCount makes children of children at one time; no list names a shard whose parent still looks open."""
-    behave(world, late_children=5 * SECOND, seed=3)
-    world.stream(shards=3)
-    world.client.update_shard_count(StreamName="stream", TargetShardCount=4, ScalingType="UNIFORM_SCALING")
-    for _ in range(26):
-        shards = world.client.list_shards(StreamName="stream")["Shards"]
-        closed = {s["ShardId"] for s in shards if "EndingSequenceNumber" in s["SequenceNumberRange"]}
-        for shard in shards:
-            parents = {shard.get("ParentShardId"), shard.get("AdjacentParentShardId")} - {None}
-            assert parents <= closed
-        world.clock.advance(0.2)
-    assert shards == world.client.list_shards(StreamName="stream")["Shards"]
-    assert len(shards) > 4
-
-
 @pytest.mark.parametrize("early", [False, True])
 def test_a_closed_shard_leaves_the_list_with_the_retention_or_with_its_last_record(world: Any, early: bool) -> None:
     """Either way it can be read to its end until it was closed longer ago than the retention."""
@@ -277,14 +241,6 @@ def test_a_closed_shard_leaves_the_list_with_the_retention_or_with_its_last_reco
 
 
 # GetRecords beside SubscribeToShard
-
-
-def test_get_records_has_what_a_subscription_has(world: Any) -> None:
-    """The kind side."""
-    world.start(enforce_limits=False).stream()
-    world.put("a")
-    for _ in range(20):
-        assert keys(world.read()) == ["a"]
 
 
 def test_get_records_may_be_behind_a_subscription_without_telling(world: Any) -> None:
@@ -381,20 +337,6 @@ def test_a_subscription_may_outlive_its_shard(world: Any, is_new: bool) -> None:
     assert (len(answer["ChildShards"]), answer.get("NextShardIterator")) == (2, None)
 
 
-def test_shards_end_in_different_ways_by_chance(world: Any) -> None:
-    """With both unkind sides a shard's subscriptions either end without an event, or do not end."""
-    behave(world, subscriptions_outlive_shards=True, shard_end_without_event=True, seed=1)
-    world.stream(shards=8)
-    consumer = world.register()
-    shards = [one["ShardId"] for one in world.client.list_shards(StreamName="stream")["Shards"]]
-    subscribers = [world.subscribe(shard=shard, consumer=consumer) for shard in shards]
-    for first, second in zip(shards[::2], shards[1::2], strict=True):
-        world.client.merge_shards(StreamName="stream", ShardToMerge=first, AdjacentShardToMerge=second)
-    world.clock.advance(5)
-    events = [one.next() for one in subscribers]
-    assert 0 < sum(event == subscriber.END for event, subscriber in zip(events, subscribers, strict=True)) < 8
-
-
 # Answers without records
 
 
@@ -450,13 +392,6 @@ def time_bits(number: str) -> int:
     return (int(number) >> 36) & (2**49 - 1)
 
 
-def test_sequence_numbers_hold_the_arrival_time(world: Any) -> None:
-    """The kind side: whole seconds, as in the samples of AWS's documentation."""
-    world.stream()
-    (result,) = world.put("a")
-    assert time_bits(result["SequenceNumber"]) == int(world.clock.time())
-
-
 def test_sequence_numbers_may_hold_no_time(world: Any) -> None:
     """The unkind side: they grow all the same, and an idle shard's continuations age as before."""
     behave(world, sequence_numbers_without_time=True)
@@ -478,19 +413,6 @@ def test_sequence_numbers_may_hold_no_time(world: Any) -> None:
         lambda: world.subscribe(kind="AFTER_SEQUENCE_NUMBER", SequenceNumber=numbers[-1], consumer=consumer)
     )
     assert refusal[0] == "InvalidArgumentException"
-
-
-def test_a_shard_keeps_its_kind_of_sequence_numbers(world: Any) -> None:
-    """The switch is for shards to come: a continuation is still the number of the last record."""
-    world.stream()
-    behave(world, sequence_numbers_without_time=True)
-    (result,) = world.put("a")
-    event = world.subscribe().next()
-    assert event["ContinuationSequenceNumber"] == event["Records"][0]["SequenceNumber"] == result["SequenceNumber"]
-    assert time_bits(result["SequenceNumber"]) > 0
-    split(world)
-    (result,) = world.put("a")
-    assert time_bits(result["SequenceNumber"]) == 0
 
 
 # A stream deleted and made again
@@ -531,23 +453,6 @@ def test_nothing_of_a_deleted_stream_reads_its_successor(world: Any, behaviour: 
         assert world.refused(call)[0] == "ResourceNotFoundException"
 
 
-def test_sequence_numbers_go_on_from_a_deleted_stream(world: Any) -> None:
-    """The kind side: all are higher, and the old ones are refused."""
-    number, *_ = made_again(world)
-    (result,) = world.put("new")
-    assert int(result["SequenceNumber"]) > int(number)
-    refusal = world.refused(lambda: world.iterator(kind="AT_SEQUENCE_NUMBER", StartingSequenceNumber=number))
-    assert refusal[0] == "InvalidArgumentException"
-
-
-def test_sequence_numbers_may_start_over_with_a_new_stream(world: Any) -> None:
-    """The unkind side: without time in them, the new stream's records have the numbers of the old one's."""
-    behave(world, sequence_numbers_start_over=True, sequence_numbers_without_time=True)
-    number, *_ = made_again(world)
-    world.put("new", "newer")
-    assert [record["SequenceNumber"] for record in world.read()["Records"]][1] == number
-
-
 def test_numbers_that_start_over_are_told_apart_by_their_time(world: Any) -> None:
     """With time in them, the old ones are refused, unless they are to be accepted in their place of the order."""
     behave(world, sequence_numbers_start_over=True)
@@ -563,15 +468,6 @@ def test_numbers_that_start_over_are_told_apart_by_their_time(world: Any) -> Non
     assert keys(world.read(**place)) == ["newer"]
 
 
-def test_numbers_of_a_deleted_stream_may_be_accepted(world: Any) -> None:
-    """The unkind side: where numbers go on, the old ones are before all of the new stream."""
-    behave(world, accept_deleted_numbers=True)
-    number, *_ = made_again(world)
-    world.put("new")
-    assert keys(world.read(kind="AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=number)) == ["new"]
-    assert world.subscribe(kind="AFTER_SEQUENCE_NUMBER", SequenceNumber=number).data(1) == [b"new"]
-
-
 # Pages without records
 
 
@@ -584,11 +480,6 @@ def across_a_gap(world: Any, **fields: Any) -> list[Any]:
     return follow(world, world.iterator())
 
 
-def test_a_gap_takes_no_page_of_its_own(world: Any) -> None:
-    """The kind side: one page has the records before it and behind it."""
-    assert [keys(page) for page in across_a_gap(world)] == [["a", "b", "c"], []]
-
-
 def test_a_gap_may_take_many_pages_without_records(world: Any) -> None:
     """The unkind side: MillisBehindLatest is positive and falls, and the records behind the gap come."""
     pages = across_a_gap(world, page_span=HOUR)
@@ -599,45 +490,6 @@ def test_a_gap_may_take_many_pages_without_records(world: Any) -> None:
     assert behind == sorted(behind, reverse=True)
     assert min(behind) > 0
     assert all(page["NextShardIterator"] for page in pages)
-
-
-def test_pages_of_a_span_respect_the_limit(world: Any) -> None:
-    """Records of one moment are given in several pages where the Limit asks for it, each once."""
-    world.start(enforce_limits=False, behaviour=Behaviour(page_span=HOUR)).stream()
-    world.put(*"abcde")
-    world.clock.advance(3 * HOUR)
-    world.put("f")
-    iterator, found = world.iterator(), []
-    for _ in range(8):
-        answer = world.client.get_records(ShardIterator=iterator, Limit=2)
-        iterator = answer["NextShardIterator"]
-        found += keys(answer)
-    assert found == list("abcdef")
-
-
-def test_pages_of_a_span_end_with_the_shard(world: Any) -> None:
-    """Time after its end is not looked through; until then a page without records is not the end."""
-    world.start(enforce_limits=False, behaviour=Behaviour(page_span=HOUR)).stream()
-    world.put("a")
-    world.clock.advance(150 * 60)
-    split(world)
-    world.clock.advance(5 * HOUR)
-    pages = follow(world, world.iterator())
-    assert [keys(page) for page in pages] == [["a"], [], []]
-    assert len(pages[-1]["ChildShards"]) == 2
-    assert pages[-1].get("NextShardIterator") is None
-
-
-def test_an_idle_shard_within_a_span_begins_where_it_was_asked_to(world: Any) -> None:
-    """LATEST, times and sequence numbers are not followed by pages over the time before them."""
-    world.start(enforce_limits=False, behaviour=Behaviour(page_span=HOUR, sequence_numbers_without_time=True)).stream()
-    world.clock.advance(10 * HOUR)
-    (record,) = world.put("a")
-    number = record["SequenceNumber"]
-    assert world.read(kind="LATEST")["MillisBehindLatest"] == 0
-    assert keys(world.read(kind="AT_TIMESTAMP", Timestamp=world.clock.time() - 60)) == ["a"]
-    assert keys(world.read(kind="AT_SEQUENCE_NUMBER", StartingSequenceNumber=number)) == ["a"]
-    assert world.read()["MillisBehindLatest"] > 0
 
 
 # All of it
@@ -721,28 +573,12 @@ def test_a_behaviour_that_cannot_be_is_a_400(world: Any, body: Any, option: str)
     assert world.emulator.behaviour == Behaviour.kind()
 
 
-def test_a_field_out_of_range_is_named() -> None:
-    """In Python too."""
-    with pytest.raises(EmulatorConfigError) as caught:
-        Behaviour(get_records_lag=timedelta(seconds=-1))
-    assert caught.value.option == "get_records_lag"
-
-
 def test_the_hostile_profile_differs_from_the_kind_one_in_every_field_but_two() -> None:
     """Records that expire ahead of a reader are skipped in both, and a test gives the number of empty answers."""
     kind, hostile = Behaviour.kind().as_dict(), Behaviour.hostile(seed=1).as_dict()
     assert {name for name in kind if kind[name] == hostile[name]} == {"refuse_expired_ahead", "empty_answers"}
     assert Behaviour().changed(hostile) == Behaviour.hostile(seed=1)
     assert msgspec.json.decode(msgspec.json.encode(hostile)) == hostile
-
-
-def test_a_process_takes_a_profile_and_single_fields() -> None:
-    """--profile, --seed and --behaviour."""
-    arguments = ("--no-tls", "--profile", "hostile", "--seed", "5", "--behaviour", "page_span=none,late_children=2")
-    with start_emulator_process(*arguments) as emulator:
-        _, answer = ask(emulator.endpoint_url, "GET", "behaviour")
-    expected = Behaviour.hostile(seed=5).as_dict() | {"page_span": None, "late_children": 2.0}
-    assert (answer["seed"], answer["behaviour"]) == (5, expected)
 
 
 @pytest.mark.parametrize(("flags", "seed"), [((), 9), (("--seed", "5"), 5)])
@@ -778,19 +614,6 @@ def test_a_command_refuses_what_it_cannot_read_of_the_environment(
         main([])
     assert caught.value.code == 2
     assert f"penstock emulator: {variable}: {reason}" in capsys.readouterr().err
-
-
-def test_a_wrong_field_on_the_command_line_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line, with the option and the field."""
-    for text, reason in (
-        ("page_span=0", "page_span: must be positive"),
-        ("mood=true", "mood: unknown"),
-        ("x=y", "x must"),
-    ):
-        with pytest.raises(SystemExit) as caught:
-            main(["--behaviour", text])
-        assert caught.value.code == 2
-        assert reason in capsys.readouterr().err
 
 
 def test_pytest_takes_a_profile(pytester: pytest.Pytester) -> None:
@@ -842,31 +665,3 @@ def test_every_answer_has_the_date_of_the_emulators_clock(world: Any) -> None:
         stream_id = http2.call(operation, json.dumps(body).encode())
         headers = dict(http2.until(stream_id, h2.events.ResponseReceived).headers)
         assert seconds(headers["date"]) == now + 10
-
-
-def test_a_subscription_gives_nothing_of_after_its_five_minutes(world: Any) -> None:
-    """Where the clock is moved beyond its life, it ends before any event with what was put since."""
-    world.stream()
-    subscriber = world.subscribe()
-    world.put("a")
-    assert subscriber.data(1) == [b"a"]
-    world.clock.advance(timedelta(minutes=5, seconds=1))
-    world.put("late")
-    assert subscriber.next() == subscriber.END
-
-
-def test_the_environment_chooses_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For emulators that are started without one; what is not a profile or a seed is refused by name."""
-    monkeypatch.setenv("PENSTOCK_EMULATOR_PROFILE", "hostile")
-    monkeypatch.setenv("PENSTOCK_EMULATOR_SEED", "7")
-    assert EmulatorConfig().behaviour == Behaviour.hostile(seed=7)
-    assert EmulatorConfig(behaviour=Behaviour.kind()).behaviour == Behaviour.kind()
-    monkeypatch.setenv("PENSTOCK_EMULATOR_SEED", "-1")  # as --kinesis-seed may be
-    assert EmulatorConfig().behaviour == Behaviour.hostile(seed=-1)
-    monkeypatch.setenv("PENSTOCK_EMULATOR_SEED", "x")
-    with pytest.raises(EmulatorConfigError, match="PENSTOCK_EMULATOR_SEED"):
-        EmulatorConfig()
-    monkeypatch.setenv("PENSTOCK_EMULATOR_PROFILE", "rude")
-    monkeypatch.delenv("PENSTOCK_EMULATOR_SEED")
-    with pytest.raises(EmulatorConfigError, match="PENSTOCK_EMULATOR_PROFILE: must be one of kind, hostile"):
-        EmulatorConfig()

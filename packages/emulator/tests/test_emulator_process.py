@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.emulator import EmulatorConfigError, EmulatorStartError
+from penstock.emulator import EmulatorStartError
 from penstock.emulator.__main__ import main
-from penstock.emulator.testing import running_emulator, start_emulator_process
+from penstock.emulator.testing import start_emulator_process
 
 COMMAND = [sys.executable, "-m", "penstock.emulator"]
 
@@ -88,25 +88,6 @@ def test_a_process_that_cannot_start_says_so() -> None:
     assert "the port is taken: choose another by --port" in done.stderr
 
 
-def test_every_option_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """--help lists the options of EmulatorConfig with their defaults."""
-    with pytest.raises(SystemExit) as caught:
-        main(["--help"])
-    assert caught.value.code == 0
-    text = capsys.readouterr().out
-    for option in ("--tls-port", "--no-tls", "--no-enforce-limits", "--subscription-lifetime", "--ready-file"):
-        assert option in text
-    assert "default: 300.0" in text
-
-
-def test_a_bad_option_names_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    """Errors of the configuration are errors of the command line."""
-    with pytest.raises(SystemExit) as caught:
-        main(["--port", "99999"])
-    assert caught.value.code == 2
-    assert "--port: must be a port between 0 and 65535" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -145,13 +126,3 @@ def test_what_would_do_nothing_is_refused_in_a_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert reason in line
     assert "secret" not in line
-
-
-def test_a_running_emulator_reports_its_own_failure_to_start() -> None:
-    """Errors on the emulator's thread reach the caller: a bad option, a port that is taken."""
-    with pytest.raises(EmulatorConfigError), running_emulator(account_id="12"):
-        pytest.fail("it started")
-    with running_emulator(tls=False) as first:
-        port = int(first.endpoint_url.rpartition(":")[2])
-        with pytest.raises(OSError, match=r"(?i)in use"), running_emulator(port=port):
-            pytest.fail("it started")

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.emulator import CompanionError, EmulatorConfigError, KinesisEmulator
-from penstock.emulator.testing import kinesis_client, running_emulator, start_emulator_process
+from penstock.emulator import CompanionError
+from penstock.emulator.testing import running_emulator, start_emulator_process
 
 if TYPE_CHECKING:
     from penstock.emulator.testing import RunningEmulator
 
 pytest_plugins = ["pytester"]
-
-
-async def test_the_emulator_takes_options_by_keyword() -> None:
-    """`KinesisEmulator` is there between `async with` and its end, with the options of EmulatorConfig."""
-    async with KinesisEmulator(region="eu-west-1", tls=False) as kinesis:
-        client = kinesis_client(kinesis.endpoint_url)
-        await asyncio.to_thread(client.create_stream, StreamName="stream", ShardCount=1)
-        assert kinesis.kinesis.streams["stream"].arn.startswith("arn:aws:kinesis:eu-west-1:")
-        assert kinesis.endpoints == dict.fromkeys(("kinesis", "firehose", "dynamodbstreams"), kinesis.endpoint_url)
-    with pytest.raises(EmulatorConfigError, match="account_id"):
-        KinesisEmulator(account_id="12")
 
 
 def test_companions_answer_beside_it() -> None:
@@ -67,27 +51,6 @@ def test_without_moto_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
         pytest.fail("it started")
     with running_emulator(companions=("firehose",), tls=False) as emulator:
         assert set(emulator.endpoints) == {"kinesis", "firehose", "dynamodbstreams"}
-
-
-def processor_seconds(process: subprocess.Popen[str]) -> float:
-    _, _, usage = os.wait4(process.pid, 0)
-    process.returncode = 0
-    return usage.ru_utime + usage.ru_stime
-
-
-def test_the_command_is_ready_soon() -> None:
-    """From the start to the ready line it takes no more of the processor than two clients of boto3 take to be made."""
-    client = "import boto3; boto3.client('kinesis', region_name='us-east-1')"
-    clients = [processor_seconds(subprocess.Popen([sys.executable, "-c", client], text=True)) for _ in range(2)]
-    process = subprocess.Popen([sys.executable, "-m", "penstock.emulator"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        assert json.loads(process.stdout.readline())["endpoint_url"]
-    finally:
-        process.terminate()
-        process.stdout.close()
-        taken = processor_seconds(process)
-    assert taken < sum(clients)
 
 
 def test_the_fixture_gives_each_test_its_own(kinesis_emulator: RunningEmulator, kinesis_client: Any) -> None:

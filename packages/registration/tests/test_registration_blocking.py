@@ -14,16 +14,12 @@ from typing import Any
 
 import pytest
 from botocore.config import Config
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from registry_homes import known
 
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.registration import AcquireRequest, BlockingConsumerRegistry, ConflictPolicy, open_registry
-from penstock.registration.errors import ConsumerHeldError, LeaseLostError, RegistryClosedError, WrongProcessError
+from penstock.registration.errors import ConsumerHeldError, LeaseLostError, WrongProcessError
 
 OpenOne = Callable[..., AbstractContextManager[BlockingConsumerRegistry]]
 
@@ -94,21 +90,6 @@ def test_a_kept_lease_outlives_its_time_to_live(open_one: OpenOne) -> None:
         registry.release(lease)
 
 
-def test_a_lease_that_was_waited_for_is_kept(open_one: OpenOne) -> None:
-    """Also when the wait was longer than the lease lives: its life begins when it is given, not when asked for."""
-    lost: list[LeaseLostError] = []
-    with open_one() as first, open_one() as second:
-        first.acquire(request("first", time_to_live=timedelta(seconds=6)))
-        wanted = request("second", conflict_policy=ConflictPolicy.WAIT, time_to_live=timedelta(seconds=3))
-        lease = second.acquire(wanted)
-        second.keep(lease, lost.append)
-        deadline = time.monotonic() + 4.5
-        eventually(lambda: lost or time.monotonic() > deadline)
-        assert lost == []
-        assert known(second.list_consumers()[0].lease).job_id == "second"
-        second.release(lease)
-
-
 def test_whoever_is_taken_over_is_told(open_one: OpenOne) -> None:
     """By `on_lost`, at its next heartbeat, on a thread that may use the registry."""
     told = threading.Event()
@@ -152,45 +133,6 @@ def test_after_a_fork_it_says_so(open_one: OpenOne) -> None:
         with os.fdopen(reading, "rb") as pipe:
             assert pipe.read() == b"WrongProcessError"
         assert registry.list_consumers() == []
-
-
-def test_closing_interrupts_a_call_of_another_thread(open_one: OpenOne) -> None:
-    """Nobody waits for ever for a registry that is gone."""
-    with open_one() as registry:
-        lease = registry.acquire(request("first"))
-        outcome = []
-        started = threading.Event()
-
-        def wait_in_vain() -> None:
-            started.set()
-            try:
-                registry.acquire(request("second", conflict_policy=ConflictPolicy.WAIT))
-            except BaseException as error:
-                outcome.append(error)
-
-        thread = threading.Thread(target=wait_in_vain)
-        thread.start()
-        started.wait()
-        registry.close()
-        thread.join(10)
-        assert isinstance(outcome[0], RegistryClosedError)
-    with open_one() as registry:
-        registry.release(lease)
-
-
-def test_registration_is_a_child_of_the_callers_span(open_one: OpenOne, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trace crosses into the registry's thread."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
-    with open_one() as registry:
-        with provider.get_tracer("test").start_as_current_span("query") as query:
-            lease = registry.acquire(request())
-        registry.release(lease)
-    (span,) = [span for span in exporter.get_finished_spans() if span.name == "registration.register"]
-    assert span.parent is not None
-    assert span.parent.span_id == query.get_span_context().span_id
 
 
 _JOB = """
@@ -246,25 +188,3 @@ def test_a_killed_job_is_handed_over_to_its_restart(
         assert lease.fencing_token > int(token)
         assert lease.registration_is_ours
         registry.release(lease)
-
-
-def test_what_a_killed_job_left_is_ended_by_the_next_one(
-    emulator: RunningEmulator, open_one: OpenOne, tmp_path: Path
-) -> None:
-    """Once its lease ran out, whoever acquires something else sweeps it up."""
-    child = job(emulator, tmp_path / "registry.db", _JOB + "sys.stdin.read()", "job", "orphan")
-    assert child.stdout is not None
-    child.stdout.readline()
-    os.kill(child.pid, signal.SIGKILL)
-    child.communicate()
-    assert "orphan" in consumers(emulator)
-    with open_one() as registry:
-
-        def orphan_is_gone() -> bool:
-            lease = registry.acquire(request("other", "delays"))
-            gone = "orphan" not in consumers(emulator)
-            if gone:
-                registry.release(lease)
-            return gone
-
-        eventually(orphan_is_gone)

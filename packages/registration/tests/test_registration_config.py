@@ -1,7 +1,6 @@
 """Options of registration."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from penstock.registration import (
     LeaseSettings,
     RegistrarConfig,
     RegistrationStrategy,
-    store_location,
 )
 from penstock.registration.errors import InvalidRequestError, RegistrationOptionError
 
@@ -25,16 +23,6 @@ def test_strategies_and_policies_may_be_given_by_their_names() -> None:
     request = AcquireRequest(stream_name="flights", job_id="job", consumer_name="delays", **options)
     assert request.strategy is RegistrationStrategy.EAGER
     assert request.conflict_policy is ConflictPolicy.WAIT
-
-
-def test_defaults_are_those_of_flip_128() -> None:
-    """10 retries, 200 ms, 1,000 ms, 1.5, for each of the three calls."""
-    assert AcquireRequest(stream_name="flights", job_id="job", consumer_name="delays").strategy == "lazy"
-    config = RegistrarConfig()
-    for call in ("register", "deregister", "list"):
-        policy = config.policy(call)
-        assert (policy.base, policy.maximum) == (timedelta(milliseconds=200), timedelta(milliseconds=1000))
-        assert (policy.exponent, policy.max_attempts) == (1.5, 11)
 
 
 @pytest.mark.parametrize(
@@ -95,15 +83,3 @@ def test_a_request_that_makes_no_sense_is_refused(options: dict[str, Any], field
     with pytest.raises(InvalidRequestError) as raised:
         AcquireRequest(**{"stream_name": "flights", "job_id": "job", "consumer_name": "delays", **options})
     assert raised.value.field == field
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["sqlite:///var/lib/leases#1.db", "sqlite:///var/lib/leases.db?mode=rwc", "dynamodb://leases?region=eu-west-1"],
-)
-def test_a_store_whose_name_would_be_cut_off_is_refused(url: str) -> None:
-    """What stands behind ? or # is not part of a path in a URL: another store would be used, without a word."""
-    with pytest.raises(RegistrationOptionError, match="%3F") as refused:
-        store_location(url)
-    assert refused.value.option == "store"
-    assert store_location("sqlite:///var/lib/leases%231.db") == Path("/var/lib/leases#1.db")

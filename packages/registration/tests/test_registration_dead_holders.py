@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -69,37 +68,6 @@ def test_a_process_is_dead_by_the_very_lease_that_it_held(tmp_path: Path) -> Non
     assert not any(here.is_dead(replace(held, **other)) for other in others)
 
 
-def test_a_lease_that_was_let_go_says_nothing(tmp_path: Path, registry: BlockingConsumerRegistry) -> None:
-    """Its process lives: others wait until the lease is released, or over."""
-    marks, other = LeaseMarks(folder=tmp_path), LeaseMarks(folder=tmp_path)
-    leases = [registry.acquire(REQUEST) for _ in range(3)]
-    for lease in leases:
-        marks.hold(lease)
-    marks.let_go(leases[0])
-    marks.let_go(leases[0])
-    assert len([*tmp_path.iterdir()]) == 2
-    assert not any(other.is_dead(lease) for lease in leases)
-    marks.close()
-    assert not any(other.is_dead(lease) for lease in leases)
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_a_relative_path_of_a_store_is_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restart may name it in another way."""
-    monkeypatch.chdir(tmp_path)
-    lease = Lease(
-        stream_name="s",
-        consumer_name="shared",
-        job_id="job",
-        consumer_arn="",
-        fencing_token=1,
-        time_to_live_seconds=30,
-        registration_is_ours=True,
-    )
-    hold_and_die(LeaseMarks(store=tmp_path / "leases.db", folder=tmp_path), lease)
-    assert LeaseMarks(store=Path("leases.db"), folder=tmp_path).is_dead(lease)
-
-
 def test_the_lease_of_a_dead_process_is_taken_over(tmp_path: Path, registry: BlockingConsumerRegistry) -> None:
     """The next call of the request gets it; a living holder is given to the caller instead."""
     marks = LeaseMarks(folder=tmp_path)
@@ -119,19 +87,3 @@ def test_the_lease_of_a_dead_process_is_taken_over(tmp_path: Path, registry: Blo
     assert lease.job_id == "mine"
     assert lease.fencing_token > dead.fencing_token
     assert watch.look() is None
-
-
-def test_a_request_that_waits_is_told_of_its_holder(tmp_path: Path, registry: BlockingConsumerRegistry) -> None:
-    """On a thread of its own, until the context is left."""
-    held = registry.acquire(replace(REQUEST, job_id="other", claim="other/1"))
-    told: list[Lease | None] = []
-    was_told = threading.Event()
-
-    def tell(lease: Lease | None) -> None:
-        told.append(lease)
-        was_told.set()
-
-    with HolderWatch(registry, REQUEST, LeaseMarks(folder=tmp_path)).looking(tell):
-        assert was_told.wait(60)
-    assert told[0] is not None
-    assert (told[0].job_id, told[0].fencing_token) == (held.job_id, held.fencing_token)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from registry_homes import Unasked
 
-from penstock.registration import AcquireRequest, ConflictPolicy, Heartbeat, Lease, LeaseKeeper, RegistrationStrategy
+from penstock.registration import AcquireRequest, ConflictPolicy, Heartbeat, Lease, LeaseKeeper
 from penstock.registration._keeper import KeptLease
 from penstock.registration.errors import (
     ConsumerDeregisteredError,
@@ -119,39 +119,12 @@ async def test_a_registry_that_stays_away_ends_the_lease_after_the_patience() ->
         assert "no heartbeat was answered for" in error.reason
 
 
-async def test_a_bug_in_the_registry_ends_in_on_lost_too() -> None:
-    """Whatever goes wrong, nobody reads on without a lease and without a word."""
-    _, error, _ = await run_until_lost(*[ValueError("bug")] * 20, patience_seconds=0.0)
-    assert "bug" in error.reason
-
-
 async def test_a_heartbeat_without_an_answer_is_given_up_while_there_is_time_for_another() -> None:
     """A third of the lease's life: whatever hangs, the next try goes another way."""
     kept = KeptLease.given(30.0, sent_at=100.0)
     assert kept.patience_seconds(110.0) == 10.0
     assert kept.missed(120.0).next_heartbeat_at == 122.5
     assert kept.patience_seconds(122.5) == 7.5
-
-
-async def test_a_registry_that_hangs_ends_the_lease_on_time() -> None:
-    """Neither an answer nor an error: each try is given up, and the holder is told when its lease would end."""
-    tries: list[Lease] = []
-
-    class Hanging(Unasked):
-        async def heartbeat(self, lease: Lease) -> Heartbeat:
-            tries.append(lease)
-            await asyncio.Event().wait()
-            raise AssertionError(lease)
-
-    loop = asyncio.get_running_loop()
-    lost: asyncio.Future[LeaseLostError] = loop.create_future()
-    began = loop.time()
-    async with LeaseKeeper(Hanging(), patience_seconds=0.0) as keeper:
-        keeper.keep(replace(LEASE, time_to_live_seconds=0.9), lost.set_result)
-        error = await asyncio.wait_for(lost, 10)
-    assert loop.time() - began >= 0.9
-    assert len(tries) >= 2
-    assert "TimeoutError" in error.reason
 
 
 async def test_time_counts_from_before_the_acquire_was_sent() -> None:
@@ -165,36 +138,6 @@ async def test_time_counts_from_before_the_acquire_was_sent() -> None:
     assert clock() - 1000 == 22
 
 
-async def test_a_dropped_lease_is_not_lost() -> None:
-    """`on_lost` is for those who did not give it back."""
-    registry = ScriptedRegistry(ManualClock())
-    never = asyncio.Event()
-    async with LeaseKeeper(registry, sleep=lambda _seconds: never.wait()) as keeper:
-        keeper.keep(LEASE, lambda error: pytest.fail(str(error)))
-        await asyncio.sleep(0)
-        keeper.drop(LEASE)
-        keeper.drop(LEASE)
-    assert registry.asked_at == []
-
-
-async def test_an_on_lost_that_fails_is_logged_and_harms_no_other_lease(caplog: pytest.LogCaptureFixture) -> None:
-    """The keeper goes on with the rest."""
-    clock = ManualClock(1000.0)
-    registry = ScriptedRegistry(clock, LOST)
-    told = asyncio.Event()
-
-    def fail_too(_error: LeaseLostError) -> None:
-        told.set()
-        raise ValueError("not my day")
-
-    async with LeaseKeeper(registry, clock=clock, sleep=clock.sleep) as keeper:
-        keeper.keep(LEASE, fail_too)
-        await asyncio.wait_for(told.wait(), 10)
-        await asyncio.sleep(0)
-    assert "not my day" in caplog.text
-
-
-GIVEN = "arn:aws:kinesis:us-east-1:000000000000:stream/flights/consumer/delays:1700000000"
 REQUEST = AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job")
 
 
@@ -246,14 +189,6 @@ async def test_a_lease_that_ran_out_is_taken_back_and_kept() -> None:
     assert "job 'rival' has held the consumer for 7 s" in str(error)
 
 
-async def test_a_registry_that_is_away_while_a_lease_is_taken_back_is_asked_again() -> None:
-    """What passes by itself ends nothing."""
-    away = [RegistryUnavailableError(where="it", reason="away"), ValueError("a bug")]
-    registry, regained, _ = await take_back([LOST, LOST, LOST, LOST], [*away, LEASE, DENIED])
-    assert regained == [LEASE]
-    assert len(registry.requests) == 4
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -269,26 +204,6 @@ async def test_what_cannot_be_taken_back_is_lost_with_the_reason(answer: Excepti
     registry, regained, error = await take_back([LOST], [answer])
     assert (regained, len(registry.requests)) == ([], 1)
     assert reason in error.reason
-
-
-async def test_what_was_taken_back_is_given_back_in_place_of_the_lease_of_before() -> None:
-    """Whoever releases the lease that he knows gives back the one that is kept."""
-    clock, never = ManualClock(1000.0), asyncio.Event()
-    again = replace(LEASE, fencing_token=4)
-    registry, regained = TakingBack(clock, [LOST], [again]), asyncio.Event()
-
-    async def sleep(seconds: float) -> None:
-        if regained.is_set():
-            await never.wait()
-        await clock.sleep(seconds)
-
-    async with LeaseKeeper(registry, clock=clock, sleep=sleep) as keeper:
-        keeper.keep(LEASE, fail, request=REQUEST, on_regained=lambda _: regained.set())
-        async with asyncio.timeout(10):
-            await regained.wait()
-        assert keeper.drop(replace(LEASE, fencing_token=2)).fencing_token == 2
-        assert keeper.drop(LEASE) == again
-        assert keeper.drop(LEASE) == LEASE
 
 
 async def test_a_consumer_is_registered_again_three_times_an_hour() -> None:
@@ -312,52 +227,3 @@ async def test_a_consumer_is_registered_again_three_times_an_hour() -> None:
         assert await keeper.register_again(LEASE) == leases[4]
         assert keeper.drop(LEASE) == leases[4]
     assert [request.after_fencing_token for request in registry.requests] == [3, 4, 5, 6, 7]
-
-
-async def test_a_consumer_that_cannot_be_registered_again_is_kept_as_it_was() -> None:
-    """The job is told why; its heartbeats say what becomes of the lease. One that was given by its ARN stays too."""
-    clock = ManualClock(1000.0)
-    lost: asyncio.Future[LeaseLostError] = asyncio.get_running_loop().create_future()
-    registry, may_beat = TakingBack(clock, [HELD, LOST], [DENIED, DENIED]), asyncio.Event()
-
-    async def sleep(seconds: float) -> None:
-        await may_beat.wait()
-        await clock.sleep(seconds)
-
-    given = AcquireRequest(stream_name="flights", job_id="job", strategy=RegistrationStrategy.NONE, consumer_arn=GIVEN)
-    async with LeaseKeeper(registry, clock=clock, sleep=sleep) as keeper:
-        keeper.keep(LEASE, fail, request=given, on_regained=fail)
-        assert await keeper.register_again(LEASE) == LEASE
-        keeper.keep(LEASE, lost.set_result, request=REQUEST, on_regained=fail)
-        with pytest.raises(RegistrationDeniedError):
-            await keeper.register_again(LEASE)
-        may_beat.set()
-        assert (await asyncio.wait_for(lost, 10)).fencing_token == LEASE.fencing_token
-        assert await keeper.register_again(LEASE) == LEASE
-    assert registry.asked_at == [10, 20]
-
-
-async def test_a_lease_that_is_given_back_while_its_consumer_is_registered_again_is_given_back() -> None:
-    """Nobody keeps the new one, which would have to run out."""
-    never, asked, answer = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    released: list[Lease] = []
-
-    class Slow(TakingBack):
-        async def acquire(self, request: AcquireRequest) -> Lease:
-            asked.set()
-            await answer.wait()
-            return await super().acquire(request)
-
-        async def release(self, lease: Lease, *, disown: bool = False) -> bool:
-            released.append(lease)
-            return True
-
-    again = replace(LEASE, fencing_token=4)
-    async with LeaseKeeper(Slow(ManualClock(), [], [again]), sleep=lambda _: never.wait()) as keeper:
-        keeper.keep(LEASE, fail, request=REQUEST, on_regained=fail)
-        registering = asyncio.create_task(keeper.register_again(LEASE))
-        await asyncio.wait_for(asked.wait(), 10)
-        assert keeper.drop(LEASE) == LEASE
-        answer.set()
-        await asyncio.wait_for(registering, 10)
-    assert released == [again]

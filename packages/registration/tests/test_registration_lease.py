@@ -61,23 +61,6 @@ def registered(record: ConsumerRecord, **fields: Any) -> ConsumerRecord:
     return replace(record, **{**made, **fields})
 
 
-def test_a_consumer_that_is_disowned_is_left_registered() -> None:
-    """By its holder, or by one whose lease was ended; never under another job, and never another registration."""
-
-    def given_back(record: ConsumerRecord | None, arn: str = ARN) -> ConsumerRecord | None:
-        return rules.release(known(record), job_id="a", fencing_token=1, now=1.0, disowned_arn=arn)
-
-    held = registered(held_by("a"))
-    left = known(given_back(held))
-    assert (left.holding, left.registration_is_ours) == (None, False)
-    assert known(rules.begin_deregistration(left, now=2.0)).phase is RegistrationPhase.ABSENT
-    assert not known(given_back(rules.end(held, now=1.0))).registration_is_ours
-    assert given_back(registered(held_by("b", rules.end(held, now=1.0)))) is None
-    for other in ("", f"{ARN}0"):
-        assert known(given_back(held, other)).registration_is_ours
-        assert given_back(rules.end(held, now=1.0), other) is None
-
-
 def test_a_second_job_is_refused_with_the_holder_and_its_age() -> None:
     """The refusal says who, since when, and for how long still, as the registry watched it."""
     record = held_by("a", now=1000.0)
@@ -90,11 +73,6 @@ def test_a_second_job_is_refused_with_the_holder_and_its_age() -> None:
 def test_nobody_is_refused_for_a_holder_of_which_no_sign_of_life_was_seen() -> None:
     """It is watched until it shows one, or is over."""
     assert decide("b", held_by("a"), sight=UNPROVED) == rules.Wait(18.0)
-
-
-def test_who_waits_is_told_how_long_at_most() -> None:
-    """Until the lease would be over by itself."""
-    assert decide("b", held_by("a"), policy=ConflictPolicy.WAIT) == rules.Wait(18.0)
 
 
 @pytest.mark.parametrize("now", [-5000.0, 1000.0, 10.0**9])
@@ -118,13 +96,6 @@ def test_a_lease_that_another_job_has_is_not_taken_back() -> None:
     outcome = decide("a", held_by("b", held_by("a"), sight=OVER), after_token=1)
     assert isinstance(outcome, rules.Refused)
     assert outcome.holder.job_id == "b"
-
-
-def test_a_lease_that_a_later_run_of_the_job_has_is_not_taken_back() -> None:
-    """The predecessor that stood still is told so, whether the successor was seen or not."""
-    for sight in (LIVE, UNPROVED, OVER):
-        outcome = decide("a", held_by("a", held_by("a", claim="1"), claim="2"), sight=sight, claim="1", after_token=1)
-        assert outcome == rules.Lost("a later run of the same job holds the consumer, by token 2")
 
 
 def test_an_attempt_of_ones_own_whose_answer_was_lost_is_not_in_the_way() -> None:
@@ -182,27 +153,10 @@ def test_a_late_heartbeat_renews_a_lease_that_nobody_else_got() -> None:
     )
 
 
-def test_a_lease_that_is_over_goes_to_whoever_asks_and_keeps_the_registration() -> None:
-    """Another job needs no new registration."""
-    record = held_by("b", registered(held_by("a")), sight=OVER)
-    assert record.holding is not None
-    assert (record.holding.job_id, record.fencing_token, record.consumer_arn) == ("b", 2, ARN)
-
-
 def test_an_old_token_releases_nothing() -> None:
     """A predecessor that shuts down late does not take its successor's lease along."""
     record = held_by("a", held_by("a"))
     assert rules.release(record, job_id="a", fencing_token=1, now=1001.0) is None
-
-
-def test_the_token_grows_on_after_release_and_deregistration() -> None:
-    """The record outlives both, so that no token is given twice."""
-    record = registered(held_by("a"))
-    record = known(rules.release(record, job_id="a", fencing_token=1, now=1001.0))
-    record = known(rules.begin_deregistration(record, now=1001.0))
-    record = rules.finish_deregistration(record)
-    assert record.phase is RegistrationPhase.ABSENT
-    assert held_by("b", record, now=1002.0).fencing_token == 2
 
 
 def test_a_registration_that_is_not_ours_is_forgotten_not_ended() -> None:
@@ -229,12 +183,6 @@ def test_what_a_dead_predecessor_had_begun_to_register_is_ours() -> None:
     assert record.registration_is_ours
 
 
-def test_a_consumer_made_again_by_somebody_else_is_not_ours_any_more() -> None:
-    """The same name under another ARN is another registration."""
-    record = rules.finish_registration(registered(held_by("a")), consumer_arn=ARN + "2", made=False, fencing_token=1)
-    assert not record.registration_is_ours
-
-
 def test_an_adopted_registration_is_ours_and_its_grace_period_counts_from_now() -> None:
     """Nobody holds it: what is left of an old lease is gone."""
     record = registered(held_by("a"), registration_is_ours=False)
@@ -247,20 +195,6 @@ def test_a_job_that_gives_the_arn_of_a_registration_of_ours_does_not_make_it_ano
     assert rules.note_given(registered(held_by("a")), consumer_arn=ARN).registration_is_ours
     assert not rules.note_given(registered(held_by("a")), consumer_arn=ARN + "2").registration_is_ours
     assert not rules.note_given(held_by("a"), consumer_arn=ARN).registration_is_ours
-
-
-def test_adopting_leaves_a_live_lease_alone() -> None:
-    """Its holder reads on, and its end is the registration's."""
-    record = registered(held_by("a"), registration_is_ours=False)
-    adopted = rules.adopt(record, consumer_arn=ARN, is_over=False, now=1010.0)
-    assert (adopted.holding, adopted.idle_since) == (record.holding, None)
-
-
-def test_a_refused_registration_is_taken_back_by_who_began_it() -> None:
-    """Not by somebody whose intention was replaced."""
-    record = rules.begin_registration(held_by("a"), fencing_token=1)
-    assert rules.abandon_registration(record, fencing_token=2) is None
-    assert known(rules.abandon_registration(record, fencing_token=1)).phase is RegistrationPhase.ABSENT
 
 
 @pytest.mark.parametrize(

@@ -3,32 +3,25 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from registry_homes import Home, Parts, Serving
+from registry_homes import Parts, Serving
 
-from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration import (
     AcquireRequest,
-    ConflictPolicy,
     ConsumerRecord,
     FoundConsumer,
     Heartbeat,
     Lease,
     LeaseKeeper,
     OrphanFate,
-    RegistrarConfig,
-    RegistrationStrategy,
     RemoteConsumerRegistry,
 )
-from penstock.registration._remote import messages, servicer
+from penstock.registration._remote import servicer
 from penstock.registration._remote.heartbeats import HeartbeatInbox
 from penstock.registration.errors import (
-    RegistrationDeniedError,
-    RegistrationError,
     RegistryAccessError,
     RegistryUnavailableError,
 )
@@ -83,20 +76,6 @@ async def test_cancelling_while_the_lease_is_written_gives_it_back(
     assert (record.holding, record.fencing_token) == (None, 1)
 
 
-async def test_a_lease_that_another_registry_ended_and_deregistered_is_taken_back(parts: Parts) -> None:
-    """By the registry that gave it, and that knew the consumer's ARN: the consumer is registered again."""
-    home, other = parts(), parts()
-    request = AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job")
-    lease = await home.local.acquire(request)
-    assert await other.watch(60) == [(STREAM, "delays")]
-    assert not (await home.local.heartbeat(lease)).held
-    regained = await home.local.acquire(replace(request, after_fencing_token=lease.fencing_token))
-    assert regained.fencing_token > lease.fencing_token
-    assert regained.consumer_arn != lease.consumer_arn
-    assert regained.registration_is_ours
-    assert (await home.local.heartbeat(regained)).held
-
-
 class Killed(BaseException):
     """What a process does when it is killed: nothing more."""
 
@@ -123,22 +102,6 @@ async def test_killed_between_kinesis_and_the_note_leaves_no_orphan(
     assert await successor.registry.list_consumers() == []
 
 
-async def test_killed_while_registering_the_same_job_goes_on(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The consumer that its predecessor registered is ours, and it is not registered twice."""
-    home = parts()
-
-    def die() -> None:
-        monkeypatch.setattr(home.store, "write", None)
-        raise Killed
-
-    home.kinesis.after["register_stream_consumer"] = die
-    with pytest.raises((Killed, TypeError)):
-        await home.acquire()
-    lease = await parts().acquire()
-    assert lease.registration_is_ours
-    assert home.kinesis.calls.count("register_stream_consumer") == 1
-
-
 async def test_acquiring_what_is_about_to_be_deregistered_registers_anew(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,38 +121,6 @@ async def test_acquiring_what_is_about_to_be_deregistered_registers_anew(
     assert home.kinesis.names() == {"delays"}
 
 
-async def test_two_registries_on_one_store_give_one_lease(parts: Parts) -> None:
-    """Replicas refuse each other's jobs, too."""
-    # Time moves by what both sleep: a registration must not run out of it while the other waits.
-    config = RegistrarConfig(register_timeout=timedelta(hours=10))
-    outcomes: list[Lease | RegistrationError] = []
-
-    async def run(home: Home, job: str) -> None:
-        try:
-            outcomes.append(await home.acquire(job, config=config))
-        except RegistrationError as error:
-            outcomes.append(error)
-            return
-        while len(outcomes) < 2:
-            assert isinstance(outcomes[0], Lease)
-            await home.registry.heartbeat(outcomes[0])
-
-    one, other = parts(), parts()
-    await asyncio.gather(run(one, "a"), run(other, "b"))
-    kinds = sorted(type(outcome).__name__ for outcome in outcomes)
-    assert kinds in (["ConsumerHeldError", "Lease"], ["Lease", "StaleFencingTokenError"])
-    assert one.kinesis.calls.count("register_stream_consumer") == 1
-
-
-async def test_a_registry_that_is_away_is_unavailable(serving: Serving) -> None:
-    """After its attempts to reconnect, with the endpoint in the error."""
-    async with serving(None) as server:
-        address = server.address
-    async with RemoteConsumerRegistry(address) as registry:
-        with pytest.raises(RegistryUnavailableError, match=address):
-            await registry.list_consumers()
-
-
 async def test_a_wrong_token_is_refused(parts: Parts, serving: Serving) -> None:
     """As an access error that no retry helps."""
     async with serving(parts().registry, ServerSecurity(token="a-right-token-of-tests-with-32-characters")) as server:
@@ -200,14 +131,6 @@ async def test_a_wrong_token_is_refused(parts: Parts, serving: Serving) -> None:
             server.address, ClientSecurity(token="a-right-token-of-tests-with-32-characters")
         ) as registry:
             assert await registry.list_consumers() == []
-
-
-async def test_a_request_of_a_newer_client_is_taken_as_the_default(parts: Parts) -> None:
-    """Values of enumerations that the registry does not know are those that are unspecified."""
-    unknown: dict[str, Any] = {"strategy": 99, "conflict_policy": 99}
-    message = pb.AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job", **unknown)
-    request = messages.acquire_request(message)
-    assert (request.strategy, request.conflict_policy) == (RegistrationStrategy.LAZY, ConflictPolicy.REFUSE)
 
 
 async def held_again(remote: RemoteConsumerRegistry, lease: Lease) -> Heartbeat:
@@ -253,20 +176,6 @@ async def test_a_restart_between_two_heartbeats_loses_no_lease(parts: Parts, ser
             assert (await held_again(remote, lease)).held
 
 
-async def test_a_registration_that_kinesis_refused_is_not_taken_for_ours_later(parts: Parts) -> None:
-    """Somebody else registers the same name afterwards: it is used, and left alone."""
-    home = parts()
-    home.kinesis.fail("register_stream_consumer", "AccessDeniedException")
-    with pytest.raises(RegistrationDeniedError):
-        await home.acquire()
-    home.kinesis.register_outside("flights", "delays")
-    assert await home.local.sweep() == []
-    lease = await home.acquire()
-    assert not lease.registration_is_ours
-    assert await home.registry.release(lease) is False
-    assert home.kinesis.names() == {"delays"}
-
-
 async def test_reconciling_writes_down_what_a_killed_registry_had_registered(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,63 +194,6 @@ async def test_reconciling_writes_down_what_a_killed_registry_had_registered(
     (consumer,) = await successor.registry.list_consumers()
     assert consumer.registration_is_ours
     assert consumer.consumer_arn.endswith("/consumer/delays:1700000001")
-
-
-async def test_another_registry_that_is_about_to_register_is_waited_for(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not for ever: it may have died before it asked Kinesis."""
-    home = parts()
-    register = home.kinesis.register_stream_consumer
-
-    def die(**_: Any) -> None:
-        monkeypatch.setattr(home.store, "write", None)
-        raise Killed
-
-    monkeypatch.setattr(home.kinesis, "register_stream_consumer", die)
-    with pytest.raises((Killed, TypeError)):
-        await home.acquire()
-    monkeypatch.setattr(home.kinesis, "register_stream_consumer", register)
-    before = home.clock()
-    lease = await parts().acquire()
-    assert lease.registration_is_ours
-    assert home.clock() - before >= 10
-    assert home.kinesis.calls.count("register_stream_consumer") == 1
-
-
-async def test_a_thousand_heartbeats_at_once_share_a_stream(parts: Parts, serving: Serving) -> None:
-    """Each gets its own answer, in whatever order they were asked for."""
-    home = parts()
-    async with serving(home.registry) as server, RemoteConsumerRegistry(server.address) as remote:
-        lease = await remote.acquire(AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job"))
-        strangers = [replace(lease, fencing_token=lease.fencing_token + 1 + number) for number in range(1500)]
-        outcomes = await asyncio.gather(*(remote.heartbeat(each) for each in [*strangers, lease]))
-        assert [outcome.held for outcome in outcomes] == [False] * 1500 + [True]
-
-
-async def test_a_heartbeat_that_is_given_up_does_not_confuse_the_next(
-    parts: Parts, serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer that comes too late is nobody's."""
-    home = parts()
-    async with serving(home.registry) as server, RemoteConsumerRegistry(server.address) as remote:
-        lease = await remote.acquire(AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job"))
-        heartbeats = home.local.heartbeat_all
-        arrived, go_on = asyncio.Event(), asyncio.Event()
-
-        async def slow(asked: Sequence[Lease]) -> list[Heartbeat]:
-            arrived.set()
-            await go_on.wait()
-            return await heartbeats(asked)
-
-        monkeypatch.setattr(home.local, "heartbeat_all", slow)
-        waiting = asyncio.create_task(remote.heartbeat(replace(lease, fencing_token=99)))
-        await arrived.wait()
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        go_on.set()
-        assert (await remote.heartbeat(lease)).held
 
 
 async def test_all_leases_of_a_job_share_one_stream_of_heartbeats(
@@ -405,17 +257,6 @@ async def test_a_call_that_finds_nobody_is_made_again_until_the_registry_is_back
             assert (await asking).fencing_token == 1
 
 
-async def test_garbage_that_kinesis_does_not_take_is_told(parts: Parts) -> None:
-    """The next sweep tries again."""
-    home = parts(grace=timedelta(hours=1))
-    await home.registry.release(await home.acquire())
-    home.kinesis.fail("deregister_stream_consumer", "AccessDeniedException")
-    (orphan,) = await home.local.collect_garbage()
-    assert (orphan.fate, "AccessDenied" in orphan.reason) == (OrphanFate.FAILED, True)
-    assert home.kinesis.names() == {"delays"}
-    assert await home.watch(3601) == [(STREAM, "delays")]
-
-
 async def test_a_consumer_that_is_leased_while_garbage_is_collected_stays(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,14 +274,3 @@ async def test_a_consumer_that_is_leased_while_garbage_is_collected_stays(
     (orphan,) = await home.local.collect_garbage()
     assert (orphan.fate, orphan.reason) == (OrphanFate.KEPT, "leased in the meantime")
     assert home.kinesis.names() == {"delays"}
-
-
-async def test_consumers_of_on_demand_streams_cost_nothing_by_the_hour(parts: Parts) -> None:
-    """Their readers are billed by the data."""
-    home = parts()
-    await home.acquire()
-    (consumer,) = await home.registry.list_consumers(with_state=True)
-    assert consumer.cost_per_hour_usd == pytest.approx(4 * 0.015)
-    home.kinesis.stream_mode = "ON_DEMAND"
-    (consumer,) = await home.registry.list_consumers(with_state=True)
-    assert consumer.cost_per_hour_usd == 0.0

@@ -105,15 +105,6 @@ async def test_a_reader_that_is_not_to_be_asked_names_its_worst_shards(directory
         replace(shard, cause="x" * 1_025)
 
 
-async def test_a_reader_that_is_not_to_be_asked_has_no_token(directory: ReaderDirectory) -> None:
-    """Such as one on an executor: its driver says how it fares."""
-    told = replace(READER, view_token="")
-    await directory.announce(told)
-    (found,) = await directory.readers()
-    assert (found.view_token, found.is_asked, found.shards) == ("", False, 4)
-    assert READER.is_asked
-
-
 async def test_a_reader_that_is_silent_is_forgotten(directory: ReaderDirectory, clock: ManualClock) -> None:
     await directory.announce(READER)
     clock.advance(19)
@@ -146,20 +137,6 @@ async def test_a_reader_that_ends_is_forgotten_at_once_and_others_are_not(direct
 def test_what_cannot_be_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=field):
         replace(READER, **{field: value})
-
-
-async def test_too_many_readers_are_refused_and_old_ones_make_room(clock: ManualClock) -> None:
-    known = KnownReaders(most=1, clock=clock)
-    await known.announce(READER)
-    with pytest.raises(InvalidRequestError, match="no more fit"):
-        await known.announce(replace(READER, reader_id="r2"))
-    clock.advance(21)
-    await known.announce(replace(READER, reader_id="r2"))
-    assert [one.reader_id for one in await known.readers()] == ["r2"]
-
-
-def test_the_token_is_not_in_what_is_logged() -> None:
-    assert READER.view_token not in repr(READER)
 
 
 async def test_files_are_for_their_owner_alone_and_those_of_killed_drivers_go(tmp_path: Path) -> None:

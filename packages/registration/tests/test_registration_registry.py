@@ -4,13 +4,10 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from registry_homes import Home, OpenHome, OpenParts
+from registry_homes import Home, OpenHome
 
 from penstock.registration import (
-    AcquireRequest,
     ConflictPolicy,
-    ConsumerState,
-    RegistrarConfig,
     RegistrationStrategy,
 )
 from penstock.registration.errors import (
@@ -19,12 +16,8 @@ from penstock.registration.errors import (
     ConsumerLimitError,
     InvalidRequestError,
     RegistrationDeniedError,
-    RegistrationError,
-    RegistrationTimeoutError,
-    StaleFencingTokenError,
     StreamNotFoundError,
 )
-from penstock.registration.testing import FakeKinesis
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
 ARN = f"{STREAM}/consumer/delays:1500000000"
@@ -44,15 +37,6 @@ async def test_the_last_lease_released_ends_a_registration_of_ours(home: Home) -
     assert await home.registry.release(lease) is True
     assert home.kinesis.names() == set()
     assert await home.registry.list_consumers() == []
-
-
-async def test_a_consumer_that_was_there_is_left_alone(home: Home) -> None:
-    """It is remembered as not ours, and survives the release."""
-    home.kinesis.register_outside("flights", "delays")
-    lease = await home.acquire()
-    assert not lease.registration_is_ours
-    assert await home.registry.release(lease) is False
-    assert home.kinesis.names() == {"delays"}
 
 
 async def test_none_uses_the_arn_without_asking_kinesis(home: Home) -> None:
@@ -116,13 +100,6 @@ async def test_heartbeats_keep_the_lease(home: Home) -> None:
         assert (outcome.held, outcome.time_to_live_seconds) == (True, 30.0)
 
 
-async def test_a_heartbeat_for_a_lease_that_never_was_is_not_held(home: Home) -> None:
-    """The answer to a stranger is no, not an error."""
-    lease = await home.acquire()
-    await home.registry.release(lease)
-    assert not (await home.registry.heartbeat(lease)).held
-
-
 async def test_the_same_job_after_a_crash_gets_its_consumer_without_registering(home: Home) -> None:
     """A greater token, the same ARN, whether the old lease has run out or not."""
     first = await home.acquire()
@@ -133,19 +110,6 @@ async def test_the_same_job_after_a_crash_gets_its_consumer_without_registering(
     assert first.fencing_token < again.fencing_token < once_more.fencing_token
     assert once_more.registration_is_ours
     assert home.kinesis.calls.count("register_stream_consumer") == 1
-
-
-async def test_releasing_twice_is_no_error(home: Home) -> None:
-    """The second time nothing is given back."""
-    lease = await home.acquire()
-    await home.registry.release(lease)
-    assert await home.registry.release(lease) is False
-
-
-async def test_time_to_live_is_as_asked_up_to_the_cap(home: Home) -> None:
-    """The registry's longest is what a request gets at most."""
-    assert (await home.acquire(time_to_live=timedelta(seconds=7))).time_to_live_seconds == 7
-    assert (await home.acquire(time_to_live=timedelta(days=1))).time_to_live_seconds == 300
 
 
 async def test_consumers_are_listed_with_their_holders(home: Home) -> None:
@@ -188,25 +152,6 @@ async def test_the_sweep_ends_what_a_dead_job_left(home: Home) -> None:
     assert again.consumer_arn != lease.consumer_arn
 
 
-async def test_a_sweep_that_kinesis_refuses_is_tried_again(home: Home) -> None:
-    """The consumer is not forgotten."""
-    await home.acquire()
-    home.kinesis.fail("deregister_stream_consumer", "AccessDeniedException")
-    assert await home.watch(30) == []
-    assert home.kinesis.names() == {"delays"}
-    assert await home.local.sweep() == [(STREAM, "delays")]
-
-
-async def test_a_release_that_kinesis_refuses_can_be_repeated(home: Home) -> None:
-    """The caller learns of it, and the second release ends the registration."""
-    lease = await home.acquire()
-    home.kinesis.fail("deregister_stream_consumer", "AccessDeniedException")
-    with pytest.raises(RegistrationDeniedError):
-        await home.registry.release(lease)
-    assert await home.registry.release(lease) is True
-    assert home.kinesis.names() == set()
-
-
 async def test_many_tasks_at_once_register_once(home: Home) -> None:
     """200 acquires of one job: one registration, 200 leases with different tokens, and hardly a look more than one."""
     leases = await asyncio.gather(*(home.acquire() for _ in range(200)))
@@ -214,13 +159,6 @@ async def test_many_tasks_at_once_register_once(home: Home) -> None:
     assert len({lease.fencing_token for lease in leases}) == 200
     assert len({lease.consumer_arn for lease in leases}) == 1
     assert home.kinesis.calls.count("describe_stream_consumer") <= 10
-
-
-async def test_many_jobs_at_once_get_one_lease(home: Home) -> None:
-    """One holds the consumer, the others are refused."""
-    outcomes = await asyncio.gather(*(home.acquire(f"job-{number}") for number in range(50)), return_exceptions=True)
-    refused = [outcome for outcome in outcomes if isinstance(outcome, ConsumerHeldError)]
-    assert len(refused) == 49
 
 
 async def test_a_consumer_deleted_outside_is_registered_again(home: Home) -> None:
@@ -232,54 +170,12 @@ async def test_a_consumer_deleted_outside_is_registered_again(home: Home) -> Non
     assert second.registration_is_ours
 
 
-async def test_a_consumer_made_anew_outside_is_not_ours(home: Home) -> None:
-    """Another ARN is another registration."""
-    await home.acquire()
-    home.kinesis.delete_outside("flights", "delays")
-    arn = home.kinesis.register_outside("flights", "delays")
-    lease = await home.acquire()
-    assert (lease.consumer_arn, lease.registration_is_ours) == (arn, False)
-
-
 async def test_a_failed_registration_gives_the_lease_back(home: Home) -> None:
     """The next job is not refused for the sake of one that holds nothing."""
     home.kinesis.fail("register_stream_consumer", "AccessDeniedException")
     with pytest.raises(RegistrationDeniedError):
         await home.acquire("first")
     assert (await home.acquire("second")).job_id == "second"
-
-
-async def test_being_overtaken_while_registering_is_told(home: Home, open_parts: OpenParts) -> None:
-    """Another job took the consumer over before Kinesis had answered: this one has no lease."""
-    held = asyncio.Event()
-    go_on = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def hold_up() -> None:
-        loop.call_soon_threadsafe(held.set)
-        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(10)
-
-    home.kinesis.after["register_stream_consumer"] = hold_up
-    first = asyncio.create_task(home.acquire("first"))
-    await held.wait()
-    # Another process: this one would wait for its turn.
-    other = open_parts(home)
-    second = await other.acquire(
-        AcquireRequest(
-            stream_name="flights",
-            consumer_name="delays",
-            job_id="second",
-            conflict_policy=ConflictPolicy.TAKE_OVER,
-        )
-    )
-    go_on.set()
-    with pytest.raises(StaleFencingTokenError) as raised:
-        await first
-    assert raised.value.newest_token == second.fencing_token
-    # It was the first that registered; between them the store knows whose it is.
-    assert await other.release(second) is True
-    assert home.kinesis.names() == set()
-    await other.close()
 
 
 @pytest.mark.parametrize(
@@ -305,55 +201,3 @@ async def test_a_full_stream_comes_through_with_its_fields(home: Home) -> None:
         await home.acquire()
     assert raised.value.existing == ["other"]
     assert "consumers of the stream: other" in str(raised.value)
-
-
-async def test_a_request_says_how_its_calls_are_tried_again(home: Home) -> None:
-    """Of either home: as often, and for as long, as it says; the next request is the registry's own matter again."""
-    few = RegistrarConfig(register_max_retries=1, list_max_retries=2)
-    home.kinesis.fail("describe_stream_consumer", *["LimitExceededException"] * 3)
-    with pytest.raises(RegistrationError):
-        await home.acquire(config=few)
-    assert home.kinesis.calls.count("describe_stream_consumer") == 3
-    home.kinesis.fail("register_stream_consumer", *["LimitExceededException"] * 2)
-    with pytest.raises(ConsumerLimitError):
-        await home.acquire(config=few)
-    assert home.kinesis.calls.count("register_stream_consumer") == 2
-    home.kinesis.fail("register_stream_consumer", *["LimitExceededException"] * 2)
-    assert (await home.acquire()).registration_is_ours
-
-
-async def test_a_request_says_how_long_its_consumer_may_take(open_home: OpenHome) -> None:
-    """And the error says that time."""
-    async with open_home(kinesis=FakeKinesis(looks=10**6)) as home:
-        with pytest.raises(RegistrationTimeoutError) as raised:
-            await home.acquire(config=RegistrarConfig(register_timeout=timedelta(seconds=7)))
-        assert raised.value.timeout_seconds == 7
-
-
-async def test_kinesis_that_is_slow_comes_through(open_home: OpenHome) -> None:
-    """The registry's own timeout is not the caller's."""
-    async with open_home(kinesis=FakeKinesis(looks=10**6)) as home:
-        with pytest.raises(RegistrationTimeoutError) as raised:
-            await home.acquire()
-        assert raised.value.state == "ACTIVE"
-
-
-async def test_a_registration_that_kinesis_does_not_show_at_once_is_ours(home: Home) -> None:
-    """Described a moment after it was made it may not be there yet: registered again, it is still the one we made."""
-    home.kinesis.fail("describe_stream_consumer", "ResourceNotFoundException", "ResourceNotFoundException")
-    lease = await home.acquire()
-    assert home.kinesis.calls.count("register_stream_consumer") == 2
-    assert lease.registration_is_ours
-    await home.registry.release(lease)
-    assert home.kinesis.names() == set()
-
-
-async def test_a_stream_may_go_by_its_arn(home: Home) -> None:
-    """As one of another account does: its consumers have states and costs, and are ended like others."""
-    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
-    lease = await home.acquire(stream_name=arn)
-    (consumer,) = await home.registry.list_consumers(arn, with_state=True)
-    assert (consumer.stream_name, consumer.stream_arn) == ("flights", arn)
-    assert (consumer.state, consumer.cost_per_hour_usd) == (ConsumerState.ACTIVE, 0.06)
-    assert await home.registry.release(lease) is True
-    assert home.kinesis.names() == set()

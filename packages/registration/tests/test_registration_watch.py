@@ -59,14 +59,6 @@ def test_a_registry_that_was_away_begins_again() -> None:
     assert looks(watch, 185, 185).standing is Standing.OVER
 
 
-def test_a_short_absence_costs_a_holder_one_heartbeat_at_most() -> None:
-    """Three come in a life: nothing begins again."""
-    watch = Watch(10.0)
-    looks(watch, 100, 130)
-    assert look(watch, 140.0) == 0.0
-    assert watch.sight(RECORD).standing is Standing.OVER
-
-
 def test_an_answer_that_comes_late_tells_what_was_when_it_was_asked_for() -> None:
     """Neither does the first one prove anything about the time of its way, nor the last."""
     watch = Watch(0.0)
@@ -76,33 +68,6 @@ def test_an_answer_that_comes_late_tells_what_was_when_it_was_asked_for() -> Non
     assert watch.sight(RECORD).standing is Standing.UNPROVED
     look(watch, 139.0)
     assert watch.sight(RECORD).standing is Standing.OVER
-
-
-def test_an_answer_that_was_overtaken_changes_nothing() -> None:
-    """The record that it tells of was replaced since; so nothing is known of that one."""
-    watch = Watch(0.0)
-    newer = replace(RECORD, version=6)
-    look(watch, 101.0, newer)
-    look(watch, 100.0, answered_at=102.0)
-    assert watch.sight(newer).standing is Standing.UNPROVED
-    assert watch.sight(RECORD).remaining_seconds == 30.0
-
-
-def test_a_write_that_is_answered_late_changes_nothing() -> None:
-    """The record was written again since, and seen: no store was put back."""
-    watch = Watch(0.0)
-    newer = replace(RECORD, version=6)
-    look(watch, 101.0, newer)
-    watch.wrote(RECORD, 100.0, 103.0)
-    assert watch.sight(newer).standing is Standing.LIVE
-
-
-def test_a_record_of_a_store_that_was_put_back_is_watched_anew() -> None:
-    """It is older than what was seen before it was asked for: a table that was made again, or restored from a copy."""
-    watch = Watch(0.0)
-    look(watch, 100.0, replace(RECORD, version=6))
-    assert looks(watch, 105, 130).standing is Standing.UNPROVED
-    assert looks(watch, 135, 135).standing is Standing.OVER
 
 
 class MadeAgain:
@@ -157,11 +122,3 @@ def test_a_consumer_that_was_given_back_has_its_grace_period_from_the_first_look
     assert (watch.is_due(idle), hasty.is_due(idle)) == (False, True)
     look(watch, 111.0, idle)
     assert watch.is_due(idle)
-
-
-def test_between_looks_the_store_is_asked_often_enough() -> None:
-    """For the shortest life that is watched."""
-    watch = Watch(0.0)
-    assert watch.step_seconds == 5.0
-    look(watch, 0.0, replace(RECORD, holding=replace(HOLDING, time_to_live_seconds=3.0)))
-    assert watch.step_seconds == 0.5

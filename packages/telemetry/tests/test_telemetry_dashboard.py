@@ -163,23 +163,3 @@ def test_a_service_shows_its_metrics_on_loopback(tmp_path: Path) -> None:
         assert {"penstock_job_name", "event"} <= shown["stageevents_total"]
         assert {"service_name", "service_instance_id"} <= shown["target_info"]
         assert service.terminate() == 0
-
-
-@pytest.mark.parametrize(
-    ("expression", "metrics", "labels"),
-    [
-        ('sum by (a, b) (rate(x_total{c="y(\'"}[5m])) > 0.1', {"x_total"}, {"a", "b", "c"}),
-        ("max without (a) (x) and on (b) group_left (d) y offset 1h", {"x", "y"}, {"a", "b", "d"}),
-        ("histogram_quantile(0.99, sum(rate(x_bucket[1m])) by (le)) * 1e3", {"x_bucket"}, {"le"}),
-    ],
-)
-def test_the_parser_tells_metrics_from_words(expression: str, metrics: set[str], labels: set[str]) -> None:
-    """Functions, aggregations, labels and durations are not metrics."""
-    assert parse_promql(expression) == (metrics, labels)
-
-
-@pytest.mark.parametrize("expression", ["sum(x", "x)", "sum by (a (x)", "x $ y"])
-def test_the_parser_refuses_what_is_no_promql(expression: str) -> None:
-    """So that a dashboard with a typo is found."""
-    with pytest.raises(ValueError, match=r"PromQL|opening|missing"):
-        parse_promql(expression)

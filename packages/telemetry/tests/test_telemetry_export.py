@@ -48,23 +48,6 @@ def test_a_process_delivers_what_is_left_when_it_exits() -> None:
         assert resource["service.instance.id"] == of_metric["service.instance.id"]
 
 
-def test_an_exit_needs_no_thread_that_is_not_there_yet() -> None:
-    """Python 3.12.0 to 3.12.2 start none then; what is left is delivered all the same, by a forked child too."""
-    code = _CONFIGURED + (
-        "import atexit, os, sys, threading\n"
-        "def refuse(self): raise RuntimeError('no thread can be started at exit')\n"
-        "atexit.register(lambda: setattr(threading.Thread, 'start', refuse))\n"
-        "if os.fork() == 0:\n"
-        "    work('child'); sys.exit(0)\n"
-        "assert os.wait()[1] == 0\n"
-        "work('last')\n"
-    )
-    with running_receiver() as receiver:
-        done = run(code, to(receiver))
-        assert receiver.span_names() == {"child", "last"}, done.stderr
-        assert len(receiver.metrics) == 2
-
-
 def test_a_process_without_code_of_ours_exports_by_entry_points() -> None:
     """As Spark's processes do: the API finds the providers by two variables alone."""
     providers = {"OTEL_PYTHON_TRACER_PROVIDER": "penstock", "OTEL_PYTHON_METER_PROVIDER": "penstock"}
@@ -77,27 +60,6 @@ def test_a_process_without_code_of_ours_exports_by_entry_points() -> None:
         assert "opentelemetry-exporter-nonsense" in failed.stderr
         assert failed.stderr.count("this process exports no telemetry") == 1
         assert receiver.span_names() == {"worker"}
-
-
-def test_forked_children_export_by_connections_of_their_own() -> None:
-    """Also when the parent has exported before the fork; each tells another instance."""
-    code = _CONFIGURED + (
-        "import os\nwork('parent'); done.flush()\n"
-        "for _ in range(2):\n"
-        "    if os.fork() == 0:\n"
-        "        work('child'); done.flush(20); os._exit(0)\n"
-        "for _ in range(2): assert os.wait()[1] == 0\n"
-        "work('parent again')\n"
-    )
-    with running_receiver() as receiver:
-        run(code, to(receiver))
-        names = [span.name for _, span in receiver.spans]
-        assert sorted(names) == ["child", "child", "parent", "parent again"]
-        instances = {resource["service.instance.id"] for resource, span in receiver.spans if span.name == "child"}
-        (parent,) = {resource["service.instance.id"] for resource, span in receiver.spans if span.name != "child"}
-        assert len(instances) == 2
-        assert parent not in instances
-        assert len({resource["service.instance.id"] for resource, _, _ in receiver.metrics}) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -190,13 +152,6 @@ def test_tls_and_a_token_are_as_the_variables_say(tmp_path: Path) -> None:
         assert receiver.span_names() == {"token", "file"}
 
 
-def test_the_sampler_is_the_variables() -> None:
-    """`OTEL_TRACES_SAMPLER` is the SDK's own."""
-    with running_receiver() as receiver:
-        run(_CONFIGURED + "work('unseen')", to(receiver, OTEL_TRACES_SAMPLER="always_off"))
-        assert (receiver.span_names(), receiver.metric_names()) == (set(), {"worked"})
-
-
 def test_spans_of_a_process_that_is_killed_are_away_before() -> None:
     """A child of Spark's delivers within a second or so, because nobody tells it before it is killed."""
     providers = {"OTEL_PYTHON_TRACER_PROVIDER": "penstock", "OTEL_PYTHON_METER_PROVIDER": "penstock"}
@@ -208,23 +163,3 @@ def test_spans_of_a_process_that_is_killed_are_away_before() -> None:
                 wait_until(lambda: "task" in receiver.span_names(), "the span does not come")
             finally:
                 process.kill()
-
-
-@pytest.mark.parametrize(
-    ("variables", "named"),
-    [
-        ({"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_MAX_QUEUE_SIZE": "100"}, "OTEL_BSP_*"),
-        ({"OTEL_TRACES_EXPORTER": "console", "OTEL_SPAN_EVENT_COUNT_LIMIT": "-1"}, "OTEL_SPAN_EVENT_COUNT_LIMIT"),
-        ({"OTEL_METRICS_EXPORTER": "console", "OTEL_METRIC_EXPORT_INTERVAL": "0"}, "OTEL_METRIC_EXPORT_INTERVAL"),
-        ({"OTEL_LOGS_EXPORTER": "console", "OTEL_BLRP_MAX_QUEUE_SIZE": "100"}, "OTEL_BLRP_*"),
-    ],
-)
-def test_numbers_that_the_sdk_refuses_are_named_and_fail_no_job(variables: dict[str, str], named: str) -> None:
-    """`configure` says which variable it is; a process of Spark's goes on without telemetry."""
-    refused = run(_CONFIGURED, variables, expect=1)
-    assert refused.stderr.strip().splitlines()[-1].startswith("penstock.telemetry.errors.TelemetryOptionError: OTEL_")
-    assert named in refused.stderr.strip().splitlines()[-1]
-    providers = {"OTEL_PYTHON_TRACER_PROVIDER": "penstock", "OTEL_PYTHON_METER_PROVIDER": "penstock"}
-    done = run(_WORK + "work('on'); work('and on')", {**variables, **providers})
-    assert done.stderr.count("this process exports no telemetry") == 1
-    assert "Traceback" not in done.stderr

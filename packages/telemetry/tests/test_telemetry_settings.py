@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,47 +91,6 @@ def test_executors_are_given_what_they_need_and_no_secret() -> None:
     assert endpoint_of(environment, "TRACES") == "https://collector/v1"
 
 
-_DRIVER = """
-import os
-from penstock.telemetry import configure
-class Builder:
-    given = {}
-    def config(self, key, value): self.given[key] = value; return self
-done = configure("driver", spark=Builder())
-again = configure("driver")
-assert again.prometheus_address == done.prometheus_address
-print(done.describe())
-print(Builder.given["spark.executorEnv.OTEL_PYTHON_METER_PROVIDER"], os.environ["OTEL_PYTHON_TRACER_PROVIDER"])
-"""
-
-
-def test_configure_tells_what_it_did() -> None:
-    """Where spans and metrics go, what executors were given, and what not and why."""
-    environment = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:hush@127.0.0.1:9",
-        "OTEL_METRICS_EXPORTER": "prometheus",
-        "OTEL_EXPORTER_PROMETHEUS_PORT": "0",
-        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", _DRIVER], env=environment, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "spans to http://127.0.0.1:9 (otlp_proto_grpc)" in done.stdout
-    assert "metrics to http://127.0.0.1:" in done.stdout
-    assert "were not given OTEL_EXPORTER_OTLP_ENDPOINT" in done.stdout
-    assert done.stdout.endswith("penstock penstock\n")
-    assert "hush" not in done.stdout + done.stderr
-    off = subprocess.run(
-        [sys.executable, "-c", "from penstock.telemetry import configure; print(configure().describe())"],
-        env={},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "telemetry is off: set OTEL_EXPORTER_OTLP_ENDPOINT" in off.stdout
-
-
 def test_the_reference_is_what_the_packages_declare() -> None:
     """Each instrument and each span of the sources is in it, with a unit and a meaning."""
     advice = "run packages/telemetry/generate_reference.py"
@@ -159,30 +116,6 @@ def test_a_package_tells_its_own_metrics_and_spans(package: str) -> None:
     assert [name for name in of_package if f"`{name}`" not in text] == []
 
 
-def test_the_reference_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """As a table for people."""
-    assert main([]) == 0
-    assert "| `async_sink.submit` |" in capsys.readouterr().out
-
-
-def test_executors_are_given_no_variable_that_is_named_after_a_secret() -> None:
-    """Whatever an exporter calls it: only places of secrets go there, such as a file."""
-    environment = {
-        **_ENDPOINT,
-        "OTEL_EXPORTER_OTLP_PROFILES_HEADERS": "authorization=hush",
-        "OTEL_EXPORTER_JAEGER_PASSWORD": "hush",
-        "OTEL_EXPORTER_VENDOR_API_KEY": "hush",
-        "OTEL_EXPORTER_VENDOR_TOKEN": "hush",
-        "OTEL_EXPORTER_OTLP_CLIENT_KEY": "/etc/otlp/client.key",
-        "OTEL_EXPORTER_VENDOR_TOKEN_FILE": "/etc/otlp/token",
-    }
-    configuration = executor_configuration(environment, "flights")
-    assert "hush" not in str(configuration)
-    assert configuration["spark.executorEnv.OTEL_EXPORTER_OTLP_CLIENT_KEY"] == "/etc/otlp/client.key"
-    assert configuration["spark.executorEnv.OTEL_EXPORTER_VENDOR_TOKEN_FILE"] == "/etc/otlp/token"
-    assert len(withheld(environment)) == 4
-
-
 @pytest.mark.parametrize(
     "endpoint",
     [
@@ -199,23 +132,6 @@ def test_executors_are_given_no_endpoint_that_holds_a_secret(endpoint: str) -> N
     assert "hush" not in str(configuration)
     assert configuration["spark.executorEnv.OTEL_RESOURCE_ATTRIBUTES"] == "owner=flights@example.com"
     assert withheld(environment) == ("OTEL_EXPORTER_OTLP_ENDPOINT",)
-
-
-def test_headers_of_a_file_are_not_told_as_withheld(tmp_path: Path) -> None:
-    """Executors read the same file: nothing is missing there."""
-    headers = tmp_path / "headers"
-    headers.write_text("authorization=Bearer%20hush\n")
-    environment = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
-        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
-        "PENSTOCK_OTLP_HEADERS_FILE": str(headers),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", _DRIVER], env=environment, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "PENSTOCK_OTLP_HEADERS_FILE" in done.stdout
-    assert "were not given" not in done.stdout
-    assert "hush" not in done.stdout + done.stderr
 
 
 def test_wrong_usage_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,8 @@
 import argparse
 import io
 import json
-import logging
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,7 +29,6 @@ from penstock.terminal import (
     watch,
     with_default,
 )
-from penstock.terminal.testing import run_main
 
 TABLE = Table(
     columns=[Column("SHARD"), Column("BEHIND", justify="right")],
@@ -87,28 +83,6 @@ def test_colours_are_left_out_on_request(environ: dict[str, Any]) -> None:
     text = shown(Terminal(), **environ)
     assert "BEHIND" in text
     assert "\x1b" not in text
-
-
-def test_what_an_encoding_has_not_is_a_question_mark() -> None:
-    """Rather than a traceback."""
-    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    Screen(out, environ={}).show(Table(columns=[Column("NAME")], rows=[Row(["Zürich"])]))
-    assert out.buffer.getvalue() == b"Z?rich\n"
-
-
-def test_a_narrow_terminal_loses_no_character() -> None:
-    """Values fold instead of being cut."""
-    text = shown(Terminal(), COLUMNS="24", TERM="dumb")
-    assert max(map(len, text.splitlines())) <= 24
-    assert "…" not in text
-
-
-def test_a_table_without_rows_says_so_on_a_terminal_only() -> None:
-    """A script gets nothing."""
-    empty = Table(columns=TABLE.columns, rows=[], empty="no shards")
-    for out, wanted in ((Terminal(), "no shards\n"), (io.StringIO(), "")):
-        Screen(out, environ={"TERM": "dumb"}).show(empty)
-        assert out.getvalue() == wanted
 
 
 def test_a_table_that_would_cut_words_becomes_a_line_per_cell() -> None:
@@ -183,30 +157,6 @@ def test_the_end_of_a_command_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -
     with os.fdopen(read), os.fdopen(write, "w") as out:
         monkeypatch.setattr("sys.stdout", out)
         assert run_command(cut) == 0
-
-
-def test_a_command_in_this_process_ends_and_prints_as_one_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """Streams, text and bytes, log, environment and exit code are the command's; all of it is put back."""
-    handlers, level = logging.getLogger().handlers[:], logging.getLogger().level
-
-    def main(arguments: Sequence[str]) -> int:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-        logging.info("asked")
-        sys.stdout.write(f"{sys.stdin.read()} {sorted(os.environ)} ж\n")
-        sys.stdout.buffer.write(b"raw\n")
-        os.environ["LEFT"] = "behind"
-        sys.exit(arguments[0] if arguments else None)
-
-    done = run_main(main, ["no such thing"], environ={"ONLY": "this"}, given=b"text")
-    assert (done.returncode, done.stdout) == (1, "text ['ONLY'] ж\nraw\n")
-    assert done.stderr == "INFO asked\nno such thing\n"
-    assert run_main(main, []).returncode == 0
-    assert run_main(lambda _: 3, []).returncode == 3
-    assert (logging.getLogger().handlers, logging.getLogger().level) == (handlers, level)
-    assert "LEFT" not in os.environ
-    assert capsys.readouterr() == ("", "")
-    with pytest.raises(ZeroDivisionError):
-        run_main(lambda _: 1 // 0, [])
 
 
 def test_flags_may_stand_between_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -326,39 +276,3 @@ def test_other_settings_that_a_reason_names_are_told_by_their_flags(reason: str,
     error = OptionError(f"limit: {reason}")
     said = describe_by_flag(error, arguments, "PENSTOCK_X", default_time_to_live="--time-to-live")
     assert said == f"--limit (PENSTOCK_X_LIMIT): {told}"
-
-
-def test_what_loops_of_others_left_is_not_written_by_a_command() -> None:
-    """gRPC has one queue for all event loops of a process, and the one that looks tells of those that are closed."""
-
-    def main(_: Sequence[str]) -> int:
-        for error in (RuntimeError("Event loop is closed"), RuntimeError("broken")):
-            logging.getLogger("asyncio").error("Exception in callback", exc_info=error)
-        return 0
-
-    written = run_main(main, []).stderr
-    assert "Event loop is closed" not in written
-    assert written.startswith("Exception in callback\nRuntimeError: broken")
-
-
-DROPS = """
-import sys, threading
-from penstock.terminal import run_command
-
-class Gone:
-    def __del__(self):
-        raise KeyboardInterrupt
-
-def command():
-    Gone()
-    threading.Event().wait(60)
-    return 0
-
-sys.exit(run_command(command))
-"""
-
-
-def test_an_interrupt_that_python_drops_comes_again() -> None:
-    """Raised where an object goes away, as in an import, it would only be printed: the command would go on."""
-    ended = subprocess.run([sys.executable, "-c", DROPS], capture_output=True, text=True, timeout=50, check=False)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

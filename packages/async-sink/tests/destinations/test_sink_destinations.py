@@ -25,7 +25,7 @@ from penstock.async_sink import (
     sqs_config,
     write_batches,
 )
-from penstock.async_sink.errors import (DestinationError, RecordError, SinkOptionError)
+from penstock.async_sink.errors import DestinationError, RecordError, SinkOptionError
 from penstock.aws import AwsOptions
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
-from itertools import pairwise
 
-from reader_homes import HOMES, read, reader_at, request, until
+from reader_homes import read, request, until
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
@@ -18,7 +16,6 @@ from penstock.efo_consumer import (
     ShardPosition,
     ShardState,
     StreamPositions,
-    ranges_between,
 )
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.emulator.testing import running_emulator
@@ -50,26 +47,6 @@ async def test_a_full_buffer_stops_the_publisher_until_something_is_told_and_fet
         assert (stats.records, stats.subscriptions, stats.replays) == (50, 1, 0)
 
 
-async def test_a_caller_that_plans_but_never_fetches_does_not_stop_the_reader() -> None:
-    """Promised records give way after the grace time, and are read again when they are fetched at last."""
-    kinesis = FakeKinesis(event_records=1)
-    (shard,) = kinesis.create_stream("s")
-    start = kinesis.trim_horizon("s")
-    written = kinesis.put("s", shard, 30, size=5000)
-    config = ReaderConfig(buffer_bytes_per_shard=30_000, buffer_bytes=30_000, promise_grace=timedelta(0))
-    async with LocalShardReader(kinesis, config) as reader:
-        epoch = await reader.open(request(start))
-        position, steps = start, [start]
-        async with asyncio.timeout(10):
-            while sum(stats.records for stats in await reader.stats("q")) < 30 or position == steps[-2]:
-                position = (await reader.positions("q", epoch, position, wait_seconds=1)).positions
-                steps.append(position)
-        rows = [row for one, two in pairwise(steps) for row in await read(reader, one, two)]
-        assert rows == written[: len(rows)]
-        assert len(rows) > 20
-        assert kinesis.polls > 0
-
-
 async def test_a_session_that_nobody_asks_does_not_stop_the_others() -> None:
     """Records that an abandoned session was never asked for hold their memory, but everybody else goes on."""
     kinesis = FakeKinesis(event_records=1)
@@ -89,38 +66,6 @@ async def test_a_session_that_nobody_asks_does_not_stop_the_others() -> None:
             position = snapshot.positions
         assert rows == written
         assert reader.buffered_bytes <= 20_000 + 3 * 10_000
-
-
-async def test_closing_ends_the_subscriptions_and_the_backend() -> None:
-    """Nothing runs, and nothing is held, after the reader was closed."""
-    kinesis = FakeKinesis()
-    kinesis.create_stream("s", 2)
-    async with LocalShardReader(kinesis) as reader:
-        await reader.open(request(kinesis.trim_horizon("s")))
-        await until(lambda: len(kinesis.subscriptions) == 2)
-        assert any("follow" in task.get_name() for task in asyncio.all_tasks())
-    assert not any("follow" in task.get_name() for task in asyncio.all_tasks())
-    assert (kinesis.closed, reader.buffered_bytes) == (True, 0)
-
-
-@HOMES
-async def test_leaving_a_range_early_ends_its_reading(home: str) -> None:
-    """A task that is killed in the middle of a replay leaves no polling behind."""
-    kinesis = FakeKinesis(event_records=1)
-    (shard,) = kinesis.create_stream("s")
-    start = kinesis.trim_horizon("s")
-    kinesis.put("s", shard, 3000, size=2000)
-    end = StreamPositions({"s": {shard: ShardPosition.after(str(kinesis.tip))}})
-    async with reader_at(home, kinesis) as reader:
-        batches = reader.read_range("q", ranges_between(start, end), max_batch_bytes=1)
-        assert (await anext(batches)).num_rows == 1
-        await batches.aclose()
-        polls = -1
-        async with asyncio.timeout(5):
-            while polls != kinesis.polls:
-                polls = kinesis.polls
-                await asyncio.sleep(0.02)
-        assert polls < 3000
 
 
 async def test_polled_shards_that_are_all_behind_stay_within_the_buffers_and_all_come_on() -> None:

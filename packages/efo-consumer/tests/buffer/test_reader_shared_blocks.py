@@ -7,7 +7,6 @@ import os
 import random
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +22,7 @@ from penstock.efo_consumer import (
 )
 from penstock.efo_consumer._buffer.owned_folder import MEMORY
 from penstock.efo_consumer._remote import fetch, shared_blocks
-from penstock.efo_consumer._remote.shared_blocks import BlockPool, Blocks, BlockWriter, folder_of
+from penstock.efo_consumer._remote.shared_blocks import BlockPool, Blocks, BlockWriter
 from penstock.efo_consumer.testing import FakeKinesis
 
 RECORDS, EVENT_RECORDS, RECORD_BYTES = 9_000, 600, 1_000
@@ -90,15 +89,6 @@ def test_tasks_of_the_machine_get_the_same_rows_from_few_blocks(
     assert len(set(taken)) <= 4
 
 
-def test_rows_that_are_kept_do_not_change(host: tuple[ReaderHost, list[ShardRange]], taken: list[str]) -> None:
-    """Whoever keeps batches gets the rest through the socket, and later calls leave what is kept alone."""
-    reader, ranges = host
-    far = pa.Table.from_batches(read_ranges(reader.address, reader.security, "q", ranges))
-    kept = [pa.Table.from_batches(read_ranges(near(reader), reader.security, "q", ranges)) for _ in range(5)]
-    assert taken
-    assert all(table.equals(far) for table in kept)
-
-
 def test_some_rows_are_kept_at_random(host: tuple[ReaderHost, list[ShardRange]]) -> None:
     """Of many calls, some left in the middle: what was kept is looked at when all are over."""
     reader, ranges = host
@@ -158,14 +148,6 @@ def test_without_memory_for_blocks_records_come_through_the_socket(
     assert {path.name for path in reader.socket_path.parent.iterdir()} == {"in-use", "socket"}  # type: ignore[union-attr]
 
 
-def test_where_nothing_is_kept_in_memory_there_are_no_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The socket lies among the temporary files then."""
-    monkeypatch.setattr("penstock.efo_consumer._embedded.host.MEMORY", tmp_path / "missing")
-    with ReaderHost(backend=FakeKinesis) as reader:
-        assert reader.socket_path is not None
-        assert MEMORY not in reader.socket_path.parents
-
-
 def test_a_host_leaves_no_blocks(host: tuple[ReaderHost, list[ShardRange]]) -> None:
     """While it lives they are its user's alone; kept rows outlive it."""
     reader, ranges = host
@@ -210,30 +192,11 @@ async def test_a_call_gets_no_more_than_its_share_and_waits_for_what_it_has(pool
     assert await waiting == names[1]
 
 
-async def test_a_task_that_lets_go_of_nothing_gets_the_rest_otherwise(pool: BlockPool) -> None:
-    """After a moment, and without another."""
-    writer, tasks = BlockWriter(pool, patience_seconds=0.01), Blocks()
-    kept = [tasks.take(pool._folder, await written(writer), 70_000) for _ in range(3)]
-    assert await writer.write(PART) is None
-    kept.clear()
-    assert await writer.write(PART) is None
-
-
 @pytest.mark.parametrize("nbytes", [100, 100_001])
 async def test_batches_that_are_too_small_or_too_large_are_not_written(pool: BlockPool, nbytes: int) -> None:
     """Small ones are as quick through the socket; large ones do not fit."""
     assert await BlockWriter(pool).write([memoryview(bytes(nbytes))]) is None
     assert list(pool._folder.iterdir()) == []
-
-
-async def test_what_a_task_may_still_come_for_is_not_written_to_again(pool: BlockPool) -> None:
-    """The call was ended between the answer and the mapping: the file goes, and its memory is nobody's."""
-    writer = BlockWriter(pool)
-    name = await written(writer)
-    writer.close()
-    with pytest.raises(FileNotFoundError):
-        Blocks().take(pool._folder, name, 70_000)
-    assert await written(BlockWriter(pool)) != name
 
 
 async def test_blocks_of_killed_tasks_are_given_up_when_there_are_no_others(pool: BlockPool) -> None:
@@ -250,18 +213,6 @@ async def test_blocks_of_killed_tasks_are_given_up_when_there_are_no_others(pool
     assert len(list(pool._folder.iterdir())) == 3
 
 
-async def test_the_call_ends_when_all_is_taken(pool: BlockPool) -> None:
-    """A file that went with the call could not be opened."""
-    writer = BlockWriter(pool)
-    name = await written(writer)
-    ending = asyncio.create_task(writer.taken())
-    await asyncio.sleep(0)
-    assert not ending.done()
-    buffer = Blocks().take(pool._folder, name, 70_000)
-    await ending
-    assert buffer.size == 70_000
-
-
 @pytest.mark.parametrize("name", ["../socket", "/etc/passwd", "", "1.block/../2.block", "1.arrow"])
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     """A reader names files of its folder alone."""
@@ -275,62 +226,3 @@ async def test_a_length_that_no_block_has_is_refused(pool: BlockPool, nbytes: in
     name = await written(BlockWriter(pool))
     with pytest.raises(FileNotFoundError, match="does not hold"):
         Blocks().take(pool._folder, name, nbytes)
-
-
-def test_a_forked_child_lets_go_of_nothing_of_its_parents(pool: BlockPool) -> None:
-    """Spark's workers are forked: a copy of a batch that goes there says nothing of the batch here."""
-    block = pool.lend()
-    assert block is not None
-    block.fill(PART)
-    buffer = Blocks().take(pool._folder, block.name, 70_000)
-    child = os.fork()
-    if child == 0:
-        del buffer
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert block.state == shared_blocks._TAKEN
-    del buffer
-    assert block.state == shared_blocks._FREE
-
-
-def test_old_maps_are_let_go_of(pool: BlockPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers outlive readers: the files of those that are gone must not stay open."""
-    monkeypatch.setattr(Blocks, "MOST_MAPPED", 2)
-    tasks = Blocks()
-    for _ in range(10):
-        block = pool.lend()
-        assert block is not None
-        block.fill(PART)
-        assert tasks.take(pool._folder, block.name, 70_000).size == 70_000
-        pool.remove(block)
-    del block
-    # A map has a descriptor of its own.
-    assert open_files(pool._folder) <= 2 * 2
-
-
-def test_blocks_that_a_reader_removed_are_let_go_of_with_the_next(pool: BlockPool) -> None:
-    """Tasks that end early have readers remove blocks: their memory must not stay in each worker."""
-    tasks = Blocks()
-    for _ in range(5):
-        block = pool.lend()
-        assert block is not None
-        block.fill(PART)
-        tasks.take(pool._folder, block.name, 70_000)
-        pool.remove(block)
-    del block
-    assert open_files(pool._folder) == 2
-
-
-def open_files(folder: Path) -> int:
-    """Descriptors of this process on files in a folder."""
-    found = 0
-    for link in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # it was closed meanwhile
-            found += str(folder) in os.readlink(link)
-    return found
-
-
-def test_only_sockets_have_a_folder() -> None:
-    """Readers elsewhere share no memory."""
-    assert folder_of("unix:/run/p/socket") == Path("/run/p")
-    assert folder_of("127.0.0.1:5") is None

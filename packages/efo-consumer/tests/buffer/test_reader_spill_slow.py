@@ -101,29 +101,6 @@ async def test_a_slow_disk_holds_up_no_other_shard(disk: Disk, tmp_path: Path) -
     assert threading.main_thread() not in disk.readers
 
 
-async def test_what_was_spilled_is_read_by_another_thread(disk: Disk, tmp_path: Path) -> None:
-    """Neither ranges nor limits that cut a segment on the disk make the loop wait for it."""
-    disk.ready.set()
-    kinesis = FakeKinesis(event_records=3)
-    (shard,) = kinesis.create_stream("s")
-    start = kinesis.trim_horizon("s")
-    numbers = kinesis.put("s", shard, RECORDS, size=BIG)
-    async with reader_on(disk, kinesis, tmp_path) as reader:
-        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
-        await until(lambda: kinesis.events_taken * 3 >= RECORDS and reader._pool._in_flight == 0)
-        found = start
-        rows: list[int] = []
-        while len(rows) < RECORDS:
-            end = (await reader.positions("q", epoch, found, max_records=2, wait_seconds=5)).positions
-            rows += await read(reader, found, end)
-            found = end
-        assert rows == numbers
-        assert kinesis.polls == 0
-    assert disk.written == sorted(disk.written, key=int)
-    assert disk.readers
-    assert threading.main_thread() not in disk.readers
-
-
 async def test_a_disk_that_fills_up_meanwhile_loses_nothing(disk: Disk, tmp_path: Path) -> None:
     """What could not be written stays in memory: nothing is read from Kinesis again."""
     kinesis = FakeKinesis(event_records=1)
@@ -146,23 +123,6 @@ async def test_a_disk_that_fills_up_meanwhile_loses_nothing(disk: Disk, tmp_path
         assert disk.written == []
         assert reader.buffered_bytes == reader.spilled_bytes == 0
         assert kinesis.polls == 0
-
-
-async def test_closing_waits_for_the_file_that_is_being_written(disk: Disk, tmp_path: Path) -> None:
-    """The loop goes on meanwhile; then the folder is gone, with what was still to be written."""
-    kinesis = FakeKinesis(event_records=1)
-    (shard,) = kinesis.create_stream("s")
-    start = kinesis.trim_horizon("s")
-    kinesis.put("s", shard, RECORDS, size=BIG)
-    reader = reader_on(disk, kinesis, tmp_path)
-    await reader.open(OpenRequest(session_id="q", positions=start))
-    await until(disk.writing.is_set)
-    closing = asyncio.create_task(reader.aclose())
-    await until(lambda: reader._spill is not None and reader._spill._writer._shutdown)
-    assert not closing.done()
-    disk.ready.set()
-    await closing
-    assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
 
 
 def test_what_waits_for_the_disk_is_bounded_and_can_be_dropped(disk: Disk, tmp_path: Path) -> None:

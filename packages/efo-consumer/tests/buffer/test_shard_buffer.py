@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.efo_consumer import Shard, ShardPosition, StreamPositions
@@ -84,16 +84,6 @@ def test_bytes_cut_an_event_at_a_record_and_let_at_least_one_through() -> None:
     assert within(two, TRIM_HORIZON, nbytes=2 * size + 1) == (at(6), 2)
 
 
-def test_what_lies_outside_the_interval_is_not_read() -> None:
-    """Ranges that begin before the buffer, or end behind it, are for others to answer."""
-    some = buffer(([15, 17], 18), origin=at(10))
-    assert some.read(at(9), at(17)) is None
-    assert some.read(TRIM_HORIZON, at(17)) is None
-    assert some.read(at(10), at(19)) is None
-    assert some.read(at(10), END) is None
-    assert numbers(some.read(at(10), at(18))) == [15, 17]
-
-
 def test_a_buffer_from_trim_horizon_covers_its_origin_and_its_own_records() -> None:
     """Before its first record it covers TRIM_HORIZON only: what a lower number means there is not known."""
     some = buffer(([15, 17], 18))
@@ -112,25 +102,6 @@ def test_the_end_of_a_shard_is_a_position() -> None:
     assert numbers(closing.read(at(5), END)) == [7]
 
 
-def test_repeated_records_are_left_out() -> None:
-    """A publisher that resumed too early cannot make a record appear twice."""
-    resumed = buffer(([5, 7], 7), ([5, 7, 9], 9), ([], 8))
-    assert numbers(resumed.read(TRIM_HORIZON, at(9))) == [5, 7, 9]
-    assert resumed.end == at(9)
-
-
-def test_trimming_forgets_what_was_committed() -> None:
-    """Committed records are gone, later ones stay, and the memory is given back."""
-    some = buffer(([5, 7], 8), ([9, 11], 12))
-    some.trim(at(9))
-    assert some.read(TRIM_HORIZON, at(12)) is None
-    assert numbers(some.read(at(8), at(12))) == [9, 11]
-    some.trim(at(12))
-    assert some.held_bytes == 0
-    assert numbers(some.read(at(11), at(12))) == []
-    assert some.available(at(12)).end == at(12)
-
-
 def test_only_promised_segments_are_evicted_and_delivered_ones_first() -> None:
     """A segment goes when it was told and fetched, or told long ago; never when nobody knows of it."""
     some = buffer(([5], 5), ([7], 7), ([9], 9))
@@ -144,19 +115,6 @@ def test_only_promised_segments_are_evicted_and_delivered_ones_first() -> None:
     assert some.evict(promised_before=1000) == 0
     assert some.read(TRIM_HORIZON, at(9)) is None
     assert numbers(some.read(at(7), at(9))) == [9]
-
-
-def test_evicted_segments_are_still_counted() -> None:
-    """Limits hold over what is gone from memory too: its numbers are remembered."""
-    some = buffer(([5, 6], 6), ([7, 8], 8), ([9], 9))
-    some.promise(at(9), now=0)
-    while some.evict(promised_before=0):
-        pass
-    assert some.held_bytes == 0
-    assert within(some, TRIM_HORIZON, rows=4) == (at(8), 4)
-    assert within(some, TRIM_HORIZON, rows=5).rows == 5
-    # What is evicted cannot be cut.
-    assert within(some, TRIM_HORIZON, rows=1) == (at(6), 2)
 
 
 def test_the_pool_makes_room_from_its_own_shard_before_others() -> None:
@@ -176,23 +134,6 @@ def test_the_pool_makes_room_from_its_own_shard_before_others() -> None:
     assert pool.held_bytes == one.held_bytes + two.held_bytes
     assert numbers(one.read(at(2), at(3))) == [3]
     assert numbers(two.read(TRIM_HORIZON, at(2))) == [1, 2]
-
-
-def test_a_buffer_that_was_let_go_counts_no_more() -> None:
-    """Whatever still happens to it, the bytes of the others stay what they are."""
-    pool = BufferPool(shard_bytes=1, total_bytes=1, promise_grace_seconds=0)
-    one, two = ShardBuffer(TRIM_HORIZON), ShardBuffer(TRIM_HORIZON)
-    for shard in (one, two):
-        pool.append(shard, shard_event(wire_records([1]), 1))
-        shard.promise(at(1), now=0)
-    pool.remove(one)
-    pool.remove(one)
-    pool.make_room(one, now=1)
-    pool.trim(one, at(1))
-    assert pool.held_bytes == two.held_bytes
-    pool.append(one, shard_event(wire_records([2]), 2))
-    pool.remove(one)
-    assert pool.held_bytes == two.held_bytes
 
 
 def test_room_is_kept_for_what_is_fetched_and_given_back() -> None:
@@ -297,34 +238,6 @@ def test_no_record_is_given_twice_or_lost(
     assert made.held_bytes >= 0
 
 
-@settings(max_examples=3, deadline=None)
-@given(st.lists(st.integers(1, 9), min_size=40, max_size=40))
-def test_evicted_segments_do_not_pile_up(sizes: list[int]) -> None:
-    """A caller that never commits costs a bounded number of remembered segments."""
-    made, number = ShardBuffer(TRIM_HORIZON), 0
-    for size in sizes * 16:
-        fresh = list(range(number + 1, number + size + 1))
-        number += size
-        made.append(shard_event(wire_records(fresh), number))
-        made.promise(at(number), now=0)
-        made.evict(promised_before=0)
-    assert len(made._segments) < 300
-    assert made.available(TRIM_HORIZON).rows == number
-
-
-def test_an_event_that_only_tells_the_lag_moves_nothing() -> None:
-    """A polled shard without records has no continuation yet."""
-    quiet = ShardBuffer(TRIM_HORIZON)
-    quiet.append(shard_event(wire_records([]), None, millis_behind_latest=0))
-    assert quiet.end == TRIM_HORIZON
-
-
-@pytest.mark.parametrize("position", [at(99), END])
-def test_a_start_beyond_the_end_stays_where_it_is(position: ShardPosition) -> None:
-    """A caller that is ahead of the buffer waits for it."""
-    assert buffer(([5], 6)).available(position).end == position
-
-
 class Kept:
     """A segment on a disk that is always at hand."""
 
@@ -374,53 +287,6 @@ def test_what_waits_on_a_disk_is_not_forgotten_with_what_was_evicted() -> None:
     assert len(made._segments) < 600
     made.trim(at(900))
     assert [one for one in disk.kept if one.records is not None] == []
-
-
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[ShardBuffer]:
-    """The buffers that are looked at for something to evict, in turn."""
-    looked: list[ShardBuffer] = []
-    evict = ShardBuffer.evict
-
-    def counting(self: ShardBuffer, promised_before: float) -> int:
-        looked.append(self)
-        return evict(self, promised_before)
-
-    monkeypatch.setattr(ShardBuffer, "evict", counting)
-    return looked
-
-
-def test_many_shards_that_wait_for_room_look_for_it_once(looks: list[ShardBuffer]) -> None:
-    """Where nothing may go, each asks no more than itself, until something is delivered or a second has passed."""
-    pool = BufferPool(shard_bytes=10**6, total_bytes=10**6, promise_grace_seconds=10)
-    shards = [ShardBuffer(TRIM_HORIZON) for _ in range(200)]
-    for shard in shards:
-        pool.append(shard, shard_event(wire_records([1], [b"x" * 5000]), 1))
-    for now in (0.0, 0.0, 0.9, 1.1):
-        assert not any(pool.make_room(shard, now) for shard in shards)
-    assert len(looks) <= 6 * len(shards) + 10
-    empty = ShardBuffer(TRIM_HORIZON)
-    assert pool.make_room(empty, 1.1)
-    for shard in shards:
-        shard.promise(at(1), now=1.2)
-        pool.deliver(shard, TRIM_HORIZON, at(1))
-    assert pool.make_room(shards[0], 1.2)
-    assert pool.held_bytes < 10**6
-
-
-def test_what_goes_late_is_found_by_one_look_at_all(looks: list[ShardBuffer]) -> None:
-    """Each event that comes to a full pool takes the next of what may go, and does not begin with the first again."""
-    pool = BufferPool(shard_bytes=10**6, total_bytes=1_800_000, promise_grace_seconds=10)
-    shards = [ShardBuffer(TRIM_HORIZON) for _ in range(200)]
-    for shard in shards:
-        pool.append(shard, shard_event(wire_records([1], [b"x" * 5000]), 1))
-    for shard in shards[100:]:
-        shard.promise(at(1), now=0.0)
-    newest = ShardBuffer(TRIM_HORIZON)
-    for number in range(1, 51):
-        assert pool.make_room(newest, 10.0)
-        pool.append(newest, shard_event(wire_records([number], [b"x" * 5000]), number))
-    assert len(looks) < 1000
 
 
 @pytest.mark.parametrize(

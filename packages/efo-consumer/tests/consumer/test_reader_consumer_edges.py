@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     CheckpointError,
@@ -27,7 +26,6 @@ from penstock.efo_consumer import (
     StreamPositions,
 )
 from penstock.efo_consumer._consumer import leases as leases_module
-from penstock.efo_consumer._consumer.consumer import begin
 from penstock.efo_consumer._consumer.leases import ConsumerLeases
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.registration import AcquireRequest, Lease
@@ -35,10 +33,6 @@ from penstock.registration.errors import LeaseLostError, RegistrationError
 from penstock.rpc import ClientSecurity
 
 NOWHERE = emulator_options("http://127.0.0.1:1")
-
-
-def positions(**numbers: int) -> StreamPositions:
-    return StreamPositions({stream: {"shard": ShardPosition.after(str(n))} for stream, n in numbers.items()})
 
 
 class Registry:
@@ -76,19 +70,6 @@ class Registry:
 
     def close(self) -> None:
         self.is_closed = True
-
-
-@pytest.mark.parametrize("refuses", ["a", "b", "c"])
-async def test_a_lease_that_cannot_be_given_back_keeps_no_other(refuses: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each stream consumer is paid for: the others are let go all the same, and the failure is told."""
-    registry = Registry(refuses)
-    monkeypatch.setattr(leases_module, "open_registry", lambda **_: registry)
-    leases = ConsumerLeases(NOWHERE, None)
-    await leases.acquire(["a", "b", "c"], "billing", "billing")
-    with pytest.raises(RegistrationError, match="throttled"):
-        await leases.aclose()
-    assert sorted(registry.released) == ["a", "b", "c"]
-    assert registry.is_closed
 
 
 async def test_a_predecessor_writes_no_checkpoint_over_its_successors(
@@ -148,41 +129,12 @@ async def test_a_lease_that_was_taken_back_after_a_pause_is_still_held(
     await leases.aclose()
 
 
-async def test_positions_begin_streams_that_have_no_checkpoint() -> None:
-    """A stream that is added to a consumer begins where its caller says; the others go on at their checkpoints."""
-    session = AwsSession(NOWHERE)
-    found = await begin(session, ["a", "b"], positions(a=7, other=1), positions(a=1, b=2))
-    assert found == positions(a=7, b=2)
-    with pytest.raises(EfoConsumerConfigError, match="b"):
-        await begin(session, ["a", "b"], positions(a=7), positions(a=1))
-
-
 async def test_a_place_that_cannot_be_looked_at_is_told_as_one_of_checkpoints(tmp_path: Path) -> None:
     """In the same words as one that cannot be written."""
     store = SqliteCheckpointStore(tmp_path / ("x" * 300))
     for call in (lambda: store.load("billing"), lambda: store.claim("billing", ["a"], "me"), store.names):
         with pytest.raises(CheckpointError, match=r"x{300}"):
             await call()
-
-
-@pytest.mark.parametrize("option", ["max_records", "max_bytes"])
-def test_a_bound_below_nothing_is_refused(option: str) -> None:
-    """It would be waited for without end: no batch is that small."""
-    with pytest.raises(EfoConsumerConfigError, match=option):
-        Consumer("s", aws=NOWHERE, **{option: -1})  # type: ignore[arg-type]  # one of two
-
-
-async def test_a_stream_that_is_named_twice_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second lease on its stream consumer would take over the first, and end the consumer by itself."""
-    registry = Registry()
-    monkeypatch.setattr(leases_module, "open_registry", lambda **_: registry)
-    kinesis = FakeKinesis()
-    kinesis.create_stream("s")
-    async with LocalShardReader(kinesis) as reader:
-        start = kinesis.trim_horizon("s")
-        async with Consumer(["s", "s"], efo="c", start=start, checkpoints=None, aws=NOWHERE, reader=reader) as consumer:
-            assert consumer.streams == ["s"]
-    assert registry.released == ["s"]
 
 
 def by_efo() -> ReaderConfig:
@@ -206,28 +158,3 @@ def test_an_option_that_would_do_nothing_is_refused(option: str, given: dict[str
     with pytest.raises(EfoConsumerConfigError, match=cure) as refused:
         Consumer("s", aws=NOWHERE, **given)
     assert refused.value.option == option
-
-
-def test_options_of_a_stream_consumer_are_taken_with_one() -> None:
-    """Those that polling refuses, and a stand-by that waits without end."""
-    several: tuple[dict[str, Any], ...] = (
-        {"registry": "r:7070", "registry_security": ClientSecurity()},
-        {"lease_timeout": None},
-    )
-    for options in several:
-        Consumer("s", efo="billing", aws=NOWHERE, config=by_efo(), **options)
-    Consumer("s", aws=NOWHERE, lease_timeout=timedelta(minutes=5))
-
-
-async def test_columns_that_records_do_not_have_are_refused() -> None:
-    """A record has no encryption type: only batches have these columns."""
-    kinesis = FakeKinesis()
-    kinesis.create_stream("s")
-    options: dict[str, Any] = {"start": kinesis.trim_horizon("s"), "checkpoints": None, "aws": NOWHERE}
-    async with (
-        asyncio.timeout(20),
-        LocalShardReader(kinesis) as reader,
-        Consumer("s", reader=reader, with_encryption_type=True, **options) as consumer,
-    ):
-        with pytest.raises(EfoConsumerConfigError, match="with_encryption_type"):
-            await anext(consumer.records())

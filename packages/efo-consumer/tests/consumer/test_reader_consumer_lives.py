@@ -104,36 +104,6 @@ async def test_checkpoints_that_have_no_place_are_told_before_the_first_record(e
                 await take(consumer, 1, timedelta(hours=1))
 
 
-async def test_each_stream_may_have_a_start_of_its_own(emulator: RunningEmulator, clock: OtherClock) -> None:
-    """By name; one without is told."""
-    put(emulator, "orders", b"old")
-    put(emulator, "returns", b"old")
-    # LATEST may bring what arrived up to two seconds before.
-    clock.advance(3)
-    start = {"orders": "LATEST", "returns": "TRIM_HORIZON"}
-    async with Consumer(["orders", "returns"], start=start, aws=aws(emulator)) as consumer:
-        put(emulator, "orders", b"new")
-        assert sorted(await take(consumer, 2)) == [b"new", b"old"]
-    with pytest.raises(EfoConsumerConfigError, match="returns"):
-        async with Consumer(["orders", "returns"], start={"orders": "LATEST"}, aws=aws(emulator)):
-            pass
-
-
-async def test_latest_is_resolved_once_although_nothing_was_checkpointed(
-    emulator: RunningEmulator, tmp_path: Path
-) -> None:
-    """A consumer that died before its first checkpoint goes on at its first start, and skips nothing."""
-
-    def consumer() -> Consumer:
-        return Consumer("orders", name="billing", checkpoints=tmp_path / "billing.db", aws=aws(emulator))
-
-    async with consumer():
-        pass
-    put(emulator, "orders", b"between")
-    async with consumer() as second:
-        assert await take(second, 1) == [b"between"]
-
-
 @pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
 async def test_a_name_that_is_used_for_other_streams_too_loses_no_checkpoint(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -176,14 +146,3 @@ async def test_the_default_file_keeps_endpoints_apart_and_looking_makes_no_file(
     await one.save(await one.claim("billing", ["orders"], "me"), positions)
     assert (await one.load("billing"), await one.names()) == (positions, ["billing"])
     assert (await two.load("billing"), await two.names()) == (None, [])
-
-
-async def test_a_stream_of_another_account_is_read_by_its_arn(emulator: RunningEmulator, tmp_path: Path) -> None:
-    """By a stream consumer as by polling: its ARN is all that other accounts may call it."""
-    summary = emulator.client().describe_stream_summary(StreamName="orders")
-    arn = summary["StreamDescriptionSummary"]["StreamARN"]
-    put(emulator, "orders", b"a")
-    for efo in (None, "billing"):
-        registry = None if efo is None else tmp_path / "registry.db"
-        async with Consumer(arn, efo=efo, start="TRIM_HORIZON", aws=aws(emulator), registry=registry) as consumer:
-            assert await take(consumer, 1) == [b"a"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -136,64 +134,6 @@ async def test_unfinished_records_come_again_when_the_loop_is_entered_again(
     assert sorted(done) == sorted(written)
 
 
-async def test_a_record_is_finished_when_the_next_one_is_asked_for(tmp_path: Path) -> None:
-    """Also if the call that asks is cancelled: the record before it does not come again."""
-    kinesis, written = stream_of(2)
-    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
-        records = consumer.records(checkpoint_interval=SELDOM)
-        assert [int((await anext(records)).sequence_number) for _ in range(2)] == written
-        asking = asyncio.ensure_future(anext(records))
-        await asyncio.sleep(0)
-        asking.cancel()
-        with suppress(asyncio.CancelledError):
-            await asking
-        written += kinesis.put("s", next(iter(kinesis.shards))[1])
-        assert int((await anext(consumer.records())).sequence_number) == written[2]
-    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
-        assert int((await anext(consumer.records())).sequence_number) == written[2]
-
-
-@LEAVE
-async def test_a_batch_that_was_left_comes_again(leave: Callable[..., Any]) -> None:
-    """A batch is finished when the next one is asked for, or when it is committed; records and batches may be mixed."""
-    kinesis, written = stream_of(40)
-    done: list[int] = []
-    async with consumer_of(kinesis, None, max_records=10) as consumer:
-        async for batch in consumer:
-            assert numbers_of(batch) == written[:10]
-            break
-        assert consumer.positions == kinesis.trim_horizon("s")
-        first = await anext(aiter(consumer))
-        assert numbers_of(first) == written[:10]
-        await leave(consumer, 4, done, None)
-        assert done == written[:4]
-        batches = aiter(consumer)
-        rest = await anext(batches)
-        assert numbers_of(rest) == written[4:10]
-        assert rest.positions == first.positions
-        assert numbers_of(await anext(batches)) == written[10:20]
-        async for batch in consumer:
-            assert numbers_of(batch) == written[10:20]
-            await consumer.commit(batch)
-            assert consumer.positions == batch.positions
-            break
-        assert numbers_of(await anext(aiter(consumer))) == written[20:30]
-
-
-async def test_a_batch_with_a_checkpoint_is_finished(tmp_path: Path) -> None:
-    """The loop may be left behind the checkpoint; a rest of a batch leads to the same positions as all of it."""
-    kinesis, written = stream_of(30)
-    async with consumer_of(kinesis, tmp_path / "c.db", max_records=10) as consumer:
-        await break_after(consumer, 3, [], None)
-        async for batch in consumer:
-            assert numbers_of(batch) == written[3:10]
-            await consumer.checkpoint(batch)
-            break
-        assert numbers_of(await anext(aiter(consumer))) == written[10:20]
-    async with consumer_of(kinesis, tmp_path / "c.db", max_records=10) as consumer:
-        assert numbers_of(await anext(aiter(consumer))) == written[10:20]
-
-
 async def test_a_loop_that_another_one_replaced_ends_with_an_error() -> None:
     """Both would hand out the same records."""
     kinesis, written = stream_of(8)
@@ -232,19 +172,6 @@ async def test_lives_that_are_killed_inside_a_batch_make_progress(tmp_path: Path
     assert len(set(done)) >= 3 * 300 - 2 * 52
 
 
-async def test_the_interval_is_kept_over_loops_that_are_shorter(tmp_path: Path) -> None:
-    """Entering a loop again does not put its checkpoint off."""
-    kinesis, written = stream_of(20)
-    clock, store = Stopwatch(), SqliteCheckpointStore(tmp_path / "c.db")
-    async with killed(kinesis, tmp_path / "c.db", clock=clock) as consumer:
-        for _ in range(6):
-            await break_after(consumer, 2, [], timedelta(seconds=10))
-            clock.now += 4
-    kept = await store.load("c")
-    assert kept is not None
-    assert int(kept.streams["s"]["shardId-000000000000"].sequence_number or 0) in written[4:12]
-
-
 async def test_a_stop_takes_effect_at_the_next_record(tmp_path: Path) -> None:
     """The rest of the batch is handed out by the next life."""
     kinesis, written = stream_of(1_000)
@@ -262,21 +189,6 @@ async def test_a_stop_takes_effect_at_the_next_record(tmp_path: Path) -> None:
             if len(done) == 1_000:
                 break
     assert done == written
-
-
-async def test_a_signal_stops_a_loop_whose_handler_never_waits(tmp_path: Path) -> None:
-    """The loop lets the event loop run every few milliseconds, so that it can call the signal's handler."""
-    kinesis, _ = stream_of(1_000)
-    clock, handled = Stopwatch(), 0
-    async with consumer_of(kinesis, tmp_path / "c.db", clock=clock) as consumer:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, consumer.stop)
-        async for _ in consumer.records(checkpoint_interval=SELDOM):
-            handled += 1
-            clock.now += 0.01
-            if handled == 10:
-                os.kill(os.getpid(), signal.SIGUSR1)
-        asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
-    assert 10 <= handled <= 15
 
 
 @HOMES
@@ -369,36 +281,6 @@ async def test_a_position_inside_a_batch_has_the_facts_of_its_record(tmp_path: P
     assert second.first_record == str(written[1][0])
     assert here[shards[2]] == batch.positions.streams["s"][shards[2]]
     assert start == kinesis.trim_horizon("s")
-
-
-async def test_children_do_not_enter_before_the_end_of_their_parents_is_finished(tmp_path: Path) -> None:
-    """Inside a batch with the last records of a parent its position stays, and its children have none."""
-    kinesis = FakeKinesis()
-    first, other = kinesis.create_stream("s", 2)
-    written = kinesis.put("s", first, 4)
-    children = kinesis.reshard("s", [first], 2)
-    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
-        await break_after(consumer, 3, [], SELDOM)
-        inside = consumer.positions.streams["s"]
-        assert inside[first] == ShardPosition.after(str(written[2]))
-        assert inside.keys() == {first, other}
-    kept = await SqliteCheckpointStore(tmp_path / "c.db").load("c")
-    assert kept is not None
-    assert kept.streams["s"] == inside
-    later = [number for child in children for number in kinesis.put("s", child, 2)]
-    done: list[int] = []
-    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
-        await break_after(consumer, 3, done, SELDOM)
-        inside = consumer.positions.streams["s"]
-        assert inside[children[0]].record == str(later[1])
-        assert first not in inside or inside[first].is_shard_end
-        await break_after(consumer, 1, done, SELDOM)
-    async with consumer_of(kinesis, tmp_path / "c.db") as consumer:
-        async for record in consumer.records():
-            done.append(int(record.sequence_number))
-            if done[-1] == later[-1]:
-                break
-    assert done == [written[3], *later]
 
 
 async def test_records_that_expire_behind_a_position_inside_a_batch_are_a_loss(tmp_path: Path) -> None:

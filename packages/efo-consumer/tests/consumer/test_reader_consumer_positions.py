@@ -15,12 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     CheckpointClaim,
     Consumer,
-    EfoConsumerConfigError,
     FollowedBatch,
     LocalShardReader,
     OpenRequest,
@@ -31,7 +29,6 @@ from penstock.efo_consumer import (
     StreamPositions,
     to_read_batch,
 )
-from penstock.efo_consumer._consumer.consumer import begin
 from penstock.efo_consumer.testing import FakeKinesis, wire_records
 
 NOWHERE = emulator_options("http://127.0.0.1:1")
@@ -131,19 +128,6 @@ async def test_when_a_stream_was_created_is_kept(tmp_path: Path, is_checkpointed
     assert stored(path)["created"] == CREATED
 
 
-async def test_a_stream_that_was_created_again_has_its_new_time_in_the_checkpoint(tmp_path: Path) -> None:
-    """What is known of a stream belongs to the positions beside it; other streams keep theirs."""
-    store = SqliteCheckpointStore(tmp_path / "billing.db")
-    claim = await store.claim("billing", ["s", "other", "third"], "me")
-    await store.save(claim, StreamPositions({"s": {}, "other": {}, "third": {}}, {**CREATED, "other": 5, "third": 6}))
-    await store.save(claim, StreamPositions({"s": {}, "third": {}}, {"s": 9}))
-    kept = await store.load("billing")
-    assert kept is not None
-    assert kept.created == {"s": 9, "other": 5}
-    begun = await begin(AwsSession(NOWHERE), ["s", "other"], kept, StreamPositions({"other": {}}, {"other": 1}))
-    assert begun.created == {"s": 9, "other": 5}
-
-
 async def test_what_is_learnt_of_an_idle_shard_reaches_the_checkpoint(tmp_path: Path) -> None:
     """Its position stands still for longer than the retention; that it was caught up is known anew every hour."""
     path = tmp_path / "billing.db"
@@ -169,18 +153,6 @@ async def test_records_that_are_done_are_checkpointed_when_their_shards_become_i
         ]
         assert StreamPositions.from_json(stored(path)) == at(5, 20)
         assert stored(path)["streams"]["s"]["shard"]["caughtUp"] == 20
-
-
-async def test_records_in_hand_are_not_passed_over_while_their_shards_are_idle(tmp_path: Path) -> None:
-    """A batch that the caller never said it is done with stays beyond the checkpoint."""
-    path = tmp_path / "billing.db"
-    records = to_read_batch(wire_records([5]), "s", "shard")
-    reader = Scripted([(records, at(5, 10)), (None, at(5, 20))])
-    consumer = Consumer("s", name="billing", start=at(1, 0), checkpoints=path, aws=NOWHERE, reader=reader)  # type: ignore[arg-type]  # by its methods
-    reader.at_end = consumer.stop
-    async with consumer:
-        assert [batch.records.num_rows async for batch in consumer] == [1]
-    assert StreamPositions.from_json(stored(path)) == at(1, 0)
 
 
 class WatchedStore(SqliteCheckpointStore):
@@ -212,31 +184,6 @@ async def test_a_checkpoint_is_written_when_its_interval_is_over_though_the_stre
         assert not following.done()
         reader.last_may_come.set()
         assert (await following).sequence_number == "6"
-
-
-async def test_a_checkpoint_does_not_wait_until_the_batch_in_hand_is_done(tmp_path: Path) -> None:
-    """A caller may take long for each record: the checkpoint has all records that are finished."""
-    now = 0.0
-    batches = [to_read_batch(wire_records(numbers), "s", "shard") for numbers in ([5], [6, 7])]
-    reader = Scripted([(batches[0], at(5, 10)), (batches[1], at(7, 20))])
-    store = WatchedStore(tmp_path / "billing.db")
-    options: dict[str, Any] = {"reader": reader, "aws": NOWHERE, "clock": lambda: now}
-    async with Consumer("s", name="billing", start=at(1, 0), checkpoints=store, **options) as consumer:
-        records = consumer.records(checkpoint_interval=timedelta(seconds=10))
-        assert [(await anext(records)).sequence_number for _ in range(2)] == ["5", "6"]
-        assert await store.load("billing") == at(1, 0)
-        now += 10
-        assert (await anext(records)).sequence_number == "7"
-        assert await store.load("billing") == at(6, 10)
-
-
-async def test_an_interval_below_nothing_is_refused(tmp_path: Path) -> None:
-    """Before the first record."""
-    reader: Any = Scripted([])
-    path = tmp_path / "billing.db"
-    async with Consumer("s", name="billing", start=at(1, 0), checkpoints=path, aws=NOWHERE, reader=reader) as consumer:
-        with pytest.raises(EfoConsumerConfigError, match="checkpoint_interval: must not be negative"):
-            await anext(consumer.records(checkpoint_interval=timedelta(seconds=-1)))
 
 
 class HeldStore(SqliteCheckpointStore):

@@ -6,16 +6,13 @@ In one context each record is finished once; after a restart nothing is missing;
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Protocol
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kpl_aggregates import aggregate
@@ -29,12 +26,10 @@ from penstock.efo_consumer import (
     FleetShardReader,
     LocalShardReader,
     ReaderConfig,
-    RecordPublisherConfig,
     ShardReader,
     StreamPositions,
 )
 from penstock.efo_consumer.testing import FakeKinesis
-from penstock.emulator.testing import RunningEmulator, running_emulator
 
 NOWHERE = emulator_options("http://127.0.0.1:1")
 INDICES = st.integers(0, 10**6)
@@ -99,48 +94,6 @@ class InMemory:
         """See `Streams`."""
         for child in self.kinesis.reshard(stream, shards, 2 if len(shards) == 1 else 1):
             self.parents[stream, child] = shards
-
-
-class OnEmulator:
-    """A stream of an emulator."""
-
-    def __init__(self, emulator: RunningEmulator, shards: int) -> None:
-        self.emulator = emulator
-        self.client, self.name = emulator.client(), f"s-{uuid.uuid4().hex[:8]}"
-        self.client.create_stream(StreamName=self.name, ShardCount=shards)
-        self.parents: dict[tuple[str, str], list[str]] = {}
-
-    def _shards(self) -> dict[str, Any]:
-        # ListShards of a hostile service lags behind.
-        stream = self.emulator.kinesis.streams[self.name]
-        return self.emulator.call(lambda: {str(shard.id): shard for shard in stream.shards})
-
-    def open_shards(self) -> list[tuple[str, str]]:
-        """See `Streams`."""
-        shards = [shard for shard in self._shards().values() if shard.is_open]
-        return [(self.name, str(shard.id)) for shard in sorted(shards, key=lambda one: one.hash_keys.start)]
-
-    def put(self, stream: str, shard: str, users: int | None) -> int:
-        """See `Streams`."""
-        first = str(self._shards()[shard].hash_keys.start)
-        keys = [f"user {user}" for user in range(users or 0)]
-        data = aggregate(keys, explicit=first) if users else b"plain"
-        answer = self.client.put_record(StreamName=stream, Data=data, PartitionKey="k", ExplicitHashKey=first)
-        assert answer["ShardId"] == shard
-        return int(answer["SequenceNumber"])
-
-    def reshard(self, stream: str, shards: list[str]) -> None:
-        """See `Streams`."""
-        before = self._shards()
-        if len(shards) == 2:
-            self.client.merge_shards(StreamName=stream, ShardToMerge=shards[0], AdjacentShardToMerge=shards[1])
-        else:
-            keys = before[shards[0]].hash_keys
-            middle = (keys.start + keys.end) // 2 + 1
-            self.client.split_shard(StreamName=stream, ShardToSplit=shards[0], NewStartingHashKey=str(middle))
-        for one in self._shards():
-            if one not in before:
-                self.parents[stream, one] = shards
 
 
 class MemoryStore:
@@ -410,51 +363,3 @@ def test_no_loop_skips_or_repeats_a_record(data: st.DataObject) -> None:
                 await live_to_the_end(history, consumer(reader))
 
     asyncio.run(scenario())
-
-
-@pytest.fixture
-def emulator() -> Iterator[RunningEmulator]:
-    """With stream consumers that are ACTIVE and gone at once."""
-    delays: dict[str, Any] = {"consumer_creation_delay": NOW, "consumer_deletion_delay": NOW}
-    with running_emulator(enforce_limits=False, **delays) as running:
-        yield running
-
-
-@pytest.mark.parametrize("efo", [None, "billing"])
-def test_no_loop_skips_or_repeats_a_record_over_sockets(
-    efo: str | None, emulator: RunningEmulator, tmp_path: Path
-) -> None:
-    """By polling and by enhanced fan-out, with children that are read after their parents."""
-    publisher = RecordPublisherConfig(resubscribe_interval=timedelta(milliseconds=20))
-    options: dict[str, Any] = {
-        "aws": emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file)),
-        "start": "TRIM_HORIZON",
-        "config": ReaderConfig(publisher=publisher),
-        "registry": None if efo is None else tmp_path / "registry.db",
-    }
-
-    @settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-    @given(st.data())
-    def check(data: st.DataObject) -> None:
-        async def scenario() -> None:
-            streams = OnEmulator(emulator, data.draw(st.integers(1, 2)))
-            history = History(streams)
-            history.write(0, 5, None)
-
-            def consumer() -> Consumer:
-                limit = data.draw(st.sampled_from([1, 4, 10_000]))
-                return Consumer(
-                    streams.name, efo=efo, name="c", checkpoints=history.store, max_records=limit, **options
-                )
-
-            async with asyncio.timeout(120):
-                for _ in range(data.draw(st.integers(1, 3))):
-                    if one := await live(history, consumer(), data.draw, data.draw(st.integers(1, 8))):
-                        # It saves nothing, but its tasks and heartbeats must end, as in a process that was killed.
-                        one._is_due, one._due = False, None
-                        await one.__aexit__(None, None, None)
-                await live_to_the_end(history, consumer())
-
-        asyncio.run(scenario())
-
-    check()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from reader_world import BEHAVIOURS, CONFIG, PUBLISHERS, SHARD, World, at, horizon
+from reader_world import BEHAVIOURS, CONFIG, READINGS, SHARD, World, at, horizon
 
 from penstock.aws import AwsServiceError, AwsSession
 from penstock.aws.testing import emulator_options
@@ -92,8 +92,7 @@ async def old_world(publisher: RecordPublisherType, behaviour: Behaviour) -> Asy
 
 
 @FAIL
-@PUBLISHERS
-@BEHAVIOURS
+@READINGS
 async def test_a_retention_period_that_is_lowered_under_a_reader_hides_no_loss(
     publisher: RecordPublisherType, behaviour: Behaviour, fail: bool
 ) -> None:
@@ -146,8 +145,7 @@ async def test_a_retention_period_that_is_lowered_while_a_range_is_read_again_hi
             assert sum([batch.num_rows async for batch in batches]) < 5
 
 
-@PUBLISHERS
-@BEHAVIOURS
+@READINGS
 async def test_a_retention_period_that_was_raised_too_late_hides_no_loss(
     publisher: RecordPublisherType, behaviour: Behaviour
 ) -> None:
@@ -165,8 +163,7 @@ async def test_a_retention_period_that_was_raised_too_late_hides_no_loss(
                 await world.open_and_read(reader, at(world.positions[0]), 2)
 
 
-@PUBLISHERS
-@BEHAVIOURS
+@READINGS
 async def test_a_shard_that_was_idle_for_longer_than_a_day_is_no_loss(
     publisher: RecordPublisherType, behaviour: Behaviour
 ) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from reader_world import BEHAVIOURS, PUBLISHERS, SHARD, World, horizon
+from reader_world import BEHAVIOURS, PUBLISHERS, READINGS, SHARD, World, horizon
 
 from penstock.efo_consumer import (
     DataLossError,
@@ -82,8 +82,7 @@ async def test_a_merged_shard_waits_for_a_parent_that_is_not_listed_yet(
             assert {stats.losses for stats in await reader.stats("q")} == {0}
 
 
-@PUBLISHERS
-@BEHAVIOURS
+@READINGS
 async def test_the_end_of_a_shard_that_is_read_long_after_it_was_closed_proves_nothing_of_its_children(
     publisher: RecordPublisherType, behaviour: Behaviour
 ) -> None:
@@ -112,8 +111,7 @@ async def test_the_end_of_a_shard_that_is_read_long_after_it_was_closed_proves_n
         assert position.known_millis <= closed_millis
 
 
-@PUBLISHERS
-@BEHAVIOURS
+@READINGS
 @pytest.mark.parametrize("fail", [True, False])
 async def test_a_reader_slower_than_its_stream_at_the_edge_of_the_retention_is_told(
     publisher: RecordPublisherType, behaviour: Behaviour, fail: bool
@@ -143,8 +141,7 @@ async def test_a_reader_slower_than_its_stream_at_the_edge_of_the_retention_is_t
             assert [stats.losses for stats in await reader.stats("q")] == [1]
 
 
-@PUBLISHERS
-@BEHAVIOURS
+@READINGS
 @pytest.mark.parametrize("fail", [True, False])
 async def test_what_expires_before_the_first_answer_of_a_start_at_the_horizon_is_told(
     publisher: RecordPublisherType, behaviour: Behaviour, fail: bool
@@ -171,8 +168,7 @@ async def test_what_expires_before_the_first_answer_of_a_start_at_the_horizon_is
             assert [stats.losses for stats in await reader.stats("q")] == [1]
 
 
-@PUBLISHERS
-@BEHAVIOURS
+@READINGS
 async def test_records_that_expire_ahead_of_an_open_reader_are_told(
     publisher: RecordPublisherType, behaviour: Behaviour
 ) -> None:
@@ -192,8 +188,7 @@ async def test_records_that_expire_ahead_of_an_open_reader_are_told(
                     await world.read(reader, epoch, position, 10)
 
 
-@PUBLISHERS
-@BEHAVIOURS
+@READINGS
 async def test_a_stream_that_was_made_again_is_another_one(
     publisher: RecordPublisherType, behaviour: Behaviour
 ) -> None:
@@ -217,11 +212,9 @@ async def test_a_stream_that_was_made_again_is_another_one(
         assert raised.value.current_millis > raised.value.created_millis
 
 
-@PUBLISHERS
-@BEHAVIOURS
-@pytest.mark.parametrize("pause_hours", [0, 30])
+@READINGS
 async def test_a_running_query_is_told_that_its_stream_was_made_again(
-    publisher: RecordPublisherType, behaviour: Behaviour, pause_hours: int
+    publisher: RecordPublisherType, behaviour: Behaviour
 ) -> None:
     """The refusal of its iterator, or of its consumer, is not taken for a loss or for a stream that is missing.
 
@@ -237,7 +230,7 @@ async def test_a_running_query_is_told_that_its_stream_was_made_again(
             world.client.delete_stream(StreamName="s", EnforceConsumerDeletion=True)
             clock.advance(5)
             world.create()
-            clock.advance(pause_hours * 3600)
+            clock.advance(30 * 3600)
             world.put(1)
             with pytest.raises(StreamRecreatedError):
                 async with asyncio.timeout(120):

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from penstock.efo_consumer import ShardCondition, ShardSign, ShardState
 from penstock.efo_consumer._publish.condition import (
-    FRESH_SECONDS,
     STALLED_SECONDS,
     TRANSITIONS,
     ConditionTracker,
@@ -118,23 +117,6 @@ def test_the_lag_grows_from_the_last_proof_whatever_happens(sign: ShardSign) -> 
     assert shard.behind == 0
 
 
-def test_a_closed_shard_has_no_tip() -> None:
-    """An answer that looks like it means that the shard is stuck, and sets back neither its lag nor the warning."""
-    shard = Shard()
-    shard.answered(0, came_on=False)
-    for _ in range(4):
-        shard.now += STALLED_SECONDS / 3
-        shard.answered(0, came_on=False, is_closed=True)
-        assert shard.tracker.condition.state is ShardState.STUCK
-    assert shard.behind == STALLED_SECONDS / 3 * 4 * 1000
-    assert shard.tracker.stalled_seconds(shard.now) == STALLED_SECONDS / 3 * 4
-    # Where it says how far behind it is, it is read over time without records.
-    shard.answered(500, came_on=False, is_closed=True)
-    assert (shard.tracker.condition.state, shard.behind) == (ShardState.READING, 500)
-    shard.answered(0, came_on=True, is_closed=True)
-    assert shard.tracker.condition.state is ShardState.READING
-
-
 def test_a_tip_may_be_a_guess() -> None:
     """Until an answer is not at the tip. The state lasts while only that changes."""
     shard = Shard()
@@ -145,16 +127,6 @@ def test_a_tip_may_be_a_guess() -> None:
     assert shard.tracker.condition == ShardCondition(ShardState.CAUGHT_UP, NOON)
     shard.answered(7, is_guess=True)
     assert not shard.tracker.condition.is_guess
-
-
-def test_silence_proves_nothing() -> None:
-    """An answer at the tip counts until the next one is overdue; then the lag is as old as the answer."""
-    shard = Shard()
-    shard.answered(0)
-    shard.now += FRESH_SECONDS
-    assert shard.behind == 0
-    shard.now += 1
-    assert shard.behind == (FRESH_SECONDS + 1) * 1000
 
 
 def test_what_was_behind_grows_older_until_an_answer_says_otherwise() -> None:
@@ -266,25 +238,6 @@ def test_shards_in_the_same_trouble_share_a_line() -> None:
     assert message == ("orders: 1000 shards (shard-0, shard-1, shard-2, …): come on again, after 31 s; caught up")
 
 
-def test_shards_that_are_equally_late_share_a_line() -> None:
-    """Two of a stream, and one of another that keeps its records for longer."""
-
-    def look(hours: int) -> list[str]:
-        of = (("orders", "a", 24), ("orders", "b", 24), ("clicks", "c", 25))
-        return alarms.look(
-            WatchedShard(stream, shard_id, ShardCondition(), 0.0, hours * HOUR, kept * HOUR)
-            for stream, shard_id, kept in of
-        )
-
-    alarms = ShardAlarms()
-    orders, clicks = look(22)
-    assert orders.startswith("orders: 2 shards (a, b): 22.0 h behind, and the stream keeps records for 24 h")
-    assert clicks.startswith("clicks/c: 22.0 h behind, and the stream keeps records for 25 h")
-    orders, clicks = look(2)
-    assert orders == "orders: 2 shards (a, b): 2.0 h behind, no longer near the 24 h of the stream's retention"
-    assert clicks == "clicks/c: 2.0 h behind, no longer near the 25 h of the stream's retention"
-
-
 def test_a_lag_near_the_retention_is_told_once_and_once_more_when_it_is_over() -> None:
     """From 80 % of the time for which the stream keeps records; where that is not known nothing is said."""
     alarms = ShardAlarms()
@@ -321,15 +274,6 @@ def test_a_shard_whose_answers_stay_away_is_not_well(behind: int) -> None:
     assert "no answer has come since then" in message
     shard.answered(0)
     assert shard.tracker.condition_at(shard.now).state is ShardState.CAUGHT_UP
-
-
-def test_a_shard_that_ended_needs_no_answers() -> None:
-    """Nor is one in trouble told twice."""
-    for sign in (ShardSign.END, ShardSign.THROTTLED):
-        shard = Shard()
-        shard.note(sign, "why")
-        shard.now += 3600
-        assert shard.tracker.condition_at(shard.now) == shard.tracker.condition
 
 
 @pytest.mark.parametrize("behind", [0, 5000])

@@ -73,25 +73,6 @@ async def test_an_answer_from_before_a_refusal_is_not_used() -> None:
     assert await one.missing(ORDERS, ARN) == "stream"
 
 
-async def test_shards_that_are_refused_together_share_the_answers() -> None:
-    """A thousand questions of one moment are one call for the stream, and one for the consumer."""
-    client = ScriptedClient()
-    one = diagnosis(client)
-    assert set(await asyncio.gather(*(one.missing(ORDERS, ARN) for _ in range(1000)))) == {"shard"}
-    assert [operation for operation, _ in client.calls] == ["DescribeStreamSummary", "DescribeStreamConsumer"]
-
-
-async def test_a_consumer_that_is_waited_for_is_asked_about_once_a_second() -> None:
-    """Its state may be a second old: all shards of a stream wait for it together."""
-    client = ScriptedClient()
-    clock = Clock()
-    one = diagnosis(client, clock)
-    for _ in range(30):
-        await one.consumer_status(ARN)
-        clock.now += 0.1
-    assert len(client.calls) == 3
-
-
 @pytest.mark.parametrize(
     ("operation", "code", "advice"),
     [
@@ -107,9 +88,3 @@ def test_a_refusal_comes_with_what_to_do(operation: str, code: str, advice: str)
     error = AwsServiceError(code=code, message="said so", status=400, operation=operation)
     assert advice in with_advice(error)
     assert with_advice(error, of=" (consumer billing)").startswith(f"{error} (consumer billing)")
-
-
-def test_a_code_without_advice_is_told_as_it_is() -> None:
-    """Nothing is made up where nothing is known."""
-    error = AwsServiceError(code="ValidationException", message="said so", status=400, operation="GetRecords")
-    assert with_advice(error) == str(error)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -98,20 +96,6 @@ def test_what_was_read_is_counted_by_stream(monkeypatch: pytest.MonkeyPatch) -> 
         }  # fmt: skip
 
 
-def test_what_was_read_is_counted_by_shard_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the lag is."""
-    monkeypatch.setenv(PER_SHARD, "true")
-    found = reads("counted")
-    assert found["recordsread"] == [({"stream": "counted", "shard": "a"}, 2), ({"stream": "counted", "shard": "b"}, 4)]
-    assert found["bytesread"] == [({"stream": "counted", "shard": "a"}, 10), ({"stream": "counted", "shard": "b"}, 20)]
-
-
-def test_a_stream_is_one_time_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lag is the largest that is known of the shards that are followed."""
-    monkeypatch.delenv(PER_SHARD, raising=False)
-    assert gauges("one series")["millisbehindlatest"] == [({"stream": "one series"}, 700)]
-
-
 def test_shards_are_counted_by_what_they_are_doing(monkeypatch: pytest.MonkeyPatch) -> None:
     """One time series per state, also for those that no shard is in."""
     monkeypatch.delenv(PER_SHARD, raising=False)
@@ -129,13 +113,3 @@ def test_shards_are_told_apart_on_request(monkeypatch: pytest.MonkeyPatch) -> No
         ({"stream": "by shard", "shard": "a"}, 700),
         ({"stream": "by shard", "shard": "b"}, 20),
     ]
-
-
-def test_a_forked_child_counts_although_its_parent_was_counting() -> None:
-    """A thread that is not there any more cannot hold the child's reading up."""
-    code = (
-        "import os\nfrom penstock.efo_consumer._publish import metrics as counting\ncounting._lock.acquire()\n"
-        "if os.fork() == 0:\n    os._exit(0 if counting._lock.acquire(timeout=5) else 1)\n"
-        "raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

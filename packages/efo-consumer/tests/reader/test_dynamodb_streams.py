@@ -14,7 +14,7 @@ from zlib import crc32
 
 import pytest
 
-from penstock.aws import AwsServiceError, AwsSession
+from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     CHANGE_SCHEMA,
@@ -231,34 +231,6 @@ def test_latest_begins_in_a_shard_that_takes_over_while_the_table_is_listed(
     assert {*world.start("LATEST").streams[world.arn]} <= {youngest, *taken_over}
 
 
-async def test_latest_begins_at_a_time_that_stays_the_same(world: World) -> None:
-    """What came before is left out, although there is no iterator for a time; an offset in JSON keeps what comes."""
-    before = world.put(1500)
-    world.clock.advance(10)
-    start = world.start("LATEST")
-    [position] = start.streams[world.arn].values()
-    assert position.timestamp_millis is not None
-    after = world.put(3)
-    async with Query(world, StreamPositions.from_json(start.to_json())) as query:
-        await query.until(3)
-        assert query.ids == after
-        [logged] = query.ranges
-    world.put(5)
-    async with LocalShardReader(KinesisBackend(world.session), CONFIG) as other:
-        assert (await read(other, [logged]))[0] == after
-    assert len(before) == 1500
-
-
-async def test_a_stream_of_many_shards_is_listed_whole(world: World) -> None:
-    """DescribeStream gives a hundred at once; who asks for one is answered by one call."""
-    arn = world.emulator.call(lambda: world.streams.enable("many", shards=230))
-    async with stream_client(world.session) as client:
-        assert len({one.shard_id for one in await list_shards(client, StreamIdentity("many", arn))}) == 230
-        assert len((await client.call("ListShards", {"StreamARN": arn, "MaxResults": 1}))["Shards"]) == 1
-    start = resolve_initial_positions(world.session, [arn], "LATEST")
-    assert StreamPositions.from_json(json.loads(json.dumps(start.to_json()))) == start
-
-
 async def test_latest_is_in_the_newest_shards(world: World) -> None:
     """A closed shard whose children no list shows yet is one of them: they follow it."""
     world.put(3)
@@ -292,65 +264,6 @@ async def test_changes_that_expired_unread_are_an_error_that_names_them(world: W
     async with Query(world, position, fail=False) as query:
         await query.until(2)
         assert query.ids == left
-
-
-async def test_a_logged_range_that_expired_is_an_error(world: World) -> None:
-    """It is never a shorter one."""
-    world.put(4)
-    async with Query(world, world.start()) as query:
-        await query.until(4)
-        [logged] = query.ranges
-    world.clock.advance(DAY + 60)
-    world.put(1)
-    async with LocalShardReader(KinesisBackend(world.session), CONFIG) as other:
-        with pytest.raises(DataLossError, match=logged.shard_id):
-            await read(other, [logged])
-
-
-async def test_an_idle_stream_loses_nothing_by_its_age(world: World) -> None:
-    """What was proved while it was idle goes into the offset: a day later nothing counts as lost."""
-    world.put(1)
-    async with Query(world, world.start()) as query:
-        await query.until(1)
-        await query.until_condition(ShardState.CAUGHT_UP)
-        world.clock.advance(DAY / 2)
-        async with asyncio.timeout(60):
-            while all(one.caught_up_millis is None for one in query.position.streams[world.arn].values()):
-                await query.step()
-                # Empty answers prove something after a minute.
-                world.clock.advance(10)
-        position = query.position
-    world.clock.advance(DAY / 2 + 3600)
-    world.put(1)
-    async with Query(world, position) as query:
-        await query.until(1)
-        assert query.ids == world.put_ids[1:]
-
-
-@pytest.mark.parametrize("code", ["ThrottlingException", "LimitExceededException", "InternalServerError"])
-async def test_throttles_and_failures_are_waited_for(world: World, code: str) -> None:
-    """Of each call that reading makes."""
-    start = world.start()
-    for operation in ("GetShardIterator", "GetRecords", "DescribeStream"):
-        world.emulator.faults.add("error", operation=operation, code=code, count=2)
-    world.put(3)
-    async with Query(world, start) as query:
-        await query.until(3)
-        world.split()
-        world.put(3)
-        await query.until(6)
-    assert all(one["hits"] == 2 for one in world.emulator.faults.list())
-
-
-async def test_an_expired_iterator_is_replaced(world: World) -> None:
-    """Reading goes on where it stood."""
-    world.put(2)
-    async with Query(world, world.start()) as query:
-        await query.until(2)
-        world.clock.advance(1000)
-        world.put(2)
-        await query.until(4)
-    assert query.ids == world.put_ids
 
 
 def behave(world: World, **fields: Any) -> None:
@@ -492,23 +405,6 @@ async def test_a_disabled_stream_is_read_to_its_end_and_rests_there(world: World
         assert query.ids == world.put_ids
 
 
-async def test_a_child_of_a_disabled_stream_that_is_shown_late_is_read(world: World) -> None:
-    """Its parent seemed to be the last shard."""
-    world.put(1)
-    async with Query(world, world.start()) as query:
-        await query.until(1)
-        world.streams.list_delay = 600
-        world.split(children=1)
-        world.put(2)
-        world.disable()
-        await query.until_condition(ShardState.CAUGHT_UP)
-        world.clock.advance(700)
-        # Nothing is asked while it rests: the time comes by another call.
-        await shards_of(world)
-        await query.until(3)
-        assert query.ids == world.put_ids
-
-
 async def test_the_next_stream_of_a_table_is_another_one(world: World) -> None:
     """Offsets that go by the table's name say when their stream was made."""
     world.put(1)
@@ -536,18 +432,6 @@ async def test_what_is_not_allowed_is_named(world: World) -> None:
     with pytest.raises(RecordPublisherFatalError, match="need dynamodb:GetRecords"):
         await anext(backend.read_once(world.arn, shard, ShardPosition.trim_horizon()))
     await backend.aclose()
-
-
-async def test_a_trimmed_position_keeps_the_word_of_the_service(world: World) -> None:
-    """It is refused as Kinesis refuses one."""
-    [number] = [world.emulator.call(lambda: world.streams.change(TABLE, {"id": {"S": "x"}}))]
-    world.clock.advance(DAY + 1)
-    [shard] = world.start().streams[world.arn]
-    async with stream_client(world.session) as client:
-        request = {"StreamARN": world.arn, "ShardId": shard, "ShardIteratorType": "AFTER_SEQUENCE_NUMBER"}
-        with pytest.raises(AwsServiceError, match="TrimmedDataAccessException") as caught:
-            await client.call("GetShardIterator", {**request, "StartingSequenceNumber": number})
-    assert caught.value.code == "InvalidArgumentException"
 
 
 async def test_changes_become_columns(world: World) -> None:

@@ -27,7 +27,6 @@ from penstock.efo_consumer import (
     SchemaRegistryError,
     decode_glue_record,
     encode_glue_record,
-    json_value,
     message_index,
     plain_values,
 )
@@ -132,17 +131,6 @@ def an_order() -> bytes:
     return message_index(0) + bytes(order.SerializeToString())
 
 
-def test_a_compressed_payload_is_zlibs() -> None:
-    """Byte 1 is 5, and what follows the header is a zlib stream, which is read up to a bound."""
-    record = encode_glue_record(b"flight " * 1000, ID, "zlib")
-    assert record[:18] == bytes((3, 5)) + ID.bytes
-    assert zlib.decompress(record[18:]) == b"flight " * 1000
-    assert decode_glue_record(record) == (ID, b"flight " * 1000)
-    assert decode_glue_record(record, max_payload_bytes=7000).payload == b"flight " * 1000
-    with pytest.raises(SchemaDecodeError, match="more than 6999 bytes without compression"):
-        decode_glue_record(record, max_payload_bytes=6999)
-
-
 @pytest.mark.parametrize(
     ("record", "words"),
     [
@@ -244,61 +232,6 @@ async def test_record_that_nests_too_deeply_cannot_be_decoded(
     with pytest.raises(SchemaDecodeError) as caught:
         await decoder.decode_all([encode_glue_record(good, recursive_versions[kind]), record])
     assert caught.value.number == 1
-
-
-def test_recursive_records_are_decoded(recursive_versions: dict[str, UUID], decoder: GlueDecoder) -> None:
-    """Those of Avro and Protobuf up to a hundred levels, JSON up to several hundred."""
-    record = encode_glue_record(b"\x02" * 100 + b"\x00", recursive_versions["AVRO"])
-    value, depth = decoder.decode(record).value, 0
-    while value is not None:
-        value, depth = value["next"], depth + 1
-    assert depth == 101
-    record = encode_glue_record(b"[" * 900 + b"]" * 900, recursive_versions["JSON"])
-    assert decoder.decode(record).value != []
-
-
-def test_json_that_spark_does_not_read_is_refused_whatever_the_recursion_limit() -> None:
-    """Documents of up to 1,000 levels are values, however many arrays and objects are in them."""
-    limit = sys.getrecursionlimit()
-    wide = json.dumps([{"a": [number]} for number in range(1_000)])
-    sys.setrecursionlimit(20_000)
-    try:
-        for document in (wide, "[" * 1_000 + "]" * 1_000):
-            assert len(json_value(document)) in (1, 1_000)
-            assert json_value(document.encode()) == json_value(document)
-        with pytest.raises(SchemaDecodeError):
-            json_value("[" * 1_001 + "]" * 1_001)
-    finally:
-        sys.setrecursionlimit(limit)
-
-
-def test_record_of_a_type_that_only_contains_itself_cannot_be_decoded() -> None:
-    """Its schema has no finite record, and an empty one would be read without end."""
-    node = {"type": "record", "name": "n", "fields": [{"name": "n", "type": "n"}]}
-    with pytest.raises(SchemaDecodeError):
-        AvroDecoder(json.dumps(node), "n.avsc").decode(b"")
-
-
-def test_message_with_values_that_json_cannot_hold_cannot_be_decoded(
-    recursive_versions: dict[str, UUID], decoder: GlueDecoder
-) -> None:
-    """A time out of range, an Any of an unknown type, and NaN in a Value."""
-    for content in (
-        b"\x12\x09\x08" + b"\xff" * 7 + b"\x7f",
-        b"\x1a\x05\x0a\x03a/b",
-        b"\x22\x09\x11" + bytes(6) + b"\xf8\x7f",
-    ):
-        with pytest.raises(SchemaDecodeError):
-            decoder.decode(encode_glue_record(b"\0" + content, recursive_versions["PROTOBUF"]))
-
-
-def test_plain_values_of_what_nests_too_deeply_are_an_error() -> None:
-    """Typed, as for a record."""
-    value: list[Any] = []
-    for _ in range(5_000):
-        value = [value]
-    with pytest.raises(SchemaDecodeError):
-        plain_values(value)
 
 
 @pytest.mark.parametrize(("kind", "module"), [("AVRO", "fastavro"), ("PROTOBUF", "google.protobuf")])

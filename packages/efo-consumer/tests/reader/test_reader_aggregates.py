@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import Counter
-from typing import Any
 
 import pytest
 from aws_kinesis_agg.aggregator import AggRecord
@@ -16,7 +14,6 @@ from penstock.efo_consumer import (
     LocalShardReader,
     OpenRequest,
     ReaderConfig,
-    RecordPublisherConfig,
     Shard,
     ShardFailedError,
     ShardPosition,
@@ -24,7 +21,7 @@ from penstock.efo_consumer import (
     ranges_between,
 )
 from penstock.efo_consumer.testing import FakeKinesis
-from penstock.emulator.testing import UserRecord, malformed_aggregates, partition_keys_in
+from penstock.emulator.testing import UserRecord, partition_keys_in
 from penstock.emulator.testing import aggregate as packed
 
 KEYS = [f"key-{number}" for number in range(40)]
@@ -123,54 +120,6 @@ async def test_an_answer_of_large_aggregates_is_taken_apart_bit_by_bit() -> None
         assert reader.buffered_bytes == 0
 
 
-async def test_empty_records_after_a_large_one_are_not_left_out() -> None:
-    """Where an answer is divided, a rest without any bytes is a part as well."""
-    kinesis = FakeKinesis(event_records=4)
-    (shard,) = kinesis.create_stream("s")
-    larger = b"x" * (1024 * 1024 + 1)
-    upto = [put(kinesis, shard, data) for data in (aggregate(["a"]), larger, b"", b"")][-1]
-    whole = ShardRange("s", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(upto)))
-    async with LocalShardReader(kinesis) as reader:
-        assert [data for *_, data in await rows(reader, [whole])] == [b"a", larger, b"", b""]
-
-
-async def test_each_user_record_belongs_to_the_one_shard_that_takes_its_key() -> None:
-    """An aggregate that was written over a reshard comes to both children; each gives what is its own."""
-    kinesis = FakeKinesis()
-    (parent,) = kinesis.create_stream("s")
-    start = kinesis.trim_horizon("s")
-    children = kinesis.reshard("s", [parent], 2)
-    for child in children:
-        put(kinesis, child, aggregate(KEYS))
-    async with LocalShardReader(kinesis) as reader:
-        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
-        position = start
-        found: dict[str, list[bytes]] = {}
-        while sum(map(len, found.values())) < len(KEYS):
-            reached = await reader.positions("q", epoch, position, wait_seconds=5)
-            for shard_range in ranges_between(position, reached.positions):
-                got = await rows(reader, [shard_range])
-                found.setdefault(shard_range.shard_id, []).extend(data for *_, data in got)
-            position = reached.positions
-    assert Counter(data for part in found.values() for data in part) == Counter(key.encode() for key in KEYS)
-    upper = {key.encode() for key in KEYS if hashlib.md5(key.encode()).digest()[0] >= 128}
-    assert set(found[children[1]]) == upper
-
-
-async def test_malformed_aggregates_and_all_of_them_on_request_come_whole() -> None:
-    """A record that begins like an aggregate and is none is given as it is."""
-    kinesis = FakeKinesis()
-    (shard,) = kinesis.create_stream("s")
-    damaged, sound = aggregate(["a"])[:-1] + b"!", aggregate(["b", "c"])
-    upto = [put(kinesis, shard, data) for data in (damaged, sound)][-1]
-    whole = ShardRange("s", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(upto)))
-    async with LocalShardReader(kinesis) as reader:
-        assert [data for *_, data in await rows(reader, [whole])] == [damaged, b"b", b"c"]
-    for config in (ReaderConfig(deaggregate=False), ReaderConfig(publisher=RecordPublisherConfig(deaggregate=False))):
-        async with LocalShardReader(kinesis, config) as reader:
-            assert [data for *_, data in await rows(reader, [whole])] == [damaged, sound]
-
-
 def whole(shard: str, upto: int) -> ShardRange:
     return ShardRange("s", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(upto)))
 
@@ -193,48 +142,6 @@ async def test_a_stream_that_was_made_anew_has_shards_of_its_own(created: dict[s
             await reader.close_session("q", epoch)
     assert 0 < len(given[0]) < len(KEYS)
     assert given[1] == [key.encode() for key in KEYS]
-
-
-async def test_parents_of_a_stream_that_was_deleted_explain_nothing() -> None:
-    """The next stream of the name has a child with the same keys, whose parent and sibling have expired."""
-    kinesis = FakeKinesis()
-    async with LocalShardReader(kinesis) as reader:
-        for created, parts in ((1, 2), (2, 1)):
-            kinesis.shards.clear()
-            kinesis.created = {"s": created}
-            parent, *_ = kinesis.create_stream("s", 1)
-            if parts == 1:
-                kinesis.shards["s", parent].hash_keys = (0, 2**127 - 1)
-            child, *_ = kinesis.reshard("s", [parent], parts)
-            upto = put(kinesis, child, aggregate(KEYS))
-            for one in kinesis.shards.values():
-                one.unlisted = created == 2 and one.shard_id != child
-            epoch = await reader.open(OpenRequest(session_id="q", positions=kinesis.trim_horizon("s")))
-            found = await data_of(reader, whole(child, upto))
-            assert (len(found) == len(KEYS)) is (created == 2)
-            await reader.close_session("q", epoch)
-
-
-async def test_user_records_that_no_split_explains_are_delivered_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """A producer that does not route by key sends them to no other shard. Two shards log one warning."""
-    kinesis = FakeKinesis()
-    shards = kinesis.create_stream("unrouted", 2)
-    start = kinesis.trim_horizon("unrouted")
-    data = packed(UserRecord(key.encode(), key) for key in KEYS)
-    for shard in shards:
-        kinesis.put("unrouted", shard)
-        kinesis.shards["unrouted", shard].data[-1] = data
-    lower = sum(UserRecord(b"", key).hash_key < 2**127 for key in KEYS)
-    async with LocalShardReader(kinesis) as reader, LocalShardReader(kinesis) as other:
-        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
-        reached = await reader.positions("q", epoch, start, wait_seconds=5)
-        ranges = ranges_between(start, reached.positions)
-        expected = [key.encode() for key in KEYS] * 2
-        assert [data for *_, data in await rows(reader, ranges)] == expected
-        assert [data for *_, data in await rows(other, ranges)] == expected
-        counts = [(one.user_records_of_siblings, one.user_records_outside_shard) for one in await reader.stats("q")]
-    assert counts == [(0, len(KEYS) - lower), (0, lower)]
-    assert told(caplog, "unrouted") == ["deaggregate=all"]
 
 
 def told(caplog: pytest.LogCaptureFixture, stream: str) -> list[str]:
@@ -287,46 +194,6 @@ async def test_rows_stay_the_same_when_the_parent_leaves_the_list() -> None:
         assert await data_of(reader, one) == first
         async with LocalShardReader(kinesis) as other:
             assert await data_of(other, one) == [key.encode() for key in KEYS]
-
-
-async def test_user_records_of_a_grandparent_are_delivered() -> None:
-    """Two splits in a row: what a producer sends again may come twice, and nothing is missing."""
-    kinesis = FakeKinesis()
-    (grandparent,) = kinesis.create_stream("s")
-    parent, _ = kinesis.reshard("s", [grandparent], 2)
-    child, _ = kinesis.reshard("s", [parent], 2)
-    async with LocalShardReader(kinesis) as reader:
-        found = await data_of(reader, whole(child, put(kinesis, child, aggregate(KEYS))))
-    of_sibling = [key for key in KEYS if 2**126 <= UserRecord(b"", key).hash_key < 2**127]
-    assert of_sibling
-    assert found == [key.encode() for key in KEYS if key not in of_sibling]
-
-
-@pytest.mark.parametrize("config", [{"deaggregate": "all"}, {"publisher": RecordPublisherConfig(deaggregate="all")}])
-async def test_all_user_records_come_on_request(config: dict[str, Any]) -> None:
-    """Nothing is dropped, and no list of shards is asked for."""
-    kinesis = LateList()
-    async with LocalShardReader(kinesis, ReaderConfig(**config)) as reader:
-        assert reader.deaggregates == "all"
-        for one in kinesis.ranges:
-            assert await data_of(reader, one) == [key.encode() for key in KEYS]
-    assert kinesis.lists == 0
-
-
-async def test_malformed_entries_cost_one_user_record_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The others are routed as before; a damaged aggregate is logged as well."""
-    kinesis = FakeKinesis()
-    (shard,) = kinesis.create_stream("faulty")
-    records = [UserRecord(b"1", "a"), UserRecord(b"2", "k" * 300), UserRecord(b"3", "b", "no number")]
-    for data in (packed(records, unused_hash_keys=["neither"]), malformed_aggregates()["checksum"]):
-        (upto,) = kinesis.put("faulty", shard)
-        kinesis.shards["faulty", shard].data[-1] = data
-    one = ShardRange("faulty", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(upto)))
-    async with LocalShardReader(kinesis) as reader:
-        for _ in range(2):
-            found = await data_of(reader, one)
-            assert found == [b"1", b"2", b"3", malformed_aggregates()["checksum"]]
-    assert told(caplog, "faulty") == ["correct their producer", "delivered unchanged"]
 
 
 class LateList(FakeKinesis):
@@ -400,26 +267,3 @@ def test_a_shard_that_is_there_and_not_listed_is_an_error_and_no_doubled_rows() 
             assert Counter(found) == Counter(key.encode() for key in kinesis.keys)
 
     in_skipped_time(scenario)
-
-
-def test_a_shard_that_expired_gives_user_records_of_others_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody can tell its keys any more, so nothing is left out, and nobody waits for a list that shows it."""
-
-    async def scenario() -> None:
-        kinesis = LateList()
-        kinesis.pass_day()
-        async with LocalShardReader(kinesis) as reader:
-            for one in kinesis.ranges * 2:
-                assert await data_of(reader, one) == [key.encode() for key in kinesis.keys]
-            # What came later is of a shard that has not expired.
-            child = kinesis.children[0]
-            upto = ShardPosition.after(str(put(kinesis, child, aggregate(kinesis.keys))))
-            kinesis.show(is_listed=True)
-            later = await data_of(reader, ShardRange("s", child, kinesis.ranges[0].upto, upto))
-            assert 0 < len(later) < len(kinesis.keys)
-
-    in_skipped_time(scenario)
-    words = "its aggregates are taken apart with user records of other shards left in"
-    assert [record.message for record in caplog.records if words in record.message] == [
-        f"s/shardId-00000000000{number} is not listed any more: {words}" for number in (1, 2)
-    ]

@@ -6,23 +6,18 @@ import asyncio
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 
-import pytest
 from reader_homes import END, HOMES, read, reader_at, request, until
 
 from penstock.efo_consumer import (
     LocalShardReader,
     ReaderConfig,
-    Shard,
     ShardEvent,
     ShardPosition,
     ShardReader,
     ShardState,
     StreamPositions,
 )
-from penstock.efo_consumer._reader import local, session
-from penstock.efo_consumer._reader.shards import SessionShards, _Standing
 from penstock.efo_consumer.testing import FakeKinesis
-from penstock.rpc import Signal
 
 
 @HOMES
@@ -47,27 +42,6 @@ async def test_limits_cut_all_shards_at_the_same_arrival_time(home: str) -> None
             rows += await read(reader, position, snapshot.positions)
             assert sorted(rows) == written[: len(rows)]
             position = snapshot.positions
-
-
-async def test_a_look_shows_a_shard_until_its_caller_knows_that_it_has_ended() -> None:
-    """The children hold others back only after that, as it is the caller who adds them."""
-    kinesis = FakeKinesis()
-    ending, busy = kinesis.create_stream("s", 2)
-    position = kinesis.trim_horizon("s")
-    async with LocalShardReader(kinesis, ReaderConfig()) as reader:
-        epoch = await reader.open(request(position, named_shards_only=True))
-        kinesis.put("s", ending)
-        last = kinesis.service_millis()
-        await until(lambda: kinesis.events_taken >= 1)
-        position = (await reader.positions("q", epoch, position, wait_seconds=5)).positions
-        kinesis.reshard("s", [ending], 2)
-        kinesis.put("s", busy, 3)
-        await until(lambda: kinesis.events_taken >= 3)
-        shown = (await reader.look("q", epoch, position, before_millis=kinesis.service_millis())).slow
-        assert [one.read_millis for one in shown if one.shard_id == ending] == [last]
-        position = (await reader.positions("q", epoch, position, wait_seconds=5)).positions
-        assert position.streams["s"][ending].is_shard_end
-        assert ending not in [one.shard_id for one in (await reader.look("q", epoch, position)).slow]
 
 
 @HOMES
@@ -234,120 +208,3 @@ async def test_a_session_that_begins_at_the_ends_of_parents_finds_the_children()
         epoch = await reader.open(request(start))
         snapshot = await reader.positions("q", epoch, start, wait_seconds=5)
         assert await read(reader, start, snapshot.positions) == written
-
-
-BEGIN = ShardPosition.trim_horizon()
-
-
-class SlowToList(FakeKinesis):
-    """Lists shards when it is allowed to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_list = asyncio.Event()
-
-    async def list_shards(self, stream_name: str) -> list[Shard]:
-        await self.may_list.wait()
-        return await super().list_shards(stream_name)
-
-
-async def test_shards_that_were_read_before_their_parents_are_known_are_read_once() -> None:
-    """A restart behind an end knows no lineage until ListShards answers; children may end, and leave, before that."""
-    kinesis = SlowToList()
-    (parent,) = kinesis.create_stream("s")
-    children = kinesis.reshard("s", [parent], 2)
-    written = [number for child in children for number in kinesis.put("s", child, 2)]
-    (merged,) = kinesis.reshard("s", children, 1)
-    written += kinesis.put("s", merged, 2)
-    start = StreamPositions({"s": {parent: END, **dict.fromkeys(children, BEGIN)}})
-    rows: list[int] = []
-    async with LocalShardReader(kinesis) as reader:
-        epoch, position = await reader.open(request(start)), start
-        for step in range(8):
-            found = await reader.positions("q", epoch, position, wait_seconds=0.05)
-            rows += await read(reader, position, found.positions)
-            position = found.positions
-            if set(position.streams["s"]) == {parent, merged}:
-                kinesis.may_list.set()
-            if step > 2:
-                written += kinesis.put("s", merged)
-        last = await reader.positions("q", epoch, position, wait_seconds=1)
-        rows += await read(reader, position, last.positions)
-    assert sorted(rows) == sorted(written)
-    assert set(last.positions.streams["s"]) == {merged}
-
-
-async def test_the_end_of_one_of_many_shards_is_looked_at_with_its_own_family_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A look over all shards for each one that ends would be thousands times thousands at a reshard."""
-    looks = 0
-    look = _Standing.__getitem__
-
-    def counted(self: _Standing, shard_id: str) -> ShardPosition:
-        nonlocal looks
-        looks += 1
-        return look(self, shard_id)
-
-    kinesis = FakeKinesis()
-    parents = kinesis.create_stream("s", 100)
-    start = kinesis.trim_horizon("s")
-    async with LocalShardReader(kinesis) as reader:
-        epoch = await reader.open(request(start))
-        await reader.positions("q", epoch, start, wait_seconds=0.05)
-        monkeypatch.setattr(_Standing, "__getitem__", counted)
-        for pair in zip(parents[::2], parents[1::2], strict=True):
-            kinesis.reshard("s", pair, 1)
-        while len(await reader.stats("q")) < 150:  # noqa: ASYNC110  # nothing tells that a child was begun
-            await asyncio.sleep(0)
-    assert looks < 2000
-
-
-async def test_a_look_for_trouble_that_took_long_does_not_put_the_next_one_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes long where the service that is asked for the retention does not answer: then warnings are needed."""
-    now, looks, third = 0.0, 0, asyncio.Event()
-
-    async def warn(_: LocalShardReader) -> None:
-        nonlocal now, looks
-        now, looks = now + 60, looks + 1
-        if looks == 3:
-            third.set()
-
-    monkeypatch.setattr(LocalShardReader, "warn", warn)
-    monkeypatch.setattr(local, "_ALARM_SECONDS", 0.01)
-    monkeypatch.setattr(local, "_LATEST_ALARM_SECONDS", 0.02)
-    kinesis = FakeKinesis()
-    kinesis.create_stream("s")
-    async with LocalShardReader(kinesis, clock=lambda: now) as reader:
-        await reader.open(request(kinesis.trim_horizon("s")))
-        await asyncio.wait_for(third.wait(), 30)
-
-
-async def test_looks_at_all_shards_take_half_of_a_long_polls_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After one that took long it pauses as long, but not beyond the time for which it may wait."""
-    now, pauses = 0.0, list[float]()
-    follow = SessionShards.follow
-
-    async def slow(self: SessionShards, positions: StreamPositions) -> None:
-        nonlocal now
-        now += 0.3
-        await follow(self, positions)
-
-    async def pause(self: Signal, timeout_seconds: float) -> None:
-        await asyncio.sleep(0)
-
-    async def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-        pauses.append(seconds)
-
-    kinesis = FakeKinesis()
-    kinesis.create_stream("s")
-    start = kinesis.trim_horizon("s")
-    async with LocalShardReader(kinesis, clock=lambda: now) as reader:
-        epoch = await reader.open(request(start))
-        monkeypatch.setattr(SessionShards, "follow", slow)
-        monkeypatch.setattr(Signal, "wait", pause)
-        monkeypatch.setattr(session, "sleep", sleep)
-        assert (await reader.positions("q", epoch, start, wait_seconds=1.0)).records == 0
-    assert pauses == pytest.approx([0.3, 0.1])

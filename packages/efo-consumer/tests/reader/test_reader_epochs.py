@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 from reader_homes import HOMES, read, reader_at, request, until
 
-from penstock.aws import AwsSession
-from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     EfoConsumerConfigError,
     FencedConsumerError,
-    FleetShardReader,
-    KinesisBackend,
     LocalShardReader,
-    PositionsError,
     RecordPublisherType,
     RemoteShardReader,
-    SessionNotFoundError,
-    ShardPosition,
     StaleEpochError,
     StreamConsumer,
-    StreamPositions,
     ranges_between,
 )
 from penstock.efo_consumer.testing import FakeKinesis
-from penstock.emulator.testing import ManualClock, running_emulator
 
 
 async def test_opening_again_fences_the_predecessor_and_keeps_its_subscriptions() -> None:
@@ -152,27 +142,6 @@ async def test_no_number_of_a_run_ends_all_numbers(home: str, option: str) -> No
         assert await reader.open(request(start, **again)) >= first
 
 
-async def test_a_number_of_a_reader_whose_clock_went_on_is_believed() -> None:
-    """A machine that slept for days has not heard the service's time since: it asks before it refuses a run."""
-    clock = ManualClock(time.time())
-    with running_emulator(clock=clock) as emulator:
-        emulator.client().create_stream(StreamName="s", ShardCount=1)
-        options = emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))
-        start = StreamPositions({"s": {"shardId-000000000000": ShardPosition.trim_horizon()}})
-        async with LocalShardReader(KinesisBackend(AwsSession(options))) as slept:
-            await slept.open(request(start, "other"))
-            clock.advance(48 * 3600)
-            async with LocalShardReader(KinesisBackend(AwsSession(options))) as awake:
-                newest = await awake.open(request(start, number_only=True))
-            # A fleet asks each reader for a number first.
-            fleet = FleetShardReader(["slept:1"], connect=lambda *_: slept)
-            assert await fleet.open(request(start, after_epoch=newest)) > newest
-            assert await slept.open(request(start, "third", epoch=newest)) == newest
-            with pytest.raises(EfoConsumerConfigError, match="was not given to a run"):
-                await slept.open(request(start, epoch=2 * newest))
-            await fleet.aclose()
-
-
 async def test_what_a_caller_may_ask_a_service_for_has_bounds() -> None:
     """How long a session is kept that nobody calls, how large a batch is, and how long names are."""
     kinesis = FakeKinesis()
@@ -190,23 +159,6 @@ async def test_what_a_caller_may_ask_a_service_for_has_bounds() -> None:
             assert raised.value.option == option
         with pytest.raises(EfoConsumerConfigError, match="max_batch_bytes"):
             _ = [one async for one in reader.read_range("q", ranges_between(start, start), max_batch_bytes=2**40)]
-
-
-@HOMES
-async def test_calls_for_a_session_that_is_not_open_are_refused(home: str) -> None:
-    """No session, or a closed one, is an error that names it; an open without positions is one too."""
-    kinesis = FakeKinesis()
-    kinesis.create_stream("s")
-    start = kinesis.trim_horizon("s")
-    async with reader_at(home, kinesis) as reader:
-        with pytest.raises(SessionNotFoundError, match="'q'"):
-            await reader.stats("q")
-        epoch = await reader.open(request(start))
-        await reader.close_session("q", epoch)
-        with pytest.raises(SessionNotFoundError):
-            await reader.positions("q", epoch, start)
-        with pytest.raises(PositionsError, match="needs a position"):
-            await reader.open(request(StreamPositions({})))
 
 
 async def test_switching_the_publisher_goes_on_where_the_buffers_end() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from datetime import timedelta
 
 import pytest
@@ -13,9 +12,7 @@ from reader_homes import HOMES, read, reader_at, request, until
 from penstock.efo_consumer import (
     LocalShardReader,
     OpenRequest,
-    ReaderConfig,
     Shard,
-    ShardEvent,
     ShardFailedError,
     ShardPosition,
     ShardState,
@@ -76,98 +73,6 @@ async def test_a_shard_that_fails_is_told_while_others_are_busy() -> None:
         assert told is not None
         assert (told.shard_id, told.code) == (broken, "AccessDeniedException")
         assert position.streams["s"][broken].rank[0] == 1
-
-
-class Refusing(FakeKinesis):
-    """Refuses every position, as it does where another argument is wrong."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[ShardPosition] = []
-
-    async def follow(self, stream: str, shard_id: str, position: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
-        self.asked.append(position)
-        await asyncio.sleep(0.001)
-        raise refusal(shard_id, "InvalidArgumentException")
-        yield  # it makes this a generator
-
-
-async def test_a_refusal_that_no_position_cures_is_no_endless_loss() -> None:
-    """Told to go on, the reader tries the oldest record once; what is refused there too is an error, not a loss."""
-    kinesis = Refusing()
-    (shard,) = kinesis.create_stream("s")
-    start = StreamPositions({"s": {shard: ShardPosition.after("500")}})
-    async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=False)) as reader:
-        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
-        with pytest.raises(ShardFailedError, match="no"):
-            await reader.positions("q", epoch, start, wait_seconds=30)
-        assert kinesis.asked == [ShardPosition.after("500"), ShardPosition.trim_horizon()]
-        assert [stats.losses for stats in await reader.stats("q")] == [1]
-
-
-async def test_records_of_grandchildren_are_read_where_a_child_has_expired_too() -> None:
-    """A shard and one of its children are gone: what came of that child goes on beside the other child."""
-    kinesis = FakeKinesis()
-    (gone,) = kinesis.create_stream("s")
-    start = StreamPositions({"s": {gone: ShardPosition.after("500")}})
-    kept, gone_too = kinesis.reshard("s", [gone], 2)
-    left = [kept, *kinesis.reshard("s", [gone_too], 2)]
-    written = [number for shard in left for number in kinesis.put("s", shard, 2)]
-    for shard in (gone, gone_too):
-        kinesis.expire("s", shard)
-    kinesis.fail("s", gone, refusal(gone, "ResourceNotFoundException"))
-    rows: list[int] = []
-    async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=False)) as reader:
-        epoch, position = await reader.open(OpenRequest(session_id="q", positions=start)), start
-        for _ in range(10):
-            found = await reader.positions("q", epoch, position, wait_seconds=0.05)
-            rows += await read(reader, position, found.positions)
-            position = found.positions
-    assert sorted(rows) == sorted(written)
-
-
-class Expired(FakeKinesis):
-    """Refuses shards that are gone, one of them when the one that is left is read already."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.late = self.left = ""
-        self.left_is_read = asyncio.Event()
-
-    async def follow(self, stream: str, shard_id: str, position: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
-        if shard_id == self.late:
-            await self.left_is_read.wait()
-        if self.shards[stream, shard_id].gone:
-            raise refusal(shard_id, "ResourceNotFoundException")
-        async for event in super().follow(stream, shard_id, position):
-            yield event
-            if shard_id == self.left:
-                self.left_is_read.set()
-
-
-async def test_two_shards_that_are_gone_and_led_to_the_same_one_both_leave() -> None:
-    """All that lay between was merged and has expired: the one that is left follows both, and is read once."""
-    kinesis = Expired()
-    one, two = kinesis.create_stream("s", 2)
-    start = StreamPositions({"s": {shard: ShardPosition.after("500") for shard in (one, two)}})
-    between = kinesis.reshard("s", [one], 1) + kinesis.reshard("s", [two], 1)
-    (left,) = kinesis.reshard("s", between, 1)
-    kinesis.late, kinesis.left = two, left
-    kinesis.put("s", left, 3)
-    for shard in (one, two, *between):
-        kinesis.expire("s", shard)
-    config = ReaderConfig(fail_on_data_loss=False, idle_offset_interval=timedelta(0))
-    async with LocalShardReader(kinesis, config) as reader, asyncio.timeout(5):
-        epoch, position, records = await reader.open(OpenRequest(session_id="q", positions=start)), start, 0
-        written = 3
-        while records < written:
-            found = await reader.positions("q", epoch, position, wait_seconds=1)
-            position, records = found.positions, records + found.records
-            if records == written and set(position.streams["s"]) != {left} and written < 9:
-                # Shards leave along with the next news.
-                written += len(kinesis.put("s", left))
-        assert set(position.streams["s"]) == {left}
-        assert [subscribed for _, subscribed, _ in kinesis.subscriptions].count(left) == 1
 
 
 class WithoutList(FakeKinesis):

@@ -14,7 +14,6 @@ from penstock.efo_consumer import (
     OpenRequest,
     ReaderConfig,
     SessionNotFoundError,
-    StaleEpochError,
     StreamPositions,
 )
 from penstock.efo_consumer.testing import FakeKinesis
@@ -70,37 +69,6 @@ async def test_a_slow_live_consumer_stops_the_reader(home: str) -> None:
                 rows += batch.records.num_rows
                 if rows >= 300:
                     break
-
-
-@HOMES
-async def test_a_predecessor_stops_following(home: str) -> None:
-    """The stream of the old caller ends with the error that tells it to stop."""
-    kinesis = FakeKinesis()
-    kinesis.create_stream("s")
-    request = OpenRequest(session_id="q", positions=kinesis.trim_horizon("s"))
-    async with reader_at(home, kinesis) as reader:
-        epoch = await reader.open(request)
-        batches = reader.follow("q", epoch, request.positions)
-        waiting = asyncio.ensure_future(anext(batches))
-        # Answered after the call began: both go over one connection.
-        await reader.stats("q")
-        await reader.open(request)
-        with pytest.raises(StaleEpochError):
-            await waiting
-
-
-async def test_draining_ends_live_consumers() -> None:
-    """A reader that is about to close ends their streams between two steps, without an error."""
-    kinesis = FakeKinesis()
-    kinesis.create_stream("s")
-    request = OpenRequest(session_id="q", positions=kinesis.trim_horizon("s"))
-    async with LocalShardReader(kinesis) as reader:
-        batches = reader.follow("q", await reader.open(request), request.positions)
-        waiting = asyncio.ensure_future(anext(batches, None))
-        await reader.stats("q")
-        reader.drain()
-        async with asyncio.timeout(5):
-            assert await waiting is None
 
 
 async def test_a_session_that_nobody_calls_is_ended() -> None:

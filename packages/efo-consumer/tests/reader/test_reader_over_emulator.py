@@ -19,8 +19,6 @@ from penstock.efo_consumer import (
     SERVICE_NAME,
     EfoConsumerConfigError,
     FleetShardReader,
-    InitialPosition,
-    InitialPositionError,
     KinesisBackend,
     LocalShardReader,
     OpenRequest,
@@ -265,53 +263,3 @@ def test_latest_is_a_time_that_skips_what_is_there_and_nothing_else(emulator: Ru
     assert millis is not None
     assert before - 2100 <= millis <= time.time() * 1000
     assert ShardPosition.at_timestamp(millis) in positions.values()
-
-
-def next_millisecond() -> int:
-    """Let the clock move on by a millisecond at least, and tell it."""
-    before = int(time.time() * 1000)
-    while (now := int(time.time() * 1000)) <= before:
-        pass
-    return now
-
-
-def test_trim_horizon_and_a_time_begin_at_the_shards_of_then(emulator: RunningEmulator) -> None:
-    """TRIM_HORIZON begins at the shards without parents; a time at those that were open then, or at the children of
-    those that ended without a record since."""
-    session, client = aws(emulator), emulator.client()
-    then = next_millisecond()
-    next_millisecond()
-    client.split_shard(StreamName=STREAM, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
-    roots = {"shardId-000000000000", "shardId-000000000001"}
-    assert set(resolve_initial_positions(session, [STREAM], "TRIM_HORIZON").streams[STREAM]) == roots
-    old = InitialPosition.parse("at_timestamp", str(then))
-    positions = resolve_initial_positions(session, [STREAM], old).streams[STREAM]
-    begun = {"shardId-000000000001", "shardId-000000000002", "shardId-000000000003"}
-    assert positions == dict.fromkeys(begun, ShardPosition.at_timestamp(then))
-    client.put_record(StreamName=STREAM, Data=b"since", PartitionKey="1", ExplicitHashKey="0")
-    client.merge_shards(
-        StreamName=STREAM, ShardToMerge="shardId-000000000002", AdjacentShardToMerge="shardId-000000000003"
-    )
-    positions = resolve_initial_positions(session, [STREAM], old).streams[STREAM]
-    assert "shardId-000000000002" in positions, "it holds a record since"
-    with pytest.raises(InitialPositionError, match="look at the stream's name") as raised:
-        resolve_initial_positions(session, ["nothing"], "LATEST")
-    assert (raised.value.stream, raised.value.code) == ("nothing", "ResourceNotFoundException")
-    with pytest.raises(InitialPositionError, match="ahead"):
-        resolve_initial_positions(session, [STREAM], InitialPosition.parse("AT_TIMESTAMP", str(then + 60_000)))
-
-
-@pytest.mark.parametrize(
-    ("text", "timestamp"),
-    [("EARLIEST", None), ("LATEST", "1"), ("AT_TIMESTAMP", None), ("AT_TIMESTAMP", "2024-01-01T00:00:00")],
-)
-def test_a_starting_position_that_is_none_names_its_option(text: str, timestamp: str | None) -> None:
-    """A typing error in a start is told, with the option's name; so is a time without an offset."""
-    with pytest.raises(EfoConsumerConfigError, match="initialPosition"):
-        InitialPosition.parse(text, timestamp)
-
-
-def test_a_time_is_read_in_both_spellings() -> None:
-    """ISO 8601 with its offset, or milliseconds since the epoch."""
-    assert InitialPosition.parse("AT_TIMESTAMP", "1700000000123").timestamp_millis == 1_700_000_000_123
-    assert InitialPosition.parse("AT_TIMESTAMP", "2023-11-14T23:13:20.123+01:00").timestamp_millis == 1_700_000_000_123

@@ -13,14 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.efo_consumer import (
-    READ_SCHEMA_WITH_ENCRYPTION,
     DataLossError,
     LocalShardReader,
     OpenRequest,
     RangeDeadlineError,
     ReaderConfig,
     ShardEvent,
-    ShardFailedError,
     ShardPosition,
     ShardRange,
     StreamPositions,
@@ -28,7 +26,7 @@ from penstock.efo_consumer import (
 )
 from penstock.efo_consumer._model.positions import after_record
 from penstock.efo_consumer._publish.condition import NoteSign, unnoted
-from penstock.efo_consumer.errors import RecordPublisherRetriesError, StreamRecreatedError
+from penstock.efo_consumer.errors import StreamRecreatedError
 from penstock.efo_consumer.testing import FakeKinesis
 
 
@@ -160,24 +158,6 @@ async def test_a_mere_continuation_ends_a_range_at_the_tip() -> None:
         assert await asyncio.wait_for(read(reader, [beyond]), 5) == numbers
 
 
-async def test_reads_of_one_range_at_the_same_time_give_the_same_records() -> None:
-    """Speculative tasks agree, wherever their records come from."""
-    kinesis = FakeKinesis()
-    (shard,) = kinesis.create_stream("s")
-    start = kinesis.trim_horizon("s")
-    numbers = kinesis.put("s", shard, 40)
-    async with LocalShardReader(kinesis) as reader, LocalShardReader(kinesis) as other:
-        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
-        position = start
-        while (snapshot := await reader.positions("q", epoch, position, wait_seconds=1)).records:
-            position = snapshot.positions
-            if snapshot.positions.get("s", shard).rank >= (1, numbers[-1]):  # type: ignore[union-attr]  # it is there
-                break
-        ranges = ranges_between(start, position)
-        reads = await asyncio.gather(*(read(one, ranges) for one in (reader, reader, other, other)))
-        assert all(rows == numbers for rows in reads)
-
-
 @pytest.mark.parametrize("gone", [True, False])
 async def test_a_range_that_the_stream_lost_is_an_error_that_says_so(gone: bool) -> None:
     """The error names stream, shard and range; told to go on, the reader gives what is left of the range."""
@@ -221,41 +201,6 @@ async def test_a_range_older_than_the_retention_is_lost_though_kinesis_does_not_
         assert await read(reader, old) == [ended]
 
 
-@pytest.mark.parametrize("begin", [ShardPosition.trim_horizon(), ShardPosition.at_timestamp(0)], ids=lambda b: b.type)
-async def test_a_range_that_began_at_a_time_is_compared_with_its_first_record(begin: ShardPosition) -> None:
-    """Batch 0 that is run again after the retention: the loss is named, and told to go on, what is left comes."""
-    kinesis = FakeKinesis()
-    (shard,) = kinesis.create_stream("s")
-    numbers = kinesis.put("s", shard, 10)
-    start = StreamPositions({"s": {shard: begin}})
-    async with LocalShardReader(kinesis) as reader:
-        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
-        end = (await reader.positions("q", epoch, start, wait_seconds=5)).positions
-    assert end.streams["s"][shard].first_record == str(numbers[0])
-    ranges = ranges_between(start, StreamPositions.from_json(end.to_json()))
-    async with LocalShardReader(kinesis) as reader:
-        first = await read(reader, ranges)
-    kinesis.trim("s", shard, numbers[4])
-    async with LocalShardReader(kinesis) as reader:
-        with pytest.raises(DataLossError, match=f"began with record {numbers[0]}, .* left is {numbers[5]}"):
-            await read(reader, ranges)
-    async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=False)) as reader:
-        assert await read(reader, ranges) == first[5:]
-
-
-async def test_a_range_whose_last_record_is_gone_is_lost() -> None:
-    """Reading reaches the tip, or a record beyond the range, without the record that the range ended with."""
-    kinesis = FakeKinesis()
-    (shard,) = kinesis.create_stream("s")
-    numbers = kinesis.put("s", shard, 4)
-    begin, end = after_record(str(numbers[0]), numbers[0] * 10), after_record(str(numbers[2]), numbers[2] * 10)
-    del kinesis.shards["s", shard].sequence_numbers[2]
-    del kinesis.shards["s", shard].data[2]
-    async with LocalShardReader(kinesis) as reader:
-        with pytest.raises(DataLossError, match=f"ended with record {numbers[2]}"):
-            await read(reader, [ShardRange("s", shard, begin, end)])
-
-
 async def test_a_range_that_is_known_to_be_empty_asks_nothing() -> None:
     """Idle shards' ranges lead from one continuation to the next: their end names the last record before both."""
     kinesis = FakeKinesis()
@@ -291,23 +236,6 @@ async def test_a_range_of_a_stream_that_was_made_again_is_told_without_a_session
             await read(reader, ranges)
 
 
-@pytest.mark.parametrize("fail", [True, False])
-async def test_a_range_of_a_stream_that_was_made_again_and_is_empty_is_no_loss(fail: bool) -> None:
-    """The other stream holds nothing that could be missed, and no option goes on with it."""
-    kinesis, another = FakeKinesis(), FakeKinesis()
-    (shard,) = kinesis.create_stream("s")
-    another.create_stream("s")
-    kinesis.created["s"], another.created["s"] = 1000, 2000
-    kinesis.put("s", shard, 3)
-    start = kinesis.trim_horizon("s")
-    async with LocalShardReader(kinesis) as reader:
-        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
-        end = (await reader.positions("q", epoch, start, wait_seconds=5)).positions
-    async with LocalShardReader(another, ReaderConfig(fail_on_data_loss=fail)) as reader:
-        with pytest.raises(StreamRecreatedError):
-            await read(reader, ranges_between(start, StreamPositions.from_json(end.to_json())))
-
-
 class Stalled(FakeKinesis):
     """Never answers, or fails at once."""
 
@@ -337,34 +265,3 @@ async def test_a_range_that_does_not_come_is_given_up() -> None:
         with pytest.raises(RangeDeadlineError) as raised:
             await read(reader, some)
     assert (raised.value.stream, raised.value.shard_id) == ("s", "shard")
-
-
-async def test_kinesis_refusing_a_replay_is_told_with_its_code() -> None:
-    """What stays after all retries is an error of the shard, not of the connection to the reader."""
-    error = RecordPublisherRetriesError("no", stream="s", shard_id="shard", code="KMSThrottlingException", attempts=3)
-    some = [ShardRange("s", "shard", ShardPosition.after("1"), ShardPosition.after("2"))]
-    async with LocalShardReader(Stalled(error)) as reader:
-        with pytest.raises(ShardFailedError) as raised:
-            await read(reader, some)
-    assert raised.value.code == "KMSThrottlingException"
-
-
-async def test_batches_are_neither_small_nor_large() -> None:
-    """Many small events of many shards come as one batch; large ones are cut at the bytes that were asked for."""
-    kinesis = FakeKinesis(event_records=2)
-    shards = kinesis.create_stream("s", 4)
-    for shard in shards:
-        kinesis.put("s", shard, 100, size=1000)
-    ranges = [
-        ShardRange("s", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(kinesis.tip))) for shard in shards
-    ]
-    async with LocalShardReader(kinesis) as reader:
-        whole = [batch async for batch in reader.read_range("q", ranges, with_encryption_type=True)]
-        assert [batch.num_rows for batch in whole] == [400]
-        assert whole[0].schema == READ_SCHEMA_WITH_ENCRYPTION
-        assert set(whole[0].column("shardId").to_pylist()) == set(shards)
-        assert set(whole[0].column("subSequenceNumber").to_pylist()) == {0}
-        parts = [batch async for batch in reader.read_range("q", ranges, max_batch_bytes=50_000)]
-        assert sum(batch.num_rows for batch in parts) == 400
-        assert max(batch.nbytes for batch in parts) <= 60_000
-        assert len(parts) < 20

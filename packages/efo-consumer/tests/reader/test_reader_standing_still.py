@@ -152,23 +152,6 @@ async def test_a_closed_shard_that_gives_nothing_is_stuck_and_then_read_to_its_e
     assert all(one.millis_behind_latest for one in stuck[1:])
 
 
-async def test_a_caller_that_places_children_itself_gets_them() -> None:
-    """A member of a fleet follows the shards that it is given, and names the children of one that ended."""
-    with emulator(Behaviour(subscriptions_outlive_shards=True)) as running:
-        reading = Reading(running, RecordPublisherType.EFO)
-        async with reading.reader:
-            await reading.open(named_shards_only=True)
-            reading.put()
-            await reading.read()
-            split(reading)
-            async with asyncio.timeout(60):
-                while not reading.lineage:
-                    await reading.step()
-    assert {one.parent_shard_ids for one in reading.lineage if one.shard_id not in reading.shards} == {
-        (reading.shards[0],)
-    }
-
-
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 async def test_a_merged_shard_is_read_though_its_parents_end_in_different_ways(seed: int) -> None:
     """By chance a subscription of a parent ends without an event, or does not end."""
@@ -183,23 +166,6 @@ async def test_a_merged_shard_is_read_though_its_parents_end_in_different_ways(s
             reading.put()
             await reading.read()
     assert sorted(reading.rows) == sorted(reading.put_rows)
-
-
-async def test_a_subscription_that_moves_asks_nothing() -> None:
-    """As Kinesis' own do, with each event of an idle shard."""
-    with emulator(Behaviour()) as running:
-        # It hits nothing, and counts.
-        running.faults.add("throttle", operation="ListShards", skip=10**6)
-        reading = Reading(running, RecordPublisherType.EFO)
-        asked = running.faults.list()[0]["seen"]
-        async with reading.reader:
-            await reading.open()
-            reading.put()
-            await reading.read()
-            until = time.monotonic() + 2 * STILL_SECONDS / QUICK
-            while time.monotonic() < until:
-                await reading.step()
-        assert running.faults.list()[0]["seen"] == asked
 
 
 class StillKinesis(FakeKinesis):

@@ -88,46 +88,6 @@ async def read_all(
     return rows, position
 
 
-@PUBLISHERS
-async def test_one_reader_follows_many_streams(emulator: RunningEmulator, publisher: RecordPublisherType) -> None:
-    """Records of all streams come, each named; a reshard of one does not touch the others."""
-    client = emulator.client()
-    streams = ["orders", "returns", "clicks"]
-    written = set()
-    for stream in streams:
-        client.create_stream(StreamName=stream, ShardCount=2)
-        put(client, stream, *(f"{stream}-{n}" for n in range(5)))
-        written |= {(stream, f"{stream}-{n}") for n in range(5)}
-    client.split_shard(StreamName="orders", ShardToSplit=ROOT, NewStartingHashKey=str(2**126))
-    put(client, "orders", *(f"late-{n}" for n in range(5)))
-    written |= {("orders", f"late-{n}") for n in range(5)}
-    start = await asyncio.to_thread(resolve_initial_positions, session_of(emulator), streams, "TRIM_HORIZON")
-    rows, end = await read_all(emulator, start, publisher, len(written), max_records=3)
-    assert len(rows) == len(written)
-    assert {(stream, data) for stream, _, data in rows} == written
-    assert set(end.streams) == set(streams)
-
-
-@PUBLISHERS
-async def test_closed_shards_are_read_to_their_ends_and_merges_wait_for_both(
-    emulator: RunningEmulator, publisher: RecordPublisherType
-) -> None:
-    """What was written before a merge comes before what was written after it, however slowly it is taken."""
-    client = emulator.client()
-    client.create_stream(StreamName="s", ShardCount=2)
-    before = [f"before-{n}" for n in range(20)]
-    put(client, "s", *before)
-    client.merge_shards(StreamName="s", ShardToMerge=ROOT, AdjacentShardToMerge="shardId-000000000001")
-    after = [f"after-{n}" for n in range(5)]
-    put(client, "s", *after)
-    start = await asyncio.to_thread(resolve_initial_positions, session_of(emulator), ["s"], "TRIM_HORIZON")
-    assert len(start.streams["s"]) == 2
-    rows, end = await read_all(emulator, start, publisher, 25, max_records=3)
-    assert sorted(data for _, _, data in rows[:20]) == sorted(before)
-    assert [data for _, _, data in rows[20:]] == after
-    assert end.get("s", "shardId-000000000002") is not None
-
-
 @pytest.mark.kind_kinesis
 @PUBLISHERS
 async def test_a_time_in_milliseconds_divides_the_records(
@@ -255,62 +215,3 @@ def test_a_named_shard_that_ended_before_its_time_is_left_to_what_it_became() ->
         assert resolve((0, after), (2, at[2])) == [(0, after), (2, at[2])]
         assert resolve((0, at[1]), (2, at[2])) == [(2, at[2]), (3, at[1])]
         assert resolve((5, at[1])) == [(5, at[1])], "not listed: its reader says what that means"
-
-
-@pytest.mark.kind_kinesis  # where a record shows only after a wait, there are more of them
-def test_a_start_waits_out_throttles_and_failures() -> None:
-    """A new query does not fail because the service was busy for a moment; what is refused for good is told at once."""
-    waits: list[float] = []
-
-    async def wait(seconds: float) -> None:
-        waits.append(seconds)
-
-    with running_emulator() as emulator:
-        client = emulator.client()
-        client.create_stream(StreamName="s", ShardCount=1)
-        (number,) = put(client, "s", "a")
-        for operation in ("ListShards", "GetShardIterator", "GetRecords"):
-            emulator.faults.add("throttle", operation=operation, count=2)
-            emulator.faults.add("error", operation=operation, code="InternalFailure", skip=2, count=1)
-        session = session_of(emulator)
-        found = resolve_initial_positions(session, ["s"], "TRIM_HORIZON", sleep=wait)
-        assert found.streams == {"s": {ROOT: ShardPosition.trim_horizon()}}
-        resolve_sequence_numbers(session, {"s": {ROOT: number}}, inclusive=True, sleep=wait)
-        assert len(waits) == 9
-        with pytest.raises(InitialPositionError, match="none"):
-            resolve_initial_positions(session, ["none"], "TRIM_HORIZON", sleep=wait)
-        assert len(waits) == 9
-
-
-def test_a_start_bears_throttles_for_its_patience_and_says_that_it_waits(caplog: pytest.LogCaptureFixture) -> None:
-    """Not for a number of attempts; then the error has since when it failed, and the cure."""
-    waits: list[float] = []
-
-    async def wait(seconds: float) -> None:
-        waits.append(seconds)
-
-    with running_emulator() as emulator:
-        emulator.client().create_stream(StreamName="s", ShardCount=1)
-        session = session_of(emulator)
-        emulator.faults.add("throttle", operation="ListShards", count=60)
-        found = resolve_initial_positions(session, ["s"], "TRIM_HORIZON", sleep=wait)
-        assert found.streams == {"s": {ROOT: ShardPosition.trim_horizon()}}
-        assert len(waits) == 60
-        (told,) = [one for one in caplog.messages if "is tried again for up to 0:10:00" in one]
-        assert "s: ListShards fails" in told
-        emulator.faults.add("throttle", operation="ListShards")
-        with pytest.raises(InitialPositionError, match=r"failed for \S+ s, since 20.*To cure it"):
-            resolve_initial_positions(session, ["s"], "LATEST", retry_patience=timedelta(milliseconds=1))
-
-
-def test_a_sequence_number_of_a_stream_that_goes_by_its_arn_is_resolved(emulator: RunningEmulator) -> None:
-    """As other starts are: streams of other accounts have no other name."""
-    client = emulator.client()
-    client.create_stream(StreamName="s", ShardCount=1)
-    arn = client.describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]["StreamARN"]
-    numbers = put(client, "s", "a", "b")
-    session = session_of(emulator)
-    by_name, by_arn = (
-        resolve_sequence_numbers(session, {stream: {ROOT: numbers[1]}}, inclusive=True) for stream in ("s", arn)
-    )
-    assert by_arn.streams == {arn: by_name.streams["s"]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.efo_consumer import Shard, ShardPosition, StreamPositions, next_shards, with_ancestors
+from penstock.efo_consumer import Shard, ShardPosition, StreamPositions, next_shards
 from penstock.efo_consumer._buffer.buffer import ShardBuffer
 from penstock.efo_consumer._continuity.lineage import ShardGraph, open_at
 from penstock.efo_consumer._reader.reach import reach
@@ -65,14 +65,6 @@ def test_a_child_waits_until_all_that_leads_to_it_is_known() -> None:
     assert family.entrants({"p": END, "q": END}) == ["x"]
 
 
-def test_nothing_is_asked_about_shards_that_nobody_waits_for() -> None:
-    """Of a stream's list most shards have parents that expired long ago."""
-    family = graph(p="", q="xy", c="p")
-    assert family.unknown({"p": AT, "q": AT}) == set()
-    assert family.unknown({"p": END, "q": AT}) == set()
-    assert family.unknown({"p": AT, "q": END}) == set()
-
-
 def test_a_parent_leaves_when_all_its_children_have_positions() -> None:
     """With one child missing it stays: its end is what lets that child in later."""
     split = graph(p="", a="p", b="p")
@@ -84,19 +76,6 @@ def test_a_parent_leaves_when_all_its_children_have_positions() -> None:
 def test_a_shard_without_known_children_stays() -> None:
     """An end whose children nobody listed yet may not be forgotten."""
     assert graph(p="").leavers({"p": END}) == []
-
-
-def test_a_shard_that_left_enters_no_more() -> None:
-    """When its parent's children are learnt late, what came of them is there already: all of them were read."""
-    graph = ShardGraph()
-    graph.add("merged", ["left", "right"])
-    assert graph.leavers({"parent": END, "left": END, "right": END, "merged": AT}) == ["left", "right"]
-    after = {"parent": END, "merged": AT}
-    for shard, parents in (("parent", ()), ("left", ("parent",)), ("right", ("parent",))):
-        graph.add(shard, parents)
-    assert graph.entrants(after) == []
-    assert graph.leavers(after) == ["parent"]
-    assert graph.entrants({"parent": END}) == ["left", "right"]
 
 
 def listed(**parents: str) -> list[Shard]:
@@ -117,22 +96,6 @@ def test_a_time_between_two_generations_begins_with_the_elder() -> None:
     shards = listed(p="", a="p", b="p", c="b", d="b")
     assert open_at(["a"], shards) == ["a", "b"]
     assert open_at(["a", "c"], shards) == ["a", "c", "d"]
-
-
-def test_a_time_begins_at_a_shard_of_which_one_child_is_listed_alone() -> None:
-    """The other child is found at the end of their parent, and nowhere else; what is listed whole stays."""
-    parent = Shard("p", (), "0", "99")
-    low, high = Shard("a", ("p",), "0", "49"), Shard("b", ("p",), "50", "99")
-    assert open_at(["b"], [parent, high]) == ["p"]
-    assert open_at(["a", "b"], [parent, low, high]) == ["a", "b"]
-    other, merged = Shard("q", (), "100", "199"), Shard("m", ("b", "q"), "50", "199")
-    assert open_at(["m"], [parent, other, high, merged]) == ["p", "q"]
-    assert open_at(["a", "m"], [parent, other, low, high, merged]) == ["a", "m"]
-
-
-def test_ancestors_are_named_though_they_are_not_listed() -> None:
-    """A shard that has expired is known by its children alone."""
-    assert with_ancestors(["d"], listed(a="", c="ag", d="c")) == {"a", "c", "d", "g"}
 
 
 def test_what_is_listed_leads_on_from_ends_and_from_shards_that_are_gone() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from penstock.efo_consumer import (
     StreamPositions,
     resolve_initial_positions,
 )
-from penstock.efo_consumer._start.initial import resolve_starts
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, OtherClock, RunningEmulator, running_emulator
 
@@ -76,17 +74,6 @@ def test_latest_skips_no_record_that_is_put_after_it_was_resolved(ahead_seconds:
             assert record["ApproximateArrivalTimestamp"].timestamp() >= start / 1000
 
 
-def test_latest_begins_at_most_two_seconds_back() -> None:
-    """A second for what a Date header leaves open, another for arrival times that go back."""
-    clock = OtherClock(0.0)
-    with stream(clock) as (emulator, _):
-        for _ in range(10):
-            clock.advance(0.1)
-            before = clock.time()
-            start = position(resolve(emulator, "LATEST")).timestamp_millis or 0
-            assert before - 2.1 < start / 1000 <= clock.time() - 1
-
-
 def test_positions_tell_when_their_stream_was_created() -> None:
     """By the service, in milliseconds: another stream of the same name has another time."""
     clock = ManualClock(1_750_000_000.0)
@@ -114,16 +101,6 @@ def test_a_time_before_the_retention_is_the_oldest_record() -> None:
         assert position(resolve(emulator, kept)) == ShardPosition.at_timestamp(kept.timestamp_millis or 0)
 
 
-def test_a_time_before_the_retention_begins_in_the_oldest_shards() -> None:
-    """As TRIM_HORIZON does: their children follow."""
-    clock = ManualClock(1_750_000_000.0)
-    with stream(clock) as (emulator, client):
-        client.split_shard(StreamName="s", ShardToSplit=ROOT, NewStartingHashKey=str(2**127))
-        clock.advance(10)
-        found = resolve(emulator, at(clock.time() - 30 * HOUR))
-        assert found.streams == {"s": {ROOT: ShardPosition.trim_horizon()}}
-
-
 def test_a_stream_that_may_not_be_described_is_read_from_the_time(caplog: pytest.LogCaptureFixture) -> None:
     """Only ListShards is needed; that deleted streams are not recognized then is told once."""
     with stream(OtherClock(0.0)) as (emulator, _):
@@ -135,20 +112,6 @@ def test_a_stream_that_may_not_be_described_is_read_from_the_time(caplog: pytest
         assert found.created == {}
         (told,) = [one.getMessage() for one in caplog.records if "DescribeStreamSummary" in one.getMessage()]
         assert "kinesis:DescribeStreamSummary" in told
-
-
-def test_each_stream_is_described_once() -> None:
-    """DescribeStreamSummary allows 20 calls a second for a whole account."""
-    with stream(OtherClock(0.0)) as (emulator, _):
-        emulator.faults.add("throttle", operation="DescribeStreamSummary", count=2)
-        emulator.faults.add("error", operation="DescribeStreamSummary", code="AccessDeniedException", skip=3)
-        waits: list[float] = []
-
-        async def wait(seconds: float) -> None:
-            waits.append(seconds)
-
-        assert resolve(emulator, at(time.time() - 30 * HOUR), sleep=wait).created
-        assert len(waits) == 2
 
 
 @pytest.mark.parametrize("ahead_seconds", [-30.0, 30.0])
@@ -179,17 +142,3 @@ def test_a_time_that_has_hardly_passed_is_waited_for() -> None:
             if waits:
                 break
         assert 0 < sum(waits) < 3
-
-
-async def test_a_start_that_fails_leaves_no_call_behind() -> None:
-    """Many shards are asked at once; after the refusal of one, the others would be asked again for ten minutes."""
-    clock = OtherClock(0.0)
-    with running_emulator(clock=clock, enforce_limits=False) as emulator:
-        emulator.client().create_stream(StreamName="s", ShardCount=4)
-        emulator.faults.add("error", operation="GetShardIterator", code="AccessDeniedException", count=1)
-        emulator.faults.add("throttle", operation="GetShardIterator")
-        session = AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file)))
-        with pytest.raises(InitialPositionError, match="AccessDenied"):
-            await resolve_starts(session, {"s": at(clock.time() - 2)})
-        await asyncio.sleep(0)
-        assert asyncio.all_tasks() == {asyncio.current_task()}

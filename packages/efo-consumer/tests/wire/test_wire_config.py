@@ -1,7 +1,5 @@
 """The options of record publishers."""
 
-import subprocess
-import sys
 from datetime import timedelta
 from typing import Any
 
@@ -13,17 +11,6 @@ from penstock.efo_consumer import ReaderConfig, RecordPublisherConfig, RecordPub
 from penstock.efo_consumer._publish.factory import FallbackTransport, open_transport
 from penstock.efo_consumer._wire.subscription import SubscribeRequest, Subscription
 from penstock.efo_consumer.errors import EfoConsumerConfigError, Http2NotNegotiatedError, SubscriptionConnectionError
-
-
-def test_the_defaults_are_those_of_flip_128() -> None:
-    """Without options: polling, and the back-offs of the FLIP; a time decides instead of a number of attempts."""
-    config = RecordPublisherConfig.from_mapping({})
-    assert config == RecordPublisherConfig()
-    assert config.record_publisher is RecordPublisherType.POLLING
-    backoff = config.subscribe_to_shard
-    assert (backoff.max_attempts, backoff.exponent) == (None, 1.5)
-    assert (backoff.base, backoff.maximum) == (timedelta(seconds=1), timedelta(seconds=2))
-    assert config.retry_patience == timedelta(minutes=10)
 
 
 @pytest.mark.parametrize("prefix", ["flink.", "", "FLINK."])
@@ -92,34 +79,6 @@ def test_a_value_that_cannot_be_read_names_its_key(key: str, value: str) -> None
     assert caught.value.option == key
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"get_records_interval": timedelta(milliseconds=100)},
-        {"get_records_max_records": 10_001},
-        {"get_records_max_records": 0},
-        {"subscription_window_bytes": 1000},
-        {"subscription_window_bytes": 2**31},
-        {"subscription_silence": timedelta(0)},
-        {"resubscribe_interval": timedelta(seconds=-1)},
-        {"deaggregate": "some"},
-    ],
-    ids=str,
-)
-def test_values_out_of_range_are_refused(changes: dict[str, Any]) -> None:
-    """Each range is checked on construction, and the error names the field."""
-    with pytest.raises(EfoConsumerConfigError) as caught:
-        RecordPublisherConfig(**changes)
-    assert caught.value.option in changes
-
-
-def test_backoff_that_shrinks_is_refused() -> None:
-    """A largest back-off below the base is an error that names the group of keys."""
-    with pytest.raises(EfoConsumerConfigError) as caught:
-        RecordPublisherConfig.from_mapping({"shard.subscribetoshard.backoff.max": "1"})
-    assert caught.value.option == "shard.subscribetoshard"
-
-
 def session(url: str) -> AwsSession:
     return AwsSession(emulator_options(url))
 
@@ -138,23 +97,6 @@ async def test_the_transport_follows_endpoint_and_option(url: str, kind: Subscri
     transport = open_transport(session(url), RecordPublisherConfig(subscribe_transport=kind))
     assert transport.name == name
     await transport.close()
-
-
-@pytest.mark.parametrize("kind", ["http2", "auto"])
-def test_http2_does_not_load_aiohttp(kind: str) -> None:
-    """What only HTTP/1.1 needs is loaded when it is used."""
-    code = f"""
-import sys
-from penstock.aws import AwsSession
-from penstock.aws.testing import emulator_options
-from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
-from penstock.efo_consumer._publish.factory import open_transport
-config = RecordPublisherConfig(subscribe_transport=SubscribeTransportType({kind!r}))
-open_transport(AwsSession(emulator_options("https://127.0.0.1:1")), config)
-assert "awscrt" in sys.modules
-assert "aiohttp" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_http2_over_plain_http_is_a_contradiction() -> None:

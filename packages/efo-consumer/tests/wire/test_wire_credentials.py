@@ -15,19 +15,12 @@ import pytest
 from penstock.aws import AwsOptions, AwsSession
 from penstock.aws.testing import Sts, emulator_options, running_sts
 from penstock.efo_consumer import (
-    InitialPositionError,
-    KinesisBackend,
-    LocalShardReader,
-    OpenRequest,
     RecordPublisherConfig,
     RecordPublisherFactory,
     RecordPublisherType,
-    ShardFailedError,
     ShardPosition,
-    StreamConsumer,
     StreamIdentity,
     SubscribeTransportType,
-    resolve_initial_positions,
 )
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.emulator.testing import running_emulator
@@ -127,24 +120,6 @@ async def test_a_token_that_expires_is_replaced_by_what_is_on_disk(world: World,
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_token_that_expired_before_the_first_call_is_replaced(world: World, way: str) -> None:
-    """Neither a subscription nor an iterator is given up for an old token, though several calls meet it."""
-    world.put(b"row")
-    session = world.session
-    for operation in ("SubscribeToShard", "GetShardIterator", "GetRecords"):
-        world.expire(operation, count=1)
-
-    def stale(way: str, *, given: bool = False) -> AwsSession:
-        made = session(way, given=given)
-        world.write("AKIANEW")
-        return made
-
-    world.session = stale  # type: ignore[method-assign]  # the keys change between the session and its first call
-    assert await read(world, way, 1) == [b"row"]
-    assert sum(fault["hits"] for fault in world.emulator.faults.list()) == (2 if way == "polling" else 1)
-
-
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("given", [True, False])
 async def test_a_token_that_nothing_replaces_is_fatal_with_advice(world: World, way: str, given: bool) -> None:
     """Keys that were given, and a file that holds the same ones, fail at the first answer."""
@@ -172,77 +147,3 @@ async def test_reading_outlives_an_sts_that_is_away(world: World, way: str) -> N
         assert await read(world, way, 1, session=session) == [b"row"]
         assert sts.given == 1
         assert sts.asked > 1
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_reading_waits_for_an_sts_that_is_away(world: World, way: str) -> None:
-    """With nothing that has not expired it tries again, and reads when there are credentials."""
-    world.put(b"row")
-    with running_sts() as sts:
-        sts.refusal = (503, "ServiceUnavailable")
-        reading = asyncio.create_task(read(world, way, 1, session=world.role_session(way, sts)))
-        while not sts.asked:  # noqa: ASYNC110  # it counts in a thread
-            await asyncio.sleep(0.01)
-        sts.refusal = None
-        assert await reading == [b"row"]
-
-
-async def test_a_start_waits_for_an_sts_that_is_away(world: World) -> None:
-    """Where to begin is asked again until there are credentials; a role that must not be assumed is told at once."""
-    with running_sts() as sts:
-        sts.refusal = (503, "ServiceUnavailable")
-        session = world.role_session("http1", sts)
-        starting = asyncio.create_task(
-            asyncio.to_thread(resolve_initial_positions, session, ["orders"], "TRIM_HORIZON")
-        )
-        while not sts.asked:  # noqa: ASYNC110  # it counts in a thread
-            await asyncio.sleep(0.01)
-        sts.refusal = None
-        assert list((await starting).streams) == ["orders"]
-        sts.refusal = (403, "AccessDenied")
-        session, asked = world.role_session("http1", sts), sts.asked
-        with pytest.raises(InitialPositionError, match="cannot fetch AWS credentials: AccessDenied"):
-            await asyncio.to_thread(resolve_initial_positions, session, ["orders"], "TRIM_HORIZON")
-        assert sts.asked == asked + 1
-
-
-async def test_new_credentials_that_are_refused_too_are_fatal(world: World) -> None:
-    """One more subscription, not one after the other."""
-    world.put(b"row")
-    world.expire("SubscribeToShard", skip=1)
-    world.emulator.faults.add("stream_error", code="ExpiredTokenException")
-    with pytest.raises(RecordPublisherFatalError):
-        await read(world, "http1", 2, write="AKIANEW")
-
-
-async def test_control_calls_renew_too(world: World) -> None:
-    """Where to begin, the shards and the retention are asked with the new keys, and a session reads to the end."""
-    world.put(b"row")
-    session = world.session("http1")
-    world.write("AKIANEW")
-    for operation in ("ListShards", "DescribeStreamSummary", "GetShardIterator", "GetRecords"):
-        world.expire(operation, count=1)
-    start = await asyncio.to_thread(resolve_initial_positions, session, ["orders"], "TRIM_HORIZON")
-    assert session.frozen_credentials().access_key == "AKIANEW"
-    backend = KinesisBackend(session)
-    async with asyncio.timeout(120), LocalShardReader(backend) as reader:
-        assert (await backend.stream_facts("orders")).retention_millis == 86_400_000
-        request = OpenRequest(session_id="q", positions=start, record_publisher=RecordPublisherType.POLLING)
-        epoch = await reader.open(request)
-        assert (await reader.positions("q", epoch, start, wait_seconds=15)).records == 1
-    assert [fault["hits"] for fault in world.emulator.faults.list()] == [1, 1, 1, 1]
-
-
-async def test_a_session_names_what_it_could_not_renew(world: World) -> None:
-    """A shard that fails for its credentials says so with the code and the advice."""
-    world.expire("SubscribeToShard")
-    start = await asyncio.to_thread(resolve_initial_positions, world.session("http1"), ["orders"], "TRIM_HORIZON")
-    consumers = (StreamConsumer("orders", world.consumer_arn),)
-    request = OpenRequest(
-        session_id="q", positions=start, record_publisher=RecordPublisherType.EFO, consumers=consumers
-    )
-    async with asyncio.timeout(120), LocalShardReader(KinesisBackend(world.session("http1", given=True))) as reader:
-        epoch = await reader.open(request)
-        with pytest.raises(ShardFailedError, match="cannot be renewed") as caught:
-            await reader.positions("q", epoch, start, wait_seconds=15)
-    assert caught.value.code == "ExpiredTokenException"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
 from datetime import timedelta
 
 import pytest
@@ -13,22 +11,19 @@ from wire_errors_kinesis import (
     FATAL,
     HTTP1,
     HTTP2,
-    ORDERS,
     POLLING,
     SHARD,
-    WAYS,
     Kinesis,
     kinesis,
     read,
 )
 
-from penstock.efo_consumer import RecordPublisher, ShardEvent, ShardPosition, SubscribeTransportType
+from penstock.efo_consumer import RecordPublisher, SubscribeTransportType
 from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
 from penstock.efo_consumer._publish.metrics import publisher_metrics
 from penstock.efo_consumer.errors import (
     RecordPublisherError,
     RecordPublisherFatalError,
-    ResourceMissingError,
     SubscriptionTakenOverError,
 )
 
@@ -52,94 +47,6 @@ async def test_what_cannot_pass_is_told_at_once(way: SubscribeTransportType | No
             await read(opened.publisher(way), 5)
         assert (caught.value.stream, caught.value.shard_id, caught.value.code) == ("orders", SHARD, code)
         assert opened.hits == 1
-
-
-@pytest.mark.parametrize("code", FATAL)
-@pytest.mark.parametrize("way", WAYS)
-async def test_what_is_lost_while_reading_is_fatal(way: SubscribeTransportType | None, code: str) -> None:
-    """What happens to the key, or to a permission, ends reading inside the stream, and in the middle of polling."""
-    async with kinesis() as opened:
-        await opened.put(5)
-        kind = "error" if way is POLLING else "stream_error"
-        operation = "GetRecords" if way is POLLING else "SubscribeToShard"
-        opened.server.faults.add(kind, operation=operation, code=code, skip=1)
-        with pytest.raises(RecordPublisherFatalError) as caught:
-            await read(opened.publisher(way), 6)
-        assert caught.value.code == code
-        assert opened.hits == 1
-
-
-async def _delete_stream(opened: Kinesis) -> None:
-    await opened.client.call("DeleteStream", {"StreamName": "orders", "EnforceConsumerDeletion": True})
-
-
-async def _deregister(opened: Kinesis) -> None:
-    await opened.client.call("DeregisterStreamConsumer", {"ConsumerARN": opened.consumer_arn})
-
-
-async def _nothing(opened: Kinesis) -> None:
-    pass
-
-
-@pytest.mark.parametrize(
-    ("way", "remove", "resource"),
-    [
-        *((way, _delete_stream, "stream") for way in WAYS),
-        *((way, _deregister, "consumer") for way in (HTTP2, HTTP1)),
-        *((way, _nothing, "shard") for way in WAYS),
-    ],
-)
-async def test_what_is_missing_is_told(
-    way: SubscribeTransportType | None, remove: Callable[[Kinesis], Awaitable[None]], resource: str
-) -> None:
-    """One code of the service becomes an error that names the stream, the consumer or the shard as missing."""
-    async with kinesis() as opened:
-        await remove(opened)
-        shard_id = "shardId-000000000099" if resource == "shard" else SHARD
-        with pytest.raises(ResourceMissingError, match=resource) as caught:
-            await read(opened.publisher(way), 1, shard_id=shard_id)
-        assert (caught.value.resource, caught.value.code) == (resource, "ResourceNotFoundException")
-
-
-async def _exhaust(events: AsyncGenerator[ShardEvent, None]) -> None:
-    async for _ in events:
-        pass
-
-
-@pytest.mark.parametrize("way", [HTTP2, HTTP1])
-async def test_a_consumer_that_goes_while_it_is_read_is_missing(way: SubscribeTransportType) -> None:
-    """Deregistering ends a subscription from within; the reader says so, and does not take it for the shard's end."""
-    async with kinesis() as opened:
-        await opened.put(1)
-        async with aclosing(opened.publisher(way).publish(ORDERS, SHARD, ShardPosition.trim_horizon())) as events:
-            await anext(events)
-            await _deregister(opened)
-            with pytest.raises(ResourceMissingError) as caught:
-                await _exhaust(events)
-        assert caught.value.resource == "consumer"
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_stream_that_goes_while_it_is_read_is_missing(way: SubscribeTransportType | None) -> None:
-    """Deleting the stream ends a subscription from within, and a poll: neither is the shard's end."""
-    async with kinesis() as opened:
-        await opened.put(1)
-        async with aclosing(opened.publisher(way).publish(ORDERS, SHARD, ShardPosition.trim_horizon())) as events:
-            await anext(events)
-            await _delete_stream(opened)
-            with pytest.raises(ResourceMissingError) as caught:
-                await _exhaust(events)
-        assert caught.value.resource == "stream"
-
-
-async def test_what_cannot_be_told_is_left_open() -> None:
-    """If Kinesis does not answer what is missing either, the error says that one of them is."""
-    async with kinesis() as opened:
-        for operation in ("DescribeStreamSummary", "DescribeStreamConsumer"):
-            opened.server.faults.add("throttle", operation=operation)
-        with pytest.raises(ResourceMissingError) as caught:
-            await read(opened.publisher(HTTP1), 1, shard_id="shardId-000000000099")
-        assert caught.value.resource is None
 
 
 async def test_a_thousand_shards_ask_once_for_the_state_of_their_consumer() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from penstock.efo_consumer._wire.eventstream import (
     MAX_HEADERS_BYTES,
-    Frame,
     FrameDecoder,
     frame_kind,
     parse_headers,
@@ -42,13 +41,6 @@ _headers = st.dictionaries(_names, st.text(max_size=30), max_size=4).map(
 _frames = st.lists(st.builds(make_frame, _headers, st.binary(max_size=300)), min_size=1, max_size=6)
 
 
-def frames_of(data: bytes) -> list[Frame]:
-    decoder = FrameDecoder()
-    frames = decoder.feed(data)
-    decoder.finish()
-    return frames
-
-
 def cut(data: bytes, points: list[int]) -> list[bytes]:
     edges = [0, *sorted(point % (len(data) + 1) for point in points), len(data)]
     return [data[start:end] for start, end in itertools.pairwise(edges)]
@@ -66,29 +58,6 @@ def test_chunks_do_not_change_the_frames(frames: list[bytes], points: list[int])
     decoder.finish()
     assert [(parse_headers(frame.headers), bytes(frame.payload)) for frame in found] == expected
     assert sum(frame.frame_bytes for frame in found) == len(data)
-
-
-@given(st.binary(max_size=200), st.lists(st.integers(min_value=0), max_size=4))
-def test_any_bytes_give_frames_or_a_typed_error(data: bytes, points: list[int]) -> None:
-    """Bytes of any kind end in frames, in an open end, or in an error of the package."""
-    decoder = FrameDecoder()
-    try:
-        for chunk in cut(data, points):
-            for frame in decoder.feed(chunk):
-                frame_kind(frame.headers)
-        decoder.finish()
-    except EventStreamFrameError:
-        pass
-
-
-@given(st.binary(min_size=1, max_size=100), st.data())
-def test_a_flipped_bit_never_passes(payload: bytes, data: st.DataObject) -> None:
-    """One wrong bit anywhere in a frame is an error, or leaves the frame incomplete."""
-    frame = bytearray(make_frame(string_header(":event-type", "x"), payload))
-    bit = data.draw(st.integers(min_value=0, max_value=len(frame) * 8 - 1))
-    frame[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(EventStreamFrameError):
-        frames_of(bytes(frame))
 
 
 def test_the_caller_may_reuse_its_buffer() -> None:

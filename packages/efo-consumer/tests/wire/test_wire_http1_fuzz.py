@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.aws import AwsServiceError, AwsSession
@@ -17,7 +17,7 @@ from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import ShardPosition
 from penstock.efo_consumer._wire.http1 import Http1Transport
 from penstock.efo_consumer._wire.subscription import SubscribeRequest
-from penstock.efo_consumer.errors import EfoConsumerError, EventStreamTruncatedError, SubscriptionConnectionError
+from penstock.efo_consumer.errors import EfoConsumerError, SubscriptionConnectionError
 
 REQUEST = SubscribeRequest("arn:consumer", "shardId-000000000000", ShardPosition.trim_horizon())
 HEADERS = b"\x0b:event-type\x07\x00\x15SubscribeToShardEvent"
@@ -127,100 +127,6 @@ def test_chunks_and_cuts_do_not_change_the_events(
     assert wire.read(pieces(answer, cuts)) == (numbers(len(paddings)), None)
 
 
-@given(_paddings, _cuts, st.booleans())
-def test_bodies_without_chunks_are_read_too(wire: Wire, paddings: list[int], cuts: list[int], has_length: bool) -> None:
-    """A body ends with its length, or where it has none with the connection."""
-    body = events(paddings)
-    length = b"Content-Length: %d\r\n" % len(body) if has_length else b""
-    answer = b"HTTP/1.1 200 OK\r\n" + length + b"\r\n" + body
-    assert wire.read(pieces(answer, cuts)) == (numbers(len(paddings)), None)
-
-
-@given(st.binary(max_size=300), _cuts)
-@example(b"0\r\n" + b"x" * 300, [])
-@example(b"FFFFFFFFFFFFFFF\r\nx", [])
-@example(b"FFFFFFFFFFFFFFFFFFFFFFFFF\r\nx", [])
-@example(b"-1\r\n", [])
-@example(b"0x1\r\nx\r\n", [])
-@example(b"1_0\r\n" + b"x" * 16, [])
-@example(b"1\nx\n", [])
-def test_any_chunks_come_to_an_end(wire: Wire, data: bytes, cuts: list[int]) -> None:
-    """Whatever follows a proper head gives no event that was not sent, and ends."""
-    assert wire.read(pieces(CHUNKED + data, cuts))[0] == []
-
-
-@given(st.binary(max_size=200), st.sampled_from([b"", b"HTTP/1.1 ", b"HTTP/1.1 200 OK\r\n", CHUNKED]), _cuts)
-def test_any_bytes_come_to_an_end(wire: Wire, data: bytes, start: bytes, cuts: list[int]) -> None:
-    """Whatever a server sends gives no event that was not sent, and ends."""
-    assert wire.read(pieces(start + data, cuts))[0] == []
-
-
-@given(_paddings, _cuts, st.data())
-def test_a_changed_answer_gives_events_or_an_error(
-    wire: Wire, paddings: list[int], cuts: list[int], data: st.DataObject
-) -> None:
-    """Whatever is changed in an answer, the events that come are those that were sent, in order."""
-    changed = bytearray(CHUNKED + chunked(events(paddings), cuts))
-    at = data.draw(st.integers(0, len(changed)))
-    changed[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    found, _ = wire.read(pieces(bytes(changed), data.draw(_cuts)))
-    assert found == numbers(len(found))
-
-
-def test_a_connection_that_is_closed_between_two_reads_is_an_error(wire: Wire) -> None:
-    """A malformed chunk behind whole events: the connection may be gone before the next read begins."""
-    changed = bytearray(CHUNKED + chunked(events([0, 1, 1, 1]), [1, 279, 2957, 7247, 10285]))
-    changed[431:431] = b"\x07D("
-    found, end = wire.read(pieces(bytes(changed), [2957, 10285]))
-    assert found == numbers(3)
-    assert isinstance(end, SubscriptionConnectionError)
-
-
-@given(_paddings, st.integers(0, 30_000), _cuts)
-def test_an_answer_that_stops_is_a_connection_error(
-    wire: Wire, paddings: list[int], kept: int, cuts: list[int]
-) -> None:
-    """A connection that ends before the last chunk is an error behind events that came, never the end."""
-    whole = CHUNKED + chunked(events(paddings), cuts)
-    found, end = wire.read(pieces(whole[: kept % len(whole)], cuts))
-    assert found == numbers(len(found))
-    assert isinstance(end, SubscriptionConnectionError)
-    assert end.__cause__ is not None
-
-
-def test_a_body_that_ends_inside_a_frame_is_truncated(wire: Wire) -> None:
-    """A last chunk in the middle of a frame is an error of the frames, also where no chunks tell the end."""
-    for answer in (CHUNKED + chunked(event(0)[:-1], []), b"HTTP/1.1 200 OK\r\n\r\n" + event(0)[:-1]):
-        found, end = wire.read([answer])
-        assert found == []
-        assert isinstance(end, EventStreamTruncatedError)
-
-
-def test_long_frames_are_put_together(wire: Wire) -> None:
-    """A frame longer than the window, in chunks that cut it anywhere, is read, and so is what follows it."""
-    body = event(0, 3_000_000) + event(1)
-    data = CHUNKED + chunked(body, list(range(0, len(body), 70_001)))
-    assert wire.read(pieces(data, list(range(0, len(data), 65_536)))) == (["0", "1"], None)
-
-
-@pytest.mark.parametrize("cut", [None, 1, 7])
-@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
-def test_a_refusal_is_read_however_it_comes(wire: Wire, framing: str, cut: int | None) -> None:
-    """The body of an answer other than 200 is the service's error, cut or not, behind an answer to be ignored."""
-    body = b'{"__type":"ResourceInUseException","message":"busy"}'
-    head = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 400 Bad Request\r\n"
-    answers = {
-        "length": head + b"Content-Length: %d\r\n\r\n" % len(body) + body,
-        "chunked": head + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(body, [5]),
-        "close": head + b"Connection: close\r\n\r\n" + body,
-    }
-    data = answers[framing]
-    found, error = wire.read([data] if cut is None else [data[at : at + cut] for at in range(0, len(data), cut)])
-    assert found == []
-    assert isinstance(error, AwsServiceError)
-    assert (error.code, error.message, error.status) == ("ResourceInUseException", "busy", 400)
-
-
 def test_an_endless_refusal_is_not_read_to_its_end(wire: Wire) -> None:
     """Of the body of a refusal no more is read than any service would send."""
     sent = [b"HTTP/1.1 503 Slow Down\r\n\r\n", *[b"x" * 65_536] * 2000]
@@ -248,11 +154,3 @@ def test_endless_trailers_are_refused(wire: Wire, trailers: bytes) -> None:
     begun = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(events([0, 0]), [])[: -len(b"\r\n")]
     _, error = wire.read([begun, *pieces(trailers, list(range(0, len(trailers), 1000)))])
     assert isinstance(error, SubscriptionConnectionError)
-
-
-@pytest.mark.parametrize("status", [101, 204, 302, 304])
-def test_any_other_status_is_a_refusal(wire: Wire, status: int) -> None:
-    """A redirection is not followed, and an answer without a body is not a subscription."""
-    _, error = wire.read([b"HTTP/1.1 %d Other\r\nLocation: /else\r\nContent-Length: 0\r\n\r\n" % status])
-    assert isinstance(error, AwsServiceError)
-    assert error.status == status

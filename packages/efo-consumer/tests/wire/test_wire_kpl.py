@@ -134,12 +134,6 @@ def test_an_answer_is_taken_apart_a_mib_at_a_time() -> None:
     assert plain.num_rows == 2
 
 
-def test_a_slice_is_taken_apart_as_it_is() -> None:
-    """What lies before and behind a slice does not come along."""
-    batch = wire(aggregate(("a", b"1", None)), aggregate(("b", b"2", None)), aggregate(("c", b"3", None)))
-    assert rows(deaggregate(batch.slice(1, 1))) == [("101", 0, "b", None, b"2")]
-
-
 @given(st.lists(st.tuples(_keys, st.binary(max_size=5), st.none() | _hash_keys), min_size=1, max_size=20), _hash_keys)
 def test_two_shards_share_the_user_records_of_an_aggregate(
     records: list[tuple[str, bytes, str | None]], split: str
@@ -305,35 +299,6 @@ def test_keys_that_would_fill_the_memory_are_refused() -> None:
         with pytest.raises(MalformedAggregateError, match="room"):
             parse_aggregate(packed([UserRecord(b"", long_key)] * records))
         assert parse_aggregate(packed([UserRecord(b"", long_key)] * (records - 2))).malformed == records - 2
-
-
-def test_fields_that_are_not_known_are_passed_over() -> None:
-    """Tags, and what later versions of the format add, do not hide the records; tables may follow them."""
-    unknown = b"\x20\x05\x29" + bytes(8) + b"\x32\x02ab\x3d" + bytes(4) + b"\xfa\x07\x01z"
-    record = b"\x08\x01" + unknown + b"\x1a\x04data"
-    body = unknown + b"\x1a" + bytes([len(record)]) + record + b"\x0a\x01a\x0a\x01b" + unknown
-    assert rows(deaggregate(wire(around(body)))) == [("100", 0, "b", None, b"data")]
-
-
-@given(st.binary(max_size=300))
-@example(b"\x0a" * 300)
-@example(b"\x1a\x00" * 100)
-def test_any_body_gives_records_or_is_malformed(body: bytes) -> None:
-    """Whatever stands behind the magic number, with a right checksum, is read or refused, never anything else."""
-    _accepted(around(body))
-
-
-@given(_user_records, st.data())
-def test_damaged_bodies_give_records_or_are_malformed(
-    records: list[tuple[str, bytes, str]], data: st.DataObject
-) -> None:
-    """Bytes changed, dropped or doubled in a real body, with a right checksum, are read or refused."""
-    body = bytearray(aggregate(*records)[4:-16])
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(body)))
-        cut = data.draw(st.integers(0, 3))
-        body[at : at + cut] = data.draw(st.binary(max_size=3))
-    _accepted(around(bytes(body)))
 
 
 def test_what_protobuf_reads_is_read_alike() -> None:

@@ -4,9 +4,8 @@ import asyncio
 from contextlib import aclosing
 from datetime import timedelta
 
-import pyarrow as pa
 import pytest
-from wire_world import HALF, ORDERS, TRANSPORTS, data, read, table, until, world
+from wire_world import HALF, ORDERS, TRANSPORTS, data, read, table, world
 
 from penstock.efo_consumer import ShardPosition, SubscribeTransportType
 
@@ -90,19 +89,3 @@ async def test_an_idle_shard_goes_on_by_its_continuation(transport: SubscribeTra
             position=ShardPosition.after(second.continuation or ""),
         )
         assert data(events) == rows
-
-
-@pytest.mark.kind_kinesis
-async def test_starting_at_a_time_leaves_out_what_came_before() -> None:
-    """AT_TIMESTAMP means the same over both transports and by polling."""
-    async with world() as kinesis:
-        await kinesis.put(10, 100)
-        middle = await read(kinesis.publisher(None), rows=10)
-        last = table(middle).column("approximateArrivalTimestamp").cast(pa.int64()).to_pylist()[-1]
-        millis = last // 1000 + 1
-        await until(lambda: kinesis.server.clock.time() * 1000 > millis + 1)
-        rows = await kinesis.put(10, 100, seed=2)
-        for transport in (*TRANSPORTS, None):
-            arn = await kinesis.register(f"reader-{transport}")
-            publisher = kinesis.publisher(transport, consumer_arn=arn)
-            assert data(await read(publisher, rows=10, position=ShardPosition.at_timestamp(millis))) == rows

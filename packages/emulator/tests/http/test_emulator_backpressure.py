@@ -90,56 +90,6 @@ def raw_http2(backlog: Any) -> Any:
     return backlog.http2()
 
 
-def test_a_stream_that_the_client_resets_is_forgotten(backlog: Any, raw_http2: Any) -> None:
-    """RST_STREAM in the middle of an event ends the subscription; the connection stays usable."""
-    stream_id = raw_http2.call("SubscribeToShard", subscribe_body(backlog))
-    raw_http2.until(stream_id, h2.events.DataReceived)
-    shard = backlog.core.streams["stream"].shards[0]
-    assert len(shard.listeners) == 1
-    raw_http2.h2.reset_stream(stream_id)
-    raw_http2.flush()
-    eventually(lambda: not shard.listeners)
-    # The lost stream had taken the connection's window.
-    raw_http2.h2.increment_flow_control_window(65_535)
-    raw_http2.flush()
-    other = raw_http2.call("ListStreams", b"{}")
-    assert json.loads(raw_http2.until(other, h2.events.DataReceived).data)["StreamNames"] == ["stream"]
-
-
-def test_a_client_without_window_gets_its_headers_and_no_more(backlog: Any, raw_http2: Any) -> None:
-    """65,535 bytes are sent and not one more, until the client credits the connection and the stream."""
-    stream_id = raw_http2.call("SubscribeToShard", subscribe_body(backlog))
-    received = 0
-    while received < 65_535:
-        received += len(raw_http2.until(stream_id, h2.events.DataReceived).data)
-    assert received == 65_535
-    assert stands_still(backlog) == 2
-    raw_http2.h2.increment_flow_control_window(100, stream_id)
-    raw_http2.h2.increment_flow_control_window(70, None)
-    raw_http2.flush()
-    assert len(raw_http2.until(stream_id, h2.events.DataReceived).data) == 70
-
-
-@pytest.mark.parametrize("end", ["expiry", "takeover", "deregistration"])
-def test_a_stalled_client_cannot_keep_a_subscription_that_is_over(backlog: Any, raw_http2: Any, end: str) -> None:
-    """When the life is over, or another call takes over, a stream whose client does not read is cut."""
-    body = subscribe_body(backlog)
-    stream_id = raw_http2.call("SubscribeToShard", body)
-    raw_http2.until(stream_id, h2.events.DataReceived)
-    (subscription,) = backlog.core._subscriptions.values()
-    # The frame that opens the stream comes first, and does not need all of the window.
-    eventually(lambda: backlog.emulator.call(lambda: subscription.position) > 0)
-    if end == "expiry":
-        backlog.clock.advance(timedelta(minutes=5))
-    elif end == "takeover":
-        backlog.clock.advance(5)
-        # Without a window its events cannot come, but it has the subscription.
-        raw_http2.call("SubscribeToShard", body)
-    else:
-        backlog.client.deregister_stream_consumer(ConsumerARN=json.loads(body)["ConsumerARN"])
-    assert raw_http2.until(stream_id, h2.events.StreamReset).error_code == h2.errors.ErrorCodes.CANCEL
-
-
 def test_a_stalled_http1_client_cannot_keep_a_subscription_that_is_over(backlog: Any) -> None:
     """Over HTTP/1.1 the connection is cut when the life is over."""
     body = subscribe_body(backlog)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-import zlib
 from typing import Any
 
 import h2.errors
@@ -67,19 +66,6 @@ def test_a_silent_subscription_stays_open(world: Any) -> None:
     assert subscriber.is_silent(0.3)
 
 
-def test_a_silent_subscription_is_cut_when_its_life_is_over(world: Any) -> None:
-    """Five minutes after the call the connection goes, without an orderly end of the stream."""
-    world.stream()
-    world.put("a")
-    world.emulator.faults.add("silence", operation="SubscribeToShard")
-    subscriber = world.subscribe()
-    world.clock.advance(299)
-    assert subscriber.is_silent(0.2)
-    world.clock.advance(1)
-    with pytest.raises(ProtocolError):
-        subscriber.next()
-
-
 def test_a_subscription_can_be_late(world: Any) -> None:
     """A delay of SubscribeToShard holds back the answer; the five minutes have begun with the call."""
     world.stream()
@@ -112,22 +98,6 @@ def test_a_subscription_is_reset_in_the_middle_of_a_frame(world: Any, tls: bool)
         subscriber.next()
 
 
-def test_an_event_can_drip(world: Any) -> None:
-    """An event that drips arrives whole, but late."""
-    world.stream()
-    world.put("a")
-    world.emulator.faults.add("drip", bytes_per_second=500, operation="SubscribeToShard")
-    subscriber = world.subscribe()
-    assert subscriber.is_silent(0.3)
-
-    def arrived() -> bool:
-        world.clock.advance(0.1)
-        return not subscriber.is_silent(0.01)
-
-    world.until(arrived)
-    assert subscriber.data(1) == [b"a"]
-
-
 @pytest.mark.parametrize("scope", ["stream", "connection"])
 def test_a_reset_over_http2_takes_the_stream_or_the_connection(world: Any, scope: str) -> None:
     """Scope stream: RST_STREAM, and the connection lives on; scope connection: nothing more comes on it."""
@@ -152,48 +122,6 @@ def test_a_reset_over_http2_takes_the_stream_or_the_connection(world: Any, scope
     else:
         with pytest.raises((ConnectionError, ssl.SSLEOFError)):
             raw_http2.until(stream_id, h2.events.StreamEnded)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [{"kind": "delay", "seconds": 5}, {"kind": "silence", "count": 1}, {"kind": "drip", "bytes_per_second": 500}],
-    ids=lambda fault: fault["kind"],
-)
-def test_a_slow_answer_over_http2_holds_up_no_other(world: Any, fault: dict[str, Any]) -> None:
-    """Late, dripping and missing answers concern one stream; others of the connection are served meanwhile."""
-    world.emulator.faults.add(**fault, operation="ListStreams")
-    raw = world.http2()
-    slow = raw.call("ListStreams", b"{}")
-    quick = raw.call("DescribeLimits", b"{}")
-    raw.until(quick, h2.events.StreamEnded)
-    assert raw.bodies[quick]
-    assert not raw.bodies.get(slow, b"").endswith(b"}")
-    if fault["kind"] != "silence":
-        # Drops wait for the clock one after the other.
-        for _ in range(60):
-            world.clock.advance(0.1)
-            raw.until(raw.call("DescribeStream", b"{}"), h2.events.StreamEnded)
-        assert json.loads(raw.bodies[slow])["StreamNames"] == []
-
-
-def test_a_corrupt_checksum_over_http2_leaves_the_connection_alone(world: Any) -> None:
-    """The transport is right; only the message inside is not, and the one after it is right again."""
-    world.stream()
-    consumer = world.register()
-    world.emulator.faults.add("corrupt_crc", count=1)
-    request = {"ConsumerARN": consumer, "ShardId": world.first, "StartingPosition": {"Type": "LATEST"}}
-    raw = world.http2()
-    stream_id = raw.call("SubscribeToShard", json.dumps(request).encode())
-    raw.until(stream_id, h2.events.DataReceived)
-    sizes = []
-    for key in ("a", "b"):
-        world.put(key)
-        raw.until(stream_id, h2.events.DataReceived)
-        sizes.append(len(raw.bodies[stream_id]))
-    whole = raw.bodies[stream_id]
-    first = whole[int.from_bytes(whole[:4], "big") : sizes[0]]
-    second = whole[sizes[0] :]
-    assert [zlib.crc32(frame[:-4]) == int.from_bytes(frame[-4:], "big") for frame in (first, second)] == [False, True]
 
 
 def test_a_refused_subscription_is_an_answer_not_a_stream(world: Any) -> None:

@@ -78,37 +78,6 @@ def test_answers_have_the_shapes_of_the_model(world: Any, ask: Any) -> None:
     assert [child["ShardId"] for child in answer["ChildShards"]] == ["shardId-000000000002"]
 
 
-def test_an_operation_that_answers_nothing_has_no_body(ask: Any) -> None:
-    """CreateStream is answered with a status alone."""
-    assert ask("CreateStream", {"StreamName": "stream", "ShardCount": 1}) == (200, None)
-
-
-@pytest.mark.parametrize(
-    ("operation", "params", "code"),
-    [
-        ("DescribeStreamSummary", {"StreamName": "absent"}, "ResourceNotFoundException"),
-        ("PutRecord", {"StreamName": "", "Data": b"", "PartitionKey": "k"}, "ValidationException"),
-        ("PutRecord", {"StreamName": "s", "Data": 7, "PartitionKey": "k"}, "SerializationException"),
-        ("PutRecord", b"\xff", "SerializationException"),
-        ("PutRecord", b"\xa1", "SerializationException"),
-        ("GetShardIterator", b"\xa1\x69Timestamp\xc1\x61x", "SerializationException"),
-        ("ListStreams", [], "SerializationException"),
-        ("Nonsense", {}, "UnknownOperationException"),
-        ("SubscribeToShard", {}, "SerializationException"),
-    ],
-)
-def test_errors_are_in_cbor_too(ask: Any, operation: str, params: Any, code: str) -> None:
-    """__type and message, as in JSON."""
-    status, error = ask(operation, params)
-    assert (status, error["__type"]) == (400, code)
-    assert error["message"]
-
-
-def test_the_content_type_may_have_parameters(ask: Any) -> None:
-    """What follows a semicolon does not matter, nor does the case."""
-    assert ask("ListStreams", {}, content_type="Application/X-AMZ-CBOR-1.1; charset=utf-8")[0] == 200
-
-
 def test_without_a_cbor2_that_can_be_used_json_is_spoken_and_cbor_refused() -> None:
     """As on Macs with Intel's processors, where cbor2 has no wheels, or an old one."""
     program = """

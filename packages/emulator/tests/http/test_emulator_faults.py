@@ -33,20 +33,6 @@ def test_a_throttled_operation_has_the_error_that_it_has_in_aws(world: Any, oper
     assert world.refused(lambda: getattr(world.client, operation)())[0] == code
 
 
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [("InternalFailure", 500), ("ServiceUnavailable", 503), ("KMSThrottlingException", 400), ("Teapot", 418)],
-)
-def test_any_error_can_be_had(world: Any, code: str, status: int) -> None:
-    """An error has the code, the text and the status that were asked for, or the status of its code."""
-    world.emulator.faults.add("error", code=code, message="as you wish", status=status if code == "Teapot" else None)
-    with pytest.raises(world.client.exceptions.ClientError) as caught:
-        world.client.list_streams()
-    answer = caught.value.response
-    assert (answer["Error"]["Code"], answer["Error"]["Message"]) == (code, "as you wish")
-    assert answer["ResponseMetadata"]["HTTPStatusCode"] == status
-
-
 def test_a_fault_hits_what_it_names_and_nothing_else(world: Any) -> None:
     """Operation, stream, shard (by name, iterator or hash key) and consumer (by name or ARN) select calls."""
     world.stream("one", shards=2)
@@ -182,18 +168,3 @@ def test_chosen_records_of_a_request_fail(world: Any) -> None:
     assert [result.get("ErrorCode") for result in results] == ["InternalFailure", None, "InternalFailure", None]
     assert [record["Data"] for record in world.read()["Records"]] == [b"b", b"d"]
     assert not any("ErrorCode" in result for result in world.put("a", "b", "c"))
-
-
-def test_a_share_of_the_records_for_a_shard_fails(world: Any) -> None:
-    """Each record for the shard fails with the probability and the code that were asked for."""
-    world.stream(shards=2)
-    throttled = "ProvisionedThroughputExceededException"
-    world.emulator.faults.add("fail_records", share=0.5, shard=world.first, code=throttled, message="too fast")
-    keys = [str(number) for number in range(200)]
-    answer = world.client.put_records(StreamName="stream", Records=[{"Data": b"", "PartitionKey": key} for key in keys])
-    failed = [result for result in answer["Records"] if "ErrorCode" in result]
-    assert answer["FailedRecordCount"] == len(failed)
-    assert {(result["ErrorCode"], result["ErrorMessage"]) for result in failed} == {(throttled, "too fast")}
-    assert 20 < len(failed) < 80
-    kept = [result["ShardId"] for result in answer["Records"] if "ErrorCode" not in result]
-    assert 80 < kept.count("shardId-000000000001") < 120

@@ -43,22 +43,6 @@ def test_subscribers_share_what_is_the_same_and_get_what_is_their_own() -> None:
     assert frames.get((0, 9)) is built
 
 
-def test_another_batch_is_another_frame() -> None:
-    """A batch that begins at the same record and has grown meanwhile is not mistaken for the old one."""
-    frames, log = FrameCache(), log_of(10)
-    for end in (3, 10, 3):
-        event = RecordsEvent(log.slice(0, end), "1" * 56, 0, [], frames)
-        assert len(decoded(encode_event(event))["Records"]) == end
-
-
-def test_few_frames_are_kept() -> None:
-    """A shard with a long backlog does not keep it a second time."""
-    frames, log = FrameCache(), log_of(100)
-    for start in range(100):
-        encode_event(RecordsEvent(log.slice(start, start + 1), "1" * 56, 0, [], frames))
-    assert sum(frames.get((start, start)) is not None for start in range(100)) == 4
-
-
 def test_all_subscribers_of_a_shard_get_all_records(world: Any) -> None:
     """Those that start together, and one that starts later, in the middle of a batch."""
     world.start(enforce_limits=False)

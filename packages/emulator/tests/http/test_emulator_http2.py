@@ -128,20 +128,6 @@ def test_a_refused_subscription_over_http2_is_a_plain_answer(world: Any, connect
     assert first.stream.completion_future.result(20) == 200
 
 
-def test_requests_share_a_connection(world: Any, connect: Any) -> None:
-    """Many requests at once on one connection are all answered; large answers come whole."""
-    world.start(enforce_limits=False).stream()
-    for _ in range(10):
-        world.put("k", data=b"x" * (MIB - 1))
-    connection = connect()
-    record = {"Data": "AAAA", "PartitionKey": "k"}
-    # Small requests: awscrt sends HTTP/2 with Nagle's algorithm, so that large ones cost 40 ms for each window.
-    puts = [Call(connection, "PutRecords", {"StreamName": "stream", "Records": [record] * 50}) for _ in range(8)]
-    assert [put.finish()["FailedRecordCount"] for put in puts] == [0] * 8
-    reads = [Call(connection, "GetRecords", {"ShardIterator": world.iterator()}) for _ in range(3)]
-    assert [len(read.finish()["Records"]) for read in reads] == [10] * 3
-
-
 def test_a_stalled_stream_holds_one_event_and_no_other_stream(world: Any, connect: Any) -> None:
     """A client that gives no window gets exactly its window; the subscription stands still, and its neighbour on the
     same connection gets everything."""
@@ -189,10 +175,3 @@ def test_closing_the_connection_ends_its_subscriptions(world: Any, connect: Any)
             break
     else:
         pytest.fail("the subscription is still there")
-
-
-def test_http1_and_http2_share_the_tls_port(world: Any, connect: Any) -> None:
-    """ALPN decides: boto3 speaks HTTP/1.1 on the port on which awscrt speaks HTTP/2."""
-    world.stream()
-    assert world.tls_client().list_streams()["StreamNames"] == ["stream"]
-    assert Call(connect(), "ListStreams", {}).finish()["StreamNames"] == ["stream"]

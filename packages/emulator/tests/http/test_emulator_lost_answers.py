@@ -6,7 +6,6 @@ import http.client
 import json
 import ssl
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -67,33 +66,3 @@ def test_a_connection_is_reset_in_the_middle_of_an_answer(world: Any, tls: bool)
     with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
         connection.getresponse().read()
     assert len(world.client.get_records(ShardIterator=iterator)["Records"]) == 1
-
-
-def test_an_answer_can_drip(world: Any) -> None:
-    """The bytes come at the rate that was asked for, and are right."""
-    world.emulator.faults.add("drip", bytes_per_second=100, operation="ListStreams")
-    answer: list[Any] = []
-    caller = threading.Thread(target=lambda: answer.append(names(world)))
-    caller.start()
-    world.clock.advance(1)
-    caller.join(0.3)
-    assert caller.is_alive()
-
-    def arrived() -> bool:
-        world.clock.advance(0.1)
-        return not caller.is_alive()
-
-    world.until(arrived)
-    assert answer == [[]]
-
-
-def test_waiting_is_over_when_the_caller_goes(world: Any) -> None:
-    """A silent answer holds nothing once its caller has left."""
-    world.emulator.faults.add("silence", operation="ListStreams")
-    client = world.emulator.client(config=IMPATIENT)
-    with pytest.raises(ReadTimeoutError):
-        client.list_streams()
-    started = time.monotonic()
-    world.emulator.faults.clear()
-    assert names(world) == []
-    assert time.monotonic() - started < 30

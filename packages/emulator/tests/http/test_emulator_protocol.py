@@ -44,15 +44,6 @@ def test_every_answer_has_a_request_id_a_date_and_a_content_type(connection: Any
     assert good.headers["Date"] == "Sun, 15 Jun 2025 15:06:40 GMT"
 
 
-def test_a_connection_is_kept_alive(connection: Any) -> None:
-    """Requests follow each other on one connection, also after an error."""
-    ask(connection, "ListStreams", "{}")
-    local = connection.sock.getsockname()
-    ask(connection, "Nonsense", "{}")
-    ask(connection, "ListStreams", "")
-    assert connection.sock.getsockname() == local
-
-
 @pytest.mark.parametrize("operation", ["CreateQueue", "Nonsense", ""])
 def test_an_operation_that_is_not_emulated_is_unknown(connection: Any, operation: str) -> None:
     """Operations that are left out, and those that never were, are UnknownOperationException."""
@@ -90,27 +81,6 @@ def test_members_that_the_model_does_not_know_are_ignored(connection: Any, world
     response, _ = ask(connection, "CreateStream", '{"StreamName": "stream", "ShardCount": 1, "Shininess": 11}')
     assert response.status == 200
     assert list(world.core.streams) == ["stream"]
-
-
-def test_a_chunked_request_is_taken(connection: Any, world: Any) -> None:
-    """Requests may come in chunks, without a length."""
-    body = (part for part in (b'{"StreamName": "stream",', b' "ShardCount": 2}'))
-    response, _ = ask(connection, "CreateStream", body, encode_chunked=True)
-    assert response.status == 200
-    assert len(world.core.streams["stream"].shards) == 2
-
-
-def test_a_client_that_waits_for_100_continue_gets_it(world: Any) -> None:
-    """Expect: 100-continue is answered before the body is sent."""
-    host, port = world.emulator.endpoint_url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as raw:
-        raw.sendall(
-            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n"
-            b"X-Amz-Target: Kinesis_20131202.ListStreams\r\n\r\n"
-        )
-        assert raw.recv(1000).startswith(b"HTTP/1.1 100 ")
-        raw.sendall(b"{}")
-        assert raw.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
 def test_nonsense_on_the_socket_is_refused(world: Any) -> None:

@@ -70,26 +70,3 @@ def test_five_consumers_are_creating_at_once_at_most(world: Any) -> None:
     assert world.refused(world.register)[0] == "LimitExceededException"
     world.clock.advance(3)
     world.register()
-
-
-def test_consumers_are_listed_by_name_in_pages(world: Any) -> None:
-    """The paginator of boto3 sees every consumer of the stream once, in order."""
-    arn = world.stream()
-    for name in "cabed":
-        world.register(name)
-    pages = world.client.get_paginator("list_stream_consumers").paginate(
-        StreamARN=arn, PaginationConfig={"PageSize": 2}
-    )
-    assert [[c["ConsumerName"] for c in page["Consumers"]] for page in pages] == [["a", "b"], ["c", "d"], ["e"]]
-    token = world.client.list_stream_consumers(StreamARN=arn, MaxResults=1)["NextToken"]
-    world.clock.advance(301)
-    refusal = world.refused(lambda: world.client.list_stream_consumers(StreamARN=arn, NextToken=token))
-    assert refusal[0] == "ExpiredNextTokenException"
-
-
-def test_a_consumer_has_to_be_named(world: Any) -> None:
-    """A name without its stream, and nothing at all, are InvalidArgumentException."""
-    world.stream()
-    for names in ({}, {"ConsumerName": "reader"}):
-        refusal = world.refused(lambda names=names: described(world, **names))
-        assert refusal[0] == "InvalidArgumentException"

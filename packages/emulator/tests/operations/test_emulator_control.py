@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from penstock.emulator.testing import kinesis_client, running_emulator, start_emulator_process
-
 
 def ask(url: str, method: str, path: str, body: Any = None, *, ca_file: str | None = None) -> tuple[int, Any]:
     scheme, _, address = url.partition("://")
@@ -30,13 +28,6 @@ def ask(url: str, method: str, path: str, body: Any = None, *, ca_file: str | No
 @pytest.fixture
 def control(world: Any) -> Any:
     return lambda method, path, body=None: ask(world.emulator.endpoint_url, method, path, body)
-
-
-def test_health_is_told_on_both_ports(world: Any, control: Any) -> None:
-    """GET health answers as soon as the emulator takes requests."""
-    assert control("GET", "health") == (200, {"status": "ok"})
-    tls = ask(world.emulator.tls_endpoint_url, "GET", "health", ca_file=str(world.emulator.ca_file))
-    assert tls == (200, {"status": "ok"})
 
 
 def test_faults_come_and_go_over_http(world: Any, control: Any) -> None:
@@ -77,29 +68,6 @@ def test_the_clock_is_moved_over_http(world: Any, control: Any) -> None:
     assert world.clock.time() == before + 300
 
 
-def test_a_real_clock_is_not_moved() -> None:
-    """Without a manual clock there is nothing to move: 409."""
-    with running_emulator(tls=False) as emulator:
-        assert ask(emulator.endpoint_url, "POST", "clock", {"advance_seconds": 1})[0] == 409
-        assert ask(emulator.endpoint_url, "GET", "clock")[1]["manual"] is False
-
-
-def test_a_process_can_have_a_manual_clock() -> None:
-    """--manual-clock makes time stand still for clients in any language."""
-    with start_emulator_process("--manual-clock", "--no-tls") as emulator:
-        client = emulator.client()
-        client.create_stream(StreamName="stream", ShardCount=1)
-        arn = client.describe_stream_summary(StreamName="stream")["StreamDescriptionSummary"]["StreamARN"]
-        consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="reader")["Consumer"]["ConsumerARN"]
-
-        def status() -> str:
-            return str(client.describe_stream_consumer(ConsumerARN=consumer)["ConsumerDescription"]["ConsumerStatus"])
-
-        assert status() == "CREATING"
-        ask(emulator.endpoint_url, "POST", "clock", {"advance_seconds": 1})
-        assert status() == "ACTIVE"
-
-
 def test_statistics_count_calls_errors_and_what_there_is(world: Any, control: Any) -> None:
     """GET stats tells calls by operation, errors by code, subscriptions, and the size of each stream."""
     world.stream(shards=2)
@@ -129,31 +97,6 @@ def test_a_reset_forgets_everything(world: Any, control: Any) -> None:
         subscriber.next()
     world.stream()
     world.put("a")
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("GET", "nonsense", None, 404),
-        ("GET", "", None, 404),
-        ("PUT", "faults", "{}", 405),
-        ("POST", "faults", "not json", 400),
-        ("POST", "faults", "[]", 400),
-        ("DELETE", "faults/fault-77", None, 404),
-    ],
-)
-def test_a_wrong_control_request_is_answered(control: Any, method: str, path: str, body: Any, status: int) -> None:
-    """With an HTTP status and a JSON body that says what is wrong."""
-    answer = control(method, path, body)
-    assert answer[0] == status
-    assert answer[1]["error"]
-
-
-def test_control_needs_no_signature() -> None:
-    """The control API is the test's own, and open also where Kinesis requests have to be signed."""
-    with running_emulator(tls=False, verify_signatures=True, access_keys={"key": "secret"}) as emulator:
-        assert ask(emulator.endpoint_url, "GET", "health")[0] == 200
-        assert kinesis_client(emulator.endpoint_url).meta.region_name == "us-east-1"
 
 
 def test_a_page_of_another_place_controls_nothing(world: Any) -> None:

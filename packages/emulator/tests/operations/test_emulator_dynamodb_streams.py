@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.config import Config
 
-from penstock.emulator import EmulatorConfigError
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 
 if TYPE_CHECKING:
@@ -127,36 +126,6 @@ def test_records_and_shards_expire_after_a_day() -> None:
         assert [shard["ShardId"] for shard in one.shards()] == [child]
         code = refused(one.client, "get_shard_iterator", **asked, SequenceNumber=second)
         assert code == "ResourceNotFoundException"
-
-
-def test_an_iterator_lives_for_a_quarter_of_an_hour() -> None:
-    """And gives a thousand records at most."""
-    clock = ManualClock()
-    with table(clock) as one:
-        one.change(new=ITEM)
-        iterator = one.iterator()
-        assert refused(one.client, "get_records", ShardIterator=iterator, Limit=1001) == "LimitExceededException"
-        clock.advance(901)
-        assert refused(one.client, "get_records", ShardIterator=iterator) == "ExpiredIteratorException"
-
-
-def test_a_stream_that_is_disabled_can_be_read_for_a_day() -> None:
-    """Its shards end without children, and the table's next stream is another one."""
-    clock = ManualClock()
-    with table(clock) as one:
-        number = one.change(new=ITEM)
-        one.emulator.call(lambda: one.streams.disable("orders"))
-        with pytest.raises(EmulatorConfigError, match="not enabled"):
-            one.change(new=ITEM)
-        clock.advance(1)
-        again = one.emulator.call(lambda: one.streams.enable("orders"))
-        assert again != one.arn
-        description = one.client.describe_stream(StreamArn=one.arn)["StreamDescription"]
-        assert description["StreamStatus"] == "DISABLED"
-        assert one.read(one.iterator()) == ([number], None)
-        clock.advance(DAY)
-        assert refused(one.client, "describe_stream", StreamArn=one.arn) == "ResourceNotFoundException"
-        assert one.client.describe_stream(StreamArn=again)["StreamDescription"]["StreamStatus"] == "ENABLED"
 
 
 def test_what_the_service_leaves_open_can_be_asked_for_over_http() -> None:

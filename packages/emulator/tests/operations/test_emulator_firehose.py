@@ -49,18 +49,6 @@ def test_records_follow_each_other_in_a_file(tmp_path: Path) -> None:
     assert [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()] == [b"one\ntwo\nthree"]
 
 
-def test_a_full_file_is_followed_by_another() -> None:
-    """The size hint of the destination says when."""
-    with firehose() as (emulator, client):
-        client.create_delivery_stream(
-            DeliveryStreamName="small",
-            ExtendedS3DestinationConfiguration={**DESTINATION, "BufferingHints": {"SizeInMBs": 1}},
-        )
-        for _ in range(3):
-            client.put_record(DeliveryStreamName="small", Record={"Data": bytes(600_000)})
-        assert sorted(map(len, delivered(emulator, "small"))) == [600_000, 1_200_000]
-
-
 def test_a_delivery_stream_is_described_listed_and_deleted() -> None:
     """It is ACTIVE at once, and its destination is what was asked for."""
     with firehose() as (_, client):
@@ -94,22 +82,6 @@ def test_a_batch_beyond_the_limits_is_refused(records: list[bytes], code: str) -
         assert delivered(emulator) == []
 
 
-def test_throttling_is_service_unavailable() -> None:
-    """Record by record in a batch, as a whole for PutRecord; with the time it passes."""
-    clock = ManualClock()
-    with firehose(clock=clock, firehose_records_per_second=3) as (emulator, client):
-        entries = [{"Data": b"%d" % number} for number in range(5)]
-        answer = client.put_record_batch(DeliveryStreamName="events", Records=entries)
-        assert answer["FailedPutCount"] == 2
-        codes = [result.get("ErrorCode") for result in answer["RequestResponses"]]
-        assert codes == [None, None, None, "ServiceUnavailableException", "ServiceUnavailableException"]
-        code, _ = refused(client, "put_record", DeliveryStreamName="events", Record={"Data": b"x"})
-        assert code == "ServiceUnavailableException"
-        clock.advance(1)
-        client.put_record(DeliveryStreamName="events", Record={"Data": b"y"})
-        assert delivered(emulator) == [b"012y"]
-
-
 def test_calls_beyond_the_rate_are_refused_whole() -> None:
     """And without limits nothing is."""
     with firehose(clock=ManualClock(), firehose_calls_per_second=1) as (_, client):
@@ -121,30 +93,6 @@ def test_calls_beyond_the_rate_are_refused_whole() -> None:
         with firehose(clock=ManualClock(), **options) as (_, client):
             answers = [client.put_record_batch(DeliveryStreamName="events", Records=full) for _ in range(2)]
             assert [answer["FailedPutCount"] for answer in answers] == failed
-
-
-def test_faults_reach_firehose() -> None:
-    """A throttle, and an error of one's choice, by the name of the delivery stream."""
-    with firehose() as (emulator, client):
-        emulator.faults.add("throttle", operation="PutRecordBatch", stream="events", count=1)
-        entries = [{"Data": b"x"}]
-        code, _ = refused(client, "put_record_batch", DeliveryStreamName="events", Records=entries)
-        assert code == "ServiceUnavailableException"
-        emulator.faults.add("error", operation="PutRecordBatch", code="InvalidKMSResourceException", count=1)
-        code, _ = refused(client, "put_record_batch", DeliveryStreamName="events", Records=entries)
-        assert code == "InvalidKMSResourceException"
-        assert client.put_record_batch(DeliveryStreamName="events", Records=entries)["FailedPutCount"] == 0
-
-
-def test_what_is_not_emulated_says_so() -> None:
-    """Operations without an emulation are unknown, and so are sources other than direct puts."""
-    with firehose() as (_, client):
-        code, _ = refused(client, "start_delivery_stream_encryption", DeliveryStreamName="events")
-        assert code == "UnknownOperationException"
-        code, _ = refused(
-            client, "create_delivery_stream", DeliveryStreamName="second", DeliveryStreamType="KinesisStreamAsSource"
-        )
-        assert code == "InvalidArgumentException"
 
 
 def test_no_delivery_stream_writes_beside_its_folder(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from penstock.emulator import EmulatorConfigError
 from penstock.emulator._state.limits import DAILY_LIMITS, OPERATION_LIMITS
 
 LIMIT = "LimitExceededException"
@@ -91,39 +90,6 @@ def test_the_numbers_are_those_of_the_quotas_page() -> None:
     assert DAILY_LIMITS == {"StartStreamEncryption": 25, "UpdateShardCount": 10, "UpdateStreamMode": 2}
 
 
-def test_a_rate_can_be_changed_or_switched_off(world: Any) -> None:
-    """operation_limits holds for the operations that it names; enforce_limits switches all of them off."""
-    world.start(operation_limits={"ListStreams": 2, "DescribeStreamSummary": None})
-    assert [code_of(world, "ListStreams") for _ in range(3)] == ["", "", LIMIT]
-    assert LIMIT not in [code_of(world, "DescribeStreamSummary") for _ in range(30)]
-    assert [code_of(world, "DescribeLimits") for _ in range(2)] == ["", LIMIT]
-    world.start(operation_limits={"ListStreams": 0.5})
-    assert [code_of(world, "ListStreams") for _ in range(2)] == ["", LIMIT]
-    world.clock.advance(1)
-    assert code_of(world, "ListStreams") == LIMIT
-    world.clock.advance(1)
-    assert code_of(world, "ListStreams") == ""
-    world.start(enforce_limits=False)
-    assert LIMIT not in [code_of(world, "ListStreams") for _ in range(30)]
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"operation_limits": {"PutRecords": 5}}, "operation_limits"),
-        ({"operation_limits": {"ListShards": 0}}, "operation_limits"),
-        ({"daily_limits": {"ListShards": 5}}, "daily_limits"),
-        ({"shards_per_account": 0}, "shards_per_account"),
-        ({"shard_write_bytes_per_second": 0}, "shard_write_bytes_per_second"),
-    ],
-)
-def test_a_limit_that_cannot_be_is_refused(world: Any, options: dict[str, Any], named: str) -> None:
-    """The error names the option."""
-    with pytest.raises(EmulatorConfigError) as caught:
-        world.start(**options)
-    assert caught.value.option == named
-
-
 def test_subscriptions_are_asked_for_once_a_second(world: Any) -> None:
     """Per consumer and shard, where nothing forbids them anyway: here the consumer is not ACTIVE yet."""
     world.start(consumer_creation_delay=timedelta(seconds=30)).stream(shards=2)
@@ -171,17 +137,6 @@ def test_a_large_answer_silences_the_shard_for_up_to_five_seconds(world: Any) ->
     assert len(world.client.get_records(ShardIterator=answer["NextShardIterator"])["Records"]) == 5
 
 
-def test_each_throughput_can_be_switched_off_alone(world: Any) -> None:
-    """None for one leaves the others as they are."""
-    world.start(shard_write_records_per_second=None, shard_read_calls_per_second=None).stream()
-    results = [result for _ in range(4) for result in world.put(*(str(number) for number in range(500)))]
-    assert not any("ErrorCode" in result for result in results)
-    iterator = world.iterator()
-    for _ in range(10):
-        world.client.get_records(ShardIterator=iterator, Limit=1)
-    assert "ErrorCode" in world.put("a", "b", data=b"x" * 700_000)[1]
-
-
 def test_the_shards_of_an_account_are_counted(world: Any) -> None:
     """Creating, splitting and scaling beyond the limit are refused; on-demand streams do not count."""
     world.start(shards_per_account=5).stream("one", shards=3)
@@ -205,17 +160,6 @@ def test_the_shards_of_an_account_are_counted(world: Any) -> None:
     assert (limits["OnDemandStreamCount"], limits["OnDemandStreamCountLimit"]) == (1, 50)
 
 
-def test_the_on_demand_streams_of_an_account_are_counted(world: Any) -> None:
-    """The one beyond the limit is refused, whether new or switched."""
-    world.start(on_demand_streams=1)
-    mode = {"StreamMode": "ON_DEMAND"}
-    world.client.create_stream(StreamName="one", StreamModeDetails=mode)
-    assert world.refused(lambda: world.client.create_stream(StreamName="two", StreamModeDetails=mode))[0] == LIMIT
-    arn = world.stream("three")
-    switch = world.refused(lambda: world.client.update_stream_mode(StreamARN=arn, StreamModeDetails=mode))
-    assert switch[0] == LIMIT
-
-
 def test_five_streams_are_creating_at_once_at_most(world: Any) -> None:
     """The sixth is refused until one of them is ACTIVE."""
     world.start(stream_creation_delay=timedelta(seconds=10), operation_limits={"CreateStream": None})
@@ -225,39 +169,6 @@ def test_five_streams_are_creating_at_once_at_most(world: Any) -> None:
     assert refusal[0] == LIMIT
     world.clock.advance(10)
     world.client.create_stream(StreamName="late", ShardCount=1)
-
-
-def test_a_stream_is_scaled_ten_times_a_day(world: Any) -> None:
-    """The eleventh UpdateShardCount within 24 hours is refused; what failed does not count."""
-    world.stream()
-
-    def scale(target: int) -> None:
-        world.client.update_shard_count(StreamName="stream", TargetShardCount=target, ScalingType="UNIFORM_SCALING")
-        world.clock.advance(60)
-
-    for number in range(10):
-        scale(2 - number % 2)
-        assert world.refused(lambda: scale(100))[0] == LIMIT
-    assert "10 times in 24 hours" in world.refused(lambda: scale(1))[1]
-    world.clock.advance(timedelta(hours=24, minutes=-10))
-    scale(2)
-    world.start(daily_limits={"UpdateShardCount": None}).stream()
-    for number in range(30):
-        scale(2 - number % 2)
-
-
-def test_the_mode_of_a_stream_is_switched_twice_a_day(world: Any) -> None:
-    """The third switch within 24 hours is refused; setting the mode that it has is none."""
-    arn = world.stream()
-
-    def switch(mode: str) -> None:
-        world.client.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": mode})
-
-    for mode in ("ON_DEMAND", "ON_DEMAND", "PROVISIONED", "PROVISIONED"):
-        switch(mode)
-    assert world.refused(lambda: switch("ON_DEMAND"))[0] == LIMIT
-    world.clock.advance(timedelta(hours=24))
-    switch("ON_DEMAND")
 
 
 def test_records_are_as_large_as_their_stream_allows(world: Any) -> None:
@@ -279,14 +190,3 @@ def test_records_are_as_large_as_their_stream_allows(world: Any) -> None:
     assert world.refused(lambda: put("small", 2 * 2**20 + 1))[0] == "ValidationException"
     too_large = world.refused(lambda: world.client.update_max_record_size(StreamARN=arn, MaxRecordSizeInKiB=10241))
     assert too_large[0] == "ValidationException"
-
-
-def test_a_record_above_a_shards_second_goes_in_and_is_paid_for(world: Any) -> None:
-    """10 MiB into an idle shard are taken at once; then it takes nothing until a MiB a second has paid for them."""
-    world.client.create_stream(StreamName="stream", ShardCount=1, MaxRecordSizeInKiB=10240)
-    assert "ErrorCode" not in world.put("a", data=b"x" * (10 * 2**20 - 1))[0]
-    assert world.put("a")[0]["ErrorCode"] == "ProvisionedThroughputExceededException"
-    world.clock.advance(8.9)
-    assert world.put("a")[0]["ErrorCode"] == "ProvisionedThroughputExceededException"
-    world.clock.advance(0.2)
-    assert "ErrorCode" not in world.put("a")[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from datetime import timedelta
 from typing import Any
 
@@ -34,24 +33,6 @@ def test_records_older_than_the_retention_are_gone(world: Any) -> None:
     assert [record["Data"] for record in world.read()["Records"]] == [b"new"]
 
 
-def test_trimmed_records_leave_the_memory(world: Any) -> None:
-    """Their bytes are freed, not only hidden, though the shard lives on."""
-    world.start(enforce_limits=False).stream()
-    for _ in range(5):
-        world.put(*"abcdefgh", data=b"x" * 1_000_000)
-    shard = world.core.streams["stream"].shards[0]
-
-    def held() -> int:
-        gc.collect()
-        return int(world.emulator.call(lambda: sum(len(item) for item in shard.log._encoded)))
-
-    assert held() > 40 * 1_000_000
-    world.clock.advance(DAY + 2 * SECOND)
-    world.put("new")
-    assert held() < 1000
-    assert len(shard.records) == 1
-
-
 def test_a_sequence_number_from_before_the_horizon_is_refused(world: Any) -> None:
     """InvalidArgumentException, for iterators and subscriptions: who continues there may have lost records."""
     world.stream()
@@ -70,17 +51,6 @@ def test_a_sequence_number_from_before_the_horizon_is_refused(world: Any) -> Non
         )
         assert refusal[0] == "InvalidArgumentException"
     answer = world.read(kind="AT_SEQUENCE_NUMBER", StartingSequenceNumber=new["SequenceNumber"])
-    assert [record["Data"] for record in answer["Records"]] == [b"new"]
-
-
-def test_the_first_sequence_number_of_a_shard_stays_good(world: Any) -> None:
-    """A shard's StartingSequenceNumber, as ListShards tells it, is a place to begin at however old the shard is."""
-    world.stream()
-    (shard,) = world.client.list_shards(StreamName="stream")["Shards"]
-    world.clock.advance(3 * DAY)
-    world.put("new")
-    start = shard["SequenceNumberRange"]["StartingSequenceNumber"]
-    answer = world.read(kind="AT_SEQUENCE_NUMBER", StartingSequenceNumber=start)
     assert [record["Data"] for record in answer["Records"]] == [b"new"]
 
 
@@ -127,18 +97,6 @@ def test_a_closed_shard_expires_with_its_last_record(world: Any) -> None:
     assert world.refused(lambda: world.client.get_records(ShardIterator=iterator))[0] == "ExpiredIteratorException"
     split(world, "shardId-000000000001", 2**126)
     assert [name[-1] for name in world.shards()] == ["1", "2", "3", "4"]
-
-
-def test_an_iterator_lives_for_five_minutes(world: Any) -> None:
-    """Then it is an ExpiredIteratorException; each GetRecords gives a new one."""
-    world.stream()
-    iterator = world.iterator()
-    world.clock.advance(300)
-    again = world.client.get_records(ShardIterator=iterator)["NextShardIterator"]
-    world.clock.advance(1)
-    assert world.refused(lambda: world.client.get_records(ShardIterator=iterator))[0] == "ExpiredIteratorException"
-    world.clock.advance(298)
-    world.client.get_records(ShardIterator=again)
 
 
 def hours(world: Any) -> int:
@@ -189,17 +147,3 @@ def test_a_retention_has_bounds_and_a_direction(world: Any, operation: str, want
     refusal = world.refused(lambda: change(StreamName="stream", RetentionPeriodHours=wanted))
     assert refusal[0] == "InvalidArgumentException"
     assert hours(world) == 48
-
-
-def test_a_subscription_that_was_held_up_goes_on_with_what_is_left(world: Any) -> None:
-    """Records that were trimmed before a reader came to them are passed over, in order."""
-    world.start(subscription_lifetime=timedelta(days=30), subscription_bytes_per_second=1).stream()
-    world.put("a", data=b"x" * 100_000)
-    subscriber = world.subscribe()
-    assert [record["PartitionKey"] for record in subscriber.next()["Records"]] == ["a"]
-    # The subscription may send again after 100,000 seconds, and a day has 86,400.
-    world.put("b")
-    world.clock.advance(DAY + 2 * SECOND)
-    world.put("c")
-    world.clock.advance(timedelta(seconds=100_000) - DAY)
-    assert [record["PartitionKey"] for record in subscriber.next()["Records"]] == ["c"]

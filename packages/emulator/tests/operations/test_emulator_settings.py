@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -51,47 +50,6 @@ def test_tags_of_a_stream_are_added_replaced_listed_and_removed(world: Any) -> N
     assert [tag["Key"] for tag in tags] == ["b", "team"]
 
 
-def test_tags_of_consumers_and_streams_are_reached_by_arn(world: Any) -> None:
-    """TagResource, UntagResource and ListTagsForResource take the ARN of a stream or of a consumer."""
-    stream = world.stream()
-    consumer = world.client.register_stream_consumer(StreamARN=stream, ConsumerName="reader", Tags={"k": "v"})
-    for arn, before in ((stream, []), (consumer["Consumer"]["ConsumerARN"], [{"Key": "k", "Value": "v"}])):
-        assert world.client.list_tags_for_resource(ResourceARN=arn)["Tags"] == before
-        world.client.tag_resource(ResourceARN=arn, Tags={"k": "w", "l": ""})
-        tags = world.client.list_tags_for_resource(ResourceARN=arn)["Tags"]
-        assert tags == [{"Key": "k", "Value": "w"}, {"Key": "l", "Value": ""}]
-        world.client.untag_resource(ResourceARN=arn, TagKeys=["k"])
-        assert world.client.list_tags_for_resource(ResourceARN=arn)["Tags"] == [{"Key": "l", "Value": ""}]
-    absent = world.refused(lambda: world.client.list_tags_for_resource(ResourceARN=stream + "x"))
-    assert absent[0] == "ResourceNotFoundException"
-
-
-def test_a_resource_has_fifty_tags_at_most_and_none_of_aws(world: Any) -> None:
-    """The fifty-first is LimitExceededException, a reserved key InvalidArgumentException; nothing is changed then."""
-    world.stream()
-    world.client.add_tags_to_stream(StreamName="stream", Tags={f"k{number}": "" for number in range(50)})
-    world.client.add_tags_to_stream(StreamName="stream", Tags={"k0": "again"})
-    more = world.refused(lambda: world.client.add_tags_to_stream(StreamName="stream", Tags={"one": "", "more": ""}))
-    assert more[0] == "LimitExceededException"
-    reserved = world.refused(lambda: world.client.add_tags_to_stream(StreamName="stream", Tags={"aws:x": ""}))
-    assert reserved[0] == "InvalidArgumentException"
-    assert len(world.client.list_tags_for_stream(StreamName="stream")["Tags"]) == 50
-
-
-def test_the_mode_of_a_stream_can_be_changed(world: Any) -> None:
-    """The shards stay; an on-demand stream refuses UpdateShardCount."""
-    arn = world.start(stream_update_delay=timedelta(seconds=5)).stream(shards=2)
-    world.client.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
-    summary = world.client.describe_stream_summary(StreamName="stream")["StreamDescriptionSummary"]
-    assert (summary["StreamStatus"], summary["OpenShardCount"]) == ("UPDATING", 2)
-    assert summary["StreamModeDetails"] == {"StreamMode": "ON_DEMAND"}
-    world.clock.advance(5)
-    refusal = world.refused(
-        lambda: world.client.update_shard_count(StreamName="stream", TargetShardCount=4, ScalingType="UNIFORM_SCALING")
-    )
-    assert refusal[0] == "ValidationException"
-
-
 def test_an_encrypted_stream_says_so_everywhere(world: Any) -> None:
     """In descriptions, in the answers to puts, and in the records that were put meanwhile."""
     world.stream()
@@ -112,15 +70,3 @@ def test_an_encrypted_stream_says_so_everywhere(world: Any) -> None:
         lambda: world.client.stop_stream_encryption(StreamName="stream", EncryptionType="KMS", KeyId="alias/key")
     )
     assert again[0] == "InvalidArgumentException"
-
-
-def test_shard_level_metrics_are_remembered(world: Any) -> None:
-    """Enabled ones add up, ALL means all of them, disabled ones go."""
-    world.stream()
-    first = world.client.enable_enhanced_monitoring(StreamName="stream", ShardLevelMetrics=["IncomingBytes"])
-    assert (first["CurrentShardLevelMetrics"], first["DesiredShardLevelMetrics"]) == ([], ["IncomingBytes"])
-    every = world.client.enable_enhanced_monitoring(StreamName="stream", ShardLevelMetrics=["ALL"])
-    assert len(every["DesiredShardLevelMetrics"]) == 7
-    world.client.disable_enhanced_monitoring(StreamName="stream", ShardLevelMetrics=["IncomingBytes"])
-    summary = world.client.describe_stream_summary(StreamName="stream")["StreamDescriptionSummary"]
-    assert len(summary["EnhancedMonitoring"][0]["ShardLevelMetrics"]) == 6

@@ -72,16 +72,6 @@ def test_a_closed_parent_is_read_to_its_end_and_names_its_children(world: Any) -
     assert ranges(answer["ChildShards"]) == [(0, 2**127 - 1), (2**127, MAX)]
 
 
-def test_sequence_numbers_grow_along_the_lineage(world: Any) -> None:
-    """A child's records have greater sequence numbers than all of its parents', also within one instant."""
-    world.stream()
-    (before,) = world.put("a")
-    world.client.split_shard(StreamName="stream", ShardToSplit=world.first, NewStartingHashKey=str(2**127))
-    (after,) = world.put("a")
-    ending = world.client.list_shards(StreamName="stream")["Shards"][0]["SequenceNumberRange"]["EndingSequenceNumber"]
-    assert int(before["SequenceNumber"]) < int(ending) < int(after["SequenceNumber"])
-
-
 def test_a_split_key_has_to_lie_inside_the_shard(world: Any) -> None:
     """A key at the edge or outside of the range, and a shard that is closed, are refused."""
     world.start(operation_limits={"SplitShard": None}).stream(shards=2)
@@ -125,18 +115,6 @@ def test_update_shard_count_ends_with_equal_shards(world: Any, current: int, tar
     assert max(widths) - min(widths) < 2**65
 
 
-def test_update_shard_count_doubles_or_halves_at_most(world: Any) -> None:
-    """A target above double or below half of the open shards is refused."""
-    world.stream(shards=4)
-    for target in (9, 1):
-        refusal = world.refused(
-            lambda target=target: world.client.update_shard_count(
-                StreamName="stream", TargetShardCount=target, ScalingType="UNIFORM_SCALING"
-            )
-        )
-        assert refusal[0] == "LimitExceededException"
-
-
 def test_a_stream_that_is_updating_refuses_the_next_reshard_but_takes_records(world: Any) -> None:
     """After a split the stream is UPDATING for a while: no second split, but puts and reads go on."""
     world.start(stream_update_delay=timedelta(seconds=10)).stream()
@@ -168,20 +146,6 @@ def test_listing_shards_goes_on_with_the_token_alone(world: Any) -> None:
     assert [shard["ShardId"] for shard in seen] == [f"shardId-{number:012d}" for number in range(5)]
 
 
-def test_a_page_token_keeps_the_filter_and_expires(world: Any) -> None:
-    """The filter holds for all pages; after 300 seconds the token is refused, a forged one at once."""
-    world.stream(shards=4)
-    page = world.client.list_shards(
-        StreamName="stream", MaxResults=1, ShardFilter={"Type": "AFTER_SHARD_ID", "ShardId": world.first}
-    )
-    rest = world.client.list_shards(NextToken=page["NextToken"])["Shards"]
-    assert [shard["ShardId"][-1] for shard in page["Shards"] + rest] == ["1", "2", "3"]
-    world.clock.advance(301)
-    expired = world.refused(lambda: world.client.list_shards(NextToken=page["NextToken"]))
-    assert expired[0] == "ExpiredNextTokenException"
-    assert world.refused(lambda: world.client.list_shards(NextToken="AAAA"))[0] == "InvalidArgumentException"
-
-
 def test_filters_select_shards_by_time_and_state(world: Any) -> None:
     """Each ShardFilter type selects what its documentation says, across a split 60 s after the start."""
     world.stream()
@@ -209,11 +173,3 @@ def test_filters_select_shards_by_time_and_state(world: Any) -> None:
     assert world.shards(ExclusiveStartShardId=world.first) == ["shardId-000000000001", "shardId-000000000002"]
     for kind in ("AFTER_SHARD_ID", "AT_TIMESTAMP", "FROM_TIMESTAMP"):
         assert world.refused(lambda kind=kind: listed(kind))[0] == "InvalidArgumentException"
-
-
-def test_shards_closed_longer_than_the_retention_are_not_listed(world: Any) -> None:
-    """ListShards leaves out expired shards."""
-    world.stream()
-    world.client.split_shard(StreamName="stream", ShardToSplit=world.first, NewStartingHashKey=str(2**127))
-    world.clock.advance(timedelta(hours=24, seconds=1))
-    assert world.shards() == ["shardId-000000000001", "shardId-000000000002"]

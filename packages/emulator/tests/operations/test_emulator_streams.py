@@ -50,14 +50,6 @@ def test_a_stream_is_creating_then_active_then_deleting_then_gone(world: Any) ->
     assert world.refused(lambda: status(world))[0] == "ResourceNotFoundException"
 
 
-def test_the_waiters_of_boto3_work(world: Any) -> None:
-    """stream_exists and stream_not_exists return as soon as the state is there."""
-    world.stream()
-    world.client.get_waiter("stream_exists").wait(StreamName="stream", WaiterConfig={"MaxAttempts": 1})
-    world.client.delete_stream(StreamName="stream")
-    world.client.get_waiter("stream_not_exists").wait(StreamName="stream", WaiterConfig={"MaxAttempts": 1})
-
-
 def test_a_name_is_taken_until_the_stream_is_gone(world: Any) -> None:
     """Creating a stream twice is refused; after its deletion the name is free, and old positions are worthless."""
     world.stream()
@@ -84,27 +76,6 @@ def test_a_stream_with_consumers_is_deleted_only_on_demand(world: Any) -> None:
     assert refusal[0] == "ResourceInUseException"
     world.client.delete_stream(StreamName="stream", EnforceConsumerDeletion=True)
     assert world.client.list_streams()["StreamNames"] == []
-
-
-def test_streams_are_listed_by_name_in_pages(world: Any) -> None:
-    """The paginator of boto3 sees every stream once, in order; ExclusiveStartStreamName skips."""
-    names = ["b", "a", "d", "c", "e"]
-    for name in names:
-        world.stream(name)
-    pages = list(world.client.get_paginator("list_streams").paginate(PaginationConfig={"PageSize": 2}))
-    assert [page["StreamNames"] for page in pages] == [["a", "b"], ["c", "d"], ["e"]]
-    assert world.client.list_streams(ExclusiveStartStreamName="c")["StreamNames"] == ["d", "e"]
-    assert world.client.list_streams(Limit=2)["HasMoreStreams"]
-
-
-def test_describing_a_stream_pages_its_shards(world: Any) -> None:
-    """The paginator of boto3 gets all shards through DescribeStream."""
-    world.stream(shards=5)
-    pages = world.client.get_paginator("describe_stream").paginate(
-        StreamName="stream", PaginationConfig={"PageSize": 2}
-    )
-    listed = [shard["ShardId"] for page in pages for shard in page["StreamDescription"]["Shards"]]
-    assert listed == world.shards()
 
 
 def test_an_on_demand_stream_has_four_shards_and_keeps_its_own_count(world: Any) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from botocore.exceptions import EventStreamError
 
-from penstock.emulator.testing import running_emulator
-
 MIB = 1024 * 1024
 
 
@@ -48,14 +46,6 @@ def test_each_starting_position_begins_where_it_says(world: Any) -> None:
         assert subscriber.data(len(data) + 1) == [*data, b"d"]
 
 
-def test_several_consumers_get_every_record(world: Any) -> None:
-    """Fan-out: subscriptions of different consumers do not share records, nor the five-second rule."""
-    world.stream()
-    subscribers = [world.subscribe() for _ in range(3)]
-    world.put("a")
-    assert [subscriber.data(1) for subscriber in subscribers] == [[b"a"]] * 3
-
-
 def test_an_idle_subscription_gets_events_whose_continuation_advances(world: Any) -> None:
     """Every five seconds without records there is an empty event, and its continuation can be resumed after."""
     world.stream()
@@ -72,25 +62,6 @@ def test_an_idle_subscription_gets_events_whose_continuation_advances(world: Any
     world.put("a")
     resumed = world.subscribe(kind="AFTER_SEQUENCE_NUMBER", consumer=arn, SequenceNumber=continuations[-1])
     assert resumed.data(1) == [b"a"]
-
-
-def test_real_time_passes_by_itself(world: Any) -> None:
-    """With the default clock idle events come, and the subscription ends, without anybody moving anything."""
-    with running_emulator(
-        consumer_creation_delay=timedelta(0),
-        idle_event_interval=timedelta(milliseconds=50),
-        subscription_lifetime=timedelta(milliseconds=300),
-    ) as emulator:
-        client = emulator.client()
-        client.create_stream(StreamName="stream", ShardCount=1)
-        arn = client.describe_stream_summary(StreamName="stream")["StreamDescriptionSummary"]["StreamARN"]
-        consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="reader")["Consumer"]["ConsumerARN"]
-        response = client.subscribe_to_shard(
-            ConsumerARN=consumer, ShardId=world.first, StartingPosition={"Type": "LATEST"}
-        )
-        events = [event["SubscribeToShardEvent"] for event in response["EventStream"]]
-    assert 1 <= len(events) <= 6
-    assert not any(event["Records"] for event in events)
 
 
 def test_a_subscription_ends_after_five_minutes(world: Any) -> None:
@@ -120,19 +91,6 @@ def test_a_second_subscription_within_five_seconds_is_refused(world: Any) -> Non
     assert first.is_silent()
 
 
-def test_the_five_seconds_count_from_the_last_success_also_when_it_ended(world: Any) -> None:
-    """A subscription that ended early still blocks its successor; a refused call does not prolong the wait."""
-    world.start(subscription_lifetime=timedelta(seconds=1)).stream()
-    arn = world.register()
-    first = world.subscribe(consumer=arn)
-    world.clock.advance(1)
-    assert first.next() == first.END
-    world.clock.advance(3)
-    assert world.refused(lambda: world.subscribe(consumer=arn))[0] == "ResourceInUseException"
-    world.clock.advance(1)
-    world.subscribe(consumer=arn)
-
-
 def test_after_five_seconds_the_new_subscription_takes_over(world: Any) -> None:
     """The new call succeeds and gets the records; the old stream ends with ResourceInUseException inside it."""
     world.stream()
@@ -157,17 +115,6 @@ def test_a_consumer_that_is_not_active_cannot_subscribe(world: Any) -> None:
     assert (code, message.endswith("is not in ACTIVE status.")) == ("ResourceInUseException", True)
     world.clock.advance(3)
     world.subscribe(consumer=arn)
-
-
-def test_unknown_shards_and_consumers_are_not_found(world: Any) -> None:
-    """A shard or a consumer that is not there is refused before the stream begins."""
-    world.stream()
-    arn = world.register()
-    assert world.refused(lambda: world.subscribe("shardId-000000000007", consumer=arn)) == (
-        "ResourceNotFoundException",
-        "Could not find shard shardId-000000000007 in stream stream under account 000000000000.",
-    )
-    assert world.refused(lambda: world.subscribe(consumer=arn + "0"))[0] == "ResourceNotFoundException"
 
 
 def test_the_end_of_a_shard_names_the_children_and_no_continuation(world: Any) -> None:
@@ -199,19 +146,6 @@ def test_a_closed_shard_is_drained_before_its_end(world: Any) -> None:
     assert child["ParentShards"] == [world.first, "shardId-000000000001"]
 
 
-def test_deregistering_ends_the_subscriptions_of_a_consumer(world: Any) -> None:
-    """The stream of a consumer that was deregistered ends with ResourceNotFoundException inside it."""
-    world.stream()
-    arn = world.register()
-    subscriber, other = world.subscribe(consumer=arn), world.subscribe()
-    world.client.deregister_stream_consumer(ConsumerARN=arn)
-    with pytest.raises(EventStreamError) as caught:
-        subscriber.next()
-    assert caught.value.response["Error"]["Code"] == "ResourceNotFoundException"
-    world.put("a")
-    assert other.data(1) == [b"a"]
-
-
 def test_a_backlog_is_pushed_at_two_mebibytes_a_second(world: Any) -> None:
     """Beyond the first burst a subscription gets 2 MiB/s; what it has not got yet counts as lag."""
     world.start(shard_write_bytes_per_second=100 * MIB).stream()
@@ -226,20 +160,6 @@ def test_a_backlog_is_pushed_at_two_mebibytes_a_second(world: Any) -> None:
         event = subscriber.next()
         assert len(event["Records"]) == 2
     assert event["MillisBehindLatest"] == 0
-
-
-def test_an_event_carries_a_thousand_records_or_a_mebibyte_at_most(world: Any) -> None:
-    """Large backlogs are cut into events by count and by size; the lag shows that there is more."""
-    world.start(enforce_limits=False).stream()
-    for _ in range(5):
-        world.put(*["k"] * 500)
-    for _ in range(3):
-        world.put("k", data=b"x" * (MIB * 2 // 3))
-    world.clock.advance(1)
-    subscriber = world.subscribe()
-    events = [subscriber.next() for _ in range(5)]
-    assert [len(event["Records"]) for event in events] == [1000, 1000, 501, 1, 1]
-    assert [event["MillisBehindLatest"] for event in events] == [1000, 1000, 1000, 1000, 0]
 
 
 def test_a_client_that_goes_away_leaves_nothing_behind(world: Any) -> None:

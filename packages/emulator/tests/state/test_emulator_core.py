@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import zlib
 from datetime import timedelta
@@ -16,8 +15,8 @@ from botocore.eventstream import ChecksumMismatch, EventStreamBuffer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.emulator import EmulatorConfig, EmulatorConfigError, EmulatorServer, Kinesis, KinesisError
-from penstock.emulator._http.eventstream import encode_event, encode_frame
+from penstock.emulator import EmulatorConfig, EmulatorConfigError, EmulatorServer, Kinesis
+from penstock.emulator._http.eventstream import encode_frame
 from penstock.emulator._operations.perform import perform
 from penstock.emulator._state.sequence import SequenceNumbers
 from penstock.emulator._state.tokens import TokenSealer
@@ -45,17 +44,6 @@ def test_frames_carry_both_checksums() -> None:
         list(broken)
 
 
-def test_an_exception_frame_names_its_type() -> None:
-    """Errors inside the stream are messages of their own kind, with the text as JSON."""
-    buffer = EventStreamBuffer()
-    buffer.add_data(encode_event(KinesisError("InternalFailureException", "broken")))
-    (message,) = buffer
-    headers: Any = message.headers
-    assert headers[":message-type"] == "exception"
-    assert headers[":exception-type"] == "InternalFailureException"
-    assert json.loads(message.payload) == {"message": "broken"}
-
-
 @given(epoch=st.integers(0, 2**32), index=st.integers(0, 2**20), counters=st.lists(st.integers(0, 2**50), min_size=2))
 def test_sequence_numbers_order_like_their_counters(epoch: int, index: int, counters: list[int]) -> None:
     """Whatever the second of arrival, the counter decides; numbers of other shards are not taken."""
@@ -66,12 +54,6 @@ def test_sequence_numbers_order_like_their_counters(epoch: int, index: int, coun
     assert {len(text) for text in texts.values()} == {56}
     assert SequenceNumbers(epoch=epoch + 1, index=index).counter(texts[counters[0]]) is None
     assert SequenceNumbers(epoch=epoch, index=index + 1).counter(texts[counters[0]]) is None
-
-
-@pytest.mark.parametrize("text", ["0", "1", "49", "9" * 56, "9" * 129, "٤٩", "-1", ""])
-def test_numbers_that_kinesis_never_gave_are_not_taken(text: str) -> None:
-    """Anything that does not have the inner form of a sequence number is recognised."""
-    assert SequenceNumbers(epoch=int(NOW), index=0).counter(text) is None
 
 
 def test_tokens_are_bound_to_their_kind_and_their_emulator() -> None:
@@ -136,20 +118,6 @@ def test_a_clock_of_the_callers_is_not_replaced_by_a_manual_one() -> None:
     with pytest.raises(EmulatorConfigError, match="manual_clock"):
         EmulatorServer(EmulatorConfig(manual_clock=True), clock=OtherClock(ahead_seconds=5))
     assert isinstance(EmulatorServer(EmulatorConfig(manual_clock=True)).clock, ManualClock)
-
-
-async def test_the_server_runs_on_the_running_loop(tmp_path: Path) -> None:
-    """async with gives endpoints, the authority's file where it was asked for, and the core; then it is over."""
-    config = EmulatorConfig(ca_file=tmp_path / "ca.pem")
-    async with EmulatorServer(config) as server:
-        assert server.endpoint_url.startswith("http://127.0.0.1:")
-        assert server.tls_endpoint_url.startswith("https://127.0.0.1:")
-        assert "BEGIN CERTIFICATE" in server.ca_file.read_text()
-        assert server.kinesis.streams == {}
-        async with EmulatorServer() as other:
-            folder = other.ca_file.parent
-            assert other.endpoint_url != server.endpoint_url
-    assert not folder.exists()
 
 
 Step = tuple[str, int]

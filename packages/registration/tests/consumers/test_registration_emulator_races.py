@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,8 @@ from penstock.registration import (
     open_local_registry,
 )
 from penstock.registration.errors import (
-    ConsumerHeldError,
     ConsumerLimitError,
     ConsumerNotFoundError,
-    StaleFencingTokenError,
 )
 from penstock.registration.testing import DynamoDbClients, Wire, running_wire
 
@@ -193,38 +191,6 @@ async def test_a_consumer_deleted_outside_is_registered_again_for_the_next_lease
     await outside.until({})
 
 
-async def test_a_consumer_deleted_and_made_again_outside_is_theirs(
-    registry: RemoteConsumerRegistry, outside: Outside, stream: str
-) -> None:
-    """The same name under another ARN: used, shown as not ours, and left alone."""
-    first = await registry.acquire(request_for(stream))
-    await asyncio.to_thread(outside.deregister, "delays")
-    await outside.until({})
-    arn = await asyncio.to_thread(outside.register, "delays")
-    (consumer,) = await registry.list_consumers(stream, with_state=True)
-    assert (consumer.consumer_arn, consumer.registration_is_ours) == (arn, False)
-    second = await registry.acquire(request_for(stream))
-    assert (second.consumer_arn, second.registration_is_ours) == (arn, False)
-    assert second.consumer_arn != first.consumer_arn
-    assert await registry.release(second) is False
-    await outside.until({"delays": "ACTIVE"})
-
-
-async def test_a_consumer_that_is_being_deleted_is_waited_for(
-    registry: RemoteConsumerRegistry, outside: Outside, stream: str, wire: Wire
-) -> None:
-    """And registered once it is gone: the one that goes away is never leased."""
-    going = await asyncio.to_thread(outside.register, "delays")
-    await outside.until({"delays": "ACTIVE"})
-    await asyncio.to_thread(outside.deregister, "delays")
-    assert outside.states() == {"delays": "DELETING"}
-    lease = await registry.acquire(request_for(stream))
-    assert lease.consumer_arn != going
-    assert lease.registration_is_ours
-    assert wire.count("RegisterStreamConsumer") == 1
-    assert outside.states() == {"delays": "ACTIVE"}
-
-
 @pytest.fixture(params=["sqlite", "dynamodb"])
 def open_replica(
     request: pytest.FixtureRequest, open_remote: OpenRemote, tmp_path: Path, dynamodb_table: str
@@ -252,38 +218,6 @@ async def test_two_registries_on_one_store_register_once_and_give_one_lease(
         assert wire.count("RegisterStreamConsumer") == 1
 
 
-async def test_tasks_of_one_job_at_two_registries_register_once(
-    open_replica: OpenRemote, stream: str, wire: Wire
-) -> None:
-    """They overtake each other, by tokens that differ; the newest holds the consumer."""
-    async with open_replica() as one, open_replica() as other:
-        asked = [(one, other)[number % 2].acquire(request_for(stream)) for number in range(20)]
-        outcomes = await asyncio.gather(*asked, return_exceptions=True)
-        leases = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
-        assert {type(outcome) for outcome in outcomes if isinstance(outcome, BaseException)} <= {StaleFencingTokenError}
-        newest = max(leases, key=lambda lease: lease.fencing_token)
-        assert (await one.heartbeat(newest)).held
-        assert (await other.heartbeat(newest)).held
-        assert len({lease.fencing_token for lease in leases}) == len(leases)
-        assert newest.registration_is_ours
-        assert wire.count("RegisterStreamConsumer") == 1
-
-
-async def test_a_lease_of_one_registry_is_kept_and_given_back_at_the_other(
-    open_replica: OpenRemote, outside: Outside, stream: str
-) -> None:
-    """Either may go away at any time: what they know is in the store."""
-    async with AsyncExitStack() as stack:
-        other = await stack.enter_async_context(open_replica(grace_period=timedelta(0)))
-        async with open_replica(grace_period=timedelta(0)) as one:
-            lease = await one.acquire(request_for(stream, "first"))
-        assert (await other.heartbeat(lease)).held
-        with pytest.raises(ConsumerHeldError, match="'first'"):
-            await other.acquire(request_for(stream, "second"))
-        assert await other.release(lease) is True
-        await outside.until({})
-
-
 async def test_consumers_are_listed_with_state_owner_and_cost(
     registry: RemoteConsumerRegistry, outside: Outside, stream: str
 ) -> None:
@@ -299,19 +233,6 @@ async def test_consumers_are_listed_with_state_owner_and_cost(
     assert (consumer.state, consumer.cost_per_hour_usd) == (None, None)
 
 
-async def test_a_list_does_without_kinesis_where_it_does_not_answer(
-    registry: RemoteConsumerRegistry, emulator: RunningEmulator
-) -> None:
-    """A stream that was deleted since: state and cost are not known, the rest is."""
-    client = emulator.client()
-    client.create_stream(StreamName="short-lived", ShardCount=1)
-    await registry.acquire(request_for("short-lived"))
-    await asyncio.to_thread(client.delete_stream, StreamName="short-lived", EnforceConsumerDeletion=True)
-    (consumer,) = await registry.list_consumers("short-lived", with_state=True)
-    assert consumer.lease is not None
-    assert (consumer.state, consumer.lease.job_id) == (None, "job")
-
-
 async def test_a_release_by_force_ends_the_lease_and_the_registration(
     registry: RemoteConsumerRegistry, outside: Outside, stream: str
 ) -> None:
@@ -325,25 +246,6 @@ async def test_a_release_by_force_ends_the_lease_and_the_registration(
     assert await registry.force_release(stream, "delays") is None
     with pytest.raises(ConsumerNotFoundError, match="unheard-of"):
         await registry.force_release(stream, "unheard-of")
-
-
-async def test_an_adopted_consumer_is_ended_like_our_own(
-    open_remote: OpenRemote, outside: Outside, stream: str
-) -> None:
-    """With the last lease, or by garbage collection when there is none."""
-    arn = await asyncio.to_thread(outside.register, "delays")
-    await outside.until({"delays": "ACTIVE"})
-    async with open_remote(grace_period=timedelta(0)) as registry:
-        lease = await registry.acquire(request_for(stream))
-        assert not lease.registration_is_ours
-        consumer = await registry.adopt(stream, "delays")
-        assert (consumer.consumer_arn, consumer.registration_is_ours) == (arn, True)
-        assert consumer.lease is not None
-        assert (consumer.lease.fencing_token, consumer.state) == (lease.fencing_token, ConsumerState.ACTIVE)
-        assert await registry.release(lease) is True
-        await outside.until({})
-        with pytest.raises(ConsumerNotFoundError):
-            await registry.adopt(stream, "delays")
 
 
 async def test_garbage_collection_tells_and_ends_orphans(

@@ -35,15 +35,3 @@ def test_whoever_is_alone_does_not_wait() -> None:
     """A quarter of a second later there is room for the next de-registration."""
     pace = CallPace()
     assert [pace.reserve("deregister_stream_consumer", "a", now) for now in (1.0, 1.25, 1.5)] == [0.0] * 3
-
-
-def test_a_clock_that_was_set_back_holds_nobody_up() -> None:
-    """What was due by the old time is forgotten."""
-    pace = CallPace()
-    pace.reserve("register_stream_consumer", "a", 5000.0)
-    assert pace.reserve("register_stream_consumer", "a", 10.0) == 0.0
-
-
-def test_calls_without_a_known_limit_go_out_at_once() -> None:
-    """Others are not this package's to pace."""
-    assert moments("subscribe_to_shard", ["a"], 50) == [0.0] * 50

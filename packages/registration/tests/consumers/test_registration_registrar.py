@@ -1,7 +1,5 @@
 """Registering and deregistering with Kinesis."""
 
-import subprocess
-import sys
 from datetime import timedelta
 from typing import Any
 
@@ -20,8 +18,6 @@ from penstock.registration.errors import (
     InvalidRequestError,
     RegistrationDeniedError,
     RegistrationFailedError,
-    RegistrationTimeoutError,
-    RegistryUnavailableError,
     StreamNotFoundError,
 )
 from penstock.registration.testing import FakeKinesis, ManualClock
@@ -51,22 +47,6 @@ async def test_registers_and_waits_until_active() -> None:
         "register_stream_consumer",
         *["describe_stream_consumer"] * 4,
     ]
-
-
-async def test_a_staggered_start_waits_before_the_first_call() -> None:
-    """By a random part of the register back-off's base, so that many do not ask at once."""
-    world = World()
-    world.kinesis.register_outside("flights", "delays")
-    await world.register(stagger=True)
-    assert world.clock.slept == [0.2]
-
-
-async def test_without_stagger_it_asks_at_once() -> None:
-    """One that is alone has nobody to make way for."""
-    world = World()
-    world.kinesis.register_outside("flights", "delays")
-    await world.register(stagger=False)
-    assert world.clock.slept == []
 
 
 async def test_a_consumer_that_exists_is_used_and_not_ours() -> None:
@@ -140,15 +120,6 @@ async def test_throttling_backs_off_and_tries_again() -> None:
     assert [seconds for seconds in world.clock.slept if seconds >= 0.1][:2] == [0.2, pytest.approx(0.3)]
 
 
-async def test_retries_end_as_configured() -> None:
-    """One more attempt than retries."""
-    world = World(RegistrarConfig(list_max_retries=2))
-    world.kinesis.fail("describe_stream_summary", *["InternalFailure"] * 9)
-    with pytest.raises(RegistryUnavailableError, match="InternalFailure"):
-        await world.register()
-    assert world.kinesis.calls == ["describe_stream_summary"] * 3
-
-
 async def test_a_full_stream_is_told_with_its_consumers() -> None:
     """The limit's error names those who use up the places."""
     world = World(limit=2)
@@ -178,39 +149,6 @@ async def test_fatal_errors_are_not_retried(code: str, kind: type[Exception]) ->
     assert world.kinesis.calls.count("register_stream_consumer") == 1
 
 
-async def test_a_stream_that_does_not_exist_is_named() -> None:
-    """Rather than a consumer that does not."""
-    world = World(streams=())
-    with pytest.raises(StreamNotFoundError) as raised:
-        await world.register()
-    assert raised.value.stream_name == "flights"
-
-
-async def test_waiting_for_active_ends_at_its_timeout() -> None:
-    """A consumer that stays CREATING is an error that says so."""
-    world = World(RegistrarConfig(register_timeout=timedelta(seconds=10)), looks=10_000)
-    start = world.clock()
-    with pytest.raises(RegistrationTimeoutError, match="not ACTIVE after 10 s"):
-        await world.register()
-    assert 10 <= world.clock() - start <= 12
-
-
-async def test_deregistering_waits_until_the_consumer_is_gone() -> None:
-    """So that the next to register does not meet it."""
-    world = World(looks=3)
-    arn = world.kinesis.register_outside("flights", "delays")
-    await world.registrar.deregister(arn)
-    assert world.kinesis.names() == set()
-
-
-async def test_deregistering_what_is_gone_is_no_error() -> None:
-    """Somebody else was faster, or it was done before."""
-    world = World()
-    arn = world.kinesis.register_outside("flights", "delays")
-    world.kinesis.delete_outside("flights", "delays")
-    await world.registrar.deregister(arn)
-
-
 async def test_deregistering_an_old_arn_spares_the_newer_consumer() -> None:
     """The ARN holds the creation time."""
     world = World()
@@ -229,14 +167,6 @@ async def test_deregistering_asks_again_while_the_consumer_is_in_use() -> None:
     await world.registrar.deregister(arn)
     assert world.kinesis.calls.count("deregister_stream_consumer") == 2
     assert world.kinesis.names() == set()
-
-
-async def test_deregistering_ends_at_its_timeout() -> None:
-    """One that never goes away is an error that names it."""
-    world = World(RegistrarConfig(deregister_timeout=timedelta(seconds=5)), looks=10_000)
-    arn = world.kinesis.register_outside("flights", "delays")
-    with pytest.raises(RegistrationTimeoutError, match="not gone after 5 s"):
-        await world.registrar.deregister(arn)
 
 
 async def test_a_registration_is_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,17 +201,3 @@ async def test_against_the_emulator() -> None:
         with pytest.raises(StreamNotFoundError):
             await registrar.register("nowhere", "delays")
         await registrar.close()
-
-
-def test_registering_does_not_import_aiobotocore() -> None:
-    """It would take half a second of each start of a query."""
-    program = (
-        "import sys; from penstock.aws.testing import emulator_options;"
-        "from penstock.registration import AcquireRequest, open_registry\n"
-        "with open_registry(aws=emulator_options(sys.argv[1])) as registry:\n"
-        "    registry.release(registry.acquire(AcquireRequest(stream_name='s', consumer_name='c', job_id='j')))\n"
-        "assert not {'aiobotocore', 'aiohttp', 'boto3'} & sys.modules.keys()"
-    )
-    with running_emulator(consumer_creation_delay=timedelta(0)) as emulator:
-        emulator.client().create_stream(StreamName="s", ShardCount=1)
-        subprocess.run([sys.executable, "-c", program, emulator.endpoint_url], check=True, timeout=60)

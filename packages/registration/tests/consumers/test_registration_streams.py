@@ -200,31 +200,6 @@ async def test_a_store_of_the_first_release_is_taken_over(old_store: LeaseStore)
     assert (await registry.acquire(request_for("weather", "new", "ended"))).fencing_token == 3
 
 
-async def test_what_is_left_under_a_name_is_neither_listed_nor_ended(
-    old_store: LeaseStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The stream is gone: a warning, once; made again, it begins above the token of before."""
-    kinesis, clock = kinesis_of_then(), ManualClock()
-    registry = open_registry(old_store, kinesis, clock)
-    for _ in range(35):
-        clock.advance(5)
-        await registry.sweep()
-    assert caplog.text.count("consumer begun of stream gone is left alone: there is no such stream") == 1
-    assert "gone" not in {one.stream_name for one in await registry.list_consumers()}
-    (left,) = [one for one in await old_store.list() if one.is_by_name and one.holding is not None]
-    assert (left.stream_arn, left.fencing_token) == ("gone", 1)
-    kinesis.streams = (*kinesis.streams, "gone")
-    assert (await registry.acquire(request_for("gone", "new", "begun"))).fencing_token == 2
-
-
-async def test_a_name_of_the_first_release_gives_each_account_its_floor(old_store: LeaseStore) -> None:
-    """Which account a token without an ARN was of is not known: it is given again in none."""
-    for account in ("123456789012", "999999999999"):
-        kinesis = FakeKinesis(streams=("weather",), account_id=account)
-        lease = await open_registry(old_store, kinesis).acquire(request_for("weather", "new", "ended"))
-        assert lease.fencing_token == 3
-
-
 @pytest.mark.parametrize("kills_after", [1, 2, 3, 4, 5])
 async def test_taking_over_may_be_killed_at_any_moment_and_repeated(
     old_store: LeaseStore, kills_after: int, monkeypatch: pytest.MonkeyPatch
@@ -257,26 +232,3 @@ async def test_taking_over_may_be_killed_at_any_moment_and_repeated(
         (WEATHER, "by-hand"),
     ]
     assert [one.stream_arn for one in found if one.is_by_name] == ["gone"]
-
-
-async def test_a_file_of_the_first_release_may_be_looked_at_without_being_changed(first_release: Path) -> None:
-    """As by `penstock registry ls --registry-store`."""
-    before = await asyncio.to_thread(first_release.read_bytes)
-    store = SqliteLeaseStore(first_release, namespace=ENDPOINT, read_only=True)
-    registry = open_registry(store, FakeKinesis(), ManualClock(1_750_000_010.0))
-    found = {(one.stream_arn, one.consumer_name): one for one in await registry.list_consumers()}
-    assert known(found[STREAM, "delays"].lease).job_id == "delays-prod"
-    assert found[STREAM, "idle"].lease is None
-    await registry.close()
-    assert await asyncio.to_thread(first_release.read_bytes) == before
-
-
-async def test_the_first_release_does_not_open_a_file_that_was_taken_over(first_release: Path) -> None:
-    """It would lease by name what is leased by ARN now."""
-    store = SqliteLeaseStore(first_release, namespace=ENDPOINT)
-    await store.list()
-    await store.close()
-    with sqlite3.connect(first_release) as connection:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-    connection.close()
-    assert version > 1

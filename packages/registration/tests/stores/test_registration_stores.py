@@ -15,7 +15,6 @@ from registry_homes import OpenStore, known
 
 from penstock.registration import ConsumerRecord, Holding, LeaseStore, RegistrationPhase, Renewal, SqliteLeaseStore
 from penstock.registration._lease import rules
-from penstock.registration._stores.sqlite_file import SqliteFile
 from penstock.registration.errors import LeaseStoreError
 
 HOLDING = Holding(
@@ -42,12 +41,6 @@ def renewal(
 @pytest.fixture(params=["memory", "sqlite", "dynamodb"])
 async def store(request: pytest.FixtureRequest, open_store: OpenStore) -> LeaseStore:
     return open_store(request.param)
-
-
-async def test_what_was_never_written_is_none(store: LeaseStore) -> None:
-    """A consumer that nobody asked for has no record."""
-    assert await store.get("flights", "delays") is None
-    assert await store.list() == []
 
 
 @pytest.mark.parametrize(
@@ -81,12 +74,6 @@ async def test_a_write_with_an_old_version_is_refused(store: LeaseStore) -> None
     assert known(await store.get("flights", "delays")).fencing_token == 2
 
 
-async def test_a_write_of_a_version_that_was_never_stored_is_refused(store: LeaseStore) -> None:
-    """A record is not conjured up by an update."""
-    assert await store.write([new_record(version=3)]) == [False]
-    assert await store.list() == []
-
-
 async def test_records_of_one_write_stand_each_for_itself(store: LeaseStore) -> None:
     """A late one holds up none of the others."""
     await store.write([new_record(consumer_name="b")])
@@ -114,19 +101,6 @@ async def test_a_renewal_of_a_lease_that_is_not_the_newest_changes_nothing(
     assert await store.renew([renewal(**stranger), renewal()]) == [None, 30.0]
     assert await store.renew([renewal(**stranger)]) == [None]
     assert known(await store.get("flights", "delays")).version == 2
-
-
-async def test_a_lease_that_was_given_back_is_not_renewed(store: LeaseStore) -> None:
-    """Nobody holds it."""
-    await store.write([new_record(fencing_token=7, idle_since=3.0)])
-    assert await store.renew([renewal()]) == [None]
-
-
-async def test_list_is_ordered(store: LeaseStore) -> None:
-    """By stream, then consumer name."""
-    keys = [("b", "y"), ("a", "z"), ("b", "x"), ("a", "a")]
-    await store.write([new_record(*key) for key in keys])
-    assert [record.key for record in await store.list()] == sorted(keys)
 
 
 async def test_of_writers_at_once_one_wins(store: LeaseStore) -> None:
@@ -234,40 +208,3 @@ async def test_sqlite_files_may_be_opened_for_the_first_time_by_many_at_once(tmp
         stores = [SqliteLeaseStore(tmp_path / f"{attempt}.db") for _ in range(8)]
         assert await asyncio.gather(*(store.list() for store in stores)) == [[]] * 8
         await asyncio.gather(*(store.close() for store in stores))
-
-
-async def test_sqlite_puts_what_arrives_together_into_one_transaction(tmp_path: Path) -> None:
-    """A thousand heartbeats cost a handful of writes to the disk."""
-    store = SqliteLeaseStore(tmp_path / "leases.db")
-    await store.write([new_record(consumer_name=f"c{number}", holding=HOLDING) for number in range(1000)])
-    statements: list[str] = []
-    known(store._file._connection).set_trace_callback(statements.append)
-    answers = await asyncio.gather(*(store.renew([renewal(consumer_name=f"c{number}")]) for number in range(1000)))
-    assert answers == [[30.0]] * 1000
-    assert statements.count("COMMIT") <= 3
-    await store.close()
-
-
-async def test_sqlite_lets_a_call_that_cannot_be_carried_out_fail_alone(tmp_path: Path) -> None:
-    """What arrived with it is written."""
-    store = SqliteLeaseStore(tmp_path / "leases.db")
-    outcomes = await asyncio.gather(
-        store.write([new_record(consumer_name="a")]),
-        store.write([new_record(consumer_name="\ud800")]),
-        store.write([new_record(consumer_name="b")]),
-        return_exceptions=True,
-    )
-    assert [outcomes[0], outcomes[2]] == [[True], [True]]
-    assert isinstance(outcomes[1], UnicodeEncodeError)
-    assert [record.consumer_name for record in await store.list()] == ["a", "b"]
-    await store.close()
-
-
-async def test_sqlite_goes_on_with_another_connection_when_one_is_of_no_use(tmp_path: Path) -> None:
-    """Such as after an error of the disk, where not even a roll-back succeeds: later calls do not wait."""
-    file = SqliteFile(tmp_path / "leases.db")
-    async with asyncio.timeout(10):
-        with pytest.raises(LeaseStoreError):
-            await file.run(lambda connection: connection.close(), writes=True)
-        assert (await file.run(lambda connection: connection.execute("SELECT 1").fetchone(), writes=True))[0] == 1
-        await file.close()

@@ -12,13 +12,12 @@ import pytest
 from patience import overlapping
 from reading_driver import Runs
 
-from penstock.aws import ServiceClock
-from penstock.efo_consumer import Shard, ShardPosition, StreamPositions, StreamRecreatedError, list_shards
+from penstock.efo_consumer import Shard, StreamRecreatedError, list_shards
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, OtherClock, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import FilteringBatchReader, KinesisBatchReader
-from penstock.spark_plugin._reading.start import initial_positions, service_time
+from penstock.spark_plugin._reading.start import initial_positions
 from penstock.spark_plugin._spark import EqualTo, Not
 from penstock.spark_plugin.testing import endpoint_options
 
@@ -162,7 +161,7 @@ def test_a_child_that_is_listed_after_the_other_one_is_read(hidden: set[str], la
         assert sorted(read(source.options(initialPosition=after_root))) == source.of(FIRST, SECOND)
 
 
-@pytest.mark.parametrize("late", [(), (THIRD,), (FIRST, THIRD), (SECOND, THIRD), (FIRST, SECOND, THIRD)])
+@pytest.mark.parametrize("late", [(), (FIRST, SECOND, THIRD)])
 @pytest.mark.parametrize("merged", [(FIRST, SECOND), (SECOND, OTHER)], ids=["siblings", "cousins"])
 def test_a_merged_shard_is_read_once_however_much_of_its_past_is_listed(
     hidden: set[str], merged: tuple[str, str], late: tuple[str, ...]
@@ -178,8 +177,9 @@ def test_a_merged_shard_is_read_once_however_much_of_its_past_is_listed(
         assert sorted(read(source.options())) == sorted(source.keys)
 
 
-@pytest.mark.parametrize("behaviour", [Behaviour(), LATE], ids=["listed", "late"])
-@pytest.mark.parametrize("ended", [(ROOT,), (OTHER,), (ROOT, OTHER)], ids=["first", "second", "both"])
+@pytest.mark.parametrize(
+    ("behaviour", "ended"), [(Behaviour(), (ROOT, OTHER)), (LATE, (ROOT,))], ids=["listed-both", "late-first"]
+)
 def test_a_read_from_the_middle_of_a_merge_has_the_merged_shard(behaviour: Behaviour, ended: tuple[str, ...]) -> None:
     """Whichever parent was read to its end, and before a list shows what came of it."""
     with source_of(OtherClock(0.0), behaviour) as source:
@@ -190,8 +190,7 @@ def test_a_read_from_the_middle_of_a_merge_has_the_merged_shard(behaviour: Behav
         assert sorted(read(source.options(initialPosition=json.dumps(begin)))) == source.of(FIRST)
 
 
-@pytest.mark.parametrize("behaviour", [Behaviour(), LATE], ids=["listed", "late"])
-@pytest.mark.parametrize("position", [END, "LATEST"])
+@pytest.mark.parametrize(("behaviour", "position"), [(LATE, END), (Behaviour(), "LATEST")], ids=["late", "listed"])
 def test_a_read_from_a_shards_end_has_its_children(behaviour: Behaviour, position: str) -> None:
     """Nothing else of the shard itself, however many partitions there should be."""
     with source_of(OtherClock(0.0), behaviour) as source:
@@ -207,24 +206,13 @@ def test_a_read_from_a_shards_end_has_its_children(behaviour: Behaviour, positio
 
 def test_a_merged_shard_comes_with_the_parent_that_a_filter_leaves() -> None:
     """The other one, which is not read, leads nowhere."""
-    with source_of(OtherClock(0.0), LATE) as source:
+    with source_of(OtherClock(0.0)) as source:
         source.put(10)
         source.merge(ROOT, OTHER)
         source.put(10)
         reader = FilteringBatchReader(KinesisOptions.parse(source.options()))
         assert list(reader.pushFilters([Not(EqualTo(("shardId",), ROOT))])) == []
         assert sorted(rows(reader, reader.partitions())) == source.of(OTHER, FIRST)
-
-
-def test_a_read_from_named_shards_waits_until_they_are_listed() -> None:
-    """They can be read: nothing of them is lost, and what came before them is not part of the read."""
-    with source_of(OtherClock(0.0), Behaviour(late_children=timedelta(seconds=4), seed=1)) as source:
-        source.put(10)
-        source.split()
-        source.put(10)
-        begin = dict(source.keys[10:])
-        source.put(10)
-        assert sorted(read(source.options(initialPosition=json.dumps(begin)))) == sorted(source.keys[20:])
 
 
 def test_children_that_are_not_asked_for_are_not_read() -> None:
@@ -321,25 +309,6 @@ def test_available_now_has_what_was_acknowledged_while_the_services_clock_stands
             assert sorted(runs.keys) == sorted(source.keys)
 
 
-async def test_the_wait_for_what_was_acknowledged_does_not_grow_by_what_is_unknown_of_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """GetRecords is up to a second behind, however little an answer's whole second tells of the service's clock."""
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-
-    monkeypatch.setattr(service_time, "sleep", sleep)
-    now = 100.0
-    clock = ServiceClock(monotonic=lambda: now)
-    began = clock.monotonic()
-    now += 0.5
-    clock.answered("Thu, 26 Nov 2026 00:00:00 GMT", asked_at=began)
-    await service_time.wait_until_shown(clock, began)
-    assert slept == [1.0]
-
-
 def test_available_now_has_the_children_of_a_reshard_that_was_just_made() -> None:
     """Whether or not ListShards shows them yet."""
 
@@ -353,20 +322,6 @@ def test_available_now_has_the_children_of_a_reshard_that_was_just_made() -> Non
             assert sorted(runs.keys) == sorted(source.keys)
 
     overlapping(check, [("kind",), ("hostile",)])
-
-
-def test_available_now_ends_where_the_query_stands_in_shards_that_are_not_listed_yet() -> None:
-    """They can be read, so they end like others, with what they held as the run began, however much comes meanwhile."""
-    with source_of(OtherClock(0.0), LATE) as source:
-        source.split()
-        source.put(10)
-        begin = {shard: ShardPosition.after(number) for shard, number in source.keys}
-        source.put(10)
-        there = sorted(source.keys[10:])
-        offset = StreamPositions({"flights": begin}).to_json()
-        runs = Runs([offset], before_batch=lambda _: source.put(10))
-        runs.available_now(source.options(), most=20)
-        assert sorted(runs.keys) == there
 
 
 def test_a_stream_that_is_made_again_after_the_plan_is_another_one() -> None:

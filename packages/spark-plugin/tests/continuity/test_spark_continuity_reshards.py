@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from continuity_world import PROFILES, PUBLISHERS, ROOT, Query, World, world_of
+from continuity_world import ROOT, Query, World, world_of
 
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
@@ -22,7 +22,7 @@ from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.testing import FakeReadingSession
 
-RESHARDS = 8
+RESHARDS = 4
 
 
 def split(world: World, shard_id: str) -> list[str]:
@@ -55,11 +55,10 @@ def query_of(world: World, publisher: str) -> Iterator[tuple[Query, ReaderHost]]
         yield Query(world.options(publisher, readerEndpoint=service.address, serviceToken=token)), service
 
 
-@PUBLISHERS
 @pytest.mark.parametrize(
-    "behaviour",
-    [Behaviour.kind(), Behaviour(shard_end_without_event=True), Behaviour.hostile(seed=2)],
-    ids=["kind", "without the end", "hostile"],
+    ("behaviour", "publisher"),
+    [(Behaviour(shard_end_without_event=True), "efo"), (Behaviour.hostile(seed=2), "polling")],
+    ids=["without the end", "hostile"],
 )
 def test_the_records_of_children_come_however_their_parent_ends(behaviour: Behaviour, publisher: str) -> None:
     """Also where the subscriptions of a closed shard never bring its end; a restarted query reads on, too."""
@@ -78,8 +77,7 @@ def test_the_records_of_children_come_however_their_parent_ends(behaviour: Behav
         assert sorted(query.keys) == sorted(written)
 
 
-@PROFILES
-@PUBLISHERS
+@pytest.mark.parametrize(("profile", "publisher"), [("kind", "efo"), ("hostile", "polling")])
 def test_shards_that_ended_leave_the_offsets_and_the_reader(profile: str, publisher: str) -> None:
     """However often the stream is resharded; what the query has done still counts them."""
     with world_of(profile) as world, query_of(world, publisher) as (query, service), query.running() as reader:

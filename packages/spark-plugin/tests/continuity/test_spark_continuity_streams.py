@@ -1,6 +1,5 @@
 """What a query's offsets say beside positions: facts that prove continuity, and which stream it was."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,8 +14,7 @@ from penstock.efo_consumer.errors import StreamRecreatedError
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import OtherClock, running_emulator
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading.stream.available_now import Target
-from penstock.spark_plugin._reading.stream.offsets import capped, default_limit, with_ended
+from penstock.spark_plugin._reading.stream.offsets import default_limit
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.testing import FakeReadingSession, endpoint_options
 
@@ -60,19 +58,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         yield World(emulator.client(), clock, emulator.endpoint_url)
 
 
-def test_a_query_of_many_shards_goes_on_from_a_packed_offset(world: World) -> None:
-    """Its log holds one text for all shards; each run reads what came since the run before."""
-    world.create("orders", shards=80)
-    runs = Runs()
-    for count in (30, 60):
-        world.put("orders", 30)
-        runs.available_now(world.options("orders"))
-        assert len(set(runs.keys)) == len(runs.keys) == count
-    packed = runs.log[-1]["streams"]["orders"]
-    assert (runs.log[-1]["version"], type(packed)) == (3, str)
-    assert len(StreamPositions.from_json(runs.log[-1]).streams["orders"]) == 80
-
-
 def iso(millis: int) -> str:
     return datetime.fromtimestamp(millis / 1000, UTC).isoformat()[:19]
 
@@ -88,41 +73,13 @@ def test_offsets_say_when_their_streams_were_created(world: World) -> None:
     assert runs.log[-1]["created"] == created
 
 
-def test_an_offset_in_sequence_numbers_says_it_too(world: World) -> None:
-    """Though the user has named the positions."""
-    created = world.create("orders")
-    world.put("orders", 3)
-    options = world.options("orders") | {"initialPosition": json.dumps({"shardId-000000000000": "1"})}
-    assert KinesisStreamReader(KinesisOptions.parse(options)).initialOffset()["created"] == {"orders": created}
-
-
-def test_streams_of_a_pattern_come_and_go_with_their_creation_times(world: World) -> None:
-    """A new stream brings its own; one that is given up takes it along."""
-    options = world.options("", streamNamePattern="orders-.*", failOnDataLoss="false")
-    del options["streamName"]
-    created = {"orders-1": world.create("orders-1")}
-    world.put("orders-1", 3)
-    runs = Runs()
-    runs.available_now(options)
-    created["orders-2"] = world.create("orders-2")
-    world.put("orders-2", 3)
-    runs.available_now(options)
-    assert runs.log[-1]["created"] == created
-    assert len(runs.keys) == 6
-    world.delete("orders-1")
-    world.put("orders-2", 3)
-    runs.available_now(options)
-    assert runs.log[-1]["created"] == {"orders-2": created["orders-2"]}
-    assert len(runs.keys) == 9
-
-
 def check(error: StreamRecreatedError, before: int, after: int) -> None:
     assert (error.stream, error.created_millis, error.current_millis) == ("orders", before, after)
     for words in ("stream orders", iso(before), iso(after), "new checkpoint"):
         assert words in str(error)
 
 
-@pytest.mark.parametrize("publisher", ["polling", "efo"])
+@pytest.mark.parametrize("publisher", ["efo"])
 def test_a_query_does_not_go_on_with_another_stream_of_the_same_name(
     world: World, publisher: str, tmp_path: Path
 ) -> None:
@@ -209,55 +166,3 @@ def test_newer_facts_about_an_idle_shard_are_logged_when_the_reader_tells_them()
     assert source.partitions(start, newer) == []
     assert source.latestOffset(newer, EVERYTHING) is newer
     assert source.latestOffset(newer, EVERYTHING) == told(caught_up_millis=9000).to_json()
-
-
-def test_a_creation_time_alone_makes_no_micro_batch() -> None:
-    """A checkpoint of version 1 does not know it: an idle query learns it with its next offset."""
-    session = FakeReadingSession()
-    source = KinesisStreamReader(OPTIONS, session_factory=session.open)
-    session.reader.positions = lambda *_, **__: PositionsSnapshot(told(), 0, 0, 0)  # type: ignore[method-assign]  # known
-    start = StreamPositions(told().streams).to_json()
-    assert source.latestOffset(start, EVERYTHING) is start
-    session.reader.positions = lambda *_, **__: PositionsSnapshot(  # type: ignore[method-assign]  # one more
-        StreamPositions({"flights": {"s0": ShardPosition.after("8")}}, {"flights": 1}), 1, 1, 0
-    )
-    assert source.latestOffset(start, EVERYTHING)["created"] == {"flights": 1}
-
-
-def test_the_end_of_a_run_keeps_the_facts() -> None:
-    """Where a run ends before what the reader has: the first record of the range, and the last one before the end."""
-    bound = replace(ShardPosition.after("6"), record="6", arrived_millis=600)
-    target = Target({"flights": {"s0": bound}})
-    ahead = replace(ShardPosition.after("9"), record="9", arrived_millis=900, first_record="2")
-    reached = target.cap(StreamPositions({"flights": {"s0": ahead}}, {"flights": 1}))
-    assert reached.to_json() == {
-        "version": 2,
-        "streams": {"flights": {"s0": {"type": "AFTER_SEQUENCE_NUMBER", "value": "6", "arrived": 600, "first": "2"}}},
-        "created": {"flights": 1},
-    }
-    within = replace(ahead, sequence_number="5", record="5")
-    assert vars(target.cap(StreamPositions({"flights": {"s0": within}})).streams["flights"]["s0"]) == vars(within)
-    later = replace(ahead, first_record="8")
-    assert (
-        capped(StreamPositions({"flights": {"s0": later}}), StreamPositions(target.bounds))
-        .streams["flights"]["s0"]
-        .first_record
-        is None
-    )
-
-
-def test_steps_that_become_one_keep_the_first_record() -> None:
-    """A range from TRIM_HORIZON in several steps begins with the first record of the first of them."""
-    first = StreamPositions(
-        {
-            "flights": {
-                "s0": replace(ShardPosition.after("3"), first_record="1"),
-                "s1": replace(ShardPosition.shard_end(), first_record="2"),
-            }
-        },
-        {"flights": 1},
-    )
-    second = StreamPositions({"flights": {"s0": ShardPosition.after("9")}}, {"flights": 1})
-    both = with_ended(first, second)
-    assert both.created == {"flights": 1}
-    assert {shard: one.first_record for shard, one in both.streams["flights"].items()} == {"s0": "1", "s1": "2"}

@@ -1,7 +1,6 @@
 """Shard readers that are stopped, or away: they cost a moment, and no query and no row."""
 
 import base64
-import logging
 import os
 import pickle
 import signal
@@ -108,19 +107,6 @@ def read(endpoint_url: str, planned: list[KinesisPartition]) -> list[bytes]:
     return sorted(row for task in planned for batch in reader.read(task) for row in batch["data"].to_pylist())
 
 
-def test_tasks_of_a_frozen_source_read_kinesis_itself(
-    emulator: RunningEmulator,
-    source: tuple["subprocess.Popen[str]", list[KinesisPartition], list[bytes]],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """By one wait, as for a service."""
-    process, planned, rows = source
-    process.send_signal(signal.SIGSTOP)
-    assert read(emulator.endpoint_url, planned) == sorted(rows)
-    assert caplog.text.count("no sign of life") == 1
-    assert "reading from Kinesis itself" in caplog.text
-
-
 def test_tasks_that_cannot_read_kinesis_wait_for_a_frozen_source(
     source: tuple["subprocess.Popen[str]", list[KinesisPartition], list[bytes]],
     caplog: pytest.LogCaptureFixture,
@@ -160,19 +146,7 @@ def test_a_frozen_reader_is_told_and_its_shards_move(emulator: RunningEmulator, 
     driver.reader.stop()
 
 
-def test_a_query_begins_beside_a_frozen_reader(emulator: RunningEmulator, readers: Readers) -> None:
-    """Its first rows come from the others, long before a lease would be over twice."""
-    readers.start(2)
-    put(emulator, *FIRST)
-    with readers.frozen(0):
-        driver = Driver(emulator.endpoint_url, readers.addresses)
-        began = time.monotonic()
-        assert sorted(driver.read(len(FIRST))) == sorted(FIRST)
-        assert time.monotonic() - began < 2 * LEASE_SECONDS
-    driver.reader.stop()
-
-
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [2])
 def test_readers_that_are_away_for_longer_than_a_lease_fail_no_query(
     emulator: RunningEmulator, readers: Readers, count: int
 ) -> None:
@@ -193,19 +167,4 @@ def test_readers_that_are_away_for_longer_than_a_lease_fail_no_query(
     put(emulator, *SECOND)
     driver.read(len(FIRST) + len(SECOND) - len(rows))
     assert sorted(driver.rows) == sorted(FIRST + SECOND)
-    driver.reader.stop()
-
-
-def test_without_patience_the_error_says_who_is_away(
-    emulator: RunningEmulator, readers: Readers, caplog: pytest.LogCaptureFixture
-) -> None:
-    """After `retryPatience` the query fails with the address."""
-    readers.start()
-    put(emulator, *FIRST)
-    driver = Driver(emulator.endpoint_url, readers.addresses, options={"retryPatience": "1s"})
-    driver.read(len(FIRST))
-    with readers.frozen(0), caplog.at_level(logging.WARNING):
-        with pytest.raises(Exception, match=f"{readers.addresses[0]}.*DEADLINE_EXCEEDED"):
-            driver.plan()
-        assert "6 shards wait for it" in caplog.text
     driver.reader.stop()

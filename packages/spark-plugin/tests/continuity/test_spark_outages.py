@@ -1,6 +1,5 @@
 """Outages of Kinesis under Spark: they cost time, no query and no rows; progress says what is the matter."""
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.efo_consumer.errors import RecordPublisherRetriesError
 from penstock.emulator.testing import RunningEmulator
-from penstock.spark_plugin import KinesisOptions, kinesis_progress
-from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
+from penstock.spark_plugin import kinesis_progress
 from penstock.spark_plugin._spark import SPARK_TELLS_LIMITS
 
 PUBLISHERS = {
@@ -127,52 +124,3 @@ def test_a_counted_key_decides_once_it_is_given(
         options = source.options() | {key: "2", "getRecordsBackoffBase": "10"}
         with pytest.raises(Exception, match=rf"3 attempts in a row failed, since \S+, as many as {told} allows"):
             spark.read.format("kinesis").options(**options).load().collect()
-
-
-def test_a_stream_that_gives_up_says_the_key_that_was_written(
-    spark: SparkSession,
-    kinesis: RunningEmulator,
-    make_stream: Callable[[int], Any],
-    until: Callable[..., None],
-    tmp_path: Path,
-) -> None:
-    """Though the reader knows only how often it may try."""
-    source = make_stream(1)
-    source.put(1)
-    kinesis.faults.add("throttle", operation="GetRecords", stream=source.name)
-    options = source.options() | {"flink.shard.getrecords.maxretries": "1", "scan.shard.getrecords.backoff.base": "10"}
-    frame = spark.readStream.format("kinesis").options(**options, initialPosition="TRIM_HORIZON").load()
-    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    until(lambda: query.exception() is not None, "the query lives on")
-    assert "as many as flink.shard.getrecords.maxretries allows" in str(query.exception())
-
-
-@pytest.mark.parametrize("operation", ["ListShards", "DescribeStreamSummary"])
-def test_a_plan_past_the_patience_ends_with_all_that_is_known(
-    kinesis: RunningEmulator, make_stream: Callable[[int], Any], operation: str
-) -> None:
-    """The stream, the call, since when, the last error, and what to do."""
-    source = make_stream(1)
-    kinesis.faults.add("error", operation=operation, code="InternalFailure", stream=source.name)
-    options = source.options(retryPatience="500ms", minPartitions="2")
-    reader = KinesisBatchReader(KinesisOptions.parse(options, environ={}))
-    with pytest.raises(RecordPublisherRetriesError) as caught:
-        reader.partitions()
-    for part in (source.name, operation, "since 20", "retryPatience", "the last error", "To cure it"):
-        assert part in str(caught.value)
-
-
-def test_a_throttle_that_passes_in_time_is_no_error(
-    spark: SparkSession, kinesis: RunningEmulator, make_stream: Callable[[int], Any]
-) -> None:
-    """However many refusals that are."""
-    source = make_stream(1)
-    source.put(5)
-    kinesis.faults.add("throttle", operation="GetRecords", stream=source.name)
-    ended = threading.Timer(4, kinesis.faults.clear)
-    ended.start()
-    try:
-        rows = spark.read.format("kinesis").options(**source.options()).load().collect()
-    finally:
-        ended.join()
-    assert len(rows) == 5

@@ -40,7 +40,7 @@ def test_speculative_copies_double_nothing(tmp_path: Path) -> None:
             tools.finish(table, producer, kinesis, number)
 
 
-@pytest.mark.parametrize("publisher", ["efo", "polling"])
+@pytest.mark.parametrize("publisher", ["efo"])
 def test_two_actions_on_one_frame_see_the_same_rows(
     publisher: str,
     spark: SparkSession,

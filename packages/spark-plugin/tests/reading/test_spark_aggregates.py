@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_kinesis_agg.aggregator import RecordAggregator
 from pyspark.sql import SparkSession
 
 from penstock.efo_consumer import ShardPosition, ShardRange
@@ -67,44 +66,6 @@ def put_stale(client: Any, stream: str) -> None:
         records = [UserRecord(key.encode(), key) for key in keys]
         hash_key = str(records[0].hash_key)
         client.put_record(StreamName=stream, PartitionKey="a", ExplicitHashKey=hash_key, Data=aggregate(records))
-
-
-def test_user_records_of_any_key_arrive_in_a_stream_of_two_shards(
-    make_stream: Callable[[int], Any], reads_of: Callable[[Any], Reads]
-) -> None:
-    """AWS's own aggregator packs them without regard to shards, and sends none of them again."""
-    source = make_stream(2)
-    packed = RecordAggregator()
-    for number in range(1_000):
-        packed.add_user_record(f"key {number}", b"%d" % number)
-    key, _, data = packed.clear_and_get().get_contents()
-    source.client.put_record(StreamName=source.name, PartitionKey=key, Data=bytes(data))
-    reads = reads_of(source)
-    rows = reads.bounded()
-    assert data_of(rows) == Counter(b"%d" % number for number in range(1_000))
-    assert [row["subSequenceNumber"] for row in rows] == [*range(1_000)]
-    assert reads.stream("polling") == rows
-    efo = {"recordPublisher": "efo", "efoConsumerName": "aggregates", "efoRegistration": "eager"}
-    assert reads.stream("efo", **efo) == rows
-
-
-def test_faulty_entry_costs_one_user_record(
-    make_stream: Callable[[int], Any], reads_of: Callable[[Any], Reads]
-) -> None:
-    """The data of each record arrives, with what is known of its key."""
-    source = make_stream(1)
-    records = [UserRecord(b"1", "a"), UserRecord(b"2", b"caf\xe9"), UserRecord(b"3", "c", "x"), UserRecord(b"4", None)]
-    data = aggregate(records, unused_keys=["k" * 300], unused_hash_keys=["x", "y"])
-    source.client.put_record(StreamName=source.name, PartitionKey="outer", Data=data)
-    reads = reads_of(source)
-    rows = reads.bounded()
-    assert [(row["subSequenceNumber"], row["partitionKey"], bytes(row["data"])) for row in rows] == [
-        (0, "a", b"1"),
-        (1, "caf\N{REPLACEMENT CHARACTER}", b"2"),
-        (2, "c", b"3"),
-        (3, "", b"4"),
-    ]
-    assert reads.stream("polling") == rows
 
 
 def test_user_records_that_come_again_after_a_split_come_once_unless_all_are_asked_for(

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_kinesis_agg.aggregator import RecordAggregator
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.efo_consumer import ShardPosition, StreamPositions
 from penstock.emulator.testing import running_emulator
-from penstock.spark_plugin import KinesisOptions, Pipeline
+from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._reading.start.seam import seam_millis
-from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, OffsetError
+from penstock.spark_plugin.errors import OffsetError
 from penstock.spark_plugin.testing import endpoint_options
 
 README = Path(__file__).parents[2] / "README.md"
@@ -68,41 +66,6 @@ def test_the_section_on_reading_works_as_written(
     assert [line for line in printed if line and line[0] not in "+|"] == expected
     assert "|   flights|    6|" in printed
     assert "| returns-1|    6|" in printed
-
-
-def test_aggregates_are_taken_apart_as_a_stream_has_them(
-    spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, tmp_path: Path
-) -> None:
-    """A back-fill gives the rows that the live query gives, user record by user record."""
-    source = make_stream(1)
-    packed = RecordAggregator()
-    for number in range(3):
-        packed.add_user_record(f"key {number}", f"user record {number}".encode())
-    key, _, data = packed.clear_and_get().get_contents()
-    source.client.put_record(StreamName=source.name, PartitionKey=key, Data=bytes(data))
-    source.put(2)
-    columns = ["sequenceNumber", "subSequenceNumber", "partitionKey", "data"]
-    bounded = spark.read.format("kinesis").options(**source.options()).load().select(columns).collect()
-    live = spark.readStream.format("kinesis").options(**source.options(initialPosition="TRIM_HORIZON")).load()
-    writer = live.select(columns).writeStream.foreachBatch(collected).trigger(availableNow=True)
-    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
-    assert sorted(bounded) == sorted(row for rows in collected.batches.values() for row in rows)
-    assert [bytes(row["data"]) for row in sorted(bounded)[:3]] == [b"user record %d" % number for number in range(3)]
-    assert [row["subSequenceNumber"] for row in sorted(bounded)] == [0, 1, 2, 0, 0]
-
-
-def test_date_without_hyphens_fails_a_read(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
-    """Taken for seconds since 1970, it would end the read before its first record, without an error."""
-    source = make_stream(1)
-    source.put(10)
-    for name, text in (("endingPosition", "20991231"), ("endingTimestamp", "209912312359"), ("endingPosition", "2099")):
-        frame = spark.read.format("kinesis").options(**source.options(**{name: text}))
-        with pytest.raises(PySparkException) as caught:
-            frame.load().count()
-        assert f"option '{name}' is '{text}'" in str(caught.value)
-    frame = spark.read.format("kinesis").options(**source.options(endingPosition="20991231T000000Z"))
-    with pytest.raises(PySparkException, match="option 'endingPosition' is '2099-12-31"):
-        frame.load().count()
 
 
 def test_a_read_ends_before_a_time(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
@@ -191,23 +154,3 @@ def test_a_seam_is_made_once(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(OffsetError):
         seam_millis(path, at(1))
-
-
-def test_contradictions_are_named() -> None:
-    """A read has one beginning and one end, of its own streams."""
-
-    def parse(**options: str) -> KinesisOptions:
-        return KinesisOptions.parse({"streamName": "s", "region": "eu-west-1", **options})
-
-    with pytest.raises(ContradictoryOptionsError):
-        parse(continueFrom="/seam", initialPosition="LATEST")
-    with pytest.raises(ContradictoryOptionsError, match="'continueFrom' and 'initialTimestamp'"):
-        parse(continueFrom="/seam", initialTimestamp="2026-01-31")
-    with pytest.raises(ContradictoryOptionsError):
-        parse(endingPosition="now", endingTimestamp="2026-01-31")
-    with pytest.raises(InvalidOptionError):
-        parse(endingPosition='{"version": 1, "streams": {"other": {"shardId-0": {"type": "SHARD_END"}}}}')
-    with pytest.raises(InvalidOptionError):
-        parse(endingPosition="AT_TIMESTAMP")
-    with pytest.raises(InvalidOptionError):
-        parse(endingPosition='{"shardId-0": "x"}')

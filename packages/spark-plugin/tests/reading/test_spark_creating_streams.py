@@ -1,17 +1,13 @@
 """Streams that Kinesis is still creating: reads, queries and writes wait for them, and say so."""
 
-import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.efo_consumer import InitialPositionError
 from penstock.emulator._operations.perform import OPERATIONS
 from penstock.emulator.testing import OtherClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
@@ -100,17 +96,6 @@ def test_query_waits_for_the_stream(
     query.stop()
 
 
-def test_available_now_waits_for_the_stream(spark: SparkSession, world: World, tmp_path: Path) -> None:
-    """Its end is what is there when the stream is."""
-    world.create()
-    world.finish(with_records=True)
-    frame = spark.readStream.format("kinesis").options(**world.options(initialPosition="TRIM_HORIZON")).load()
-    writer = frame.writeStream.format("memory").queryName("creating_now").trigger(availableNow=True)
-    query = writer.option("checkpointLocation", str(tmp_path)).start()
-    assert query.awaitTermination(90)
-    assert spark.table("creating_now").count() == len(DATA)
-
-
 @pytest.mark.parametrize("aggregation", ["false", "true"])
 def test_write_waits_for_the_stream(spark: SparkSession, world: World, aggregation: str) -> None:
     """Its records are there, each once."""
@@ -123,15 +108,6 @@ def test_write_waits_for_the_stream(spark: SparkSession, world: World, aggregati
     assert sorted(bytes(row.data) for row in rows) == DATA
 
 
-def test_write_ends_with_the_status_when_its_patience_is_over(spark: SparkSession, world: World) -> None:
-    """The error has the stream's name too."""
-    world.create()
-    frame = spark.createDataFrame([(b"x", "k")], "data binary, partitionKey string").coalesce(1)
-    with pytest.raises(PySparkException) as caught:
-        frame.write.format("kinesis").options(**world.options(stallTimeout="3s")).mode("append").save()
-    assert re.search("WriteStalledError.*flights is CREATING", str(caught.value))
-
-
 def test_read_ends_with_the_status_when_its_patience_is_over(world: World) -> None:
     """By every way to read."""
     world.create()
@@ -142,28 +118,3 @@ def test_read_ends_with_the_status_when_its_patience_is_over(world: World) -> No
     ):
         with pytest.raises(Exception, match=r"flights.*CREATING"):
             read()
-
-
-def test_read_does_not_wait_for_a_stream_that_is_deleted(world: World) -> None:
-    """The error has its status."""
-    world.create()
-    world.clock.advance(3600)
-    world.client.delete_stream(StreamName="flights")
-    options = KinesisOptions.parse(world.options())
-    for read in (KinesisBatchReader(options).partitions, QueryStreams(options).initial):
-        with pytest.raises(Exception, match=r"flights.*DELETING"):
-            read()
-
-
-def test_pattern_that_only_streams_match_that_are_being_created_waits_for_them(world: World) -> None:
-    """Beside others they are left to the next run; alone they are the query."""
-    world.create("fleet-b")
-    given = world.options(streamNamePattern="fleet-.", retryPatience="1s")
-    del given["streamName"]
-    with pytest.raises(InitialPositionError) as caught:
-        QueryStreams(KinesisOptions.parse(given)).initial()
-    assert caught.value.stream == "fleet-b"
-    world.looked.clear()
-    world.finish(with_records=False)
-    found = QueryStreams(KinesisOptions.parse(given | {"retryPatience": "1m"})).initial()
-    assert found.streams.keys() == {"fleet-b"}

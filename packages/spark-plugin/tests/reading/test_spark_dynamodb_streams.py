@@ -3,7 +3,6 @@
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
@@ -170,33 +169,6 @@ def test_a_bounded_read_gives_what_the_stream_holds(spark: SparkSession, table: 
     assert spark.read.format("dynamodb-streams").options(**latest).load().count() == 0
 
 
-@pytest.mark.parametrize("clock", [10], indirect=True)
-def test_empty_answers_before_changes_do_not_end_a_read(spark: SparkSession, table: Table, tmp_path: Path) -> None:
-    """A dozen of them in a row, on a closed shard and on an open one, in less than the service's minute."""
-    table.emulator.behaviour = replace(table.emulator.behaviour, empty_answers=12)
-    changes, options = Changes(), table.options(**TRIM)
-    table.put(5)
-    table.split(children=1)
-    table.put(5)
-    frame = spark.read.format("dynamodb-streams").options(**options).load()
-    assert sorted((json.loads(row["keys"])["id"]["S"] for row in frame.collect()), key=int) == table.ids
-    for _ in range(2):
-        run(spark, options, changes, tmp_path)
-        assert sorted(changes.ids, key=int) == table.ids
-        table.put(5)
-
-
-def test_no_number_of_empty_answers_ends_a_closed_shard(spark: SparkSession, table: Table, tmp_path: Path) -> None:
-    """Only a null iterator does, though empty answers come for more than the service's minute."""
-    table.emulator.behaviour = replace(table.emulator.behaviour, empty_answers=20)
-    changes, options = Changes(), table.options(**TRIM)
-    table.put(5)
-    table.disable()
-    assert spark.read.format("dynamodb-streams").options(**options).load().count() == 5
-    run(spark, options, changes, tmp_path)
-    assert sorted(changes.ids, key=int) == table.ids
-
-
 def test_progress_says_that_a_tip_is_a_guess(
     spark: SparkSession, table: Table, until: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -253,33 +225,6 @@ def test_changes_that_expired_unread_fail_the_query_by_name(
     assert last in str(caught.value)
     run(spark, table.options(**TRIM, failOnDataLoss="false"), changes, tmp_path)
     assert changes.ids == [*table.ids[:3], *table.ids[6:]]
-
-
-def test_another_stream_of_the_table_is_not_taken_for_the_first(
-    spark: SparkSession, table: Table, clock: OtherClock, tmp_path: Path
-) -> None:
-    """One that was disabled and enabled again: what was not read of the first would be missed without a word."""
-    changes = Changes()
-    table.put(2)
-    run(spark, table.options(**TRIM), changes, tmp_path)
-    first = table.arn
-    table.disable()
-    clock.advance(2)
-    assert table.enable() != first
-    with pytest.raises(StreamingQueryException, match="StreamRecreatedError"):
-        start(spark, table.options(**TRIM), changes, tmp_path, live=True).awaitTermination(PATIENCE_SECONDS)
-    rest = options_of(table.emulator.endpoint_url, streamArn=first, **TRIM)
-    run(spark, rest, changes, tmp_path)
-    assert changes.ids == table.ids
-
-
-def test_a_table_without_a_stream_is_named(spark: SparkSession, table: Table, tmp_path: Path) -> None:
-    """With what to do, by a read and by a query."""
-    options = table.options() | {"tableName": "nowhere"}
-    with pytest.raises(PySparkException, match=r"nowhere.*enable DynamoDB Streams"):
-        spark.read.format("dynamodb-streams").options(**options).load().collect()
-    with pytest.raises(StreamingQueryException, match=r"nowhere.*enable DynamoDB Streams"):
-        start(spark, options, Changes(), tmp_path).awaitTermination(PATIENCE_SECONDS)
 
 
 @pytest.fixture

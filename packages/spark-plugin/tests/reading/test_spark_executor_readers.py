@@ -111,7 +111,7 @@ def put_large(source: Any, count: int) -> None:
     source.put_keys |= {(one["ShardId"], one["SequenceNumber"]): b"x" * 5000 for one in answer["Records"]}
 
 
-@pytest.mark.parametrize("publisher", ["polling", "efo"])
+@pytest.mark.parametrize("publisher", ["efo"])
 def test_a_query_reads_by_the_readers_of_its_session(
     spark: SparkSession,
     aws: dict[str, str],

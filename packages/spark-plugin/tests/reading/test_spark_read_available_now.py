@@ -1,12 +1,7 @@
 import asyncio
-import json
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -31,37 +26,6 @@ from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.testing import FakeReadingSession
 
 TRIM = {"initialPosition": "TRIM_HORIZON"}
-READS = """
-import json, sys
-
-from reading_driver import Runs
-
-from penstock.spark_plugin import KinesisDataSource
-
-options = json.loads(sys.argv[1])
-efo = {"recordPublisher": "efo", "efoConsumerName": "tests", "registryStore": sys.argv[2]}
-assert sum(Runs().available_now(options | efo)) == 20
-source = KinesisDataSource(options)
-reader = source.reader(source.schema())
-assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == 20
-print("pandas" in sys.modules)
-"""
-
-
-def test_a_read_up_to_now_does_not_wait_for_pandas(make_stream: Callable[[int], Any], tmp_path: Path) -> None:
-    """Neither a stream's nor a bounded one: Arrow imports it to make a value of a number, or a time of a value, which
-    takes a third of a start."""
-    source = make_stream(1)
-    source.put(20)
-    done = subprocess.run(
-        [sys.executable, "-c", READS, json.dumps(source.options(**TRIM)), str(tmp_path / "registry.db")],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout == "False\n"
 
 
 def test_it_ends_under_a_steady_producer(make_stream: Callable[[int], Any]) -> None:
@@ -93,30 +57,6 @@ def test_it_ends_under_a_steady_producer(make_stream: Callable[[int], Any]) -> N
     assert max(sizes) <= 60
     runs.available_now(source.options(**TRIM))
     assert sorted(runs.keys) == sorted(source.put_keys)
-
-
-def test_producers_before_and_during_it_do_not_keep_it_up(make_stream: Callable[[int], Any]) -> None:
-    """With records arriving at every moment, its end is somewhere between its beginning and its end."""
-    source = make_stream(1)
-    stopped = threading.Event()
-
-    def produce() -> None:
-        while not stopped.is_set():
-            source.put(5)
-            stopped.wait(0.01)
-
-    producer = threading.Thread(target=produce)
-    producer.start()
-    try:
-        time.sleep(0.3)  # so that some are there
-        before = set(source.put_keys)
-        runs = Runs()
-        runs.available_now(source.options(**TRIM), most=20)  # kept up, it has as many within a second or two
-        after = set(source.put_keys)
-    finally:
-        stopped.set()
-        producer.join()
-    assert before <= set(runs.keys) < after
 
 
 def test_reshards_before_and_during_it(make_stream: Callable[[int], Any]) -> None:
@@ -156,36 +96,6 @@ def test_it_ends_at_once_where_there_is_nothing(
     assert runs.available_now(source.options(**TRIM)) == []
     # A run that waits for what does not come looks whether that has expired, and says so.
     assert "expired" not in caplog.text
-
-
-def test_an_idle_run_does_not_import_pandas(make_stream: Callable[[int], Any]) -> None:
-    """It would take 0.3 s of a run that has nothing to read, at its end."""
-    source = make_stream(1)
-    source.put(3)
-    runs = Runs()
-    runs.available_now(source.options(**TRIM))
-    program = (
-        "import json, sys; from reading_driver import Runs\n"
-        "runs = Runs(json.loads(sys.argv[1]))\n"
-        "assert runs.available_now(json.loads(sys.argv[2])) == []\n"
-        "assert 'pandas' not in sys.modules"
-    )
-    arguments = (json.dumps(runs.log), json.dumps(source.options(**TRIM)))
-    subprocess.run([sys.executable, "-c", program, *arguments], check=True, timeout=60, cwd=Path(__file__).parents[1])
-
-
-def test_closed_shards_are_read_to_their_end(make_stream: Callable[[int], Any]) -> None:
-    """Of generations of closed shards, some of them empty, every record comes once."""
-    source = make_stream(1)
-    source.put(10)
-    source.split("shardId-000000000000")
-    source.put(10)
-    source.split("shardId-000000000001")
-    source.split("shardId-000000000003")
-    source.put(10)
-    runs = Runs()
-    runs.available_now(source.options(**TRIM))
-    assert sorted(runs.keys) == sorted(source.put_keys)
 
 
 def event(*numbers: int, arrived: int, is_end: bool = False) -> ShardEvent:
@@ -236,39 +146,10 @@ def find(
     return asyncio.run(find_target(StreamPositions({"f": start}), 1_000_000, list_shards, read_once))
 
 
-def test_the_end_is_the_last_record_before_the_beginning() -> None:
-    """However long ago it was; a child of a shard that goes on is not begun."""
-    listed = [Shard("s"), Shard("t"), Shard("child", ("s",))]
-    shards = {"s": [event(5, 6, arrived=200), event(8, arrived=1001)], "t": [event(9, arrived=2000)], "child": []}
-    found = find({"s": ShardPosition.after("1"), "t": ShardPosition.trim_horizon()}, listed, shards)
-    assert found.bounds == {"f": {"s": ShardPosition.after("6"), "t": ShardPosition.trim_horizon()}}
-    assert found.needed == {("f", "s"): 6}
-    assert not found.is_reached(StreamPositions({"f": {"s": ShardPosition.after("5")}}))
-    assert found.is_reached(StreamPositions({"f": {"s": ShardPosition.after("6")}}))
-
-
 def idle(millis_behind_latest: int = 0) -> ShardEvent:
     """A poll that finds no record."""
     records = pa.RecordBatch.from_pylist([], schema=WIRE_SCHEMA)
     return ShardEvent(records, "5", millis_behind_latest, (), 0)
-
-
-def test_an_idle_shard_is_asked_twice_however_long_it_was_idle() -> None:
-    """Whether it was written to lately, and from where the query stands: one poll tells that nothing came."""
-    asked: list[ShardPosition] = []
-    found = find({"s": ShardPosition.after("5")}, [Shard("s")], {"s": [idle()]}, asked=asked)
-    assert found.is_reached(StreamPositions({"f": {"s": ShardPosition.after("5")}}))
-    assert asked == [ShardPosition.at_timestamp(997_000), ShardPosition.after("5")]
-
-
-def test_a_poll_that_does_not_reach_the_tip_tells_nothing() -> None:
-    """Pages without records may come in a row: then the last record is looked for further and further back."""
-    asked: list[ShardPosition] = []
-    events = [idle(5_000), event(5, 6, arrived=200)]
-    found = find({"s": ShardPosition.after("1")}, [Shard("s")], {"s": events}, asked=asked)
-    times = [one.timestamp_millis for one in asked]
-    assert times == [997_000, None, 970_000, 400_000, None]
-    assert found.needed == {("f", "s"): 6}
 
 
 def test_answers_of_a_closed_shard_that_look_like_a_tip_are_read_over() -> None:
@@ -281,18 +162,6 @@ def test_answers_of_a_closed_shard_that_look_like_a_tip_are_read_over() -> None:
     assert found.needed == {("f", "s"): 6, ("f", "child"): 7}
 
 
-def test_a_shard_that_is_closed_while_it_is_looked_at_is_looked_at_again() -> None:
-    """A second list shows that it is closed: the answer that seemed to be its tip does not count."""
-    later = [Shard("s", ending_sequence_number="9"), Shard("t"), Shard("child", ("s",))]
-    end = [idle(), event(5, 6, arrived=200), event(arrived=0, is_end=True)]
-    shards = {"s": end, "t": [event(8, arrived=200), idle()], "child": [event(7, arrived=300), idle()]}
-    start = {"s": ShardPosition.after("1"), "t": ShardPosition.after("2")}
-    found = find(start, [Shard("s"), Shard("t")], shards, later=later)
-    ends = {"s": ShardPosition.shard_end(), "t": ShardPosition.after("8"), "child": ShardPosition.after("7")}
-    assert found.bounds == {"f": ends}
-    assert found.needed == {("f", "s"): 6, ("f", "t"): 8, ("f", "child"): 7}
-
-
 def test_a_merged_shard_is_left_while_one_of_its_parents_goes_on() -> None:
     """The merge came after the run had begun: what the other parent held then is not all of it."""
     listed = [Shard("a"), Shard("b"), Shard("child", ("a", "b"))]
@@ -300,25 +169,6 @@ def test_a_merged_shard_is_left_while_one_of_its_parents_goes_on() -> None:
     start = {"a": ShardPosition.trim_horizon(), "b": ShardPosition.trim_horizon()}
     found = find(start, listed, {**parents, "child": [event(9, arrived=1002)]})
     assert found.bounds == {"f": {"a": ShardPosition.shard_end(), "b": ShardPosition.after("6")}}
-
-
-def test_a_position_that_is_too_old_is_the_readers_to_judge() -> None:
-    """The target is found all the same, so that the query can go on where losses are allowed."""
-    shards = {"s": [event(5, 6, arrived=200)]}
-    found = find({"s": ShardPosition.after("1")}, [Shard("s")], shards, "1")
-    assert found.needed == {("f", "s"): 6}
-
-
-def test_generations_that_are_gone_leave_what_is_there() -> None:
-    """A shard that has expired leads to its children, or to the oldest shards that are left."""
-    shards = {"child": [event(5, 6, arrived=200)], "far": [event(7, arrived=300)]}
-    child = [Shard("child", ("s",))]
-    assert find({"s": ShardPosition.after("1")}, child, shards).needed["f", "child"] == 6
-    far = [Shard("far", ("unknown",))]
-    assert find({"s": ShardPosition.after("1")}, far, shards).needed["f", "far"] == 7
-    gone = find({"s": ShardPosition.after("1")}, [], {})
-    assert not gone.is_reached(StreamPositions({"f": {"s": ShardPosition.after("9" * 56)}}))
-    assert gone.is_reached(StreamPositions({"f": {"s": ShardPosition.shard_end()}}))
 
 
 def test_shards_that_are_not_listed_yet_are_bounded_like_others() -> None:

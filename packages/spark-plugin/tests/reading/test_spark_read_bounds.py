@@ -1,10 +1,7 @@
 import json
-import logging
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -12,9 +9,7 @@ from penstock.efo_consumer import DataLossError, ShardPosition, StreamPositions
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
-from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
-from penstock.spark_plugin._schema import read_schema
-from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError
+from penstock.spark_plugin.errors import ContradictoryOptionsError
 from penstock.spark_plugin.testing import endpoint_options
 
 HOUR = 3600.0
@@ -134,61 +129,6 @@ def test_nonsense_is_refused_before_anything_is_read(day: Day) -> None:
     assert day.partitions(day.options(startingPosition="LATEST")) in ([], [[]])
 
 
-def test_read_refuses_an_end_that_is_years_ahead_and_reports_one_that_is_near(
-    day: Day, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The read waits for its end: a wait for years is a mistake in the option, and no wait is silent."""
-    now = day.clock.time()
-    with pytest.raises(InvalidOptionError) as caught:
-        day.partitions(day.options(endingPosition="2099-01-01T00:00:00Z"))
-    assert caught.value.option == "endingPosition"
-    reader = KinesisBatchReader(KinesisOptions.parse(day.options(endingTimestamp=f"{now + 2 * HOUR:.3f}")))
-    with caplog.at_level(logging.WARNING):
-        assert len(reader.partitions()) > 0
-    assert re.search(r"waits for (2:00:0\d|1:59:5\d)", caplog.text)
-
-
-def test_an_offset_of_a_query_that_has_read_nothing_ends_a_read_at_its_time(day: Day) -> None:
-    """Each shard where the query began: with what precedes it, without what continues it, and nothing comes twice."""
-    day.put(10)
-    day.client.split_shard(StreamName="flights", ShardToSplit=SHARDS[0], NewStartingHashKey=str(2**126))
-    day.put(10)
-    day.clock.advance(60)
-    begin = day.clock.time()
-    day.put(10)
-    day.client.split_shard(StreamName="flights", ShardToSplit=SHARDS[1], NewStartingHashKey=str(3 * 2**126))
-    day.put(10)
-    day.clock.advance(60)
-    query = KinesisStreamReader(KinesisOptions.parse(day.options(startingPosition=f"{begin:.3f}")))
-    offset = json.dumps(query.initialOffset())
-    assert "AT_TIMESTAMP" in offset
-    everything = day.options(startingPosition="TRIM_HORIZON", endingPosition=offset)
-    for more in ({}, {"minPartitions": "12"}):
-        assert day.keys(everything | more) == day.between(0, begin)
-    assert day.keys(day.options(startingPosition=offset)) == day.between(begin, day.clock.time())
-    assert day.keys(day.options(startingPosition=offset, endingPosition=offset)) == []
-    assert day.keys(day.options(startingPosition=f"{begin - 65:.3f}", endingPosition=offset)) == day.between(
-        begin - 65, begin
-    )
-    with pytest.raises(ContradictoryOptionsError, match="before it begins"):
-        day.partitions(day.options(startingPosition=f"{begin + 1:.3f}", endingPosition=offset))
-
-
-def test_a_shard_that_ended_before_the_time_at_which_it_begins_is_left_to_what_it_became(day: Day) -> None:
-    """The shards that continue it begin at that time, too, and not with all that they hold."""
-    day.put(10)
-    day.client.split_shard(StreamName="flights", ShardToSplit=SHARDS[0], NewStartingHashKey=str(2**126))
-    day.put(10)
-    day.clock.advance(60)
-    begin = day.clock.time()
-    day.put(10)
-    positions = dict.fromkeys(SHARDS, ShardPosition.at_timestamp(round(begin * 1000)))
-    offset = json.dumps(StreamPositions({"flights": positions}).to_json())
-    day.clock.advance(60)
-    assert day.keys(day.options(startingPosition=offset)) == day.between(begin, day.clock.time())
-    assert day.keys(day.options(startingPosition="TRIM_HORIZON", endingPosition=offset)) == day.between(0, begin)
-
-
 def test_a_shard_of_which_a_query_has_read_nothing_ends_a_read_at_its_time(day: Day) -> None:
     """Beside others, which end after their last record, at their end, and before their oldest record."""
     day.put(10)
@@ -226,28 +166,6 @@ def test_shards_that_have_expired_are_a_loss(day: Day, caplog: pytest.LogCapture
         day.partitions(day.options(startingPosition=begin))
     assert day.keys(day.options(startingPosition=begin, failOnDataLoss="false")) == left
     assert "does not list the shard" in caplog.text
-
-
-def test_rows_have_the_columns_that_are_asked_for(day: Day) -> None:
-    """Those of the schema that Spark was told: with `encryptionType` on request, or as another connector has them."""
-    day.put(2)
-    day.client.start_stream_encryption(StreamName="flights", EncryptionType="KMS", KeyId="alias/aws/kinesis")
-    day.clock.advance(60)
-    day.put(1)
-    for given in ({}, {"includeEncryptionType": "true"}, {"columns": "databricks"}, {"columns": "aws"}):
-        options = KinesisOptions.parse(day.options(**given))
-        reader = KinesisBatchReader(options)
-        planned = reader.partitions()
-        day.clock.advance(5)
-        batches = [batch for partition in planned for batch in reader.read(partition)]
-        assert {tuple(batch.schema.names) for batch in batches} == {tuple(read_schema(options).names)}
-        if "includeEncryptionType" in given:
-            assert {one for batch in batches for one in batch.column("encryptionType").to_pylist()} == {None, "KMS"}
-
-
-def test_an_empty_stream_has_no_rows(day: Day) -> None:
-    """There is nothing in it, which is not an error."""
-    assert day.keys(day.options()) == []
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
@@ -296,12 +214,3 @@ def test_contradictory_numbers_of_partitions_are_refused() -> None:
     """At least four and at most two cannot be."""
     with pytest.raises(ContradictoryOptionsError, match="at least 4 partitions and at most 2"):
         KinesisOptions.parse({"streamName": "s", "minPartitions": "4", "maxPartitions": "2"})
-
-
-def test_many_shards_are_read_in_few_partitions(make_stream: Callable[[int], Any]) -> None:
-    """A stream of 40 shards in four partitions."""
-    source = make_stream(40)
-    source.put(400)
-    found = partitions(source.options(maxPartitions="4"))
-    assert len(found) == 4
-    assert sorted(row for rows in found for row in rows) == sorted(source.put_keys)

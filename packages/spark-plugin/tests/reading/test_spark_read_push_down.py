@@ -4,15 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from math import prod
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     EqualTo,
     Filter,
@@ -26,15 +23,13 @@ from pyspark.sql.datasource import (
     Not,
     StringEndsWith,
 )
-from pyspark.sql.types import StructType
 
 from penstock.aws import JsonClient
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
-from penstock.spark_plugin import KinesisDataSource, KinesisOptions
+from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.push_down import PushDown
 from penstock.spark_plugin._reading.bounded.reader import FilteringBatchReader
 from penstock.spark_plugin._reading.planning import default_max_partitions
-from penstock.spark_plugin.errors import InvalidOptionError, MisplacedOptionError
 from penstock.spark_plugin.testing import endpoint_options
 
 HOURS = 10
@@ -206,22 +201,6 @@ def test_a_time_bounds_what_is_read(history: History) -> None:
     assert len(rows) == 20
 
 
-def test_a_time_that_is_to_come_leaves_nothing(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kinesis refuses to read from it; no shard is asked for records."""
-    later: list[Filter] = [GreaterThan(ARRIVAL, datetime.now(UTC) + timedelta(hours=1))]
-    assert history.read(later) == ([], later)
-    assert calls(monkeypatch, history, later)["GetShardIterator"] == 0
-
-
-def test_a_read_of_its_own_end_stays_within_it(history: History) -> None:
-    """Filters narrow what the options say, and never widen it."""
-    middle = datetime.now(UTC) - timedelta(hours=HOURS / 2)
-    filters: list[Filter] = [GreaterThan(ARRIVAL, middle - timedelta(hours=1))]
-    rows, _ = history.read(filters, {"endingTimestamp": middle.isoformat()})
-    assert len(rows) == 20
-    assert all(row["approximateArrivalTimestamp"] < middle for row in rows)
-
-
 def test_a_time_beyond_a_shards_end_does_not_move_that(history: History) -> None:
     """Records between an end in sequence numbers and a time that the filters name are not read, wherever they lie."""
     returns = [row for row in history.rows if row["streamName"] == "returns"]
@@ -242,57 +221,6 @@ def test_a_time_beyond_a_shards_end_does_not_move_that(history: History) -> None
             [LessThanOrEqual(ARRIVAL, arrivals[7] - margin)], {"streamName": "returns", "endingPosition": ending}
         )
         assert sorted(map(key, rows)) == wanted
-
-
-def test_a_time_that_is_to_come_is_not_waited_for_in_front_of_a_shards_end(history: History) -> None:
-    """An offset of enhanced fan-out may stand behind the last record: a read to there ends at the shards' tips."""
-    returns = [row for row in history.rows if row["streamName"] == "returns"]
-    ends = {
-        shard: max(int(row["sequenceNumber"]) for row in returns if row["shardId"] == shard) for shard in SHARDS[:2]
-    }
-    ending = json.dumps({shard: str(number + 1) for shard, number in ends.items()})
-    tomorrow: list[Filter] = [LessThanOrEqual(ARRIVAL, datetime.now(UTC) + timedelta(days=1))]
-    rows, _ = history.read(tomorrow, {"streamName": "returns", "endingPosition": ending})
-    assert sorted(map(key, rows)) == sorted(map(key, returns))
-
-
-def test_shards_are_chosen_by_option(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each stream that has them; the others are not asked for, and one that no stream has is refused."""
-    some = {"shardIds": "shardId-000000000001, shardId-000000000002"}
-    rows, _ = history.read([], some)
-    wanted = [row for row in history.rows if row["shardId"] in ("shardId-000000000001", "shardId-000000000002")]
-    assert sorted(map(key, rows)) == sorted(map(key, wanted))
-    assert {row["streamName"] for row in rows} == {"flights", "returns"}
-    assert calls(monkeypatch, history, [], some)["GetShardIterator"] == 3
-    with pytest.raises(InvalidOptionError, match="shardId-7 is not listed"):
-        history.read([], {"shardIds": "shardId-000000000001,shardId-7"})
-    for option in ("shardIds", "filterPushDown"):
-        stream = {"streamName": "s", "region": "eu-west-1", option: "true"}
-        with pytest.raises(MisplacedOptionError, match="bounded reads"):
-            KinesisDataSource(stream).streamReader(StructType()).initialOffset()
-
-
-def test_loads_with_a_filter_each_are_joined(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
-    """On request, with Spark's own setting; while that is off Spark refuses the read, and names it."""
-    source = make_stream(2)
-    source.put(20)
-    options = source.options(filterPushDown="true")
-
-    def shard(number: int) -> DataFrame:
-        frame = spark.read.format("kinesis").options(**options).load()
-        return frame.where(f"shardId = 'shardId-00000000000{number}'").select("shardId", "sequenceNumber")
-
-    with pytest.raises(AnalysisException, match=r"spark\.sql\.python\.filterPushdown\.enabled' is false"):
-        shard(0).count()
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        first, second = shard(0), shard(1)
-        assert sorted(map(tuple, first.union(second).collect())) == sorted(source.put_keys)
-        of_each = Counter(shard_id for shard_id, _ in source.put_keys)
-        assert first.crossJoin(second).count() == prod(of_each.values())
-        assert len(of_each) == 2
-    finally:
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_what_cannot_be_told_is_left_to_spark() -> None:

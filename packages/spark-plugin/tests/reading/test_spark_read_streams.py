@@ -1,6 +1,5 @@
 import itertools
 import json
-import re
 import time
 import uuid
 from collections.abc import Callable
@@ -9,16 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from reading_driver import Runs, partitions_of, rows_of
+from reading_driver import Runs, rows_of
 
 from penstock.efo_consumer import InitialPositionError, StreamPositions
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 from penstock.spark_plugin._reading.start.initial_positions import initial_positions
-from penstock.spark_plugin._reading.start.stream_names import matching
 from penstock.spark_plugin._reading.stream.discovery import StreamDiscovery
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
-from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, MissingOptionError, OffsetError
+from penstock.spark_plugin.errors import OffsetError
 
 TRIM = {"initialPosition": "TRIM_HORIZON"}
 Make = Callable[[int], Any]
@@ -128,7 +126,7 @@ def test_streams_are_found_by_a_pattern(make_stream: Make, kinesis: Any) -> None
         runs.available_now(options | {"streamNamePattern": prefix})
 
 
-@pytest.mark.parametrize("publisher", ["polling", "efo"])
+@pytest.mark.parametrize("publisher", ["efo"])
 def test_a_running_query_reads_streams_that_come_to_match_its_pattern(
     make_stream: Make, kinesis: Any, tmp_path: Path, publisher: str
 ) -> None:
@@ -215,24 +213,7 @@ def test_a_search_for_streams_that_fails_is_told_and_tried_again() -> None:
     discovery.close()
 
 
-def test_a_deleted_stream_is_dropped_where_losses_are_allowed(
-    make_stream: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is named in the options, and gone: an error that names it, or a warning."""
-    first, second = make_stream(1), make_stream(1)
-    first.put(5)
-    runs = Runs()
-    runs.available_now(of(first, second, **TRIM))
-    second.client.delete_stream(StreamName=second.name)
-    with pytest.raises(Exception, match=second.name):
-        runs.available_now(of(first, second, **TRIM))
-    first.put(5)
-    runs.available_now(of(first, second, **TRIM, failOnDataLoss="false"))
-    assert rows(runs) == put_keys(first)
-    assert f"stream {second.name} does not exist" in caplog.text
-
-
-@pytest.mark.parametrize("publisher", ["polling", "efo"])
+@pytest.mark.parametrize("publisher", ["efo"])
 def test_streams_are_read_by_their_arns(make_stream: Make, tmp_path: Path, publisher: str) -> None:
     """Rows and offsets have names: a query may change from names to ARNs and back, and reads the same."""
     first, second = make_stream(2), make_stream(1)
@@ -255,92 +236,3 @@ def test_streams_are_read_by_their_arns(make_stream: Make, tmp_path: Path, publi
     reader = KinesisBatchReader(KinesisOptions.parse({name: text for name, text in by_arn.items() if name not in efo}))
     read = [row for one in reader.partitions() for batch in reader.read(one) for row in batch.to_pylist()]
     assert sorted((row["streamName"], row["shardId"], row["sequenceNumber"]) for row in read) == rows(runs)
-
-
-def test_arns_say_the_region_and_the_account() -> None:
-    """One region a query; rows tell streams apart by name."""
-
-    def parse(*arns: str, **options: str) -> KinesisOptions:
-        return KinesisOptions.parse({"streamArn": ",".join(arns), **options})
-
-    def arn(name: str, *, region: str = "eu-west-1", account: str = "000000000001") -> str:
-        return f"arn:aws:kinesis:{region}:{account}:stream/{name}"
-
-    parsed = parse(arn("a"), arn("b", account="000000000002"))
-    assert (parsed.stream_name, parsed.region) == (("a", "b"), "eu-west-1")
-    assert parsed.arn_of("b") == arn("b", account="000000000002")
-    with pytest.raises(InvalidOptionError, match="different names"):
-        parse(arn("a"), arn("a", account="000000000002"))
-    with pytest.raises(ContradictoryOptionsError, match="one region"):
-        parse(arn("a"), arn("b", region="us-east-1"))
-    with pytest.raises(ContradictoryOptionsError, match="in eu-west-1, not in us-east-1"):
-        parse(arn("a"), region="us-east-1")
-    with pytest.raises(InvalidOptionError):
-        parse("arn:aws:kinesis:eu-west-1:000000000001:stream/a/consumer/b")
-
-
-def test_a_pattern_stands_alone() -> None:
-    """It is a regular expression, of whole names, and no other option names streams."""
-
-    def parse(**options: str) -> KinesisOptions:
-        return KinesisOptions.parse({"region": "eu-west-1", "streamNamePattern": "a.*", **options})
-
-    assert parse().stream_name == ()
-    with pytest.raises(ContradictoryOptionsError):
-        parse(streamName="a")
-    with pytest.raises(ContradictoryOptionsError):
-        parse(streamArn="arn:aws:kinesis:eu-west-1:000000000001:stream/a")
-    with pytest.raises(ContradictoryOptionsError, match="efoRegistration"):
-        parse(recordPublisher="efo", efoRegistration="none")
-    with pytest.raises(InvalidOptionError, match="regular expression"):
-        parse(streamNamePattern="(")
-    with pytest.raises(InvalidOptionError):
-        parse(addedStreamPosition='{"shardId-000000000000": "12"}')
-    with pytest.raises(MissingOptionError, match="spillBytes"):
-        parse(spillFolder="/tmp")
-    assert matching("a.", ["ab", "abc", "b", "aa"]) == ("aa", "ab")
-
-
-def test_a_micro_batch_is_divided_among_more_partitions(make_stream: Make) -> None:
-    """`minPartitions` divides what a shard's buffer holds: rows once, in order within and over partitions."""
-    source = make_stream(1)
-    source.put(100)
-    reader = KinesisStreamReader(KinesisOptions.parse(source.options(**TRIM, minPartitions="4")))
-    try:
-        start = reader.initialOffset()
-        reader.prepareForTriggerAvailableNow()
-        end = reader.latestOffset(start, reader.getDefaultReadLimit())
-        found = partitions_of(reader, start, end)
-    finally:
-        reader.stop()
-    assert len(found) == 4
-    assert [len(one) for one in found] == [25] * 4
-    numbers = [int(number) for one in found for _, _, number in one]
-    assert numbers == sorted(numbers)
-    assert len(set(numbers)) == 100
-
-
-def test_nothing_in_an_offset_depends_on_the_host(make_stream: Make) -> None:
-    """No path, no address, no endpoint: a checkpoint that is copied elsewhere goes on there."""
-    source = make_stream(2)
-    source.put(10)
-    runs = Runs()
-    runs.available_now(source.options(**TRIM, jobId="job-on-host-a", spillBytes="1m", spillFolder="/tmp"))
-    text = json.dumps(runs.log)
-    assert not re.search(r"127\.0\.0\.1|localhost|/tmp|job-on-host|http", text)
-    source.put(10)
-    runs.available_now(source.options(**TRIM, jobId="job-on-host-b"))
-    assert rows(runs) == put_keys(source)
-
-
-def test_offsets_of_earlier_versions_are_understood(make_stream: Make) -> None:
-    """Those without the times of idle shards and without a start; what is not an offset says what to do."""
-    source = make_stream(1)
-    source.put(10)
-    (shard, number), *_ = list(source.put_keys)[4:]
-    position = {"type": "AFTER_SEQUENCE_NUMBER", "value": number}
-    runs = Runs(log=[{"version": 1, "streams": {source.name: {shard: position}}}])
-    assert runs.available_now(source.options()) == [5]
-    for garbage in ({}, {"version": 99, "streams": {}}, {"version": 1, "streams": 3}, {"batchId": 1}, [1]):
-        with pytest.raises(OffsetError, match="new checkpoint"):
-            Runs(log=[garbage]).available_now(source.options())  # type: ignore[list-item]  # none is one

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,24 +10,20 @@ from uuid import UUID, uuid4
 import boto3
 import pyarrow as pa
 import pytest
-from moto.glue.models import FakeSchemaVersion, GlueBackend
+from moto.glue.models import FakeSchemaVersion
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import (
-    ArrayType,
     DecimalType,
-    DoubleType,
     IntegerType,
     LongType,
-    MapType,
     StringType,
     StructField,
     StructType,
     TimestampType,
 )
 
-from penstock.aws import AwsOptions, BackoffPolicy
+from penstock.aws import AwsOptions
 from penstock.efo_consumer import decode_glue_record, encode_glue_record
-from penstock.efo_consumer._glue import registry as registry_module
 from penstock.efo_consumer.errors import SchemaDecodeError, SchemaRegistryError
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import (
@@ -38,7 +34,7 @@ from penstock.spark_plugin import (
 from penstock.spark_plugin._schema import sink_columns
 from penstock.spark_plugin._schemas.avro import avro_decoder, avro_spark_type
 from penstock.spark_plugin._schemas.column import planned_records
-from penstock.spark_plugin._schemas.json_schema import json_check, json_schema_of, json_spark_type
+from penstock.spark_plugin._schemas.json_schema import json_spark_type
 from penstock.spark_plugin._schemas.protobuf import proto_file, protobuf_decoder, protobuf_encoder, protobuf_spark_type
 from penstock.spark_plugin._schemas.registry import GlueSchemaRegistry
 from penstock.spark_plugin._writing._records import RecordMaker, bad_rows
@@ -115,17 +111,6 @@ def test_a_record_has_the_bytes_that_the_registrys_own_serializers_give_it() -> 
     assert decode_glue_record(AVRO) == (ID, AVRO[18:])
     assert avro_decoder(USER, None)(AVRO[18:]) == {"name": "sansa", "favorite_number": 99, "favorite_color": "red"}
     assert json.loads(decode_glue_record(JSON).payload) == {"firstName": "John", "lastName": "Doe", "age": 21}
-
-
-def test_messages_of_protobuf_are_numbered_by_their_names() -> None:
-    """All of a file, nested ones and entries of maps too; the example of MessageIndexFinder's documentation."""
-    nested = 'syntax = "proto3"; message B { message C {} message A { message D {} } }'
-    assert [one.full_name for one in proto_file(nested).messages] == ["B", "B.A", "B.A.D", "B.C"]
-    assert [one.full_name for one in proto_file(ORDER).messages] == [
-        "shop.Order",
-        "shop.Order.Item",
-        "shop.Order.ItemsEntry",
-    ]
 
 
 def test_a_protobuf_message_goes_there_and_back() -> None:
@@ -209,22 +194,6 @@ def test_json_schemas_say_what_spark_can_read() -> None:
         json_spark_type('{"type": "string"}')
 
 
-def test_the_schema_of_columns_is_that_of_their_json() -> None:
-    """What may be null may be missing; numbers that JSON does not have are refused."""
-    fields = [
-        StructField("id", LongType(), nullable=False),
-        StructField("list", ArrayType(DoubleType(), containsNull=True)),
-        StructField("map", MapType(StringType(), IntegerType(), valueContainsNull=False)),
-        StructField("at", TimestampType()),
-    ]
-    check = json_check(json_schema_of(fields, "rows"))
-    assert check({"id": 1, "list": [1.5, None], "map": {"a": 1}, "at": "2026-01-01T00:00:00.000Z"}) is None
-    assert check({"list": []}) == "'id' is a required property"
-    assert check({"id": 1, "list": ["NaN"]}) == "list.0: 'NaN' is not of type 'number', 'null'"
-    with pytest.raises(SchemaError, match="registry's JSON Schema is invalid"):
-        json_check('{"type": "no-type"}')
-
-
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[RunningEmulator]:
     with running_emulator(companions=("glue",)) as running:
@@ -282,35 +251,6 @@ def register_version(glue: Any, name: str, definition: str) -> UUID:
 def registry(emulator: RunningEmulator) -> GlueSchemaRegistry:
     aws = AwsOptions(region="us-east-1", access_key_id="test", secret_access_key="test")
     return GlueSchemaRegistry(aws, emulator.endpoints["glue"])
-
-
-def test_a_version_is_asked_for_once(
-    glue: Any, name: str, registry: GlueSchemaRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one that there is not; the cache is bounded, and forgets what was used longest ago."""
-    asked: list[str] = []
-    original = GlueBackend.get_schema_version
-
-    def counted(self: Any, *arguments: Any, **named: Any) -> Any:
-        asked.append(str(arguments or named))
-        return original(self, *arguments, **named)
-
-    monkeypatch.setattr(GlueBackend, "get_schema_version", counted)
-    first = register(glue, name, "AVRO", USER)
-    for _ in range(3):
-        version = registry.version_of_id(first)
-        assert (version.schema, version.number, version.data_format) == (name, 1, "AVRO")
-    assert len(asked) == 1
-    for _ in range(2):
-        with pytest.raises(SchemaRegistryError, match=f"no schema version {ID}") as caught:
-            registry.version_of_id(ID)
-        assert caught.value.is_missing
-    assert len(asked) == 2
-    monkeypatch.setattr(registry_module, "MAX_CACHED_VERSIONS", 1)
-    second = register_version(glue, name, USER.replace("favorite_color", "colour"))
-    registry.version_of_id(second)
-    registry.version_of_id(first)
-    assert len(asked) == 4
 
 
 def test_a_schema_that_is_not_there_is_told_with_its_registry(
@@ -388,34 +328,6 @@ def test_a_text_that_is_not_utf8_spoils_no_row_but_its_own(
     assert json.loads(bad) == {"name": "\ufffd", "favorite_number": 2}
 
 
-def test_json_is_checked_against_its_schema(glue: Any, name: str, options: dict[str, str]) -> None:
-    """As AWS's serializer does."""
-    definition = json.dumps({"type": "object", "properties": {"favorite_number": {"maximum": 50}}})
-    register(glue, name, "JSON", definition)
-    rows = [{"name": "a", "favorite_number": 50}, {"name": "b", "favorite_number": 51}]
-    records, wrong = written(USERS, rows, **writer_options(options, name, "json"))
-    assert decode_glue_record(records[0]).payload == b'{"name":"a","favorite_number":50}'
-    assert wrong == {
-        1: f"schema '{name}' (version 1) does not take it: favorite_number: 51 is greater than the maximum of 50"
-    }
-
-
-def test_protobuf_is_written_by_the_message_that_is_named(glue: Any, name: str, options: dict[str, str]) -> None:
-    """With its number before it; columns that the message does not have are refused by name."""
-    two = 'syntax = "proto3"; message Other {} message User { string name = 1; sint32 favorite_number = 2; }'
-    first = register(glue, name, "PROTOBUF", two)
-    given = writer_options(options, name, "protobuf", schemaMessage="User")
-    records, wrong = written(USERS, [{"name": "sansa", "favorite_number": 99}], **given)
-    assert (records, wrong) == ([bytes((3, 0)) + first.bytes + b"\x01\x0a\x05sansa\x10\xc6\x01"], {})
-    with pytest.raises(SchemaError, match="has several messages: Other, User"):
-        written(USERS, [], **writer_options(options, name, "protobuf"))
-    more = StructType([StructField("surname", StringType())])
-    with pytest.raises(
-        SchemaError, match=r"'surname': message User of schema .* has no such field, and name, favorite"
-    ):
-        check_value_fields(more.fields, KinesisOptions.parse({"streamName": "s", **given}))
-
-
 @pytest.mark.parametrize(
     ("field", "words"),
     [
@@ -481,13 +393,6 @@ def test_an_incompatible_schema_is_told_in_plain_words(
         "nullable ones may go, and not only of the last one. Change the columns (cast, 'valueColumns'), name another "
         "schema by 'schemaName', or let its owner change its compatibility"
     )
-
-
-def test_a_schema_of_another_format_is_refused(glue: Any, name: str, options: dict[str, str]) -> None:
-    """Before anything is written."""
-    register(glue, name, "JSON", PERSON)
-    with pytest.raises(ContradictoryOptionsError, match=f"schema '{name}' is JSON, and what is written is avro"):
-        written(USERS, [], **writer_options(options, name, "avro"))
 
 
 @pytest.mark.parametrize(
@@ -654,17 +559,6 @@ def test_record_that_nests_too_deeply_or_has_impossible_times_fails_or_is_null(
             read([good, record], schema=kind)
 
 
-def test_what_says_nothing_about_a_record_is_an_error_in_either_mode(
-    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A registry that does not answer would make nulls of all records."""
-    monkeypatch.setattr(registry_module, "_POLICY", BackoffPolicy(max_attempts=1))
-    nobody = {**options, "glueEndpointUrl": "http://127.0.0.1:9"}
-    away = planned_records(schema=USERS, mode="PERMISSIVE", options=nobody)
-    with pytest.raises(SchemaRegistryError, match=r"cannot be asked .*check glueEndpointUrl"):
-        away.arrow([encode_glue_record(AVRO[18:], uuid4())])
-
-
 def test_spark_writes_and_reads_with_the_registry(
     spark: SparkSession, emulator: RunningEmulator, glue: Any, name: str, options: dict[str, str]
 ) -> None:
@@ -700,30 +594,3 @@ def test_spark_writes_and_reads_with_the_registry(
     strict = from_glue("data", registry="shop", schema_name=f"{name}-order", options=options)
     with pytest.raises(Exception, match=rf"it is of version 1 of schema '{name}-person'"):
         frame.select(strict).collect()
-
-
-def test_spark_reads_on_behind_a_record_that_nests_too_deeply(
-    spark: SparkSession, glue: Any, name: str, options: dict[str, str]
-) -> None:
-    """One such record ended the job, and ended it again after each restart."""
-    person = register(glue, name, "JSON", PERSON)
-    deep = [b'{"firstName": "x", "more": ' + b"[" * levels + b"]" * levels + b"}" for levels in (3_000, 1_000, 900)]
-    documents = [b'{"firstName": "a"}', *deep, b'{"firstName": "b"}']
-    frame = spark.createDataFrame([(encode_glue_record(one, person),) for one in documents], "data binary").coalesce(1)
-    people = from_glue("data", registry="shop", schema_name=name, mode="PERMISSIVE", options=options)
-    found = frame.select(people.alias("person"))
-    assert [row.person and row.person.firstName for row in found.collect()] == ["a", None, None, "x", "b"]
-    strict = from_glue("data", registry="shop", schema_name=name, options=options)
-    with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING"):
-        frame.select(strict).collect()
-
-
-def test_durations_keep_their_sign() -> None:
-    """Both parts of a Protobuf duration have it."""
-    definition = (
-        'syntax = "proto3"; import "google/protobuf/duration.proto"; message A { google.protobuf.Duration d = 1; }'
-    )
-    encode = protobuf_encoder(definition, None)
-    decode = protobuf_decoder(definition, None, protobuf_spark_type(definition, None, "a"), "a")
-    for value in (timedelta(seconds=-1, microseconds=-500_000), timedelta(days=3, microseconds=1), timedelta(0)):
-        assert decode(encode({"d": value})) == {"d": value}

@@ -1,29 +1,24 @@
 """Which streams and shards there are as a run begins: Kinesis throttles, and streams of a checkpoint are gone."""
 
-import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from reading_driver import Runs
 
-from penstock.efo_consumer import InitialPositionError
 from penstock.efo_consumer.errors import RecordPublisherRetriesError
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
-from penstock.spark_plugin._reading.start.stream_names import stream_names
 from penstock.spark_plugin._reading.stream.query_streams import QueryStreams
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.testing import endpoint_options
 
 Make = Callable[[int], Any]
 ROOT = "shardId-000000000000"
-TRIM = {"initialPosition": "TRIM_HORIZON"}
 
 
 @pytest.fixture(scope="module")
@@ -105,51 +100,6 @@ def test_a_start_in_a_shard_that_is_gone_does_not_wait_for_it(emulator: RunningE
         reader.stop()
 
 
-def test_what_is_not_allowed_says_what_to_allow(emulator: RunningEmulator) -> None:
-    """A pattern takes a right of its own."""
-    given = endpoint_options(emulator.endpoint_url, "")
-    del given["streamName"]
-    emulator.faults.add("error", operation="ListStreams", code="AccessDeniedException", message="not yours")
-    try:
-        reader = KinesisStreamReader(KinesisOptions.parse(given | {"streamNamePattern": "f.*"}))
-        with pytest.raises(InitialPositionError, match=r"not yours.*allow kinesis:ListStreams"):
-            reader.initialOffset()
-    finally:
-        emulator.faults.clear()
-
-
-def test_names_come_in_pages() -> None:
-    """Each is asked for behind the last name of the one before it; the last may be empty."""
-    pages: dict[str | None, tuple[Sequence[str], bool]] = {
-        None: (["a", "b"], True),
-        "b": (["c"], True),
-        "c": ([], True),
-    }
-
-    async def page(after: str | None) -> tuple[Sequence[str], bool]:
-        return pages[after]
-
-    assert asyncio.run(stream_names(page)) == ["a", "b", "c"]
-
-
-def test_a_micro_batch_that_was_begun_goes_on_without_a_deleted_stream(
-    make_stream: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    """After a crash in it the others are read, where losses are allowed; a stream that is only left out is read too."""
-    first, second = make_stream(1), make_stream(1)
-    first.put(5)
-    second.put(5)
-    runs = Runs()
-    runs.available_now(of(first, second, **TRIM))
-    whole = sorted(runs.batches[-1])
-    assert len(whole) == 10
-    assert sorted(runs.again(of(first, **TRIM, failOnDataLoss="false"))) == whole
-    second.client.delete_stream(StreamName=second.name)
-    for options in (of(first, **TRIM, failOnDataLoss="false"), of(first, second, **TRIM, failOnDataLoss="false")):
-        assert sorted(runs.again(options)) == [row for row in whole if row[0] == first.name]
-    assert f"stream {second.name} does not exist: what was not read of it is given up" in caplog.text
-
-
 def test_a_deleted_stream_is_dropped_though_the_options_have_a_position_in_it(make_stream: Make) -> None:
     """A query that began behind sequence numbers of both keeps its options."""
     first, second = make_stream(1), make_stream(1)
@@ -162,24 +112,6 @@ def test_a_deleted_stream_is_dropped_though_the_options_have_a_position_in_it(ma
     first.put(5)
     runs.available_now(options | {"failOnDataLoss": "false"})
     assert sorted(runs.keys) == sorted(first.put_keys)
-
-
-def test_a_right_that_is_not_there_stops_no_read(emulator: RunningEmulator) -> None:
-    """Without DescribeStreamSummary streams are taken for existing, and shards are divided by a day."""
-    client = emulator.client()
-    for name in ("flights", "returns"):
-        client.put_record(StreamName=name, Data=b"x", PartitionKey="k")
-    given = endpoint_options(emulator.endpoint_url, "flights,returns", failOnDataLoss="false", minPartitions="4")
-    emulator.faults.add("error", operation="DescribeStreamSummary", code="AccessDeniedException", message="not yours")
-    try:
-        reader = KinesisBatchReader(KinesisOptions.parse(given))
-        parts = reader.partitions()
-        rows = [row for one in parts for batch in reader.read(one) for row in batch.to_pylist()]
-    finally:
-        emulator.faults.clear()
-    assert len(parts) >= 4
-    assert {row["streamName"] for row in rows} == {"flights", "returns"}
-    assert len({(row["streamName"], row["sequenceNumber"]) for row in rows}) == len(rows)
 
 
 def test_a_stream_that_is_being_created_is_left_to_the_next_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -198,14 +130,3 @@ def test_a_stream_that_is_being_created_is_left_to_the_next_run(caplog: pytest.L
         assert "stream fleet-b is CREATING, and left to the next run" in caplog.text
         clock.advance(60)
         assert QueryStreams(parsed).initial().streams.keys() == {"fleet-a", "fleet-b"}
-
-
-def test_a_stream_that_is_being_deleted_is_given_up_already(caplog: pytest.LogCaptureFixture) -> None:
-    """Its shards can no longer be listed, though Kinesis still describes it."""
-    with running_emulator(clock=ManualClock(), stream_deletion_delay=timedelta(minutes=1)) as running:
-        for name in ("flights", "returns"):
-            running.client().create_stream(StreamName=name, ShardCount=1)
-        running.client().delete_stream(StreamName="returns")
-        given = endpoint_options(running.endpoint_url, "flights,returns", failOnDataLoss="false")
-        assert QueryStreams(KinesisOptions.parse(given)).initial().streams.keys() == {"flights"}
-        assert "stream returns does not exist" in caplog.text

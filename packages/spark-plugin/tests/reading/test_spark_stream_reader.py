@@ -1,8 +1,5 @@
 import itertools
-import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -20,24 +17,20 @@ from penstock.efo_consumer import (
 )
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading.planning import default_max_partitions, group_ranges
+from penstock.spark_plugin._reading.planning import group_ranges
 from penstock.spark_plugin._reading.stream.available_now import Target
 from penstock.spark_plugin._reading.stream.offsets import (
     BatchLimit,
     KnownTips,
     LeastRecords,
-    Offset,
-    OffsetMemory,
     batch_limit,
-    capped,
     default_limit,
-    parse_offset,
 )
 from penstock.spark_plugin._reading.stream.partition import KinesisPartition
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin._spark import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from penstock.spark_plugin.errors import LeaseLostError, OffsetError
-from penstock.spark_plugin.testing import FakeReadingSession, FakeShardReader
+from penstock.spark_plugin.testing import FakeReadingSession
 
 
 def at(**shards: ShardPosition) -> StreamPositions:
@@ -72,13 +65,6 @@ def test_the_offset_is_what_the_buffers_hold() -> None:
     session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
     start = at(s0=after(1)).to_json()
     assert reader(session).latestOffset(start, EVERYTHING) == at(s0=after(7)).to_json()
-
-
-def test_nothing_new_gives_the_start_itself() -> None:
-    """An unchanged offset makes no micro-batch."""
-    session = FakeReadingSession()
-    start = at(s0=after(1)).to_json()
-    assert reader(session).latestOffset(start, EVERYTHING) is start
 
 
 def test_the_name_that_a_checkpoint_gives_to_a_consumer_is_in_the_progress() -> None:
@@ -133,24 +119,6 @@ def test_a_crash_in_the_first_micro_batch_does_not_move_its_start(
     assert second.latestOffset(end, EVERYTHING) == at(s0=after(9)).to_json()
 
 
-def test_a_crash_in_an_empty_first_micro_batch_keeps_its_moment(
-    latest_moments: Callable[[KinesisOptions], StreamPositions],
-) -> None:
-    """An idle query that is killed goes on from where it began."""
-    first = KinesisStreamReader(OPTIONS, session_factory=FakeReadingSession().open, resolve=latest_moments)
-    end = first.latestOffset(first.initialOffset(), EVERYTHING)
-    session = FakeReadingSession()
-    second = KinesisStreamReader(OPTIONS, session_factory=session.open, resolve=latest_moments)
-    assert second.partitions(second.initialOffset(), end) == []
-    assert session.reader.opened_at == [at(s0=ShardPosition.at_timestamp(1000))]
-
-
-def test_an_empty_range_has_no_partitions() -> None:
-    """Spark may plan an empty micro-batch."""
-    offset = at(s0=after(1)).to_json()
-    assert reader(FakeReadingSession()).partitions(offset, offset) == []
-
-
 def test_partitions_are_few_and_balanced_by_bytes() -> None:
     """Many shards share few partitions, the heavy ones apart."""
     session = FakeReadingSession()
@@ -197,16 +165,6 @@ def test_a_pickled_reader_has_no_session() -> None:
     assert original.reportLatestOffset() is not None
 
 
-def test_a_process_that_only_plans_does_not_import_grpc() -> None:
-    """Spark pickles a reader there for its tasks, which a first micro-batch waits for."""
-    program = (
-        "import sys; from penstock.spark_plugin import KinesisDataSource, READ_SCHEMA\n"
-        "KinesisDataSource({'streamName': 's', 'region': 'eu-west-1'}).streamReader(READ_SCHEMA)\n"
-        "assert not {'botocore', 'grpc', 'pandas'} & sys.modules.keys()"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-
-
 def test_a_partition_does_not_show_its_token() -> None:
     """Partitions are printed in errors and logs."""
     session = FakeReadingSession(security=ClientSecurity(token="a-secret-of-this-run-with-32-characters"))
@@ -215,21 +173,6 @@ def test_a_partition_does_not_show_its_token() -> None:
     assert partition.security.token == "a-secret-of-this-run-with-32-characters"
     assert "flights/s0" in repr(partition)
     assert "a-secret-of-this-run-with-32-characters" not in f"{partition} {partition!r}"
-
-
-def test_a_partition_says_all_that_its_task_has_to_know() -> None:
-    """Whom to ask, for which session and columns, and how long to wait for a service that went away."""
-    session = FakeReadingSession(session_id="q", address="10.0.0.2:4711")
-    offsets = at(s0=after(1)).to_json(), at(s0=after(9)).to_json()
-    for options, expected in (({}, (False, 0.0)), ({"include_encryption_type": True}, (True, 0.0))):
-        (partition,) = reader(session, **options).partitions(*offsets)
-        assert isinstance(partition, KinesisPartition)
-        assert (partition.address, partition.session_id) == ("10.0.0.2:4711", "q")
-        assert (partition.with_encryption_type, partition.patience_seconds) == expected
-    session.reader.away = ["10.0.0.9:1"]
-    (partition,) = reader(session, reader_endpoint=("10.0.0.9:1",), retry_patience=77).partitions(*offsets)
-    assert isinstance(partition, KinesisPartition)
-    assert (partition.patience_seconds, partition.away) == (77, ("10.0.0.9:1",))
 
 
 def test_a_run_at_a_service_is_numbered_beyond_those_in_the_checkpoint() -> None:
@@ -258,12 +201,6 @@ def test_an_offset_of_other_streams_is_refused() -> None:
     offset = StreamPositions({"other": {"s0": after(1)}}).to_json()
     with pytest.raises(OffsetError, match="other"):
         reader(FakeReadingSession()).latestOffset(offset, EVERYTHING)
-
-
-def test_an_offset_of_another_source_is_refused() -> None:
-    """A checkpoint of another format is not guessed at."""
-    with pytest.raises(OffsetError):
-        reader(FakeReadingSession()).latestOffset({"batch": 3}, EVERYTHING)
 
 
 def test_commit_trims_and_stop_closes() -> None:
@@ -324,68 +261,6 @@ def test_a_micro_batch_waits_for_its_fewest_records() -> None:
     assert not clock.holds(10, 162.0, is_full=False)
     assert clock.holds(1, 200.0, is_full=False)
     assert not clock.holds(1, 201.0, is_full=True)
-
-
-def test_a_query_makes_no_micro_batch_of_fewer_records() -> None:
-    """It stands still meanwhile, and goes on with all of them; a run that ends by itself takes what is there."""
-    session = FakeReadingSession()
-    session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
-    source = reader(session, min_records_per_batch=4)
-    start = at(s0=after(1)).to_json()
-    assert source.latestOffset(start, EVERYTHING) is start
-    session.reader.rows = 4
-    assert source.latestOffset(start, EVERYTHING) == at(s0=after(7)).to_json()
-    session.reader.rows = 1
-    source = KinesisStreamReader(
-        KinesisOptions(stream_name=("flights",), min_records_per_batch=4),
-        session_factory=session.open,
-        available_now=Ending,
-    )
-    source.prepareForTriggerAvailableNow()
-    assert source.latestOffset(start, EVERYTHING) == at(s0=after(7)).to_json()
-
-
-def test_a_micro_batch_whose_bytes_are_full_waits_for_no_more_records() -> None:
-    """Fewer records than the fewest are not a reason to wait where `maxBytesPerBatch` holds no more of them."""
-    there = 9
-
-    class RecordsOf100Bytes(FakeShardReader):
-        def positions(self, start: StreamPositions, *, max_bytes: int = 0, **_: float | None) -> PositionsSnapshot:
-            records = min(there, max_bytes // 100) if max_bytes else there
-            return PositionsSnapshot(at(s0=after(1 + records)), records, records * 100, 0)
-
-    source = reader(FakeReadingSession(RecordsOf100Bytes()), min_records_per_batch=20, max_bytes_per_batch=1050)
-    limit, start = source.getDefaultReadLimit(), at(s0=after(1)).to_json()
-    assert source.latestOffset(start, limit) is start, "more fit"
-    there = 11
-    assert source.latestOffset(start, limit) == at(s0=after(11)).to_json()
-    there = 10
-    assert source.latestOffset(start, limit) is start, "the wait begins anew"
-
-
-def test_the_last_records_of_a_shard_wait_for_none_of_what_came_of_it() -> None:
-    """Children bring theirs in a later micro-batch: waiting would bring no more."""
-    session = FakeReadingSession()
-    session.reader.rows = 5
-    session.reader.reaches = {"flights": {"s0": ShardPosition.shard_end(), "s1": ShardPosition.trim_horizon()}}
-    source = reader(session, min_records_per_batch=20)
-    end = source.latestOffset(at(s0=after(1)).to_json(), source.getDefaultReadLimit())
-    assert end == at(s0=ShardPosition.shard_end(), s1=ShardPosition.trim_horizon()).to_json()
-
-
-def test_no_records_are_no_news_until_every_shard_has_answered() -> None:
-    """A query that is asked for all that is there, as it begins, is not answered before its shards were heard."""
-
-    class SlowReader(FakeShardReader):
-        def positions(self, start: StreamPositions, **bounds: float | None) -> PositionsSnapshot:
-            if len(self.limits) == 4:
-                self.reaches, self.rows = {"flights": {"s0": after(7)}}, 3
-            return super().positions(start, **bounds)  # type: ignore[arg-type]  # bounds of several types
-
-    session = FakeReadingSession(SlowReader({"flights": {"s0": after(1)}}, millis_behind_latest=-1))
-    start = at(s0=after(1)).to_json()
-    assert reader(session).latestOffset(start, EVERYTHING) == at(s0=after(7)).to_json()
-    assert len(session.reader.limits) == 5
 
 
 def test_shards_are_waited_for_until_they_are_at_their_tips_once() -> None:
@@ -466,62 +341,6 @@ def test_once_takes_all_that_was_there_in_one_micro_batch() -> None:
     assert source.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable()) == at(s0=after(11)).to_json()
 
 
-def test_once_reads_shards_to_their_end_that_end_on_the_way() -> None:
-    """A shard that its one micro-batch passes through is at its end there, also a child that comes and goes."""
-    session = FakeReadingSession()
-    end, begin = ShardPosition.shard_end(), ShardPosition.trim_horizon()
-
-    class Later:
-        def __init__(self, _: KinesisOptions) -> None:
-            self.found = Target({"flights": {"s0": end, "s1": end, "s2": after(11)}}, {("flights", "s2"): 11})
-
-        def target(self, start: StreamPositions) -> Target:
-            return self.found
-
-        def expired(self, needed: Mapping[tuple[str, str], int]) -> set[tuple[str, str]]:
-            return set()
-
-    source = KinesisStreamReader(OPTIONS, session_factory=session.open, available_now=Later)
-    answers = [at(s0=end, s1=begin), at(s1=end, s2=begin), at(s2=after(11))]
-    asked = []
-
-    def positions(start: StreamPositions, **_: object) -> PositionsSnapshot:
-        asked.append(start)
-        return PositionsSnapshot(answers.pop(0), 2, 2, 0)
-
-    session.reader.positions = positions  # type: ignore[method-assign]  # answers one by one
-    first = at(s0=after(1)).to_json()
-    last = source.latestOffset(first, ReadAllAvailable())
-    assert last == at(s0=end, s1=end, s2=after(11)).to_json()
-    assert asked == [at(s0=after(1)), at(s0=end, s1=begin), at(s1=end, s2=begin)]
-    planned = source.partitions(first, last)
-    ranges = {one for part in planned if isinstance(part, KinesisPartition) for one in part.ranges}
-    assert ranges == {
-        ShardRange("flights", "s0", after(1), end),
-        ShardRange("flights", "s1", begin, end),
-        ShardRange("flights", "s2", begin, after(11)),
-    }
-
-
-def test_positions_are_capped_shard_by_shard() -> None:
-    """A target bounds each of its shards and leaves out those that came later."""
-    target = at(s0=after(5), s1=ShardPosition.shard_end())
-    assert capped(at(s0=after(9), s1=after(3), s2=after(1)), target) == at(s0=after(5), s1=after(3))
-
-
-@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(min_value=1, max_value=9)), max_size=30))
-def test_an_offset_that_is_remembered_is_the_one_that_would_be_parsed(asked: list[tuple[bool, bool, int]]) -> None:
-    """Whatever was asked for or given before, in any order, also when it is asked for again and again."""
-    memory = OffsetMemory()
-    for is_own, is_initial, number in asked:
-        offset = Offset(at(s0=after(number)), is_initial=is_initial, since=at(s0=after(1)) if number % 2 else None)
-        document = json.loads(json.dumps(memory.to_json(offset) if is_own else offset.to_json()))
-        assert memory.parse(document) == parse_offset(document) == offset
-        assert memory.parse(json.loads(json.dumps(document))) is memory.parse(document)
-    with pytest.raises(OffsetError):
-        memory.parse({"version": 0})
-
-
 @given(
     st.lists(st.integers(min_value=0, max_value=10_000), min_size=1, max_size=40), st.integers(min_value=1, max_value=9)
 )
@@ -536,8 +355,3 @@ def test_grouping_keeps_every_range_and_balances(weights: list[int], count: int)
     floor = max(sum(loads) / len(groups), max(max(1, weight) for weight in weights))
     assert max(loads) <= floor * 2
     assert groups == group_ranges(list(reversed(ranges)), known, count)
-
-
-def test_default_partitions_leave_cores_to_the_query() -> None:
-    """Half of the cores, at least one, at most eight."""
-    assert [default_max_partitions(cores) for cores in (1, 2, 4, 64)] == [1, 1, 2, 8]

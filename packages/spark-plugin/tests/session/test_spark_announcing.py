@@ -4,7 +4,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,6 @@ from penstock.spark_plugin._reading.session import announcing as announcing_modu
 from penstock.spark_plugin._reading.session.announcing import described
 from penstock.spark_plugin._reading.session.session import KinesisSession
 from penstock.spark_plugin._reading.start.initial_positions import initial_positions
-from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.testing import endpoint_options
 
 
@@ -160,24 +158,6 @@ def test_readers_on_executors_are_announced_by_the_query_that_reads_by_them(
         assert not of_this_user()
 
 
-def test_where_nothing_can_be_announced_queries_read(
-    kinesis: RunningEmulator, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The log says once that no console will show it."""
-    (tmp_path / "penstock").write_text("no folder")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    session = opened(kinesis)
-    begin = initial_positions(session._options)
-    try:
-        until = time.monotonic() + 30
-        while "are not shown by a console" not in caplog.text and time.monotonic() < until:
-            time.sleep(0.02)
-        assert session.positions(begin).positions == begin
-    finally:
-        session.close()
-    assert caplog.text.count("are not shown by a console") == 1
-
-
 @pytest.mark.parametrize(
     ("lags", "states", "lag", "words"),
     [
@@ -209,44 +189,3 @@ def test_what_is_announced_is_the_worst_of_the_shards(
     ]
     told = described(reader, stats)
     assert (told.millis_behind_latest, told.condition, told.worst_shards) == (lag, words, ())
-
-
-def test_a_reader_on_an_executor_names_the_shards_in_trouble_and_those_furthest_behind() -> None:
-    """A bounded number of them, however many it follows, with long causes cut."""
-    reader = AnnouncedReader(job_id="j", reader_id="r", address="a:1", view_token="")
-    throttled = ShardCondition(ShardState.THROTTLED, 5, "x" * 5_000)
-    stats = [ShardStats("flights", f"s{number}", number, number, 2, 1, 0, 3, 4, losses=5) for number in range(8_000)]
-    stats[17] = replace(stats[17], condition=throttled)
-    told = described(reader, stats)
-    assert (told.shards, len(told.worst_shards)) == (8_000, 20)
-    assert [one.shard_id for one in told.worst_shards] == ["s17", *(f"s{7_999 - number}" for number in range(19))]
-    first, second = told.worst_shards[:2]
-    assert (first.state, first.since_millis, first.cause) == ("throttled", 5, "x" * 200)
-    assert (second.millis_behind_latest, second.records, second.bytes) == (7_999, 7_999, 2)
-    assert (second.buffered_bytes, second.replays, second.losses, second.state) == (3, 4, 5, "reading")
-
-
-def test_streams_that_a_pattern_finds_later_are_announced(
-    kinesis: RunningEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A console shows what the query reads by now, and not what it began with."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    kinesis.client().create_stream(StreamName="fleet-a", ShardCount=1)
-    options = endpoint_options(
-        kinesis.endpoint_url, "fleet-a", initialPosition="TRIM_HORIZON", streamDiscoveryInterval="1s", jobId="fleet"
-    )
-    del options["streamName"]
-    reader = KinesisStreamReader(KinesisOptions.parse(options | {"streamNamePattern": "fleet-.*"}, environ={}))
-    try:
-        position = reader.initialOffset()
-        position = reader.latestOffset(position, reader.getDefaultReadLimit())
-        assert first(of_this_user).stream_names == ("fleet-a",)
-        kinesis.client().create_stream(StreamName="fleet-b", ShardCount=1)
-        until = time.monotonic() + 60
-        while of_this_user()[0].stream_names != ("fleet-a", "fleet-b"):
-            assert time.monotonic() < until, of_this_user()
-            position = reader.latestOffset(position, reader.getDefaultReadLimit())
-        assert {one.job_id for one in of_this_user()} == {"fleet"}
-    finally:
-        reader.stop()
-    assert not of_this_user()

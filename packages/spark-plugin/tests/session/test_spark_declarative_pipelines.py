@@ -116,31 +116,6 @@ def written():
     assert set(target.held()) == set(source.put_keys.values())
 
 
-def test_a_view_is_done_before_a_table_joins_it(
-    spark: SparkSession, make_stream: Callable[[int], Any], run: Callable[[str], Any], server: Server
-) -> None:
-    """Spark orders them as stages are ordered; each run computes the view again."""
-    source = make_stream(1)
-    source.put(10)
-    code = f"""
-from pyspark import pipelines as dp
-
-SOURCE = {json.dumps(source.options(initialPosition="TRIM_HORIZON"))}
-
-@dp.table
-def joined():
-    live = spark.readStream.format("kinesis").options(**SOURCE).load().select("data")
-    return live.crossJoin(spark.read.table("totals"))
-
-@dp.materialized_view
-def totals():
-    return spark.range(4).selectExpr("sum(id) as total")
-"""
-    done = run(code)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [row["total"] for row in server.rows(spark, "joined")] == 10 * [6]
-
-
 def test_a_staged_job_is_no_definition(tmp_path: Path, run: Callable[[str], Any]) -> None:
     """Neither in a file of definitions nor in the function of one: its queries would run beside Spark's own graph."""
     code = f"""

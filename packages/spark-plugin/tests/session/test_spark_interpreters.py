@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark_plugin import Pipeline, _interpreters, configure
+from penstock.spark_plugin import configure
 from penstock.spark_plugin._interpreters import check_builder, check_environment, check_session
 from penstock.spark_plugin.errors import PythonUnusableError
 
@@ -60,22 +60,6 @@ def test_a_python_that_cannot_run_sources_is_told_with_its_variable(
         check_environment({"PATH": str(tmp_path)}, patience=patience)
 
 
-def test_the_interpreter_of_this_process_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is its other name in the same folder: a job with the right Python waits for nothing."""
-    monkeypatch.setattr(_interpreters, "_run", None)
-    check_environment({"PYSPARK_PYTHON": sys.executable})
-    beside = next(path for path in Path(sys.executable).parent.glob("python3*") if path.name != "python3-config")
-    check_environment({"PYSPARK_PYTHON": str(beside)})
-
-
-def test_an_interpreter_that_is_of_use_is_started_once(tmp_path: Path) -> None:
-    """Sources may run in another version than the driver, as long as it has the package."""
-    environ = {"PYSPARK_PYTHON": of_version(tmp_path, "3, 99")}
-    check_environment(environ)
-    check_environment(environ)
-    assert (tmp_path / "starts").read_text() == "started\n"
-
-
 def test_functions_need_the_version_of_the_driver_where_the_master_is_local(tmp_path: Path) -> None:
     """On a cluster the path is one of the executors, of which the driver knows nothing."""
     other, environ = of_version(tmp_path, "3, 9"), {"PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -87,22 +71,6 @@ def test_functions_need_the_version_of_the_driver_where_the_master_is_local(tmp_
         check_session(session(environ, python="/gone/python"))
     check_session(session(environ, python=other, master="yarn"))
     check_session(session(environ))
-
-
-def test_it_is_the_environment_of_the_jvm_that_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`spark.pyspark.python` sets this process's variable, and a source's Python is chosen by the JVM's."""
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
-    program(tmp_path, "exit 1")
-    pipeline = Pipeline("job", store=tmp_path / "store")
-    pipeline.source(bounded=True, name="numbers")(lambda spark: spark.range(3))
-    pipeline.sink(inputs=["numbers"], name="printed")(lambda numbers: numbers.write)
-    with pytest.raises(PythonUnusableError, match=r"'python3' \(PYSPARK_PYTHON is not set"):
-        check_session(session({"PATH": str(tmp_path)}))
-    with pytest.raises(PythonUnusableError, match=r"'python3' \(PYSPARK_PYTHON is not set"):
-        pipeline.run(session({"PATH": str(tmp_path)}))
-    # One on Spark Connect has no JVM here.
-    check_session(SimpleNamespace())  # type: ignore[arg-type]  # as of a session of pyspark-client
 
 
 def test_a_session_is_refused_before_its_jvm_is_started(monkeypatch: pytest.MonkeyPatch) -> None:

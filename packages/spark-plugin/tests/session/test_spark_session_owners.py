@@ -2,11 +2,10 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from penstock.rpc.testing import service_process
 from penstock.spark_plugin.errors import LeaseLostError
 
 pytest.importorskip("penstock.services.shard_reader")
-FLEETS = pytest.mark.parametrize("count", [1, 2])
 
 
 @pytest.fixture
@@ -39,12 +37,11 @@ def readers(emulator: RunningEmulator) -> Iterator[Readers]:
         yield Readers(emulator, exits, "--session-timeout", "5")
 
 
-@FLEETS
 def test_a_restart_of_the_service_gives_no_session_back_to_a_predecessor(
-    emulator: RunningEmulator, readers: Readers, count: int
+    emulator: RunningEmulator, readers: Readers
 ) -> None:
     """A driver in a long micro-batch, its successor, a restart: the old one asks first, and is refused all the same."""
-    readers.start(count)
+    readers.start(2)
     put(emulator, b"0", b"1", b"2", b"3")
     old = Driver(emulator.endpoint_url, readers.addresses)
     old.read(4)
@@ -72,12 +69,9 @@ def go_on(emulator: RunningEmulator, old: Driver, new: Driver) -> None:
         new.read(1)
 
 
-@FLEETS
-def test_a_driver_that_was_frozen_goes_on_or_is_told_who_took_over(
-    emulator: RunningEmulator, readers: Readers, count: int
-) -> None:
+def test_a_driver_that_was_frozen_goes_on_or_is_told_who_took_over(emulator: RunningEmulator, readers: Readers) -> None:
     """Its sessions have ended meanwhile: it opens them again, unless a successor has them."""
-    readers.start(count)
+    readers.start(1)
     put(emulator, b"0", b"1")
     with driver_process(emulator.endpoint_url, readers.addresses) as frozen:
         assert {line(frozen), line(frozen)} == {"0", "1"}
@@ -110,48 +104,24 @@ def registry(emulator: RunningEmulator, tmp_path: Path) -> Iterator[str]:
         yield service.address
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
 def test_a_query_that_was_frozen_for_longer_than_its_lease_reads_on(
-    emulator: RunningEmulator, readers: Readers, registry: str, count: int
+    emulator: RunningEmulator, readers: Readers, registry: str
 ) -> None:
     """Its consumer was deregistered meanwhile: it is made again, and each record comes once."""
-    readers.start(count)
+    readers.start(1)
     put(emulator, b"0", b"1")
     with driver_process(emulator.endpoint_url, readers.addresses, efo(registry)) as frozen:
         assert {line(frozen), line(frozen)} == {"0", "1"}
         before = consumers(emulator)
-        for row in (b"2", b"3"):
-            frozen.send_signal(signal.SIGSTOP)
-            until(lambda: consumers(emulator) == [])
-            put(emulator, row)
-            frozen.send_signal(signal.SIGCONT)
-            assert line(frozen) == row.decode()
-            after = consumers(emulator)
-            assert (len(after), after == before) == (1, False)
-            before = after
-        put(emulator, b"4")
-        assert line(frozen) == "4"
-
-
-@FLEETS
-def test_a_query_whose_lease_and_readers_were_lost_in_a_pause_reads_on(
-    emulator: RunningEmulator, readers: Readers, registry: str, count: int
-) -> None:
-    """It has its consumer again before its readers are back, with empty memories."""
-    readers.start(count)
-    put(emulator, b"0")
-    with driver_process(emulator.endpoint_url, readers.addresses, efo(registry)) as frozen:
-        assert line(frozen) == "0"
         frozen.send_signal(signal.SIGSTOP)
-        for index in range(count):
-            readers.kill(index)
         until(lambda: consumers(emulator) == [])
-        put(emulator, b"1")
+        put(emulator, b"2")
         frozen.send_signal(signal.SIGCONT)
-        until(lambda: consumers(emulator) != [])
-        for index in range(count):
-            readers.revive(index)
-        assert line(frozen) == "1"
+        assert line(frozen) == "2"
+        after = consumers(emulator)
+        assert (len(after), after == before) == (1, False)
+        put(emulator, b"3")
+        assert line(frozen) == "3"
 
 
 def test_a_query_whose_lease_another_one_got_meanwhile_is_told_who_has_it(
@@ -200,12 +170,11 @@ def test_a_restart_without_a_job_id_takes_over_by_its_checkpoint(emulator: Runni
         driver.reader.stop()
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
 def test_of_two_queries_that_take_each_others_subscriptions_one_fails_and_leaves_the_consumer(
-    emulator: RunningEmulator, readers: Readers, tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
+    emulator: RunningEmulator, readers: Readers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two machines with a file of leases each: wherever they read, the error and what is left are the same."""
-    readers.start(count)
+    readers.start(1)
     put(emulator, b"0")
     queries = [
         Driver(emulator.endpoint_url, readers.addresses, options=own_registry(tmp_path, job))
@@ -233,12 +202,11 @@ def test_of_two_queries_that_take_each_others_subscriptions_one_fails_and_leaves
     last.reader.stop()
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
 def test_a_query_reads_on_when_a_job_of_another_registry_deregisters_its_consumer(
-    emulator: RunningEmulator, readers: Readers, tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
+    emulator: RunningEmulator, readers: Readers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is registered again, with a warning; but three times an hour, so that two do not fight for ever."""
-    readers.start(count)
+    readers.start(1)
     put(emulator, b"0")
     request = AcquireRequest(stream_name=STREAM, consumer_name="the-consumer", job_id="first")
     with open_registry(aws=emulator_options(emulator.endpoint_url), store_path=tmp_path / "first.db") as first:
@@ -259,18 +227,16 @@ def test_a_query_reads_on_when_a_job_of_another_registry_deregisters_its_consume
     assert consumers(emulator) == []
 
 
-@pytest.mark.parametrize("registration", ["lazy", "eager"])
 def test_a_restart_that_has_no_checkpoint_yet_takes_the_lease_of_a_killed_run_over(
     emulator: RunningEmulator,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    registration: str,
 ) -> None:
     """On its machine a lock tells that the process is dead: neither a jobId nor the lease's 30 s are needed."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     put(emulator, b"0")
-    options = own_registry(tmp_path, "") | {"efoRegistration": registration}
+    options = own_registry(tmp_path, "")
     with driver_process(emulator.endpoint_url, [], options) as killed:
         assert line(killed) == "0"
         (consumer,) = consumers(emulator)
@@ -283,33 +249,6 @@ def test_a_restart_that_has_no_checkpoint_yet_takes_the_lease_of_a_killed_run_ov
     assert consumers(emulator) == []
     # That of the killed one stays for a day.
     assert len([*(tmp_path / "state" / "penstock" / "held").iterdir()]) == 1
-
-
-def test_a_query_that_waits_for_a_living_run_says_for_whom_until_that_is_dead(
-    emulator: RunningEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One that is frozen lives. Of two that wait for a dead one, one gets its lease; the other waits for that one."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    put(emulator, b"0")
-    options = own_registry(tmp_path, "")
-    with driver_process(emulator.endpoint_url, [], options) as first:
-        assert line(first) == "0"
-        first.send_signal(signal.SIGSTOP)
-        queries = [Driver(emulator.endpoint_url, [], options=options) for _ in range(2)]
-        with ThreadPoolExecutor() as pool:
-            reading = {pool.submit(query.read, 1): query for query in queries}
-            until(lambda: caplog.text.count(f"it is held by job 'query-{socket.gethostname()}-{first.pid}-") == 2)
-            assert "is dead" not in caplog.text
-            first.kill()
-            done, _ = wait(reading, PATIENCE_SECONDS, FIRST_COMPLETED)
-            (one,) = done
-            assert one.result() == [b"0"]
-            until(lambda: caplog.text.count(f"it is held by job 'query-{socket.gethostname()}-{os.getpid()}-") == 1)
-            reading.pop(one).reader.stop()
-            (last,) = reading
-            assert last.result(PATIENCE_SECONDS) == [b"0"]
-            reading.pop(last).reader.stop()
-    assert consumers(emulator) == []
 
 
 def own_registry(folder: Path, job: str) -> dict[str, str]:

@@ -160,43 +160,14 @@ def test_an_idle_query_ends_with_its_context(
     assert consumers(emulator) == ["ACTIVE"]
 
 
-def test_the_same_checkpoint_takes_the_lease_over_without_a_job_id(
-    emulator: RunningEmulator, one: Driver, folder: Path
-) -> None:
-    """A new process need not wait for its predecessor, which renews its lease and may never end."""
-    put(emulator, b"a", b"b")
-    assert one.ask("start", options=options(emulator), checkpoint="taken") == 2
-    with driver(folder) as two:
-        assert two.ask("start", options=options(emulator), checkpoint="taken") == 0
-        assert consumers(emulator) == ["ACTIVE"]
-        # Without its mark in the checkpoint it would be another query.
-        logged = (folder / "taken" / "offsets" / "0").read_text()
-        assert '"query"' in logged
-
-
 def test_an_eager_frame_of_which_nothing_is_started_leaves_no_consumer(
-    emulator: RunningEmulator, tmp_path: Path, until: Callable[..., None]
-) -> None:
-    """Neither when its context stops, nor when its driver is killed; a bounded read is refused, and gives it back."""
-    put(emulator, b"a", b"b")
-    eager = options(emulator, efoRegistration="eager")
-    with driver(tmp_path) as one:
-        assert "belongs to streams that are read" in one.ask("refusal", options=eager)
-        assert consumers(emulator) == []
-        assert one.ask("load", options=eager)
-        assert consumers(emulator) == ["ACTIVE"]
-        one.ask("stop")
-        until(lambda: consumers(emulator) == [], "the consumer outlives its context")
-        assert one.ask("load", options=eager)
-        assert consumers(emulator) == ["ACTIVE"]
-    until(lambda: consumers(emulator) == [], "the consumer outlives its driver", seconds=50)
-
-
-def test_an_eager_consumer_is_the_query_s_once_it_begins(
     emulator: RunningEmulator, one: Driver, until: Callable[..., None]
 ) -> None:
-    """Whoever waits to give it back learns so, and leaves."""
-    put(emulator, b"a")
-    assert one.ask("start", options=options(emulator, efoRegistration="eager"), checkpoint="eager") == 1
-    until(lambda: one.ask("keepers") == [], "somebody waits on", seconds=50)
+    """Its consumer goes when its context stops; a bounded read is refused, and gives it back."""
+    eager = options(emulator, efoRegistration="eager")
+    assert "belongs to streams that are read" in one.ask("refusal", options=eager)
+    assert consumers(emulator) == []
+    assert one.ask("load", options=eager)
     assert consumers(emulator) == ["ACTIVE"]
+    one.ask("stop")
+    until(lambda: consumers(emulator) == [], "the consumer outlives its context")

@@ -7,24 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from patience import PATIENCE_SECONDS
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.async_sink.dead_letters import read_dead_letters
-from penstock.emulator.testing import RunningEmulator, running_emulator
-from penstock.spark_plugin import FirehoseDataSource, WriteSummary
-from penstock.spark_plugin._firehose import firehose_options
+from penstock.emulator.testing import RunningEmulator
+from penstock.spark_plugin import FirehoseDataSource
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
     FirehoseReadError,
     IrrelevantOptionError,
     OptionError,
-    SchemaError,
     UnknownOptionError,
 )
 from penstock.spark_plugin.testing import endpoint_options
@@ -135,36 +131,3 @@ def test_options_of_no_use_are_refused(given: dict[str, str], error: type[Option
     """An option of reading, or of streams with keys, would change nothing: it is an error, as is an unknown one."""
     with pytest.raises(error, match=words):
         FirehoseDataSource(given).writer(DATA, overwrite=False)
-
-
-def test_names_and_columns_of_a_delivery_stream() -> None:
-    """`streamName` is understood, another connector's names too; a key column is refused, as nothing would use it."""
-    assert firehose_options({"streamName": "d", "aws.region": "eu-west-1"}).stream_name == ("d",)
-    assert firehose_options({"DeliveryStreamName": "d"}).stream_name == ("d",)
-    keyed = StructType([*DATA.fields, StructField("partitionKey", StringType())])
-    with pytest.raises(SchemaError, match="partitionKey"):
-        FirehoseDataSource({"streamName": "d", "region": "us-east-1"}).writer(keyed, overwrite=False)
-    both = StructType(
-        [
-            StructField("id", LongType()),
-            StructField("streamName", StringType()),
-            StructField("deliveryStreamName", StringType()),
-        ]
-    )
-    with pytest.raises(SchemaError, match="deliveryStreamName"):
-        FirehoseDataSource({"valueFormat": "json"}).writer(both, overwrite=False)
-
-
-def test_dead_letters_say_that_they_are_a_delivery_streams(tmp_path: Path) -> None:
-    """Rows that are too large, and records that are given up: no Kinesis stream of the name gets them."""
-    with running_emulator(companions=("firehose",)) as emulator:
-        name = make_delivery_stream(emulator)
-        emulator.faults.add("error", code="ServiceUnavailableException", operation="PutRecordBatch", count=1)
-        given = options(emulator, name, deadLetterPath=str(tmp_path), maxAttempts="1", maxRecordSizeInBytes="9")
-        writer = FirehoseDataSource(given).writer(DATA, overwrite=False)
-        summary = writer.write(iter([pa.record_batch({"data": ["given up", "too large a row"]})]))
-    assert isinstance(summary, WriteSummary)
-    assert (summary.records, summary.dead_letters) == (0, 2)
-    letters = list(read_dead_letters(tmp_path))
-    assert [(one.kind, one.stream) for one in letters] == [("firehose", name)] * 2
-    assert {one.data for one in letters} == {b"given up", b"too large a row"}

@@ -15,7 +15,7 @@ from penstock.async_sink import (
     ResultInfo,
 )
 from penstock.emulator.testing import RunningEmulator, running_emulator
-from penstock.spark_plugin import FirehoseDataSource, KinesisDataSource, KinesisOptions
+from penstock.spark_plugin import KinesisDataSource, KinesisOptions
 from penstock.spark_plugin._writing._sinks import make_sink
 from penstock.spark_plugin.errors import ContradictoryOptionsError, OptionError
 from penstock.spark_plugin.testing import endpoint_options
@@ -58,40 +58,6 @@ def test_shards_are_paced_by_default() -> None:
         assert strategy.limit == 500
 
 
-AIMD: list[tuple[dict[str, str], list[int]]] = [
-    ({}, [25_000, 24_750, 24_760]),
-    ({"maxBatchSize": "100", "maxInFlightRequests": "20"}, [2_000, 1_980, 1_990]),
-    ({"sinkDecreaseFactor": "0.5"}, [25_000, 12_500, 12_510]),
-    ({"sinkIncreaseRate": "100"}, [25_000, 24_750, 24_850]),
-    ({"sinkInitialRate": "700"}, [700, 693, 703]),
-    ({"sinkRateThreshold": "600"}, [600, 594, 600]),
-    ({"sinkRateThreshold": "5", "sinkDecreaseFactor": "0.5"}, [5, 3, 5]),
-    ({"sinkRateThreshold": "600", "sinkInitialRate": "500", "sinkDecreaseFactor": "0.9"}, [500, 450, 460]),
-    ({"sinkRateTarget": "messages"}, [25_000, 24_750, 24_760]),
-    ({"sinkRateTarget": "requests"}, [50, 25, 35]),
-    ({"sinkRateTarget": "requests", "sinkDecreaseFactor": "0.9"}, [50, 45, 50]),
-    ({"sinkRateTarget": "requests", "maxInFlightRequests": "4"}, [4, 2, 4]),
-    (
-        {"sinkRateTarget": "requests", "sinkInitialRate": "20", "sinkIncreaseRate": "1", "sinkRateThreshold": "30"},
-        [20, 10, 11],
-    ),
-    ({"aggregation": "true"}, [500_000, 495_000, 495_010]),
-]
-
-
-@pytest.mark.parametrize(("options", "expected"), AIMD)
-def test_aimd_follows_its_options(options: dict[str, Any], expected: list[int]) -> None:
-    """Where it starts, what a throttle leaves of it, and what a success adds."""
-    assert limits(strategy_of(sinkRateStrategy="aimd", **options), 1, 0) == expected
-
-
-def test_aimd_of_a_delivery_stream_halves() -> None:
-    """As Flink's sink for Firehose does, unless another factor is given."""
-    assert limits(strategy_of(sinkRateStrategy="aimd", firehose=True), 1, 0) == [25_000, 12_500, 12_510]
-    options = {"sinkRateStrategy": "aimd", "sinkDecreaseFactor": "0.8"}
-    assert limits(strategy_of(firehose=True, **options), 1, 0) == [25_000, 20_000, 20_010]
-
-
 @pytest.mark.parametrize("firehose", [False, True])
 def test_without_a_strategy_only_the_requests_in_flight_are_bounded(firehose: bool) -> None:
     """Throttles lower nothing."""
@@ -101,14 +67,6 @@ def test_without_a_strategy_only_the_requests_in_flight_are_bounded(firehose: bo
         assert not strategy.should_block(RequestInfo(500))
         strategy.register_in_flight_request(RequestInfo(500))
     assert strategy.should_block(RequestInfo(1))
-
-
-@pytest.mark.parametrize("name", ["shards", "aimd", "none"])
-def test_a_rate_per_second_bounds_each_of_them(name: str) -> None:
-    """The strictest of them counts."""
-    strategy = strategy_of(sinkRateStrategy=name, maxRecordsPerSecond="40")
-    assert isinstance(strategy, All)
-    assert strategy.get_max_batch_size() == 40
 
 
 @pytest.mark.parametrize(
@@ -156,13 +114,6 @@ def test_rates_are_refused_where_a_gateway_decides(options: dict[str, str]) -> N
     with pytest.raises(ContradictoryOptionsError) as caught:
         KinesisDataSource({"streamName": "s", "sinkEndpoint": "127.0.0.1:1", **options})
     assert caught.value.options == (next(iter(options)), "sinkEndpoint")
-
-
-def test_a_delivery_stream_has_no_shards_to_pace() -> None:
-    """It is said instead of doing something else."""
-    source = FirehoseDataSource({"deliveryStreamName": "d", "region": "us-east-1", "sinkRateStrategy": "shards"})
-    with pytest.raises(OptionError, match="sinkRateStrategy"):
-        source.writer(StructType([StructField("data", StringType())]), overwrite=False)
 
 
 @pytest.mark.parametrize(

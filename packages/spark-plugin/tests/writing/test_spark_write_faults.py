@@ -1,9 +1,7 @@
-import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +12,7 @@ from penstock.async_sink.errors import GatewayError, RecordsRejectedError
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc.testing import service_process
 from penstock.spark_plugin import KinesisDataSource, WriteSummary
-from penstock.spark_plugin._writing._sink_task import MAX_OPEN_SINKS, SinkTask
+from penstock.spark_plugin._writing._sink_task import MAX_OPEN_SINKS
 from penstock.spark_plugin.errors import RowError, WriteStalledError
 from penstock.spark_plugin.testing import endpoint_options
 
@@ -109,15 +107,6 @@ def test_what_is_given_up_fails_the_task_or_is_a_dead_letter(emulator: RunningEm
     assert refused["errorCode"]
 
 
-def test_a_task_that_fails_leaves_no_dead_letters(tmp_path: Path) -> None:
-    """It runs again, and its rows with it: those that it had put aside would be there twice, or although they went."""
-    folder = tmp_path / "dead"
-    options = endpoint_options(REFUSED, "s", stallTimeout="200ms", deadLetterPath=str(folder))
-    with pytest.raises(WriteStalledError):
-        write(options, [*numbered(2), ("a bad row", None)])
-    assert list(folder.iterdir()) == []
-
-
 def test_a_wrong_endpoint_ends_the_task_with_its_words(caplog: pytest.LogCaptureFixture) -> None:
     """Nobody waits for ever: progress is told while it is tried, then the error says what answered last."""
     options = endpoint_options(REFUSED, "s", stallTimeout="500ms")
@@ -125,92 +114,6 @@ def test_a_wrong_endpoint_ends_the_task_with_its_words(caplog: pytest.LogCapture
         write(options, numbered(3))
     assert caught.value.last_failure
     assert any("has taken none of" in record.message for record in caplog.records)
-
-
-class Held:
-    """A sink, and its writer, which holds a record until it was looked at forty times; or until it is failed."""
-
-    def __init__(self, *, is_throttled: bool) -> None:
-        self._is_throttled = is_throttled
-        self._looks = 0
-        self._done = asyncio.Event()
-        self.failure: Exception | None = None
-
-    def create_writer(self) -> "Held":
-        return self
-
-    async def __aenter__(self) -> "Held":
-        return self
-
-    async def write_many(self, batch: Any) -> None:
-        """Hold it."""
-
-    async def flush(self, *, end_of_input: bool) -> None:
-        await self._done.wait()
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-    def fail(self, error: Exception) -> None:
-        self.failure = error
-        self._done.set()
-
-    def gauges(self) -> Any:
-        return SimpleNamespace(buffer_records=1, in_flight_messages=0)
-
-    @property
-    def metrics(self) -> Any:
-        self._looks += 1
-        if self._looks > 40:
-            self._done.set()
-        names = "records_out", "bytes_out", "requests", "retried", "dead_lettered", "signs_of_life"
-        counts = dict.fromkeys(names, 0)
-        throttled = self._looks if self._is_throttled else 0
-        return SimpleNamespace(**counts, throttled=throttled, last_failure="")
-
-
-@pytest.mark.parametrize("is_throttled", [True, False])
-async def test_a_throttled_destination_is_alive(*, is_throttled: bool) -> None:
-    """One that answers nothing but throttles for twice the `stallTimeout` is waited for, and a silent one is not."""
-    held = Held(is_throttled=is_throttled)
-    task = SinkTask(lambda _: held, stall_seconds=0.2)
-    await task.write("s", None)
-    await task.finish()
-    assert (held.failure is None) is is_throttled
-
-
-class Broken(Held):
-    """One that cannot even be failed: an error within it has ended what would tell its callers."""
-
-    def __init__(self) -> None:
-        super().__init__(is_throttled=False)
-        self.is_closed = False
-
-    async def close(self) -> None:
-        self.is_closed = True
-
-    def gauges(self) -> Any:
-        return SimpleNamespace(buffer_records=0, in_flight_messages=0)
-
-    def fail(self, error: Exception) -> None:
-        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
-
-    @property
-    def metrics(self) -> Any:
-        self._looks = 0
-        return super().metrics
-
-
-async def test_a_writer_that_is_broken_holds_no_task(caplog: pytest.LogCaptureFixture) -> None:
-    """`stallTimeout` is a promise about the task, whatever becomes of the writer; that one is closed."""
-    broken = Broken()
-    task = SinkTask(lambda _: broken, stall_seconds=0.2)
-    async with asyncio.timeout(20):
-        await task.write("s", None)
-        with pytest.raises(WriteStalledError):
-            await task.finish()
-        await task.abandon()
-    assert broken.is_closed
 
 
 def test_rows_are_routed_with_a_bounded_number_of_writers(emulator: RunningEmulator) -> None:
@@ -246,17 +149,6 @@ def test_a_row_of_an_empty_stream_is_a_bad_row(emulator: RunningEmulator, tmp_pa
     assert (letter["row"], letter["errorMessage"], letter["streamName"]) == (1, "its stream is empty", None)
 
 
-def test_aggregates_and_rates_are_options(emulator: RunningEmulator) -> None:
-    """With `aggregation` a stream gets fewer records than rows; a rate slows a task down."""
-    make_stream(emulator, "packed")
-    options = endpoint_options(emulator.endpoint_url, "packed", aggregation="true")
-    assert write(options, numbered(500)).records == 500
-    assert len(held(emulator, "packed")) < 50
-    make_stream(emulator, "slow")
-    limited = endpoint_options(emulator.endpoint_url, "slow", maxRecordsPerSecond="100", maxBatchSize="50")
-    assert write(limited, numbered(150)).seconds > 0.4
-
-
 def test_a_gateway_that_is_killed_fails_the_task(emulator: RunningEmulator, until: Callable[..., None]) -> None:
     """What the gateway did not acknowledge is not reported as written, and the error names the gateway or the stall."""
     pytest.importorskip("penstock.services.sink_gateway")
@@ -282,25 +174,6 @@ def test_a_gateway_that_is_killed_fails_the_task(emulator: RunningEmulator, unti
         with pytest.raises((GatewayError, WriteStalledError)):
             writer.write(batches())
     assert len(held(emulator, "gateway")) == 400
-
-
-def test_a_gateway_that_is_slow_is_alive_and_one_that_hangs_is_named(emulator: RunningEmulator) -> None:
-    """At the rate that the gateway was given, a whole batch has its answer after `stallTimeout`: it is waited for. When
-    Kinesis gives the gateway no answer, the error says where to look: not at this job's endpoint."""
-    pytest.importorskip("penstock.services.sink_gateway")
-    make_stream(emulator, "steady")
-    environment = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "PATH": ""}
-    command = ["serve", "--region", "us-east-1", "--endpoint-url", emulator.endpoint_url, "--drain-seconds", "0"]
-    command += ["--max-records-per-second", "40"]
-    with service_process("penstock.services.sink_gateway", command, environment) as gateway:
-        options = endpoint_options(emulator.endpoint_url, "steady", sinkEndpoint=gateway.address, stallTimeout="5s")
-        assert write(options, numbered(280)).records == 280
-        emulator.faults.add(kind="silence", operation="PutRecords")
-        with pytest.raises(WriteStalledError, match="penstock sink") as caught:
-            write(options, numbered(3))
-        emulator.faults.clear()
-    assert gateway.address in str(caught.value)
-    assert "endpointUrl" not in str(caught.value)
 
 
 def test_a_micro_batch_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:

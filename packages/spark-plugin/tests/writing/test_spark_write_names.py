@@ -1,8 +1,6 @@
 """What writes are known by: the ids of their records, and the files of their dead letters."""
 
 import json
-import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.spark_plugin import KinesisDataSource, WriteSummary
 from penstock.spark_plugin._writing import _record_ids
-from penstock.spark_plugin._writing._dead_letters import DeadLetterFile, dead_letter_folder
-from penstock.spark_plugin._writing._record_ids import WriteAttempt, this_attempt
+from penstock.spark_plugin._writing._record_ids import this_attempt
 from penstock.spark_plugin.testing import endpoint_options
 
 ROWS = StructType([StructField("data", StringType()), StructField("partitionKey", StringType())])
@@ -96,33 +93,6 @@ def test_two_writes_of_one_name_in_a_micro_batch_keep_the_dead_letters_of_both(
     assert kept(tmp_path) == 4
 
 
-def test_a_task_of_a_former_run_that_ends_late_leaves_the_letters_of_the_new_one(tmp_path: Path) -> None:
-    """Its driver was started again while its executor went on: both keep theirs, and none is lost."""
-
-    def task(run: str) -> DeadLetterFile:
-        file = DeadLetterFile(tmp_path, WriteAttempt("job", 7, 3, 0, query="query", run=run, write="w"))
-        file.add([{"data": run}])
-        return file
-
-    late, new = task("first"), task("second")
-    new.commit()
-    os.utime(new.path, ns=(time.time_ns(), time.time_ns()))  # clocks of file systems may be behind by a moment
-    late.commit()
-    assert kept(tmp_path) == 2
-
-
-def test_a_write_without_letters_asks_no_store_that_is_far(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """All is written by then: Spark would write it again. A task that is tried again looks, and says that it cannot."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
-    keys = {"awsAccessKeyId": "test", "awsSecretAccessKey": "test", "region": "eu-west-1"}
-    folder = dead_letter_folder("s3://letters/dead", keys)
-    for attempt, warnings in ((0, 0), (1, 1)):
-        DeadLetterFile(folder, WriteAttempt("job", 0, 0, attempt, write="w")).commit()
-        assert caplog.text.count("cannot remove dead letters of an earlier try") == warnings
-
-
 def test_a_foreach_batch_that_fails_and_runs_again_keeps_each_dead_letter_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -149,21 +119,6 @@ def test_a_foreach_batch_that_fails_and_runs_again_keeps_each_dead_letter_once(
     failures.clear()
     run()
     assert kept(tmp_path / "dead") == 2
-
-
-def test_a_job_that_runs_each_night_keeps_the_dead_letters_of_every_night(tmp_path: Path) -> None:
-    """Its `jobId` is the same, and nobody has redriven those of last night yet. A task that runs again replaces its own
-    file."""
-    for rows in (["monday", "monday"], ["tuesday"], []):
-        put_aside(tmp_path, *rows, jobId="nightly")
-    assert kept(tmp_path) == 3
-    given = endpoint_options("http://127.0.0.1:9", "s", deadLetterPath=str(tmp_path), jobId="nightly")
-    writer = KinesisDataSource(given).writer(ROWS, overwrite=False)
-    for _ in range(2):
-        writer.write(iter([pa.record_batch([pa.array(["wednesday"]), pa.nulls(1, pa.string())], names=ROWS.names)]))
-    assert kept(tmp_path) == 4
-    assert isinstance(writer.write(iter([])), WriteSummary)
-    assert kept(tmp_path) == 3  # this time it has written the row
 
 
 def test_a_micro_batch_that_runs_again_and_loses_nothing_leaves_no_dead_letters(

@@ -1,6 +1,4 @@
-import errno
 import json
-import os
 from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +13,7 @@ from penstock.spark_plugin._schema import SinkColumns, sink_columns
 from penstock.spark_plugin._writing._dead_letters import DeadLetterFile, dead_letter_folder, letter
 from penstock.spark_plugin._writing._record_ids import WriteAttempt
 from penstock.spark_plugin._writing._records import BadRow, RecordMaker, bad_rows, by_stream
-from penstock.spark_plugin._writing._sinks import sink_config
-from penstock.spark_plugin._writing._stall import Stall
 from penstock.spark_plugin.errors import (
-    ContradictoryOptionsError,
     DeadLetterError,
     InvalidOptionError,
     MissingOptionError,
@@ -115,17 +110,6 @@ def test_a_limit_above_the_services_is_named_as_the_option() -> None:
         source.writer(schema(data=StringType, partitionKey=StringType), overwrite=False)
 
 
-def test_limits_that_are_not_given_suit_the_destination() -> None:
-    """Firehose takes less in a request, aggregates take more records; what was given counts everywhere."""
-    plain = options(streamName="s", maxAttempts="3", timeToLive="10s", maxInFlightRequests="9")
-    assert sink_config(plain).max_batch_size_in_bytes == 5 << 20
-    assert sink_config(plain, firehose=True).max_batch_size_in_bytes == 4 << 20
-    assert sink_config(plain, firehose=True).max_in_flight_requests == 9
-    assert sink_config(options(streamName="s", aggregation="true")).max_batch_size == 10_000
-    assert sink_config(plain).max_attempts == 3
-    assert sink_config(plain).time_to_live is not None
-
-
 def test_records_get_ids_delimiters_and_fixed_keys() -> None:
     """Ids count the partition's rows over its record batches; without a format they are a line before the data."""
     given = options(streamName="s", recordIds="true", recordDelimiter="\\r\\n", fixedPartitionKey="k")
@@ -193,30 +177,6 @@ def test_dead_letters_appear_whole_and_replace_those_of_the_run_before(tmp_path:
     assert (again.count, read[0]["reason"], read[0]["row"]) == (2, "bad row", 0)
 
 
-def test_a_full_disk_fails_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dead letter that is not durable is not reported as kept."""
-
-    def full(file: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    letters = DeadLetterFile(tmp_path, ATTEMPT)
-    letters.add([letter(b"1", "k", None, "s", reason="refused")])
-    with pytest.raises(DeadLetterError, match="No space left"):
-        letters.commit()
-    letters.discard()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_dead_letters_need_a_file_system() -> None:
-    """What Arrow does not reach is refused when the write is planned, and a bucket that cannot be one."""
-    assert dead_letter_folder("file:///a%20b") == Path("/a b")
-    with pytest.raises(InvalidOptionError, match="deadLetterPath"):
-        dead_letter_folder("ftp://host/dead")
-    with pytest.raises(InvalidOptionError, match="s3://BUCKET/FOLDER"):
-        dead_letter_folder("s3://Not A Bucket/dead")
-
-
 def test_dead_letters_on_s3_appear_whole_and_replace_those_of_the_run_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the keys of the write, at the endpoint of S3 that the environment names: not at that of the streams."""
     with running_s3() as endpoint_url:
@@ -251,21 +211,3 @@ def test_dead_letters_on_s3_appear_whole_and_replace_those_of_the_run_before(mon
         gone.add([{"data": "x"}])
         with pytest.raises(DeadLetterError, match="cannot be kept in s3://no-such-bucket/dead"):
             gone.commit()
-
-
-def test_a_stall_warns_and_then_ends() -> None:
-    """Only time in which records are held and nothing happens counts."""
-    stall = Stall(100)
-    assert not stall.look(0, held=0, signs_of_life=0).over
-    assert not stall.look(500, held=0, signs_of_life=0).over
-    assert not stall.look(510, held=5, signs_of_life=0).warn
-    assert stall.look(525, held=5, signs_of_life=0).warn
-    assert not stall.look(526, held=5, signs_of_life=0).warn
-    assert not stall.look(599, held=5, signs_of_life=1).over
-    assert stall.look(699, held=5, signs_of_life=1).over
-
-
-def test_several_streams_need_a_column() -> None:
-    """A list of streams is for reading; rows may say where they go instead."""
-    with pytest.raises(ContradictoryOptionsError, match="column"):
-        sink_columns(schema(data=StringType, partitionKey=StringType), options(streamName="a,b"))

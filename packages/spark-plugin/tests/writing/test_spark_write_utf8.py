@@ -8,12 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, DataType, DateType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import DataType, DateType, StringType, StructField, StructType, TimestampType
 
 from penstock.async_sink.dead_letters import read_dead_letters, why_it_stays
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisDataSource, WriteSummary
-from penstock.spark_plugin._writing import _value_rows
 from penstock.spark_plugin._writing._value_csv import csv_rows
 from penstock.spark_plugin._writing._value_json import json_rows
 from penstock.spark_plugin.errors import RowError
@@ -59,13 +58,6 @@ def test_a_key_that_is_no_text_is_a_bad_row(emulator: RunningEmulator, tmp_path:
     assert letter[column] == "\ufffd\ufffd"
 
 
-def test_data_is_bytes_whatever_its_column_is_called(emulator: RunningEmulator) -> None:
-    """It need not be text."""
-    assert write(emulator, {"data": texts(b"\xff\xfe"), "partitionKey": texts(b"k")}).records == 1
-    (*_, last) = emulator.call(lambda: [one.data for one in emulator.kinesis.streams["texts"].shards[0].records])
-    assert last == b"\xff\xfe"
-
-
 def test_values_are_text_that_everybody_can_read() -> None:
     """As `to_json` writes them: with a mark where bytes are none, beside control characters or not."""
     batch = pa.record_batch({"a": texts(b"o\xffk", b'\x01"\xfe', None), "b": pa.array(["ü", "v", "w"])})
@@ -105,31 +97,3 @@ def test_a_value_that_avro_cannot_take_is_a_bad_row(
     (letter,) = read_dead_letters(tmp_path)
     assert (json.loads(letter.data or b""), letter.is_encoded) == ({"v": kept}, False)
     assert why_it_stays(letter) is not None
-
-
-def test_bad_rows_cost_no_more_than_their_own_values(
-    emulator: RunningEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many there are: a slice of a batch has the lists of all of its rows, each of which was made JSON anew."""
-    looked_at: list[int] = []
-
-    def counted(rows: Any) -> Any:
-        looked_at.append(len(rows.column("tags").values))
-        return json_rows(rows)
-
-    monkeypatch.setattr(_value_rows, "json_rows", counted)
-    fields = [StructField("v", StringType()), StructField("tags", ArrayType(StringType()))]
-    schema = StructType([*fields, StructField("partitionKey", StringType())])
-    values = texts(*(b"good" if index % 4 == 0 else b"\xff" for index in range(40)))
-    batch = pa.record_batch(
-        {"v": values, "tags": [[f"{index}", "b"] for index in range(40)], "partitionKey": ["k"] * 40}
-    )
-    given = endpoint_options(emulator.endpoint_url, "texts", valueFormat="avro", stallTimeout="10s")
-    writer = KinesisDataSource(given | {"deadLetterPath": str(tmp_path)}).writer(schema, overwrite=False)
-    summary = writer.write(iter([batch]))
-    assert isinstance(summary, WriteSummary)
-    assert (summary.records, summary.dead_letters) == (10, 30)
-    assert [json.loads(letter.data or b"")["tags"][0] for letter in read_dead_letters(tmp_path)] == [
-        f"{index}" for index in range(40) if index % 4
-    ]
-    assert sum(looked_at) == 2 * 30

@@ -23,7 +23,6 @@ from pyspark.sql.types import (
     DayTimeIntervalType,
     DecimalType,
     DoubleType,
-    IntegerType,
     LongType,
     MapType,
     StringType,
@@ -37,7 +36,6 @@ from penstock.spark_plugin._writing._value_avro import avro_encoder
 from penstock.spark_plugin._writing._value_csv import csv_rows
 from penstock.spark_plugin._writing._value_formats import check_value_fields
 from penstock.spark_plugin._writing._value_json import json_rows
-from penstock.spark_plugin._writing._value_text import plain_text
 from penstock.spark_plugin.errors import SchemaError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -157,36 +155,6 @@ def test_json_of_special_values_is_that_of_spark() -> None:
     ]
 
 
-def test_times_have_the_digits_that_say_something() -> None:
-    """Milliseconds, or microseconds; in UTC with a `Z`, and without a zone as they are; also before 1970."""
-    times = [datetime(1969, 12, 31, 23, 59, 59, 999_000), None, datetime(2024, 2, 3, 4, 5, 6, 1)]
-    naive = pa.array(times, pa.timestamp("us"))
-    there = naive.cast(pa.timestamp("us", tz="UTC")).cast(pa.timestamp("us", tz="Asia/Tokyo"))
-    assert plain_text(naive).to_pylist() == ["1969-12-31T23:59:59.999", None, "2024-02-03T04:05:06.000001"]
-    assert plain_text(there).to_pylist() == ["1969-12-31T23:59:59.999Z", None, "2024-02-03T04:05:06.000001Z"]
-    assert plain_text(there.slice(1)).to_pylist() == [None, "2024-02-03T04:05:06.000001Z"]
-    seconds = naive.slice(0, 2).cast(pa.timestamp("ms")).cast(pa.timestamp("ns"))
-    assert plain_text(seconds).to_pylist() == ["1969-12-31T23:59:59.999", None]
-
-
-def test_json_of_a_slice_is_that_of_its_rows() -> None:
-    """Offsets of nested columns are those of the slice."""
-    rows = [
-        {
-            **dict.fromkeys(ARROW.names),
-            "id": number,
-            "list": [str(number)] * number,
-            "map": {"k": number},
-            "deep": [{"a": number, "b": None}],
-            "inside": {"a": number, "b": "x"} if number % 2 else None,
-        }
-        for number in range(6)
-    ]
-    batch = batch_of(rows)
-    assert json_rows(batch.slice(2, 3)).to_pylist() == json_rows(batch).to_pylist()[2:5]
-    assert json_rows(batch.slice(2, 0)).to_pylist() == []
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.lists(ROWS, min_size=1, max_size=5), st.sampled_from([",", ";", "\t", "|", "-", "1"]))
 def test_csv_is_read_by_another_reader(rows: list[dict[str, Any]], delimiter: str) -> None:
@@ -214,38 +182,6 @@ def test_avro_is_read_by_another_reader(rows: list[dict[str, Any]]) -> None:
     for row, data in zip(rows, avro_encoder(schema, "binary")(batch_of(rows))[0].to_pylist(), strict=True):
         read: Any = reader.read(avro.io.BinaryDecoder(io.BytesIO(data)))
         assert read == row
-
-
-def test_records_within_records_have_names_of_their_own() -> None:
-    """Whatever the columns are called: `a.b`, `a_b` and the elements of `a` would be one name."""
-    inner = StructType([StructField("x", LongType())])
-    fields = StructType(
-        [
-            StructField("a", StructType([StructField("b", inner), StructField("element", inner)])),
-            StructField("a_b", inner),
-            StructField("a_element", ArrayType(inner)),
-        ]
-    )
-    schema = avro_schema(fields)
-    kind = pa.struct([("x", pa.int64())])
-    row = {"a": {"b": {"x": 1}, "element": {"x": 2}}, "a_b": {"x": 3}, "a_element": [{"x": 4}]}
-    first = pa.struct([("b", kind), ("element", kind)])
-    whole = pa.struct([("a", first), ("a_b", kind), ("a_element", pa.list_(kind))])
-    batch = pa.RecordBatch.from_struct_array(pa.array([row], whole))
-    (data,) = avro_encoder(schema, "binary")(batch)[0].to_pylist()
-    reader = avro.io.DatumReader(avro.schema.parse(schema))
-    assert reader.read(avro.io.BinaryDecoder(io.BytesIO(data))) == row
-
-
-def test_single_object_avro_names_its_schema() -> None:
-    """The header is the marker and the fingerprint (CRC-64-AVRO) that a schema registry finds the schema by."""
-    fields = StructType([StructField("a", IntegerType())])
-    schema = avro_schema(fields)
-    batch = pa.record_batch({"a": pa.array([7], pa.int32())})
-    (data,) = avro_encoder(schema, "single-object")(batch)[0].to_pylist()
-    fingerprint = avro.schema.parse(schema).fingerprint("CRC-64-AVRO")
-    assert data[:10] == b"\xc3\x01" + fingerprint
-    assert data[10:] == avro_encoder(schema, "binary")(batch)[0].to_pylist()[0]
 
 
 @pytest.mark.parametrize(
