@@ -17,7 +17,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-from tools import quick_spark
+from tools import leave_nothing, quick_spark
 
 # Of each file that takes long: how many seconds, and how many of the processor, by `hatch run test --record-durations`.
 # A file is one process's: the last one to begin decides when all is done, so it must be a short one.
@@ -51,8 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let all JVMs that tests start, and the Pythons that these start, be quick to start."""
+    """Let all JVMs that tests start, and the Pythons that these start, be quick to start, and none outlive the run."""
     quick_spark.use()
+    if not hasattr(config, "workerinput"):
+        # The workers of xdist are started later, and have the mark.
+        leave_nothing.watch()
     # While a test runs, what is written to the file of this number is captured.
     config.stash[STDERR] = os.dup(2)
 
