@@ -7,6 +7,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ RECORDED_SECONDS = 5.0
 BUSY = 0.4
 # So many processes run the busy files. They are as many as the processors that the suite is written for.
 BUSY_WORKERS = 2
+# So many processes, those among them, run the files that share a session of Spark: each starts a JVM of its own for it.
+SPARK_WORKERS = 3
+SPARK = "spark: SparkSession"
 # A test's timeout is an exception in it, raised once: nothing ends a teardown that waits for ever after it, or a call
 # that lets no signal through. So many seconds later all threads are shown, and the process ends.
 STUCK_SECONDS = 60.0
@@ -120,8 +124,10 @@ class BusyAndWaiting(LoadFileScheduling):
         self.busy = {name for name, (seconds, processor) in durations.items() if processor > BUSY * seconds}
 
     def _is_for(self, scope: str, node: WorkerController) -> bool:
-        is_busy_node = int(node.gateway.id.removeprefix("gw")) % len(node.config.option.tx) < BUSY_WORKERS
-        return (Path(scope).name in self.busy) == is_busy_node
+        number = int(node.gateway.id.removeprefix("gw")) % len(node.config.option.tx)
+        if _shares_spark(node.config.rootpath / scope):
+            return number < SPARK_WORKERS
+        return (Path(scope).name in self.busy) == (number < BUSY_WORKERS)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Give what a process leaves to the others, without the test that it ended in: each of them would end, too."""
@@ -141,6 +147,12 @@ class BusyAndWaiting(LoadFileScheduling):
         if scope is not None:
             self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
+
+
+@cache
+def _shares_spark(file: Path) -> bool:
+    """Whether its tests ask for the session of Spark that a process has."""
+    return SPARK in file.read_text()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
