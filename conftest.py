@@ -43,10 +43,10 @@ MISSING = ("this machine has no IPv6", "needs a name space of its own")
 sys.path.extend(str(folder) for folder in Path(__file__).parent.glob("*/*/tests"))
 
 # How long an example takes says how busy the machine is.
-settings.register_profile("usual", deadline=None)
+settings.register_profile("usual", deadline=None, max_examples=30)
 settings.load_profile("usual")
-# For `.ci/run`, by `--hypothesis-profile=short`: properties that ask for no number of examples of their own try fewer.
-settings.register_profile("short", settings.get_profile("usual"), max_examples=30)
+# For each night, by `--hypothesis-profile=long`: properties that ask for no number of examples of their own try more.
+settings.register_profile("long", settings.get_profile("usual"), max_examples=300)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

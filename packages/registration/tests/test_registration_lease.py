@@ -309,4 +309,4 @@ class LeaseLife(RuleBasedStateMachine):
 
 
 TestLeaseLife = LeaseLife.TestCase
-TestLeaseLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLeaseLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

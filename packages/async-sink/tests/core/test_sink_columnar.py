@@ -231,7 +231,7 @@ async def play(script: Sequence[tuple[str, int]], seed: int, options: Options, *
     return plan, written, kept, seen
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(script=steps, seed=st.integers(0, 2**32), options=options)
 def test_rows_do_exactly_what_entries_do(script: list[tuple[str, int]], seed: int, options: Options) -> None:
     """The same requests, acknowledgements, dead letters, metrics, gauges and snapshots, under any faults; and each

@@ -108,7 +108,7 @@ def rows(first: int, count: int) -> pa.RecordBatch:
     return pa.record_batch(columns).slice(len(entries) - count)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     batches=st.lists(

@@ -128,7 +128,7 @@ class KeyedFakeWriter(FakeWriter):
         return int(entry) % 3 or None
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     count=st.integers(1, 120),

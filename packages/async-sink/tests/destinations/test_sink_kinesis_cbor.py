@@ -51,7 +51,7 @@ def record_batch(records: list[KinesisRequestEntry]) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(
         st.tuples(

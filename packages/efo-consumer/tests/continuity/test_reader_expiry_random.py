@@ -104,7 +104,7 @@ class Caller:
             await self.reader.commit("q", self._epoch, self._position)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     steps=STEPS,
     shards=st.integers(1, 4),

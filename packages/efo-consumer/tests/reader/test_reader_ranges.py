@@ -55,7 +55,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(STEPS, st.sampled_from([1, 20_000, 10_000_000]), st.booleans(), st.sampled_from([0, 3_000, 10_000_000]))
 def test_any_chain_of_positions_partitions_the_streams(
     steps: list[tuple[str, int, int]], buffer_bytes: int, commits: bool, spill_bytes: int

@@ -511,7 +511,7 @@ class Replicas(RuleBasedStateMachine):
 TestReplicas = Replicas.TestCase
 TestReplicas.settings = settings(
     # Failures are not made shorter: a history of a few steps less costs minutes.
-    max_examples=100,
+    max_examples=40,
     stateful_step_count=30,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

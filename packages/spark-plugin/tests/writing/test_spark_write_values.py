@@ -120,7 +120,7 @@ def as_json(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else value
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(ROWS, min_size=1, max_size=5))
 def test_json_is_read_by_another_reader(rows: list[dict[str, Any]]) -> None:
     """Every type, nested and null, comes back; numbers keep all their digits, null fields are left out."""
@@ -155,7 +155,7 @@ def test_json_of_special_values_is_that_of_spark() -> None:
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(ROWS, min_size=1, max_size=5), st.sampled_from([",", ";", "\t", "|", "-", "1"]))
 def test_csv_is_read_by_another_reader(rows: list[dict[str, Any]], delimiter: str) -> None:
     """Each line gives its fields back, whatever is in them; a null and an empty text differ."""
@@ -173,7 +173,7 @@ def test_csv_is_read_by_another_reader(rows: list[dict[str, Any]], delimiter: st
         assert (line == "", line == '""') == (row["text"] is None, row["text"] == "")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(ROWS, min_size=1, max_size=4))
 def test_avro_is_read_by_another_reader(rows: list[dict[str, Any]]) -> None:
     """Apache's own reader gives every row back, by the schema that readers can ask for."""
