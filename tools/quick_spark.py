@@ -1,13 +1,15 @@
 """A home of Spark for tests, whose processes are quick to start: PySpark's own one, with what it loads prepared.
 
 `hatch run test` makes it once for an environment, which takes half a minute; the root's `conftest.py` names it to all
-processes that tests start. Three things are of its own:
+processes that tests start. Four things are of its own:
 
 - An archive of the classes that Spark's JVMs load: they start in half the processor time. Java leaves an archive aside
   that is not of its own build and class path.
 - `pyspark.zip`, from which Spark has its Python workers import PySpark, holds compiled modules too. Python keeps
   nothing that it compiles of a zip file: each worker would compile all of PySpark again, most of a second's work.
 - The daemon of Python workers in it, which imports what they need before it forks them: each would do it again.
+- The process of a streaming source in it, which connects to its JVM before it imports PySpark. Spark waits ten seconds
+  for that, which no setting prolongs, and imports take longer on a busy machine.
 """
 
 from __future__ import annotations
@@ -47,6 +49,37 @@ if __name__ == "__main__":
         gc.freeze()
 """
 """For workers of tasks, of which there are some at a time; of those that plan or commit there is one."""
+
+_PACKAGE = "pyspark/__init__.py"
+_CONNECTING_START = b"""\
+def _connect_first():
+    import os, sys
+
+    port, secret = (os.environ.get(f"PYTHON_WORKER_FACTORY_{name}") for name in ("PORT", "SECRET"))
+    if not (port and secret) or "pyspark.sql.streaming.python_streaming_source_runner" not in sys.orig_argv:
+        return None
+    import socket
+
+    host = "::1" if os.environ.get("SPARK_PREFER_IPV6", "false").lower() == "true" else "127.0.0.1"
+    connection = socket.create_connection((host, int(port)))
+    connection.sendall(len(secret.encode()).to_bytes(4, "big") + secret.encode())
+    return connection
+
+
+_connected_first = _connect_first()
+"""
+_CONNECTION = "pyspark/util.py"
+_CONNECT = b"    is_unix_domain_socket = isinstance(conn_info, str) and auth_secret is None\n"
+_CONNECTED = b"""\
+    import pyspark
+
+    if pyspark._connected_first is not None:
+        from pyspark.serializers import UTF8Deserializer
+
+        sockfile = pyspark._connected_first.makefile("rwb", int(os.environ.get("SPARK_BUFFER_SIZE", 65536)))
+        assert UTF8Deserializer().loads(sockfile) == "ok"
+        return (sockfile, pyspark._connected_first)
+"""
 
 # What most tests have Spark do. A server of Spark Connect starts beside the session.
 _WORK = """\
@@ -168,12 +201,18 @@ def _link(link: Path, target: Path) -> None:
 def _compiled(library: Path, copy: Path) -> None:
     """Copy a zip file of modules, each with what it is compiled to beside it; PySpark's own tests are left out."""
     with zipfile.ZipFile(library) as modules, zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as made:
+        # Another Spark connects in another way, and is left as it is.
+        connects = _CONNECTION in modules.namelist() and _CONNECT in modules.read(_CONNECTION)
         for info in modules.infolist():
             if "/tests/" in info.filename:
                 continue
             source = modules.read(info)
             if info.filename == _DAEMON:
                 source = source.replace(_START, _IMPORTING_START)
+            if connects and info.filename == _PACKAGE:
+                source = _CONNECTING_START + source
+            if connects and info.filename == _CONNECTION:
+                source = source.replace(_CONNECT, _CONNECTED + _CONNECT)
             made.writestr(info, source)
             if info.filename.endswith(".py"):
                 code = compile(source, f"{copy}/{info.filename}", "exec", dont_inherit=True)

@@ -302,11 +302,11 @@ def test_keys_that_would_fill_the_memory_are_refused() -> None:
 
 
 def test_what_protobuf_reads_is_read_alike() -> None:
-    """Of ten thousand damaged bodies, those that both take give the records that protobuf gives."""
+    """Of three thousand damaged bodies, those that both take give the records that protobuf gives."""
     source = random.Random(5)
     original = aggregate(*((f"k{index}", b"d" * index, str(index)) for index in range(5)))[4:-16]
     compared = 0
-    for _ in range(10_000):
+    for _ in range(3_000):
         body = bytearray(original)
         body[source.randrange(len(body))] = source.randrange(256)
         if (found := _accepted(around(bytes(body)))) is None:
@@ -317,7 +317,7 @@ def test_what_protobuf_reads_is_read_alike() -> None:
         table = [key.decode(errors="replace") if isinstance(key, bytes) else key for key in keys] + [""] * 300
         assert found == [(table[record.partition_key_index], record.data) for record in message.records]
         compared += 1
-    assert compared > 1000
+    assert compared > 300
 
 
 def _accepted(blob: bytes) -> list[tuple[str, bytes]] | None:

@@ -25,10 +25,10 @@ def table(folder: Path) -> list[list[str]]:
     return [row for file in (folder / "table").glob("*.json") for row in json.loads(file.read_text())]
 
 
-def test_executors_come_and_go_and_the_driver_moves(
+def test_executors_come_and_go(
     cluster: Cluster, make_stream: Callable[[int], Any], until: Callable[..., None], tmp_path: Path
 ) -> None:
-    """Each record once: while a worker joins, after an executor was killed, and from a driver on another host."""
+    """Each record once: while a worker joins, and after an executor was killed."""
     source = make_stream(4)
     options = source.options(
         initialPosition="TRIM_HORIZON",
@@ -75,11 +75,7 @@ def test_executors_come_and_go_and_the_driver_moves(
         os.kill(cluster.executors()[first], signal.SIGKILL)
         source.put(100)
         all_read("records of the killed executor are missing")
-    source.put(100)
-    with cluster.driver(tmp_path, "127.0.0.3", options | {"registryStore": str(tmp_path / "elsewhere.db")}):
-        all_read("nothing comes to the moved driver")
-        until(lambda: (tmp_path / "reader").read_text().startswith("127.0.0.3:"), "the reader has not moved")
-    assert len({executor for *_, executor in table(tmp_path)}) >= 3
+    assert len({executor for *_, executor in table(tmp_path)}) >= 2
 
 
 def _tail(folder: Path) -> str:
