@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connect_servers import connect_server, spark_home
+from connect_servers import connect_server
 from pyspark.sql import SparkSession
 from spark_fixtures import Stream
 
@@ -54,11 +54,11 @@ def server(kinesis: RunningEmulator, tmp_path_factory: pytest.TempPathFactory) -
         yield Server(url, folder)
 
 
-def run_pipeline(folder: Path, *command: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Runs the pipeline of a folder."""
+def run_pipeline(folder: Path, server: Server) -> "subprocess.CompletedProcess[str]":
+    """Runs the pipeline of a folder, as `spark-pipelines` does after it has started four JVMs to find out how."""
     return subprocess.run(
-        command,
-        env={**os.environ, **environment},
+        [sys.executable, "-m", "pyspark.pipelines.cli", "run"],
+        env={**os.environ, "SPARK_REMOTE": server.url, "SPARK_CONNECT_MODE_ENABLED": "1"},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -69,13 +69,12 @@ def run_pipeline(folder: Path, *command: str, **environment: str) -> "subprocess
 
 @pytest.fixture
 def run(tmp_path: Path, server: Server) -> Callable[[str], "subprocess.CompletedProcess[str]"]:
-    """Runs a file of definitions, as `spark-pipelines` does after it has started four JVMs to find out how."""
+    """Runs a file of definitions."""
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(folder=tmp_path))
 
     def run(code: str) -> "subprocess.CompletedProcess[str]":
         (tmp_path / "jobs.py").write_text(code)
-        command = (sys.executable, "-m", "pyspark.pipelines.cli", "run")
-        return run_pipeline(tmp_path, *command, SPARK_REMOTE=server.url, SPARK_CONNECT_MODE_ENABLED="1")
+        return run_pipeline(tmp_path, server)
 
     return run
 
@@ -173,7 +172,7 @@ def live():
 def test_the_definitions_of_the_page_run(
     spark: SparkSession, kinesis: RunningEmulator, server: Server, tmp_path: Path
 ) -> None:
-    """As they stand there, by Spark's own command: a streaming table, a temporary view, a sink, and a materialised view
+    """As they stand there: a streaming table, a temporary view, a sink, and a materialised view
     in SQL."""
     page = (Path(__file__).parents[4] / "docs" / "pages" / "how-to" / "sql.md").read_text()
     [code] = re.findall(
@@ -191,9 +190,7 @@ def test_the_definitions_of_the_page_run(
     for flight, origin, minutes in (("LH 400", "FRA", 12), ("BA 117", "LHR", 45), ("LH 716", "FRA", 3)):
         row = json.dumps({"flight": flight, "origin": origin, "minutes": minutes})
         client.put_record(StreamName="flights", Data=row.encode(), PartitionKey=flight)
-    home = spark_home()
-    command = (str(home / "bin" / "spark-pipelines"), "run", "--remote", server.url)
-    done = run_pipeline(tmp_path, *command, SPARK_HOME=str(home), PYSPARK_PYTHON=sys.executable)
+    done = run_pipeline(tmp_path, server)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(map(tuple, server.rows(spark, "by_origin"))) == [("FRA", 2), ("LHR", 1)]
     written = Stream(kinesis, "late-flights").held()
