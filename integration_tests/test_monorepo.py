@@ -168,6 +168,22 @@ def test_imports_point_down() -> None:
         assert upward == set(), module
 
 
+def test_stages_are_a_wing_of_the_spark_plugin() -> None:
+    """Reading and writing do without stages; stages use the rest of the plugin by one module, and its public errors."""
+    package = "penstock.spark_plugin"
+    rooms, doors = (f"{package}._stages", f"{package}._storage"), {f"{package}._for_stages", f"{package}.errors"}
+    root = ROOT / "packages/spark-plugin/src/penstock/spark_plugin"
+    public = {root / "__init__.py", root / "errors.py"}
+    for file in set(root.rglob("*.py")) - public:
+        nodes = [one for one in ast.walk(ast.parse(file.read_text())) if isinstance(one, ast.ImportFrom)]
+        used = {str(one.module) for one in nodes if str(one.module).startswith(package)}
+        of_stages = {one for one in used if one.startswith(rooms)}
+        if file.relative_to(root).parts[0] in ("_stages", "_storage"):
+            assert used - of_stages <= doors, file
+        else:
+            assert of_stages == set(), file
+
+
 def test_the_entry_points_can_be_loaded() -> None:
     """Every command and plug-in that a package declares exists."""
     names = [project(member)["name"] for member in MEMBERS]

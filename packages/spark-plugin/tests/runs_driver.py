@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # as everybody writes it
 
 from penstock.operator_attributes import OperatorAttributes
 from penstock.spark_plugin import Pipeline, configure, ensure_java
+from penstock.spark_plugin._places import Place
 from penstock.spark_plugin._stages.store.opening import StorePlace
-from penstock.spark_plugin._storage.places import Place
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 

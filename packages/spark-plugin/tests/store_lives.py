@@ -1,17 +1,23 @@
-"""Stores of stages on objects whose user may be killed at any of its writes."""
+"""Stores of stages on each backend, and on objects whose user may be killed at any of its writes."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet
 from s3_servers import options, s3_client
 
-from penstock.spark_plugin._stages.store.object_store import ObjectStore
+from penstock.spark_plugin._objects import Found, Listed, Objects, S3Objects
+from penstock.spark_plugin._places import Place
+from penstock.spark_plugin._stages.store.object_claim import ObjectClaim
+from penstock.spark_plugin._stages.store.opening import StorePlace
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
-from penstock.spark_plugin._stages.store.store import CommittedStage
-from penstock.spark_plugin._storage.objects import Found, Listed, Objects, S3Objects
-from penstock.spark_plugin._storage.places import Place
+from penstock.spark_plugin._stages.store.result import CommittedStage, StageResult
+from penstock.spark_plugin._stages.store.store import StageStore
+from penstock.spark_plugin._storage.folder import FolderObjects
 
 FINGERPRINTS = [character * 24 for character in "abcd"]
 
@@ -34,21 +40,24 @@ class Life:
         if self.is_over:
             raise Killed
 
+    def write(self, what: str, call: Callable[[], Any]) -> Any:
+        self.writes.append(what)
+        number = len(self.writes)
+        self.reach(number)
+        answer = call()
+        self.reach(number + 0.5)
+        return answer
 
-@dataclass
-class Mortal:
+
+class Mortal(Objects):
     """Objects whose user may be killed at one of its writes."""
 
-    objects: Objects
-    life: Life
+    def __init__(self, objects: Objects, life: Life) -> None:
+        self.objects, self.life = objects, life
+        self.place, self.conditional = objects.place, objects.conditional
 
-    @property
-    def conditional(self) -> bool:
-        return self.objects.conditional
-
-    @property
-    def place(self) -> Place:
-        return self.objects.place
+    def below(self, path: str) -> Objects:
+        return Mortal(self.objects.below(path), self.life)
 
     def get(self, key: str) -> Found | None:
         self.life.reach(0)
@@ -73,21 +82,41 @@ class Mortal:
         self.objects.close()
 
     def _write(self, what: str, call: Callable[[], Any]) -> Any:
-        self.life.writes.append(what)
-        number = len(self.life.writes)
-        self.life.reach(number)
-        answer = call()
-        self.life.reach(number + 0.5)
-        return answer
+        return self.life.write(what, call)
+
+
+class MortalFolder(FolderObjects):
+    """A folder whose user may be killed at one of its writes."""
+
+    def __init__(self, root: Path, life: Life) -> None:
+        super().__init__(root)
+        self.life = life
+
+    def create(self, key: str, data: bytes) -> str | None:
+        version: str | None = self.life.write(key, lambda: super(MortalFolder, self).create(key, data))
+        return version
+
+    def replace(self, key: str, data: bytes, version: str) -> str | None:
+        new: str | None = self.life.write(key, lambda: super(MortalFolder, self).replace(key, data, version))
+        return new
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self.life.write(" ".join(keys), lambda: super(MortalFolder, self).delete(keys))
+
+    def clear(self, prefix: str, *, first: str = "") -> int:
+        return int(self.life.write(prefix, lambda: super(MortalFolder, self).clear(prefix, first=first)))
 
 
 @dataclass
-class InMemory:
+class InMemory(Objects):
     """Objects as S3 has them, by whole keys."""
 
     place: Place
     held: dict[str, tuple[bytes, float]]
     conditional: bool = True
+
+    def below(self, path: str) -> Objects:
+        return InMemory(self.place.below(path), self.held)
 
     def get(self, key: str) -> Found | None:
         found = self.held.get(self.place.prefix + key)
@@ -114,14 +143,13 @@ class InMemory:
         for key in keys:
             self.held.pop(self.place.prefix + key, None)
 
-    def close(self) -> None:
-        """Nothing to close."""
-
 
 class World:
     """A bucket, and stores on it as drivers open them."""
 
     bucket = "bucket"
+    own: tuple[str, ...] = ("claim.json",)
+    """Keys that each store has that was entered."""
 
     def __init__(self) -> None:
         self.held: dict[str, tuple[bytes, float]] = {}
@@ -131,19 +159,70 @@ class World:
 
     def store(
         self, name: str = "store", *, stages: str = "", life: Life | None = None, seconds: float = 30.0
-    ) -> ObjectStore:
+    ) -> StageStore:
         life = life or Life(-1)
         objects, results = (Mortal(self.objects(folder), life) for folder in (name, stages or f"{name}/stages"))
-        return ObjectStore(objects, results, claim_seconds=seconds)
+        return StageStore(objects, results, claim_seconds=seconds)
 
-    def key_of(self, place: Place) -> str:
-        return place.url.partition(self.bucket)[2].strip("/")
+    def die(self, store: StageStore) -> None:
+        """Stop the heartbeat of a store's claim, as the end of the process does."""
+        assert isinstance(store._claim, ObjectClaim)
+        store._claim.abandon()
 
     def all_keys(self) -> set[str]:
         return set(self.held)
 
+    def data(self, key: str) -> bytes:
+        return self.held[key][0]
+
     def put(self, key: str, data: bytes = b"precious") -> None:
         self.held[key] = data, time.time()
+
+    def remove(self, key: str) -> None:
+        del self.held[key]
+
+    def put_part(self, result: StageResult, name: str, data: bytes) -> None:
+        """A file of an attempt, as a task writes it."""
+        self.put(f"{result._objects.name.partition(self.bucket)[2].strip('/')}/{result.folder('daily')}{name}", data)
+
+
+class FolderWorld(World):
+    """A folder, and stores in it as drivers open them."""
+
+    own: tuple[str, ...] = ("lock", ".id")
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def store(
+        self, name: str = "store", *, stages: str = "", life: Life | None = None, seconds: float = 30.0
+    ) -> StageStore:
+        if life is None:
+            return folder_store(self.folder / name, self.folder / stages if stages else None)
+        objects, results = (MortalFolder(self.folder / one, life) for one in (name, stages or f"{name}/stages"))
+        return StageStore(objects, results)
+
+    def die(self, store: StageStore) -> None:
+        store._claim.release()
+
+    def all_keys(self) -> set[str]:
+        return {one.relative_to(self.folder).as_posix() for one in self.folder.rglob("*") if one.is_file()}
+
+    def data(self, key: str) -> bytes:
+        return (self.folder / key).read_bytes()
+
+    def put(self, key: str, data: bytes = b"precious") -> None:
+        (self.folder / key).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / key).write_bytes(data)
+
+    def remove(self, key: str) -> None:
+        (self.folder / key).unlink()
+
+    def put_part(self, result: StageResult, name: str, data: bytes) -> None:
+        system, folder = result._objects.file_system()
+        system.create_dir(f"{folder}/{result.folder('daily')}", recursive=True)
+        with system.open_output_stream(f"{folder}/{result.folder('daily')}{name}") as file:
+            file.write(data)
 
 
 class S3World(World):
@@ -163,31 +242,45 @@ class S3World(World):
         self.client.put_object(Bucket=self.bucket, Key=key, Body=data)
 
 
-def committed(fingerprint: str, size: int = 100) -> CommittedStage:
+def committed(fingerprint: str, size: int = 1) -> CommittedStage:
     return CommittedStage("daily", fingerprint, rows=1, size_bytes=size, seconds=0.1, outputs={"daily": "daily"})
 
 
-def compute(store: ObjectStore, world: World, fingerprint: str, name: str = "part-1.parquet") -> CommittedStage:
+def folder_store(path: Path, stages: Path | None = None) -> StageStore:
+    return StorePlace(store=path, stages=stages).open()
+
+
+def table() -> bytes:
+    """A Parquet file with one row."""
+    out = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(pa.table({"k": [1]}), out)
+    return bytes(out.getvalue().to_pybytes())
+
+
+PART = table()
+
+
+def compute(store: StageStore, world: World, fingerprint: str, name: str = "part-1.parquet") -> CommittedStage:
     """What a run does with a stage; the file is its task's."""
     with store.computing("daily", fingerprint):
         result = store.stage("daily", fingerprint)
         if (found := result.committed()) is not None:
             return found
         result.begin("daily")
-        world.put(f"{world.key_of(result._place(result._attempt, 'daily'))}/{name}", b"." * 100)
-        result.wrote("daily", [(name, 100, 1)], "{}")
+        world.put_part(result, name, PART)
+        result.wrote("daily", [(name, len(PART), 1)], "{}")
         return result.commit(committed(fingerprint))
 
 
-def pins(store: ObjectStore, fingerprint: str) -> RunPins:
+def pins(store: StageStore, fingerprint: str) -> RunPins:
     pinned = {"daily": Pin(fingerprint=fingerprint, code="c", inputs={})}
     return RunPins(pipeline="p", store=store.name, stages=pinned)
 
 
-def one_run(store: ObjectStore, world: World) -> CommittedStage:
+def one_run(store: StageStore, world: World) -> CommittedStage:
     with store:
         store.pin(pins(store, FINGERPRINTS[0]))
         found = compute(store, world, FINGERPRINTS[0])
-        assert store.stage("daily", FINGERPRINTS[0]).damage(found) == ""
+        assert store.stage("daily", FINGERPRINTS[0]).damage() == ""
         store.clean_up()
         return found

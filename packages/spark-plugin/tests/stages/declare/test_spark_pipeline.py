@@ -116,7 +116,7 @@ def test_a_folder_without_marker_is_wiped(spark: SparkSession, tmp_path: Path) -
     second = make().run(spark)
     assert second.states == {"totals": StageState.FINISHED, "files": StageState.REUSED}
     assert {row["k"]: row["total"] for row in spark.read.parquet(str(target)).collect()} == {0: 1, 1: 2}
-    assert spark.read.parquet(str(marker.parent / "totals")).count() == 2
+    assert spark.read.parquet(f"{marker.parent}/*/totals").count() == 2
     fresh = make().run(spark, resume=False)
     assert fresh.states == {"totals": StageState.FINISHED, "files": StageState.FINISHED}
 

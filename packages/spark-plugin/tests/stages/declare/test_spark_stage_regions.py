@@ -150,7 +150,7 @@ def test_parallelism_bounds_the_tasks(spark: SparkSession, tmp_path: Path) -> No
     )
     run = pipeline.run(spark)
     stages = tmp_path / "store" / "stages"
-    assert {name: len(list((stages / name).glob("*/*/part-*"))) for name in ("all", "two")} == {"all": 8, "two": 2}
+    assert {name: len(list((stages / name).glob("*/*/*/part-*"))) for name in ("all", "two")} == {"all": 8, "two": 2}
     assert [len(list((tmp_path / name).glob("part-*"))) for name in ("one", "three")] == [1, 3]
     assert {stage.name: stage.slots for stage in run.plan.stages} == {
         "all": 1,

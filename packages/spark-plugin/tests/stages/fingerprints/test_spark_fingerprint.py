@@ -1,4 +1,3 @@
-import errno
 import functools
 import importlib.util
 import os
@@ -12,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.types import IntegerType
+from store_lives import folder_store
 
 from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
 from penstock.spark_plugin._stages.fingerprints.sources import source_fingerprint
-from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
 from penstock.spark_plugin.errors import StoreInUseError
 
 LIMIT = 3
@@ -189,43 +188,9 @@ def test_rows_that_cannot_be_seen_are_unlike_anything(spark: SparkSession) -> No
     assert source_fingerprint(hidden) != source_fingerprint(hidden)
 
 
-def test_a_stage_is_committed_by_its_marker_alone(tmp_path: Path) -> None:
-    """Data without a marker is not a result; half a marker neither."""
-    folder = StageFolder(tmp_path / "daily" / "f")
-    folder.output("daily").mkdir(parents=True)
-    (folder.output("daily") / "part.parquet").write_bytes(b"x")
-    assert folder.committed() is None
-    (folder.path / "_COMMITTED.json").write_text('{"stage": "daily"')
-    assert folder.committed() is None
-    result = CommittedStage("daily", "f", rows=1, size_bytes=1, seconds=0.5, outputs={"daily": "daily"})
-    folder.commit(result)
-    assert folder.committed() == result
-    folder.wipe()
-    assert folder.committed() is None
-    assert not folder.path.exists()
-
-
-def test_a_marker_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that ends, or a disk that is full, before all of it is on the disk leaves a stage without a result."""
-    folder = StageFolder(tmp_path / "stage")
-    folder.output("daily").mkdir(parents=True)
-    result = CommittedStage("daily", "f", rows=1, size_bytes=1, seconds=0.5, outputs={"daily": "daily"})
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
-            folder.commit(result)
-    assert not (folder.path / "_COMMITTED.json").exists()
-    folder.commit(result)
-    assert folder.committed() == result
-
-
 def test_a_store_has_one_driver(tmp_path: Path) -> None:
     """A second driver on a store is refused, with the holder's name; afterwards it may have it."""
-    with StageStore(tmp_path), pytest.raises(StoreInUseError, match=f"process {os.getpid()}"):
-        StageStore(tmp_path).__enter__()
-    with StageStore(tmp_path):
+    with folder_store(tmp_path), pytest.raises(StoreInUseError, match=f"process {os.getpid()}"):
+        folder_store(tmp_path).__enter__()
+    with folder_store(tmp_path):
         pass

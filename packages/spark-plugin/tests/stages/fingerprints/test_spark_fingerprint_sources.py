@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.pandas.functions import pandas_udf
 
+from penstock.spark_plugin._for_stages import bounded_read
 from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
-from penstock.spark_plugin._stages.fingerprints.kinesis import kinesis_fingerprint
 from penstock.spark_plugin._stages.fingerprints.sources import (
     plan_fingerprint,
     session_fingerprint,
@@ -282,8 +282,8 @@ def test_options_that_choose_rows_of_a_stream_count(make_stream: Callable[[int],
     """Which shards are read, and whether aggregates are taken apart."""
     source = make_stream(2)
 
-    def of(**options: str) -> str | None:
-        return kinesis_fingerprint(source.options(endingTimestamp="2024-11-01T00:00:00Z", **options))
+    def of(**options: str) -> tuple[str, ...] | None:
+        return bounded_read(source.options(endingTimestamp="2024-11-01T00:00:00Z", **options))
 
     found = [of(), of(shardIds="shardId-000000000000"), of(shardIds="shardId-000000000001")]
     found += [of(deaggregate="false"), of(deaggregate="all")]

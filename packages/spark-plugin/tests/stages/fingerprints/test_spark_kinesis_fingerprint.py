@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.emulator.testing import OtherClock, running_emulator
 from penstock.operator_attributes import OperatorAttributes, StageState
 from penstock.spark_plugin import Pipeline
-from penstock.spark_plugin._stages.fingerprints.kinesis import kinesis_fingerprint
+from penstock.spark_plugin._for_stages import bounded_read
 from penstock.spark_plugin.testing import endpoint_options
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
@@ -64,8 +64,8 @@ def test_facts_have_a_fingerprint_and_moments_have_none(make_stream: Callable[[i
     """Times that are over, sequence numbers, and a beginning at the stream's; not now, LATEST, or what is to come."""
     source = make_stream(1)
 
-    def of(**options: str) -> str | None:
-        return kinesis_fingerprint(source.options(**options))
+    def of(**options: str) -> tuple[str, ...] | None:
+        return bounded_read(source.options(**options))
 
     until = {"endingTimestamp": PAST}
     facts = [
@@ -98,8 +98,8 @@ def test_what_is_over_is_decided_by_the_services_clock(ahead_seconds: int) -> No
         options = endpoint_options(emulator.endpoint_url, "other")
         there = datetime.now(UTC) + timedelta(seconds=ahead_seconds)
 
-        def of(seconds: int) -> str | None:
-            return kinesis_fingerprint({**options, "endingTimestamp": (there + timedelta(seconds=seconds)).isoformat()})
+        def of(seconds: int) -> tuple[str, ...] | None:
+            return bounded_read({**options, "endingTimestamp": (there + timedelta(seconds=seconds)).isoformat()})
 
         assert of(-60) is not None
         assert of(60) is None
@@ -108,8 +108,8 @@ def test_what_is_over_is_decided_by_the_services_clock(ahead_seconds: int) -> No
 def test_a_stream_that_was_made_again_is_another(make_stream: Callable[[int], Any], until: Callable[..., None]) -> None:
     """It has the name and the ARN of the one before, and other records."""
     source = make_stream(1)
-    before = kinesis_fingerprint(source.options(endingTimestamp=PAST))
-    assert kinesis_fingerprint(source.options(endingTimestamp=PAST)) == before
+    before = bounded_read(source.options(endingTimestamp=PAST))
+    assert bounded_read(source.options(endingTimestamp=PAST)) == before
     summary = source.client.describe_stream_summary(StreamName=source.name)["StreamDescriptionSummary"]
     created = summary["StreamCreationTimestamp"]
     source.client.delete_stream(StreamName=source.name)
@@ -122,7 +122,7 @@ def test_a_stream_that_was_made_again_is_another(make_stream: Callable[[int], An
     until(lambda: time.time() >= created.timestamp() + 1, "the clock stands still")
     source.client.create_stream(StreamName=source.name, ShardCount=1)
     until(
-        lambda: kinesis_fingerprint(source.options(endingTimestamp=PAST)) not in (None, before),
+        lambda: bounded_read(source.options(endingTimestamp=PAST)) not in (None, before),
         "it looks like the one before",
     )
 
@@ -137,4 +137,4 @@ def test_a_stream_that_was_made_again_is_another(make_stream: Callable[[int], An
 def test_a_read_that_begins_at_the_tip_of_one_of_its_streams_has_none(position: dict[str, Any]) -> None:
     """It gives other records each time it is planned; nothing has to be asked for that."""
     options = {"streamName": "flights,trains", "region": "us-east-1", "endingTimestamp": "2026-01-31T12:00:00Z"}
-    assert kinesis_fingerprint(options | {"initialPosition": json.dumps(position)}) is None
+    assert bounded_read(options | {"initialPosition": json.dumps(position)}) is None

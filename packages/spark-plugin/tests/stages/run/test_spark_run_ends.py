@@ -9,17 +9,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from store_lives import folder_store
 
 from penstock.operator_attributes import StagedJob, StageStarted
 from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._stages.plans.session_jobs import ClassicJobs
+from penstock.spark_plugin._stages.run.builder import Kept
 from penstock.spark_plugin._stages.run.causes import words
-from penstock.spark_plugin._stages.run.lookup import StageLookup
+from penstock.spark_plugin._stages.run.claims import StageLookup
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
-from penstock.spark_plugin._stages.run.swapping import Kept, LiveQuery
+from penstock.spark_plugin._stages.run.runner import LiveQuery
 from penstock.spark_plugin._stages.store.file_lock import FileLock
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
-from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
+from penstock.spark_plugin._stages.store.result import CommittedStage, StageResult
+from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin.errors import StoreUnusableError
 
 FINGERPRINT = "a" * 24
@@ -55,6 +58,9 @@ class Frame:
     def __init__(self) -> None:
         self.kept = True
 
+    def persist(self) -> "Frame":
+        return self
+
     def unpersist(self) -> None:
         self.kept = False
         raise OSError("the session is gone")
@@ -66,15 +72,18 @@ def run_of(folder: Path, **queries: Query) -> tuple[PipelineRun, list[Frame]]:
     for name in queries:
         made.sink(inputs=["numbers"], name=name)(lambda frame: frame)
     plan = made.compile()
-    store = StageStore(folder)
+    store = folder_store(folder)
     store.__enter__()
     job = StagedJob(plan)
     job.apply(StageStarted(stage_id=plan.stages[0].id))
     run = PipelineRun(plan, job, store, clock=time.monotonic)
     frames = [Frame(), Frame()]
     given: Any = queries
-    kept: Any = [Kept(frame, str(number)) for number, frame in enumerate(frames)]  # type: ignore[arg-type]
-    run.deploy(plan.stages[0], {sink: LiveQuery(query=query, kept=kept) for sink, query in given.items()})
+    kept = [Kept() for _ in frames]
+    for one, frame in zip(kept, frames, strict=True):
+        for _ in queries:
+            one.hold(0, lambda frame=frame: frame)  # type: ignore[misc]
+    run.deploy(plan.stages[0], {sink: LiveQuery(query=query, kept=[*kept]) for sink, query in given.items()})
     return run, frames
 
 
@@ -86,7 +95,7 @@ def test_a_run_that_cannot_be_stopped_in_order_lets_go_of_all_that_it_can(tmp_pa
         run.stop()
     assert (first.stopped, second.stopped) == (True, True)
     assert not any(frame.kept for frame in frames)
-    with StageStore(tmp_path):
+    with folder_store(tmp_path):
         pass
 
 
@@ -111,10 +120,10 @@ def test_a_wait_ends_with_its_time_or_with_the_last_query(tmp_path: Path) -> Non
 
 def test_a_checkpoint_is_forgotten_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that is killed as it removes one leaves none that begins in the middle; what is left goes later."""
-    store = StageStore(tmp_path)
+    store, checkpoint = folder_store(tmp_path), tmp_path / "live/out/checkpoint"
     for number in range(3):
-        (store.checkpoint("out") / "offsets").mkdir(parents=True, exist_ok=True)
-        (store.checkpoint("out") / "offsets" / str(number)).touch()
+        (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+        (checkpoint / "offsets" / str(number)).touch()
 
     def killed(path: Path, **_: object) -> None:
         next(Path(path).rglob("2")).unlink()
@@ -124,17 +133,17 @@ def test_a_checkpoint_is_forgotten_whole_or_not_at_all(tmp_path: Path, monkeypat
         patch.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             store.forget()
-    assert not store.checkpoint("out").exists()
-    store.forget()
+    assert not checkpoint.exists()
+    store.release()
     assert {path.name for path in tmp_path.iterdir()} <= {".id", "stages"}
 
 
 def test_a_checkpoint_that_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The query would else go on in it, although it was to begin anew."""
-    store = StageStore(tmp_path)
-    (store.checkpoint("out") / "offsets").mkdir(parents=True)
+    store = folder_store(tmp_path)
+    (tmp_path / "live/out/checkpoint/offsets").mkdir(parents=True)
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "rename", refuse)
@@ -142,15 +151,17 @@ def test_a_checkpoint_that_cannot_be_removed_is_told(tmp_path: Path, monkeypatch
         store.forget()
 
 
-def result(store: StageStore, *, size: int = 1) -> StageFolder:
+def result(store: StageStore) -> StageResult:
     """A committed result whose one file is not Parquet."""
-    folder = store.stage("daily", FINGERPRINT)
-    folder.output("daily").mkdir(parents=True)
-    (folder.output("daily") / "part.parquet").write_bytes(b"x")
-    folder.commit(
-        CommittedStage("daily", FINGERPRINT, rows=1, size_bytes=size, seconds=0.1, outputs={"daily": "daily"})
-    )
-    return folder
+    found = store.stage("daily", FINGERPRINT)
+    found.begin("daily")
+    system, folder = found._objects.file_system()
+    system.create_dir(f"{folder}/{found.folder('daily')}", recursive=True)
+    with system.open_output_stream(f"{folder}/{found.folder('daily')}part-0.parquet") as file:
+        file.write(b"x")
+    found.wrote("daily", [("part-0.parquet", 1, 1)], "{}")
+    found.commit(CommittedStage("daily", FINGERPRINT, rows=1, size_bytes=1, seconds=0.1, outputs={"daily": "daily"}))
+    return found
 
 
 class Builder:
@@ -160,7 +171,7 @@ class Builder:
         self.store = store
         self.forgotten: list[object] = []
 
-    def folder(self, stage: object) -> StageFolder:
+    def folder(self, stage: object) -> StageResult:
         return self.store.stage("daily", FINGERPRINT)
 
     def forget(self, stage: object) -> None:
@@ -169,16 +180,16 @@ class Builder:
 
 def test_a_damaged_result_that_another_driver_computes_anew_is_left_to_it(tmp_path: Path) -> None:
     """Removed under its hands, it would be committed with half of its rows."""
-    mine, other = (StageStore(tmp_path / name, stages=tmp_path / "shared") for name in ("mine", "other"))
+    mine, other = (folder_store(tmp_path / name, tmp_path / "shared") for name in ("mine", "other"))
     builder: Any = Builder(mine)
     folder = result(mine)
     stage: Any = type("Stage", (), {"name": "daily"})()
     lookup = StageLookup(builder, lambda: None)
     with other.computing("daily", FINGERPRINT):
         assert "cannot be read" in lookup.lost(stage)
-        assert (folder.output("daily") / "part.parquet").exists()
+        assert folder.committed() is not None
     assert "cannot be read" in lookup.lost(stage)
-    assert not folder.path.exists()
+    assert not Path(folder.location).exists()
     assert builder.forgotten == [stage, stage]
 
 
@@ -186,7 +197,7 @@ def test_a_result_that_is_pinned_while_others_are_removed_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Removing a large one takes minutes, in which another driver may have begun to use this one."""
-    mine, other = (StageStore(tmp_path / name, stages=tmp_path / "shared") for name in ("mine", "other"))
+    mine, other = (folder_store(tmp_path / name, tmp_path / "shared") for name in ("mine", "other"))
     folder = result(mine)
     pins = RunPins(pipeline="p", store="s", stages={"daily": Pin(fingerprint=FINGERPRINT, code="c", inputs={})})
     acquire: Callable[[Any], bool] = FileLock.acquire

@@ -1,6 +1,5 @@
 """Runs whose results come and go, without Spark: what a stage would compute is written by hand."""
 
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from store_lives import folder_store
 
 from penstock.operator_attributes import (
     BlockingStageScheduler,
@@ -25,14 +25,13 @@ from penstock.operator_attributes import (
 )
 from penstock.operator_attributes.errors import RemoteSchedulerError
 from penstock.spark_plugin import Pipeline
-from penstock.spark_plugin._stages.plans.classic.plans import _plan_text
+from penstock.spark_plugin._stages.plans.classic import _plan_text
 from penstock.spark_plugin._stages.run.builder import StageBuilder
-from penstock.spark_plugin._stages.run.claims import StageClaims
-from penstock.spark_plugin._stages.run.lookup import StageLookup
-from penstock.spark_plugin._stages.run.loop import RunLoop, RunParts
+from penstock.spark_plugin._stages.run.claims import StageClaims, StageLookup
+from penstock.spark_plugin._stages.run.loop import RunLoop
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
-from penstock.spark_plugin._stages.store.pins import RunPins
-from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
+from penstock.spark_plugin._stages.store.result import CommittedStage, StageResult
+from penstock.spark_plugin._stages.store.store import StageStore
 
 SETTING = "spark.sql.debug.maxToStringFields"
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
@@ -55,36 +54,34 @@ def nothing(stage: Stage) -> None:
     """What happens when a stage has committed, unless a test has something to do."""
 
 
-def folder_of(builder: StageBuilder, stage: Stage) -> StageFolder:
-    folder = builder.folder(stage)
-    assert isinstance(folder, StageFolder)
-    return folder
+def remove_rows(result: StageResult) -> None:
+    for file in Path(result.location).rglob("*.parquet"):
+        file.unlink()
 
 
 class Runner:
     """Commits two rows of each output, by hand."""
 
     def __init__(self, builder: StageBuilder, after: Callable[[Stage], None] = nothing) -> None:
-        self._builder = builder
+        self.builder = builder
         self._after = after
         self.ran: list[str] = []
 
     def run_bounded(self, stage: Stage, *_: object) -> CommittedStage:
         self.ran.append(stage.name)
-        folder = folder_of(self._builder, stage)
-        folder.wipe()
-        folder.path.mkdir(parents=True)
-        size = 0
+        found = self.builder.folder(stage)
+        found.begin(stage.name)
+        system, root = found._objects.file_system()
         for vertex in stage.outputs:
-            file = folder.output(vertex) / "part.parquet"
-            file.parent.mkdir()
-            pyarrow.parquet.write_table(pa.table({"k": [1, 2]}), file)
-            size += file.stat().st_size
-        fingerprint = self._builder.fingerprint(stage)
-        outputs = {vertex: folder.output(vertex).name for vertex in stage.outputs}
-        rows = 2 * len(outputs)
+            system.create_dir(f"{root}/{found.folder(vertex)}", recursive=True)
+            path = f"{root}/{found.folder(vertex)}part-0.parquet"
+            pyarrow.parquet.write_table(pa.table({"k": [1, 2]}), path)
+            found.wrote(vertex, [("part-0.parquet", Path(path).stat().st_size, 2)], "{}")
+        rows, size = found.measure(stage.outputs)
+        outputs = {vertex: vertex for vertex in stage.outputs}
+        fingerprint = self.builder.fingerprint(stage)
         result = CommittedStage(stage.name, fingerprint, rows=rows, size_bytes=size, seconds=0.0, outputs=outputs)
-        folder.commit(result)
+        found.commit(result)
         self._after(stage)
         return result
 
@@ -105,19 +102,7 @@ class Parts:
         self.run = PipelineRun(self.plan, self.job, store, clock=time.monotonic)
 
     def loop(self, runner: Any) -> RunLoop:
-        return RunLoop(
-            RunParts(
-                pipeline="job",
-                run=self.run,
-                job=self.job,
-                store=self.store,
-                builder=self.builder,
-                runner=runner,
-                claims=StageClaims(runner, self.builder),
-                bars=None,
-                clock=time.monotonic,
-            )
-        )
+        return RunLoop(self.run, self.job, StageClaims(runner))
 
     def stage(self, name: str) -> Stage:
         return next(stage for stage in self.plan.stages if stage.name == name)
@@ -125,11 +110,11 @@ class Parts:
 
 def test_a_result_that_two_stages_were_about_to_read_is_computed_again(tmp_path: Path) -> None:
     """It is gone when both may be deployed: both wait for it, and the run goes on to its end."""
-    parts = Parts(StageStore(tmp_path), pipeline(tmp_path))
+    parts = Parts(folder_store(tmp_path), pipeline(tmp_path))
 
     def lose(stage: Stage) -> None:
         if stage.name == "first" and runner.ran.count("first") == 1:
-            shutil.rmtree(folder_of(parts.builder, stage).output("first"))
+            remove_rows(parts.builder.folder(stage))
 
     runner = Runner(parts.builder, lose)
     parts.loop(runner).run()
@@ -146,7 +131,7 @@ def test_a_wider_stage_that_was_lost_has_its_slots_before_live_ones(tmp_path: Pa
     made.sink(inputs=["narrow"], name="table")(lambda frame: frame)
     made.source(bounded=False, name="live")(lambda spark: spark)
     made.sink(inputs=["live"], name="out")(lambda frame: frame)
-    parts = Parts(StageStore(tmp_path), made, slots=2)
+    parts = Parts(folder_store(tmp_path), made, slots=2)
 
     class Live(Runner):
         def deploy_live(self, stage: Stage) -> dict[str, Any]:
@@ -154,7 +139,7 @@ def test_a_wider_stage_that_was_lost_has_its_slots_before_live_ones(tmp_path: Pa
 
     def lose(stage: Stage) -> None:
         if stage.name == "wide" and runner.ran.count("wide") == 1:
-            shutil.rmtree(folder_of(parts.builder, stage).output("wide"))
+            remove_rows(parts.builder.folder(stage))
 
     runner = Live(parts.builder, lose)
     parts.loop(runner).run()
@@ -164,18 +149,15 @@ def test_a_wider_stage_that_was_lost_has_its_slots_before_live_ones(tmp_path: Pa
 
 def test_a_run_that_is_killed_as_it_resumes_loses_nothing_of_its_snapshot(tmp_path: Path) -> None:
     """Results that it had not come to yet are those that the next run goes on with, whatever the sources hold then."""
-    store = StageStore(tmp_path)
+    store = folder_store(tmp_path)
     first = Parts(store, pipeline(tmp_path))
     runner = Runner(first.builder)
     for stage in first.plan.stages[:-1]:
         runner.run_bounded(stage)
-    store.pin(RunPins(pipeline="job", store=str(tmp_path), stages=first.builder.used))
+    first.builder.pin()
     # Killed, and killed again when it had looked for one of them.
     second = Parts(store, pipeline(tmp_path, data="2"))
-    lookup = StageLookup(
-        second.builder,
-        lambda: store.pin(RunPins(pipeline="job", store=str(tmp_path), stages=second.builder.used)),
-    )
+    lookup = StageLookup(second.builder, second.builder.pin)
     assert lookup.committed(second.stage("first"))[0] is not None
     store.clean_up()
     third = Parts(store, pipeline(tmp_path, data="3"))
@@ -206,10 +188,10 @@ class Unsteady(LocalStageScheduler):
 
 def test_a_claim_whose_commit_the_service_missed_keeps_nobody_waiting(tmp_path: Path) -> None:
     """The driver lives on for days with its live query; others have the stage's result within the lease."""
-    parts = Parts(StageStore(tmp_path), pipeline(tmp_path))
+    parts = Parts(folder_store(tmp_path), pipeline(tmp_path))
     with BlockingStageScheduler(Unsteady) as service:
         runner: Any = Runner(parts.builder)
-        claims = StageClaims(runner, parts.builder, service=service, results="shared", owner="one", lease_seconds=1.0)
+        claims = StageClaims(runner, service=service, results="shared", owner="one", lease_seconds=1.0)
         stage = parts.stage("first")
         assert not claims.run_bounded(stage).reused
         name = f"{parts.builder.name(stage)}/{parts.builder.fingerprint(stage)}"
@@ -219,7 +201,7 @@ def test_a_claim_whose_commit_the_service_missed_keeps_nobody_waiting(tmp_path: 
 
 def test_an_interrupt_ends_the_wait_for_another_driver(tmp_path: Path) -> None:
     """It may compute for hours what both need."""
-    mine, other = (StageStore(tmp_path / name, stages=tmp_path / "shared") for name in ("mine", "other"))
+    mine, other = (folder_store(tmp_path / name, tmp_path / "shared") for name in ("mine", "other"))
     stopped, ended = threading.Event(), threading.Event()
 
     def wait() -> None:

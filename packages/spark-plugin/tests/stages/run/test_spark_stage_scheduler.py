@@ -182,8 +182,7 @@ def test_a_scheduler_that_is_not_there_is_told_before_anything_runs(spark: Spark
 
 
 def damaged(folder: Path, stage: str, how: str) -> None:
-    (result,) = (folder / "store/stages" / stage).glob("*")
-    data = result / stage
+    (data,) = (folder / "store/stages" / stage).glob(f"*/*/{stage}")
     if how == "folder":
         shutil.rmtree(data)
         return

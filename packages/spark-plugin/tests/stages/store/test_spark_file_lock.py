@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from store_lives import folder_store
 
 from penstock.spark_plugin._stages.store import file_lock
 from penstock.spark_plugin._stages.store.file_lock import FileLock
-from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin.errors import StoreUnusableError
 
 
@@ -20,7 +20,7 @@ def test_a_file_system_without_locks_is_told_as_such(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(file_lock, "lock_file", refuse)
-    store = StageStore(tmp_path)
+    store = folder_store(tmp_path)
     with pytest.raises(StoreUnusableError, match="No locks available"):
         store.__enter__()
     with pytest.raises(StoreUnusableError, match="No locks available"), store.computing("daily", "a" * 24):

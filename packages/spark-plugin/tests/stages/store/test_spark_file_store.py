@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
-from store_lives import FINGERPRINTS, Killed, Life, Mortal, committed, compute, one_run, pins
+from store_lives import FINGERPRINTS, FolderWorld, Killed, Life, committed, compute, pins
 
 from penstock.aws import AwsConnectionError
 from penstock.operator_attributes import (
@@ -22,12 +22,12 @@ from penstock.operator_attributes import (
 )
 from penstock.rpc.testing import ServiceProcess, service_process
 from penstock.spark_plugin import Pipeline
+from penstock.spark_plugin._objects import Objects
+from penstock.spark_plugin._places import Place
 from penstock.spark_plugin._stages.store.formats import StageFormat
-from penstock.spark_plugin._stages.store.object_store import ObjectStore
 from penstock.spark_plugin._stages.store.opening import StorePlace
+from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin._storage.files import FileObjects
-from penstock.spark_plugin._storage.objects import Objects
-from penstock.spark_plugin._storage.places import Place
 from penstock.spark_plugin.errors import PipelineDefinitionError, StoreInUseError, StoreLostError, StoreUnusableError
 
 pytest.importorskip("penstock.services.stage_scheduler")
@@ -41,11 +41,14 @@ def scheduler() -> Iterator[ServiceProcess]:
         yield service
 
 
-class World:
+class World(FolderWorld):
     """A folder, and stores in it as drivers open them: each with a client of its own."""
 
+    own: tuple[str, ...] = ()
+
     def __init__(self, folder: Path, address: str) -> None:
-        self.folder, self.address = folder, address
+        super().__init__(folder)
+        self.address = address
         self.clients: list[BlockingStageScheduler] = []
 
     def objects(self, folder: str) -> Objects:
@@ -53,22 +56,10 @@ class World:
 
     def store(
         self, name: str = "store", *, stages: str = "", life: Life | None = None, seconds: float = SECONDS, **given: Any
-    ) -> ObjectStore:
-        objects: list[Objects] = [self.objects(folder) for folder in (name, stages or f"{name}/stages")]
-        if life is not None:
-            objects = [Mortal(one, life) for one in objects]
+    ) -> StageStore:
+        objects = [self.objects(folder) for folder in (name, stages or f"{name}/stages")]
         self.clients.append(open_stage_scheduler(self.address))
-        return ObjectStore(*objects, claim_seconds=seconds, service=self.clients[-1], **given)
-
-    def key_of(self, place: Place) -> str:
-        return place.url.removeprefix(f"file://{self.folder}/")
-
-    def all_keys(self) -> set[str]:
-        return {str(one.relative_to(self.folder)) for one in self.folder.rglob("*") if one.is_file()}
-
-    def put(self, key: str, data: bytes = b"precious") -> None:
-        (self.folder / key).parent.mkdir(parents=True, exist_ok=True)
-        (self.folder / key).write_bytes(data)
+        return StageStore(*objects, claim_seconds=seconds, service=self.clients[-1], **given)
 
 
 @pytest.fixture
@@ -77,27 +68,6 @@ def world(tmp_path: Path, scheduler: ServiceProcess) -> Iterator[World]:
     yield one
     for client in one.clients:
         client.close()
-
-
-def test_a_driver_may_be_killed_at_any_write(world: Any) -> None:
-    """The next one has the store when the claims have run out, and finds the result whole or computes it."""
-    world.put("run/stages/photos/2024aaaa/beach.jpg")
-    dies_at, ends = 1.0, False
-    while not ends:
-        name, life = f"run{dies_at}", Life(dies_at)
-        store = world.store(name, life=life)
-        try:
-            one_run(store, world)
-            ends = True
-        except Killed:
-            world.clients[-1].close()
-        assert one_run(world.store(name), world) == committed(FINGERPRINTS[0])
-        left = {key for key in world.all_keys() if key.startswith(f"{name}/stages/daily/")}
-        markers = {key.rpartition("/")[2] for key in left if "/part-" not in key}
-        assert markers == {"_STARTED.json", "_COMMITTED.json"}, left
-        dies_at += 0.5
-    assert dies_at > 3, life.writes  # the pins, what was begun, and the result
-    assert "run/stages/photos/2024aaaa/beach.jpg" in world.all_keys()
 
 
 @pytest.mark.parametrize("seconds", [1.0, 6.0])
@@ -137,24 +107,6 @@ def test_a_scheduler_that_begins_anew_is_no_sign_of_life(tmp_path: Path) -> None
         world.clients.pop().close()
 
 
-def test_results_that_somebody_uses_are_kept(world: Any) -> None:
-    """As on S3; what is computed just now is claimed at the scheduler."""
-    with world.store("mine", stages="shared") as mine, world.store("other", stages="shared") as other:
-        for one in FINGERPRINTS:
-            compute(mine, world, one)
-        mine.pin(pins(mine, FINGERPRINTS[0]))
-        other.pin(pins(other, FINGERPRINTS[1]))
-
-        def kept() -> list[bool]:
-            return [mine.stage("daily", one).committed() is not None for one in FINGERPRINTS]
-
-        with other.computing("daily", FINGERPRINTS[2]):
-            assert mine.clean_up() == 100
-            assert kept() == [True, True, True, False]
-        assert mine.clean_up() == 100
-        assert kept() == [True, True, False, False]
-
-
 def test_a_scheduler_that_is_gone_or_has_forgotten_ends_the_run(world: Any, until: Callable[..., None]) -> None:
     """Another driver may have the store by then; the next scheduler's first number need not be the greater one."""
     with service_process(MODULE, ["serve"]) as service:
@@ -185,7 +137,7 @@ def test_a_marker_that_takes_the_place_of_another_leaves_its_files(world: Any, m
     with world.store() as store:
         late = store.stage("daily", FINGERPRINTS[0])
         late.begin("daily")
-        late.wrote("daily", [("late.parquet", 1, 1)], "{}")
+        late.wrote("daily", [("part-late.parquet", 1, 1)], "{}")
         first = compute(store, world, FINGERPRINTS[0])
         before = world.all_keys()
         assert late.commit(committed(FINGERPRINTS[0], size=1)) == first  # it looks before it writes

@@ -11,8 +11,8 @@ from s3_servers import options, running_s3, s3_client
 
 from penstock.operator_attributes import OperatorAttributes, StageState
 from penstock.spark_plugin import Pipeline, run_staged
+from penstock.spark_plugin._places import Place
 from penstock.spark_plugin._stages.store.rows import nullable, read_rows, write_rows
-from penstock.spark_plugin._storage.places import Place
 from penstock.spark_plugin.errors import PipelineDefinitionError, StageFailedError, StoreLostError
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)

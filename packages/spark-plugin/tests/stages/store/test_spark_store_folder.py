@@ -46,7 +46,7 @@ def test_a_store_is_where_its_path_says(elsewhere: SparkSession, tmp_path: Path)
     assert run.states == {"counts": StageState.FINISHED, "out": StageState.FINISHED}
     assert (tmp_path / "a store/live/out/checkpoint/commits/0").exists()
     (result,) = (tmp_path / "a store/stages/counts").iterdir()
-    assert list((result / "counts").glob("*.parquet"))
+    assert list(result.glob("*/counts/*.parquet"))
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,14 @@ from typing import TypeVar
 from pyarrow import fs
 
 from penstock.aws import AwsConnectionError, AwsError
-from penstock.spark_plugin._storage.objects import Found, Listed
-from penstock.spark_plugin._storage.places import Place
+from penstock.spark_plugin._for_stages import Found, Listed, Objects, Place
 
 _NEW = ".new"
 _HIDDEN = ".tmp-"
 _T = TypeVar("_T")
 
 
-class FileObjects:
+class FileObjects(Objects):
     """See `Objects`, without its promise: between a look and a write another driver may write.
 
     Whoever writes has to hold a claim by other means. A file appears whole: it is written by another name first, where
@@ -33,7 +32,6 @@ class FileObjects:
         self._system, self._folder = place.open()
 
     def below(self, path: str) -> "FileObjects":
-        """Those of a folder in it."""
         return FileObjects(self.place.below(path))
 
     def get(self, key: str) -> Found | None:
@@ -90,9 +88,6 @@ class FileObjects:
                         self._system.delete_file(self._path(name))
 
         self._typed("delete", delete)
-
-    def close(self) -> None:
-        """Connections are the file system's own."""
 
     def _put(self, key: str, data: bytes) -> str:
         def put() -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from penstock.aws import AwsSession
 from penstock.efo_consumer import StreamPositions
-from penstock.spark_plugin._storage.objects import S3Objects
-from penstock.spark_plugin._storage.places import Place
+from penstock.spark_plugin._objects import S3Objects
+from penstock.spark_plugin._places import Place
 from penstock.spark_plugin.errors import OffsetError
 
 

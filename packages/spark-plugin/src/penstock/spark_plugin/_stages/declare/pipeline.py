@@ -190,13 +190,11 @@ class Pipeline:
                 `{"rates": "blocking"}`. Default: blocking behind a full-dam operator.
             parallelism: Tasks that it runs in at most, with what Spark computes in the same tasks; and slots that it
                 takes. Default: as many tasks as Spark makes, and one slot.
-            refresh: How often its committed result is computed again, with what it reads and what bounded stages read
-                of it, while a live stage goes on with the rows of before: a timedelta, or a text such as `"6h"`. Where
-                a source holds something else by then, or cannot be looked into, the live queries that read the result
-                read the new one from their next micro-batch on; the old one is removed. A query that is written by
-                `foreachBatch`, and keeps no state behind its join with the result, runs on; another is started again
-                from its checkpoint, and `PipelineRun.explain` says why. A refresh that fails keeps the old one, and is
-                tried again. Default: never.
+            refresh: Interval at which its committed result is computed again while a live stage reads it: a timedelta,
+                or a text such as `"6h"`. The results that it reads, and those that read it, are computed again too,
+                unless the sources have not changed. Then the live queries are stopped between two micro-batches, and
+                restarted from their checkpoints with the new results. A refresh that fails leaves the old results and
+                the running queries in place, and is tried again. Default: never.
         """
         _refuse(misplaced, "op")
 
@@ -455,7 +453,7 @@ class Pipeline:
         Raises:
             StoreInUseError: a driver runs on the store.
         """
-        from penstock.spark_plugin._stages.run.scheduler_service import open_service
+        from penstock.spark_plugin._stages.run.start import open_service
 
         with contextlib.ExitStack() as opened:
             service = open_service(None, None)

@@ -41,15 +41,6 @@ def find_refreshes(declared: Mapping[str, Declared], plan: StagePlan) -> tuple[R
     return tuple(_refresh(one, declared, plan) for one in declared.values() if one.refresh is not None)
 
 
-def refreshed_by_reader(refreshes: Iterable[Refresh]) -> Mapping[str, frozenset[str]]:
-    """Ids of the stages whose results are computed again for a live stage, by that one's id."""
-    found: dict[str, frozenset[str]] = {}
-    for one in refreshes:
-        for reader in one.readers:
-            found[reader.id] = found.get(reader.id, frozenset()) | {stage.id for stage in one.stages}
-    return found
-
-
 def _refresh(one: Declared, declared: Mapping[str, Declared], plan: StagePlan) -> Refresh:
     every = _interval_seconds(one)
     own = {stage.id for stage in plan.stages if stage.bounded and one.name in stage.vertices}

@@ -5,8 +5,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.spark_plugin._for_stages import bounded_read
 from penstock.spark_plugin._stages.fingerprints.code import digest, unique
-from penstock.spark_plugin._stages.fingerprints.kinesis import kinesis_fingerprint
 from penstock.spark_plugin._stages.plans.plans import plans_of
 
 # Those that say which rows a plan gives; not those that say how fast.
@@ -60,7 +60,8 @@ def source_fingerprint(frame: DataFrame) -> str:
     files = plans_of(frame).files(frame)
     stamps = [_file_stamp(url) for url in sorted(files or ())]
     if files is not None and None not in stamps:
-        stamps += [kinesis_fingerprint(options) for options in plans_of(frame).streams(frame)]
+        reads = [bounded_read(options) for options in plans_of(frame).streams(frame)]
+        stamps += [digest(*facts) if facts is not None else None for facts in reads]
     if files is None or None in stamps:
         return unique()
     return digest(plan_fingerprint(frame), *(stamp or "" for stamp in stamps))

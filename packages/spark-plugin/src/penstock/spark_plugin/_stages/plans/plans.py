@@ -1,6 +1,6 @@
 """What the planner needs of a session's plans, for the two kinds of sessions that there are."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,21 +55,6 @@ class Plans(Protocol):
     def write_instead(self, writer: Any, frame: DataFrame) -> Any:
         """The writer with another DataFrame below it."""
 
-    def batch_function(self, writer: Any) -> Callable[[DataFrame, int], object] | None:
-        """What a stream's writer was given as `foreachBatch`, if this process calls it; None if not."""
-
-    def holds(self, node: PlanNode, frame: DataFrame) -> bool:
-        """Whether a node of a plan is a DataFrame that it was made of."""
-
-    def knows_the_time(self, node: PlanNode) -> bool:
-        """Whether an expression of a node is the time of the micro-batch, which a batch job has another one for."""
-
-    def has_subqueries(self, node: PlanNode) -> bool:
-        """Whether expressions in it, or in what is below it, ask plans of their own."""
-
-    def join_type(self, node: PlanNode) -> str:
-        """Of a join, by the words of SQL: `LEFT OUTER`."""
-
     def fingerprint(self, frame: DataFrame) -> str:
         """Of what a DataFrame does to its sources: its plan, and the Python functions in it."""
 
@@ -97,6 +82,6 @@ def plans_of(one: DataFrame | SparkSession | Any) -> Plans:
         from penstock.spark_plugin._stages.plans.connect.plans import ConnectPlans
 
         return ConnectPlans()
-    from penstock.spark_plugin._stages.plans.classic.plans import ClassicPlans
+    from penstock.spark_plugin._stages.plans.classic import ClassicPlans
 
     return ClassicPlans()

@@ -11,9 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from penstock.spark_plugin._spark import tell_lines
+from penstock.spark_plugin._for_stages import TRACEPARENT_PROPERTY, tell_lines
 from penstock.spark_plugin._stages.plans.plans import is_connect
-from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY
 
 _log = logging.getLogger(__name__)
 _OF_JOBS = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")

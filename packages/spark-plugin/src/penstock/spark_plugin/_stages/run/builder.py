@@ -1,9 +1,10 @@
 """Builds the DataFrames of a stage from the pipeline's functions."""
 
+import contextlib
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,13 +17,40 @@ from penstock.spark_plugin._stages.fingerprints.sources import session_fingerpri
 from penstock.spark_plugin._stages.plans.cut import find_cuts
 from penstock.spark_plugin._stages.plans.plans import plans_of
 from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
-from penstock.spark_plugin._stages.run.swapping import Given, Kept
-from penstock.spark_plugin._stages.store.api import PipelineStore, StageResult
-from penstock.spark_plugin._stages.store.pins import Pin
-from penstock.spark_plugin._stages.store.store import CommittedStage
+from penstock.spark_plugin._stages.store.pins import Pin, RunPins
+from penstock.spark_plugin._stages.store.result import CommittedStage, StageResult
+from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 _log = logging.getLogger(__name__)
+
+
+class Kept:
+    """DataFrames with equal rows that Spark keeps in memory until the last holder releases them.
+
+    Spark caches equal plans once: releasing one of them would release it for all readers.
+    """
+
+    def __init__(self) -> None:
+        self._frames: list[DataFrame] = []
+        self._holders = 0
+        self._lock = threading.Lock()
+
+    def hold(self, number: int, create: Callable[[], DataFrame]) -> DataFrame:
+        """The DataFrame of this number, persisted; `create` makes it when it is asked for the first time."""
+        with self._lock:
+            if number == len(self._frames):
+                self._frames.append(create())
+            self._holders += 1
+            return self._frames[number].persist()
+
+    def release(self) -> None:
+        """Undo one `hold`."""
+        with self._lock:
+            self._holders -= 1
+            if self._holders == 0:
+                for frame in self._frames:
+                    frame.unpersist()
 
 
 class StageBuilder:
@@ -36,7 +64,7 @@ class StageBuilder:
         declared: Mapping[str, Declared],
         plan: StagePlan,
         spark: SparkSession,
-        store: PipelineStore,
+        store: StageStore,
         pins: Mapping[str, Pin] | None = None,
     ) -> None:
         self._declared = declared
@@ -51,9 +79,7 @@ class StageBuilder:
         self._used: dict[str, Pin] = {}
         self._held: dict[str, str] = {}
         self._dams: set[tuple[str, str]] = set()
-        self._keeps = True
-        self._given: list[Given] = []
-        self._read: dict[str, list[DataFrame]] = {}
+        self._read: dict[str, Kept] = {}
         self._asked: Counter[str] = Counter()
         self._beside: dict[str, dict[str, None]] = {}
         self.warnings: list[str] = []
@@ -70,15 +96,6 @@ class StageBuilder:
         one._read = self._read
         return one
 
-    def check(self, stage: Stage, sink: str) -> None:
-        """Build what a live sink's function gives, and forget it. Raises: what its functions raise."""
-        with self._lock:
-            self._keeps = False
-            try:
-                self.writer(stage, sink, {})
-            finally:
-                self._keeps = True
-
     @property
     def used(self) -> dict[str, Pin]:
         """The results that the run uses, by name of their stage; of a stage that is still to come, the one before."""
@@ -87,6 +104,18 @@ class StageBuilder:
             # Let go of now, they would not be found by the next driver if this one is killed before it comes to them.
             coming = {self.name(stage) for stage in self._plan.stages} & self._pins.keys()
             return {name: self._pins[name] for name in coming} | used
+
+    def pin(self, *, ended: bool = False, refreshing: Mapping[str, Pin] | None = None) -> None:
+        """Pin the results that the run uses, so that no driver removes them."""
+        self.store.pin(
+            RunPins(
+                pipeline=self._plan.name,
+                store=self.store.name,
+                stages=self.used,
+                ended=ended,
+                refreshing=refreshing or {},
+            )
+        )
 
     def name(self, stage: Stage) -> str:
         """A stage's name, or more of it where the plan has another of the same name."""
@@ -224,6 +253,7 @@ class StageBuilder:
     def writer(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> Any:
         """What a sink's function gives for its inputs; `built` as of `build`."""
         with self._lock:
+            self._asked.clear()
             one = self._declared[name]
             inputs = self._inputs(stage, name, built)
             writer = self._call(one, *(_limited(one, frame) for frame in inputs))
@@ -232,18 +262,11 @@ class StageBuilder:
                 self._look_beside(stage, one, frame, inputs)
             return writer
 
-    def live_writer(self, stage: Stage, sink: str) -> tuple[Any, list[Given]]:
-        """What a live sink's function gives, and the committed results that it was made with."""
-        with self._lock:
-            self._given = []
-            self._asked.clear()
-            writer = self.writer(stage, sink, {})
-            return writer, self._given
-
     def let_go(self, stage: Stage) -> None:
-        """Forget what is kept in memory for a stage."""
-        for one in self.kept.pop(stage.id, []):
-            one.frame.unpersist()
+        """Release what was kept in memory for a stage."""
+        with contextlib.ExitStack() as ending:
+            for one in self.kept.pop(stage.id, []):
+                ending.callback(one.release)
 
     def _build(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> DataFrame:
         if name not in built:
@@ -258,8 +281,9 @@ class StageBuilder:
                 else:
                     self._look_beside(stage, one, built[name], inputs)
                     if self._is_needed_twice(stage, name):
-                        built[name] = built[name].persist()
-                        self.kept.setdefault(stage.id, []).append(Kept(built[name]))
+                        kept, frame = Kept(), built[name]
+                        built[name] = kept.hold(0, lambda: frame)
+                        self.kept.setdefault(stage.id, []).append(kept)
         return built[name]
 
     def beside(self, stage: Stage) -> str:
@@ -332,23 +356,20 @@ class StageBuilder:
         if reader.bounded and order is not None:
             # Files are read side by side, in no order.
             frame = order(frame)
-        if not reader.bounded and self._keeps:
+        if not reader.bounded:
             # Every micro-batch reads it: from memory that takes less than half of the time.
             result = folder.committed()
-            # One that was lost and computed anew has other files.
+            # One that was lost and computed again has other files.
             name = f"{folder.location} {vertex} {result.seconds if result is not None else 0}"
-            frames = self._read.setdefault(name, [])
+            kept, rows = self._read.setdefault(name, Kept()), frame
+            # A query that reads it twice needs two DataFrames: Spark distinguishes their columns by them.
+            frame = kept.hold(self._asked[name], lambda: self._keyed(rows, self._declared[vertex].keys, folder))
             self._asked[name] += 1
-            if len(frames) < self._asked[name]:
-                # One for each that reads it in a query: their columns are told apart by it.
-                frames.append(self._keyed(frame, self._declared[vertex].keys, folder))
-            frame = frames[self._asked[name] - 1].persist()
-            self.kept.setdefault(reader.id, []).append(Kept(frame, name))
+            self.kept.setdefault(reader.id, []).append(kept)
         result = folder.committed() if not folder.shows_size else None
         if result is not None and result.size_bytes <= self._jobs.broadcast_bytes():
             # What Spark itself does with files of that size.
             frame = frame.hint("broadcast")
-        self._given.append(Given(stage.id, frame))
         return frame
 
     def _keyed(self, frame: DataFrame, keys: tuple[str, ...], folder: StageResult) -> DataFrame:

@@ -1,6 +1,5 @@
 """Which checkpoint a live query goes on from: the store's own, or the one that the user has given its writer."""
 
-import json
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -8,14 +7,13 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading.stream.offsets import parse_offset
+from penstock.spark_plugin._for_stages import other_streams
 from penstock.spark_plugin._stages.declare.declared import Declared
 from penstock.spark_plugin._stages.plans.plans import LiveSource, plans_of
 from penstock.spark_plugin._stages.plans.session_jobs import SessionJobs, jobs_of
-from penstock.spark_plugin._stages.store.api import PipelineStore
 from penstock.spark_plugin._stages.store.formats import spark_urls
-from penstock.spark_plugin.errors import OffsetError, OptionError, PipelineDefinitionError
+from penstock.spark_plugin._stages.store.store import StageStore
+from penstock.spark_plugin.errors import PipelineDefinitionError
 
 _log = logging.getLogger(__name__)
 _OF_SESSION = "spark.sql.streaming.checkpointLocation"
@@ -26,7 +24,7 @@ _NO_OFFSET = "-"
 class Checkpoints:
     """The checkpoints of a run's live queries. A query that has come some way goes on from there, or is refused."""
 
-    def __init__(self, spark: SparkSession, store: PipelineStore, *, resume: bool) -> None:
+    def __init__(self, spark: SparkSession, store: StageStore, *, resume: bool) -> None:
         """`resume`: whether queries go on from where an earlier run was left."""
         self._spark = spark
         self._store = store
@@ -90,10 +88,7 @@ class Checkpoints:
         adopted = self._store.adopted(sink)
         if adopted is not None and self._offsets(adopted) is not None:
             return adopted
-        if own is None:
-            return None
-        begun = self._store.has_begun(sink)
-        return own if (self._offsets(own) is not None if begun is None else begun) else None
+        return own if own is not None and self._offsets(own) is not None else None
 
     def _of_session(self, options: Any) -> str | None:
         """Where Spark would look for the checkpoint of a query with a name, if it has one there."""
@@ -121,7 +116,8 @@ class Checkpoints:
             another = f"it has read {counted}, and this one reads {len(sources)}"
         else:
             for offset, source in zip(offsets, sources, strict=True):
-                another = another or _other_streams(offset, source)
+                if not another and source.format == "kinesis" and offset != _NO_OFFSET:
+                    another = other_streams(offset, source.options)
         if another:
             raise self._wrong(
                 sink, location, f", which is that of another query: {another}; give the location of this query, or none"
@@ -143,20 +139,3 @@ class Checkpoints:
         return PipelineDefinitionError(
             f"sink {sink.name!r} ({sink.call_site}) has the checkpointLocation {location}{reason}"
         )
-
-
-def _other_streams(offset: str, source: LiveSource) -> str:
-    """Why an offset is not one of a source, as far as that can be seen; empty if it may be."""
-    if source.format != "kinesis" or offset == _NO_OFFSET:
-        return ""
-    try:
-        read = sorted(parse_offset(json.loads(offset)).positions.streams)
-    except (OffsetError, ValueError):
-        return "it has not read Kinesis"
-    try:
-        wanted = KinesisOptions.parse(dict(source.options)).stream_name
-    except OptionError:
-        return ""  # reported when the query starts
-    if not read or not wanted or set(read) & set(wanted):
-        return ""
-    return f"it has read the streams {', '.join(read)}, and this one reads {', '.join(wanted)}"

@@ -10,7 +10,7 @@ from penstock.operator_attributes import BlockingStageScheduler, Claim, ClaimDec
 from penstock.operator_attributes.errors import ClaimLostError, SchedulingError
 from penstock.spark_plugin._stages.run.builder import StageBuilder
 from penstock.spark_plugin._stages.run.runner import StageRunner
-from penstock.spark_plugin._stages.store.store import CommittedStage
+from penstock.spark_plugin._stages.store.result import CommittedStage, StageResult
 
 _log = logging.getLogger(__name__)
 _WAIT_SECONDS = 2.0
@@ -34,7 +34,6 @@ class StageClaims:
     def __init__(
         self,
         runner: StageRunner,
-        builder: StageBuilder,
         *,
         service: BlockingStageScheduler | None = None,
         results: str = "",
@@ -45,15 +44,14 @@ class StageClaims:
 
         Args:
             runner: Runs what is claimed.
-            builder: Names it.
             service: Decides; None leaves it to the file system.
             results: Names the folder of results, the same in all drivers.
             owner: Names the driver, with a secret behind `#`; one that comes back with it takes over what it had
                 claimed.
             lease_seconds: After which the claim of a driver that is gone is another's. None: the service's default.
         """
-        self._runner = runner
-        self._builder = builder
+        self.runner = runner
+        self.builder = runner.builder
         self._service = service
         self._results = results
         self._owner = owner
@@ -66,13 +64,13 @@ class StageClaims:
 
     def run_bounded(self, stage: Stage) -> Outcome:
         """Run a stage and commit it, or wait for the driver that does."""
-        folder = self._builder.folder(stage)
+        folder = self.builder.folder(stage)
         while True:
             claim = self._claim(stage)
             if claim is None or claim.decision is ClaimDecision.COMPUTE:
                 return Outcome(result=self._compute(stage, claim), reused=False)
             result = folder.committed()
-            if result is not None and not folder.damage(result):
+            if result is not None and not folder.damage():
                 return Outcome(result=result, reused=True)
             # What was committed was cleaned up since then, or lost.
             self._report("forgotten", partial(BlockingStageScheduler.forget_claim, claim=claim))
@@ -85,7 +83,7 @@ class StageClaims:
             try:
                 claim = self._service.claim(
                     self._results,
-                    f"{self._builder.name(stage)}/{self._builder.fingerprint(stage)}",
+                    f"{self.builder.name(stage)}/{self.builder.fingerprint(stage)}",
                     owner=self._owner,
                     lease_seconds=self._lease_seconds,
                     wait_seconds=_WAIT_SECONDS,
@@ -100,13 +98,13 @@ class StageClaims:
 
     def _compute(self, stage: Stage, claim: Claim | None) -> CommittedStage:
         if claim is None:
-            return self._runner.run_bounded(stage, self._stopped)
+            return self.runner.run_bounded(stage, self._stopped)
         try:
-            result = self._runner.run_bounded(stage, self._stopped)
+            result = self.runner.run_bounded(stage, self._stopped)
         except BaseException:
             self._report("released", lambda service: service.release_claim(claim))
             raise
-        location = self._builder.folder(stage).location
+        location = self.builder.folder(stage).location
         is_known = self._report(
             "committed",
             lambda service: service.commit_claim(
@@ -131,3 +129,50 @@ class StageClaims:
             _log.warning("a claim could not be %s; it runs out by itself: %s", what, error)
             return False
         return True
+
+
+class StageLookup:
+    """Looks for the results of a run's bounded stages."""
+
+    def __init__(self, builder: StageBuilder, pin: Callable[[], None]) -> None:
+        """Begin to look; `pin` is called before a result is looked at, so that no other driver cleans it up."""
+        self._builder = builder
+        self._pin = pin
+
+    def committed(self, stage: Stage) -> tuple[CommittedStage | None, str]:
+        """The result that the stage has by its fingerprint, if all of it is there; and what was found wrong with it.
+
+        A result that is damaged is removed: the stage is computed from what its sources hold by then.
+        """
+        if not stage.bounded:
+            return None, ""
+        self._builder.fingerprint(stage)
+        self._pin()
+        wrong = self.lost(stage)
+        if wrong:
+            self._builder.fingerprint(stage)
+            self._pin()
+            return None, wrong
+        return self._builder.folder(stage).committed(), ""
+
+    def lost(self, stage: Stage) -> str:
+        """What is wrong with a result that was committed, which is removed then; empty if nothing is."""
+        folder = self._builder.folder(stage)
+        wrong = _wrong(folder)
+        if wrong:
+            _log.warning("the committed result of stage %s is lost: %s", stage.name, wrong)
+            # Another driver that shares it may have found that out before, and compute it by now.
+            self._builder.store.remove(folder, _wrong)
+            self._builder.forget(stage)
+        return wrong
+
+    def lost_input(self, stage: Stage) -> str:
+        """As `lost`, for a result that a stage was committed for in this run: it must be there."""
+        if self._builder.folder(stage).committed() is None:
+            self._builder.forget(stage)
+            return "its committed result is gone"
+        return self.lost(stage)
+
+
+def _wrong(folder: StageResult) -> str:
+    return folder.damage() if folder.committed() is not None else ""

@@ -2,11 +2,13 @@
 
 import contextvars
 import logging
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from typing import TextIO
 
 from opentelemetry.trace import Span, Status, StatusCode, use_span
+from pyspark.core.status import StatusTracker
 from pyspark.errors import AnalysisException
 
 from penstock.operator_attributes import (
@@ -16,60 +18,88 @@ from penstock.operator_attributes import (
     StageFinished,
     StageInterrupted,
     StageLost,
+    StagePlan,
+    StageProgress,
     StageReused,
     StageStarted,
     StageState,
 )
-from penstock.spark_plugin._stages.run.bars import RunBars
-from penstock.spark_plugin._stages.run.builder import StageBuilder
+from penstock.spark_plugin._for_stages import tracer
 from penstock.spark_plugin._stages.run.causes import words
-from penstock.spark_plugin._stages.run.claims import Outcome, StageClaims
-from penstock.spark_plugin._stages.run.lookup import StageLookup
+from penstock.spark_plugin._stages.run.claims import Outcome, StageClaims, StageLookup
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
-from penstock.spark_plugin._stages.run.runner import StageRunner
-from penstock.spark_plugin._stages.store.api import PipelineStore
-from penstock.spark_plugin._stages.store.pins import Pin, RunPins
-from penstock.spark_plugin._stages.store.store import CommittedStage
-from penstock.spark_plugin._telemetry import tracer
+from penstock.spark_plugin._stages.store.result import CommittedStage
 from penstock.spark_plugin.errors import PipelineDefinitionError, PipelineError
 
 _log = logging.getLogger(__name__)
 _SECONDS_BETWEEN_BARS = 0.2
+_BAR = 30
 _SECONDS_BETWEEN_CANCELS = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunParts:
-    """What a run is made of."""
+def bar_line(name: str, progress: StageProgress, done: int, total: int) -> str:
+    """One stage as a line; `done` and `total` count the tasks of its jobs that run."""
+    share = 1.0 if progress.state.committed else done / total if total else 0.0
+    filled = round(share * _BAR)
+    text = f"{name:<24.24} [{'#' * filled}{'.' * (_BAR - filled)}] {progress.state.value:<8} {progress.seconds:7.1f} s"
+    if progress.rows is not None:
+        text += f"  {progress.rows:,} rows"
+    elif total:
+        text += f"  {done}/{total} tasks"
+    return text
 
-    pipeline: str
-    run: PipelineRun
-    job: StagedJob
-    store: PipelineStore
-    builder: StageBuilder
-    runner: StageRunner
-    claims: StageClaims
-    bars: RunBars | None
-    clock: Callable[[], float]
-    refreshing: Mapping[str, Pin] = field(default_factory=dict)
-    """Results of a refresh that an earlier run has not come to the end of."""
+
+class RunBars:
+    """Draws a line per stage, over the lines that it drew before."""
+
+    def __init__(self, stream: TextIO, tracker: StatusTracker) -> None:
+        self._stream = stream
+        self._tracker = tracker
+        self._drawn = 0
+
+    def draw(self, plan: StagePlan, progress: Mapping[str, StageProgress]) -> None:
+        """Draw all stages as they stand."""
+        lines = []
+        for stage in plan.stages:
+            one = progress[stage.id]
+            running = stage.bounded and one.state is StageState.RUNNING
+            lines.append(bar_line(stage.name, one, *(self._tasks(stage.name) if running else (0, 0))))
+        up = f"\x1b[{self._drawn}A" if self._drawn else ""
+        self._stream.write(up + "".join(f"\r\x1b[2K{line}\n" for line in lines))
+        self._stream.flush()
+        self._drawn = len(lines)
+
+    def _tasks(self, group: str) -> tuple[int, int]:
+        """Tasks that are done, and all tasks, of the jobs of a group that run."""
+        done = total = 0
+        for job_id in self._tracker.getJobIdsForGroup(group):
+            job = self._tracker.getJobInfo(job_id)
+            for stage_id in job.stageIds if job is not None and job.status == "RUNNING" else ():
+                stage = self._tracker.getStageInfo(stage_id)
+                if stage is not None:
+                    done, total = done + stage.numCompletedTasks, total + stage.numTasks
+        return done, total
 
 
 class RunLoop:
-    """One run, up to the moment when only live stages go on. Everything but a bounded stage's jobs is on one thread."""
+    """One run, until only live stages are running. Everything but a bounded stage's jobs is on one thread."""
 
-    def __init__(self, parts: RunParts) -> None:
-        self._pipeline = parts.pipeline
-        self._run = parts.run
-        self._job = parts.job
-        self._store = parts.store
-        self._builder = parts.builder
-        self._refreshing = parts.refreshing
-        self._runner = parts.runner
-        self._claims = parts.claims
-        self._bars = parts.bars
-        self._clock = parts.clock
-        self._lookup = StageLookup(parts.builder, self._pin)
+    def __init__(
+        self,
+        run: PipelineRun,
+        job: StagedJob,
+        claims: StageClaims,
+        *,
+        bars: RunBars | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run = run
+        self._job = job
+        self._claims = claims
+        self._builder = claims.builder
+        self._bars = bars
+        self._clock = clock
+        self._lookup = StageLookup(self._builder, self._builder.pin)
         self._running: dict[Future[Outcome], tuple[Stage, Span]] = {}
 
     def go_on(self, stage_ids: tuple[str, ...]) -> None:
@@ -110,15 +140,15 @@ class RunLoop:
         self._builder.check_snapshots()
         succeeded = all(state not in (StageState.FAILED, StageState.SKIPPED) for state in self._run.states.values())
         if succeeded:
-            self._pin(ended=not self._run.queries)
-            self._store.clean_up()
+            self._builder.pin(ended=not self._run.queries)
+            self._builder.store.clean_up()
 
     def _cancel_running(self) -> None:
         """Again until all have ended: what comes before a stage's first job, or between two of them, finds nothing."""
         running = {future: stage for future, (stage, _) in self._running.items()}
         while running:
             for stage in running.values():
-                self._runner.cancel(stage)
+                self._claims.runner.cancel(stage)
             for future in wait(running, _SECONDS_BETWEEN_CANCELS).done:
                 del running[future]
 
@@ -153,7 +183,7 @@ class RunLoop:
                 self._running[pool.submit(context.run, self._claims.run_bounded, stage)] = (stage, span)
                 return True
             try:
-                self._run.deploy(stage, self._runner.deploy_live(stage))
+                self._run.deploy(stage, self._claims.runner.deploy_live(stage))
             except Exception as error:
                 self._failed(stage, span, error)
             else:
@@ -222,18 +252,6 @@ class RunLoop:
     def _end(self, stage: Stage, span: Span) -> None:
         span.set_attribute("penstock.stage.state", self._job.state(stage.id).value)
         span.end()
-
-    def _pin(self, *, ended: bool = False) -> None:
-        """Pinned before it is looked up: no other driver cleans it up from here on."""
-        self._store.pin(
-            RunPins(
-                pipeline=self._pipeline,
-                store=self._store.name,
-                stages=self._builder.used,
-                ended=ended,
-                refreshing={} if ended else self._refreshing,
-            )
-        )
 
     def _draw(self) -> None:
         if self._bars is not None:

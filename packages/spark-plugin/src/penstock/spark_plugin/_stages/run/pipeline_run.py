@@ -5,13 +5,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.operator_attributes import (
@@ -31,15 +28,12 @@ from penstock.operator_attributes import (
     measures_of,
     mermaid,
 )
-from penstock.spark_plugin._reading.progress.listener import kinesis_progress
-from penstock.spark_plugin._stages.plans.batches import BatchPlan, NotByBatchError
-from penstock.spark_plugin._stages.run.builder import StageBuilder
+from penstock.spark_plugin._for_stages import arriving_bytes_per_second
 from penstock.spark_plugin._stages.run.causes import words
 from penstock.spark_plugin._stages.run.refreshing import LiveRefreshes, RefreshProgress
 from penstock.spark_plugin._stages.run.restarts import NEVER, QueryRestarts, Restart, RestartPolicy
-from penstock.spark_plugin._stages.run.runner import StageRunner
-from penstock.spark_plugin._stages.run.swapping import BatchSwap, Kept, LiveQuery
-from penstock.spark_plugin._stages.store.api import PipelineStore
+from penstock.spark_plugin._stages.run.runner import LiveQuery, PreparedQuery, StageRunner
+from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin.errors import PipelineError, StoreLostError
 
 _log = logging.getLogger(__name__)
@@ -48,17 +42,38 @@ _SECONDS_BETWEEN_WATCHES = 0.5
 _SECONDS_BETWEEN_BOUNDARIES = 0.005
 
 
+@dataclass(slots=True, kw_only=True)
+class _Live:
+    """A live sink."""
+
+    sink: str
+    stage: Stage
+    started: LiveQuery
+    restarts: QueryRestarts
+    due: float | None = None
+    """When its query, which failed, is restarted."""
+    arriving_bytes_per_second: float = 0.0
+
+    @property
+    def query(self) -> StreamingQuery:
+        return self.started.query
+
+
 class PipelineRun:
     """A pipeline that was run: its stages as they stand, and its live queries."""
 
     def __init__(
-        self, plan: StagePlan, scheduler: StagedJob, store: PipelineStore, *, clock: Callable[[], float]
+        self,
+        plan: StagePlan,
+        scheduler: StagedJob,
+        store: StageStore,
+        *,
+        clock: Callable[[], float],
+        restarts: RestartPolicy | None = None,
     ) -> None:
         self.plan = plan
         self.warnings: Sequence[str] = ()
         """What was found in the functions of live stages that should be declared, and in what sources hold."""
-        self.queries: dict[str, StreamingQuery] = {}
-        """The live queries by sink."""
         self._scheduler = scheduler
         self._store = store
         self._clock = clock
@@ -66,17 +81,20 @@ class PipelineRun:
         """Why stages failed the last time, by id."""
         self.reused_seconds: dict[str, float] = {}
         """What the stages that were used again took when they were computed, by id."""
-        self._live: dict[str, list[str]] = {}
-        self._arriving: dict[str, float] = {}
-        self._restarts: LiveRestarts | None = None
+        self.runner: StageRunner | None = None
+        """Restarts live queries."""
+        self._policy = restarts or RestartPolicy()
+        self._live: dict[str, _Live] = {}
         self._refreshes: LiveRefreshes | None = None
-        self._swapping: set[str] = set()
-        self._runner: StageRunner | None = None
         self._stopping = threading.Event()
         self._watch = threading.Thread(target=self._watch_queries, name="penstock live stages", daemon=True)
-        self._queries: dict[str, LiveQuery] = {}
         self._looking = threading.Lock()
         scheduler.observe(self._look_at_queries)
+
+    @property
+    def queries(self) -> dict[str, StreamingQuery]:
+        """The live queries by sink."""
+        return {sink: one.query for sink, one in self._live.items()}
 
     @property
     def job_id(self) -> str:
@@ -103,14 +121,8 @@ class PipelineRun:
 
     @property
     def refreshes(self) -> Mapping[str, RefreshProgress]:
-        """The results that are computed again while the run goes on, by the operator's name."""
-        if self._refreshes is None:
-            return {}
-        readers = self._refreshes.readers
-        return {
-            name: replace(progress, by_restart=self._by_restart(readers[name]))
-            for name, progress in self._refreshes.progress.items()
-        }
+        """The refreshes of results, by the operator's name."""
+        return self._refreshes.progress if self._refreshes is not None else {}
 
     def explain(self) -> str:
         """The plan with how far each stage has come, what is computed again, and what should be declared."""
@@ -139,14 +151,20 @@ class PipelineRun:
         measures |= {stage: replace(measures[stage], seconds=seconds) for stage, seconds in self.reused_seconds.items()}
         if not self._stopping.is_set():
             self._measure_arrivals()
-        for stage, sinks in self._live.items():
-            arriving = math.fsum(self._arriving.get(sink, 0.0) for sink in sinks)
+        for stage, sinks in self._by_stage().items():
+            arriving = math.fsum(one.arriving_bytes_per_second for one in sinks)
             measures[stage] = replace(measures[stage], arriving_bytes_per_second=arriving)
         return estimate(self.plan, measures)
 
     def _measure_arrivals(self) -> None:
-        for sink, query in self.queries.items():
-            self._arriving[sink] = arriving_bytes_per_second(query.recentProgress)
+        for one in self._live.values():
+            one.arriving_bytes_per_second = arriving_bytes_per_second(one.query.recentProgress)
+
+    def _by_stage(self) -> dict[str, list[_Live]]:
+        found: dict[str, list[_Live]] = {}
+        for one in self._live.values():
+            found.setdefault(one.stage.id, []).append(one)
+        return found
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until all live queries have ended, about `timeout` seconds at most; False when some still run.
@@ -157,7 +175,7 @@ class PipelineRun:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             self._look_at_queries()
-            states = {stage_id: self._scheduler.state(stage_id) for stage_id in self._live}
+            states = {stage_id: self._scheduler.state(stage_id) for stage_id in self._by_stage()}
             for stage_id, state in states.items():
                 if state is StageState.FAILED:
                     raise self.causes[stage_id]  # others may run on for ever
@@ -190,7 +208,7 @@ class PipelineRun:
     def lose(self, error: StoreLostError) -> None:
         """End the live stages: another driver has the store, and may run them."""
         with self._looking:
-            for stage_id in self._live:
+            for stage_id in self._by_stage():
                 if self._scheduler.state(stage_id) is StageState.RUNNING:
                     self.causes[stage_id] = error
                     self._scheduler.apply(
@@ -200,152 +218,72 @@ class PipelineRun:
 
     def deploy(self, stage: Stage, started: Mapping[str, LiveQuery]) -> None:
         """Take over the queries of a live stage, by sink."""
-        self._live[stage.id] = list(started)
         for sink, one in started.items():
-            self._take_over(sink, one)
-        if self._restarts is not None and not self._watch.is_alive():
+            self._live[sink] = _Live(sink=sink, stage=stage, started=one, restarts=QueryRestarts(self._policy))
+        if not started:  # nothing writes what the stage reads
+            self._scheduler.apply(StageFinished(stage_id=stage.id, at=self._clock()))
+        if self._policy.restart != NEVER and not self._watch.is_alive():
             self._watch.start()
 
-    def watch(self, restarts: "LiveRestarts") -> None:
-        """Start live queries again that fail, from the first one that is deployed until the run is stopped."""
-        self._restarts = restarts if restarts.wanted else None
-
-    def refresh(self, refreshes: LiveRefreshes, runner: StageRunner) -> None:
-        """Compute results again, until the run is stopped; `runner` has started the live queries."""
-        self._refreshes, self._runner = refreshes, runner
+    def refresh(self, refreshes: LiveRefreshes) -> None:
+        """Compute results again, until the run is stopped."""
+        self._refreshes = refreshes
         refreshes.start()
 
     def stage_state(self, stage: Stage) -> StageState:
-        """How a stage stands."""
+        """The state of a stage."""
         self._look_at_queries()
         return self._scheduler.state(stage.id)
 
-    def swap(self, stages: Sequence[Stage], runner: StageRunner, pin: Callable[[StageBuilder], None]) -> bool:
-        """Have the queries of live stages read the results of another runner, from one micro-batch on.
+    def restart(self, stages: Sequence[Stage], runner: StageRunner) -> None:
+        """Restart the running queries of live stages from their checkpoints, on the results of another runner.
 
-        Where a query's plan allows it the running query goes on, else it is started again between two micro-batches.
-
-        Args:
-            stages: Live stages; those that have ended are left as they are.
-            runner: Makes the plans of queries, and starts them.
-            pin: Called with the builder of the results that are read from then on, when nobody reads the others.
-
-        Returns:
-            Whether it was done: not in a run that is being stopped.
+        A query is stopped between two micro-batches. One that does not start has failed like any live query.
 
         Raises:
-            Exception: a query cannot be started with these results, or go on; all go on with the former ones.
+            Exception: a query cannot be built on these results, or they cannot be pinned; all queries run on.
         """
-        sinks = [(stage, sink) for stage in stages for sink in self._live.get(stage.id, ())]
-        plans = self._next_plans(sinks, runner)
-        with self._looking:
-            self._swapping.update(stage.id for stage in stages)
-        try:
-            running = [(stage, sink) for stage, sink in sinks if self.queries[sink].isActive]
-            again = [(stage, sink) for stage, sink in running if sink not in plans]
-            before: dict[BatchSwap, BatchPlan] = {}
-            for _, sink in again:
-                self._stop_between_batches(sink)
-            for sink, (plan, _) in plans.items():
-                if (swap := self._queries[sink].swap) is not None:
-                    before[swap] = swap.plan
-                    swap.use(plan)
-            if not all(swap.settle(self._stopping) for swap in before) or self._stopping.is_set():
-                return False
-            pin(runner.builder)
-            try:
-                for stage, sink in again:
-                    self._take_over(sink, runner.start(stage, sink))
-            except Exception:
-                self._go_on_as_before(again, before, pin)
-                raise
-            self._runner = runner
-            if self._restarts is not None:
-                self._restarts.use(runner)
-            for sink, (_, kept) in plans.items():
-                self._take_over(sink, replace(self._queries[sink], kept=kept))
-            return True
-        finally:
-            with self._looking:
-                self._swapping.clear()
-            self._release(one for _, kept in plans.values() for one in kept)
+        prepared: dict[str, PreparedQuery] = {}
+        with contextlib.ExitStack() as undo:
+            for sink, one in self._live.items():
+                if one.stage in stages and one.query.isActive:
+                    prepared[sink] = runner.prepare(one.stage, sink)
+                    undo.callback(prepared[sink].release)
+            runner.builder.pin()
+            undo.pop_all()
+        self.runner = runner
+        for sink, query in prepared.items():
+            self._restart(self._live[sink], query, runner)
 
-    def _next_plans(
-        self, sinks: Sequence[tuple[Stage, str]], runner: StageRunner
-    ) -> dict[str, tuple[BatchPlan, Sequence[Kept]]]:
-        """Of the queries that can go on, by sink. Raises: Exception: a query cannot read these results."""
-        plans: dict[str, tuple[BatchPlan, Sequence[Kept]]] = {}
-        try:
-            for stage, sink in sinks:
-                if (swap := self._queries[sink].swap) is not None:
-                    with contextlib.suppress(NotByBatchError):
-                        plans[sink] = runner.next_plan(stage, sink)
-                        if swap.takes(plans[sink][0]):
-                            continue
-                        self._release(plans.pop(sink)[1])
-                runner.builder.check(stage, sink)  # a query that runs is not stopped for what cannot run
-        except BaseException:
-            self._release(one for _, kept in plans.values() for one in kept)
-            raise
-        return plans
-
-    def _take_over(self, sink: str, started: LiveQuery) -> None:
-        before = self._queries.get(sink)
-        self._queries[sink], self.queries[sink] = started, started.query
-        if before is not None:
-            self._release(before.kept)
-
-    def _release(self, kept: Iterable[Kept]) -> None:
-        """Let go of what no query reads any more: Spark keeps a result once, whoever wants it kept."""
-        read = {one.location for query in self._queries.values() for one in query.kept}
-        with contextlib.ExitStack() as ending:
-            for one in kept:
-                if one.location not in read:
-                    ending.callback(one.frame.unpersist)
-
-    def _by_restart(self, stages: Sequence[Stage]) -> dict[str, str]:
-        sinks = (sink for stage in stages for sink in self._live.get(stage.id, ()))
-        return {sink: reason for sink in sinks if (reason := self._queries[sink].by_restart)}
-
-    def _go_on_as_before(
-        self,
-        sinks: Sequence[tuple[Stage, str]],
-        plans: Mapping[BatchSwap, BatchPlan],
-        pin: Callable[[StageBuilder], None],
-    ) -> None:
-        for _, sink in sinks:
-            self.queries[sink].stop()
-        for swap, plan in plans.items():
-            swap.use(plan)
-        for swap in plans:
-            swap.settle(self._stopping)
-        assert self._runner is not None
-        pin(self._runner.builder)
-        for stage, sink in sinks:
-            try:
-                self._take_over(sink, self._runner.start(stage, sink))
-            except Exception as error:
-                with self._looking:
-                    self._take_failure(stage.id, sink, error)
-
-    def _stop_between_batches(self, sink: str) -> None:
-        query = self.queries[sink]
-        before = _last_batch(query)
+    def _restart(self, one: _Live, prepared: PreparedQuery, runner: StageRunner) -> None:
+        before = _last_batch(one.query)
         # Where more data is there, the next micro-batch begins as one ends: it is stopped before it has planned a job.
-        while query.isActive and query.status["isTriggerActive"] and _last_batch(query) == before:
+        while one.query.isActive and one.query.status["isTriggerActive"] and _last_batch(one.query) == before:
             if self._stopping.wait(_SECONDS_BETWEEN_BOUNDARIES):
                 break
-        query.stop()
+        with self._looking:
+            try:
+                if one.query.isActive and not self._stopping.is_set():
+                    one.query.stop()
+                    self._start(one, prepared, runner)
+            except Exception as error:
+                self._take_failure(one, error)
+            finally:
+                prepared.release()
+
+    def _start(self, one: _Live, prepared: PreparedQuery, runner: StageRunner) -> None:
+        before, one.started = one.started, runner.start(one.stage, prepared)
+        before.release()
 
     def _stop_queries(self) -> None:
         with contextlib.ExitStack() as ending:
-            for query in self.queries.values():
-                ending.callback(query.stop)
+            for one in self._live.values():
+                ending.callback(one.query.stop)
 
     def _let_go(self) -> None:
-        kept = [one for query in self._queries.values() for one in query.kept]
-        self._queries = {sink: replace(query, kept=()) for sink, query in self._queries.items()}
-        self._release(kept)
+        with contextlib.ExitStack() as ending:
+            for one in self._live.values():
+                ending.callback(one.started.release)
 
     def _end_watch(self) -> None:
         self._stopping.set()
@@ -365,109 +303,61 @@ class PipelineRun:
             self._look_at_each()
 
     def _look_at_each(self) -> None:
-        for stage_id, sinks in list(self._live.items()):
-            if self._scheduler.state(stage_id) is not StageState.RUNNING or stage_id in self._swapping:
+        for stage_id, sinks in self._by_stage().items():
+            if self._scheduler.state(stage_id) is not StageState.RUNNING:
                 continue
-            waits = is_active = False
-            for sink in sinks:
-                if self._restarts is not None and not self._stopping.is_set() and self._restarts.is_due(sink):
-                    self._start_again(stage_id, sink, self._restarts)
-                waits |= self._restarts is not None and self._restarts.waits(sink)
+            runs = False
+            for one in sinks:
+                if one.due is not None and not self._stopping.is_set() and self._clock() >= one.due:
+                    self._start_again(one)
                 # In this order: a query that fails between the two was active, and is looked at again.
-                is_active |= self.queries[sink].isActive
-                failed = self.queries[sink].exception()
-                if failed is not None and not (self._restarts is not None and self._restarts.waits(sink)):
-                    waits |= self._take_failure(stage_id, sink, failed)
+                runs |= one.query.isActive or one.due is not None
+                if one.due is None and (failed := one.query.exception()) is not None:
+                    self._take_failure(one, failed)
+                    runs |= one.due is not None
                 if self._scheduler.state(stage_id) is not StageState.RUNNING:
                     break
             else:
-                if not waits and not is_active:
+                if not runs:
                     self._scheduler.apply(StageFinished(stage_id=stage_id, at=self._clock()))
 
-    def _take_failure(self, stage_id: str, sink: str, error: BaseException) -> bool:
-        """Whether the query of a sink that failed is started again."""
+    def _take_failure(self, one: _Live, error: BaseException) -> None:
+        """Restart a query that failed later, or fail its stage."""
+        stage_id, reason = one.stage.id, words(error)
+        if self._scheduler.state(stage_id) is not StageState.RUNNING:
+            return  # another query of the stage failed before
         self.causes[stage_id] = error
-        reason = words(error)
-        if self._restarts is not None and not self._stopping.is_set():
-            decision = self._restarts.failed(sink, error, reason)
-            if decision.seconds is not None:
-                _log.warning("query of sink %s is started again in %.0f s: %s", sink, decision.seconds, reason)
-                self._scheduler.apply(StageRestarted(stage_id=stage_id, at=self._clock(), error=reason))
-                return True
+        decision = self._decide(one, error, reason)
+        if decision.seconds is not None:
+            one.due = self._clock() + decision.seconds
+            _log.warning("the query of sink %s is restarted in %.0f s: %s", one.sink, decision.seconds, reason)
+            self._scheduler.apply(StageRestarted(stage_id=stage_id, at=self._clock(), error=reason))
+            return
+        if decision.reason:
             reason = f"{reason}; {decision.reason}"
-        # The checkpoint is where it goes on: a new run does that, from the beginning of the failed micro-batch.
+        # A new run continues from the checkpoint, with the micro-batch that failed.
         self._scheduler.apply(StageFailed(stage_id=stage_id, at=self._clock(), error=reason, retryable=False))
-        return False
 
-    def _start_again(self, stage_id: str, sink: str, restarts: "LiveRestarts") -> None:
-        try:
-            started = restarts.start(self.plan.stage(stage_id), sink)
-        except Exception as error:
-            self._take_failure(stage_id, sink, error)
-        else:
-            self._take_over(sink, started)
-
-
-class LiveRestarts:
-    """Which live queries of a run wait to be started again, and until when."""
-
-    def __init__(
-        self, runner: StageRunner, policy: RestartPolicy, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.wanted = policy.restart != NEVER
-        """Whether any is."""
-        self._runner = runner
-        self._policy = policy
-        self._clock = clock
-        self._failures: dict[str, QueryRestarts] = {}
-        self._due: dict[str, float] = {}
-
-    def failed(self, sink: str, error: BaseException, reason: str) -> Restart:
-        """Decide about a query that has failed just now."""
+    def _decide(self, one: _Live, error: BaseException, reason: str) -> Restart:
+        if self._policy.restart == NEVER or self._stopping.is_set():
+            return Restart(None, "")
         if isinstance(error, AnalysisException | PipelineError):
             return Restart(None, "not started again: it would be refused again")
+        assert self.runner is not None
         try:
-            batch_id = self._runner.next_batch(sink)
-        except Exception:  # where the checkpoint lies may be what is away
-            _log.debug("the checkpoint of sink %s could not be looked at", sink, exc_info=True)
+            batch_id = self.runner.next_batch(one.sink)
+        except Exception:  # the checkpoint's file system may be the cause
+            _log.debug("cannot read the checkpoint of sink %s", one.sink, exc_info=True)
             batch_id = None
-        decision = self._failures.setdefault(sink, QueryRestarts(self._policy)).failed(self._clock(), reason, batch_id)
-        if decision.seconds is not None:
-            self._due[sink] = self._clock() + decision.seconds
-        return decision
+        return one.restarts.failed(self._clock(), reason, batch_id)
 
-    def use(self, runner: StageRunner) -> None:
-        """Start queries by another runner from now on."""
-        self._runner = runner
-
-    def waits(self, sink: str) -> bool:
-        """Whether the query of a sink has failed, and is to be started again."""
-        return sink in self._due
-
-    def is_due(self, sink: str) -> bool:
-        """Whether that is now."""
-        return self.waits(sink) and self._clock() >= self._due[sink]
-
-    def start(self, stage: Stage, sink: str) -> LiveQuery:
-        """Start it."""
-        del self._due[sink]
-        return self._runner.start(stage, sink)
-
-
-def arriving_bytes_per_second(recent: Iterable[StreamingQueryProgress | Mapping[str, Any]]) -> float:
-    """What the Kinesis sources of a query bring, by its progress from when they had caught up: before, they are read
-    faster than records arrive. 0 while that is not known, as it never is of other sources.
-    """
-    found: dict[int, list[tuple[float, int]]] = {}
-    for one in (source for progress in recent for source in kinesis_progress(progress)):
-        if one.source in found or 0 < one.numbers.shards == one.numbers.shards_caught_up:
-            at = datetime.fromisoformat(one.timestamp).timestamp()
-            found.setdefault(one.source, []).append((at, one.numbers.bytes))
-    rates = []
-    for points in found.values():
-        (began, before), (ended, after) = points[0], points[-1]
-        rates.append(max(0, after - before) / (ended - began) if ended > began else 0.0)
-    return math.fsum(rates)
+    def _start_again(self, one: _Live) -> None:
+        assert self.runner is not None
+        one.due = None
+        try:
+            self._start(one, self.runner.prepare(one.stage, one.sink), self.runner)
+        except Exception as error:
+            self._take_failure(one, error)
 
 
 def _last_batch(query: StreamingQuery) -> int | None:

@@ -3,23 +3,17 @@
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._for_stages import StreamConsumer, stream_consumers
 from penstock.spark_plugin._stages.declare.declared import Declared, named
 from penstock.spark_plugin._stages.plans.plans import LiveSource, plans_of
-from penstock.spark_plugin.errors import OptionError, PipelineDefinitionError
+from penstock.spark_plugin.errors import PipelineDefinitionError
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._stages.run.builder import StageBuilder
 
 _log = logging.getLogger(__name__)
-
-
-class _Consumer(NamedTuple):
-    place: str
-    stream: str
-    name: str
 
 
 def check_consumers(readers: Mapping[str, Sequence[Declared]], builder: "StageBuilder") -> None:
@@ -32,7 +26,7 @@ def check_consumers(readers: Mapping[str, Sequence[Declared]], builder: "StageBu
     Raises:
         PipelineDefinitionError: two queries have the same one.
     """
-    taken: dict[_Consumer, list[tuple[Declared, Declared]]] = {}
+    taken: dict[StreamConsumer, list[tuple[Declared, Declared]]] = {}
     for name, sinks in readers.items():
         try:
             frame = builder.source(name)
@@ -68,17 +62,5 @@ def check_query(sink: Declared, sources: Sequence[LiveSource]) -> None:
             )
 
 
-def _consumers(source: LiveSource) -> Iterator[_Consumer]:
-    if source.format != "kinesis":
-        return
-    try:
-        options = KinesisOptions.parse(dict(source.options))
-    except OptionError:
-        return  # reported when the query starts
-    if options.record_publisher != "efo":
-        return
-    place = f"{options.endpoint_url} {options.region} {options.role_arn}"
-    for stream in options.stream_name or (options.stream_name_pattern or "",):
-        # Without a name each query, and each read of one, has a consumer that its checkpoint names.
-        if name := options.efo_consumer_arn.get(stream) or options.efo_consumer_name:
-            yield _Consumer(place, options.arn_of(stream) or stream, name)
+def _consumers(source: LiveSource) -> Iterator[StreamConsumer]:
+    return stream_consumers(source.options) if source.format == "kinesis" else iter(())

@@ -3,8 +3,8 @@
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -12,20 +12,46 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.operator_attributes import Stage, VertexKind
-from penstock.spark_plugin._stages.plans.batches import BatchPlan, NotByBatchError
+from penstock.spark_plugin._for_stages import current_traceparent
+from penstock.spark_plugin._stages.declare.declared import Declared
 from penstock.spark_plugin._stages.plans.plans import plans_of
 from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
-from penstock.spark_plugin._stages.run.builder import StageBuilder
+from penstock.spark_plugin._stages.run.builder import Kept, StageBuilder
 from penstock.spark_plugin._stages.run.checkpoints import Checkpoints
 from penstock.spark_plugin._stages.run.readers import check_query
-from penstock.spark_plugin._stages.run.swapping import BatchSwap, Kept, LiveQuery, plan_of_batches
-from penstock.spark_plugin._stages.store.api import PipelineStore, StageResult
-from penstock.spark_plugin._stages.store.store import CommittedStage
-from penstock.spark_plugin._telemetry import current_traceparent
+from penstock.spark_plugin._stages.store.names import safe_name
+from penstock.spark_plugin._stages.store.result import CommittedStage, StageResult
+from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 """Some sinks make a table of the query's name."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveQuery:
+    """The query of a live sink. It may hold committed results in memory."""
+
+    query: StreamingQuery
+    kept: list[Kept] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Release the results. Can be repeated."""
+        _release(self.kept)
+
+
+@dataclass(slots=True, kw_only=True)
+class PreparedQuery:
+    """The query of a live sink that was checked, and is not started."""
+
+    sink: Declared
+    writer: Any
+    checkpoint: str
+    kept: list[Kept]
+
+    def release(self) -> None:
+        """Release the results, for a query that is not to be started. Can be repeated."""
+        _release(self.kept)
 
 
 class StageRunner:
@@ -36,14 +62,11 @@ class StageRunner:
         pipeline: str,
         builder: StageBuilder,
         spark: SparkSession,
-        store: PipelineStore,
+        store: StageStore,
         *,
         resume: bool,
-        refreshed: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
-        """`refreshed`: ids of the stages whose results are computed again for a live stage, by that one's id."""
         self._pipeline = pipeline
-        self._refreshed = refreshed or {}
         self.builder = builder
         """Of what it runs."""
         self._jobs = jobs_of(spark)
@@ -88,7 +111,7 @@ class StageRunner:
             rows=rows,
             size_bytes=size_bytes,
             seconds=time.monotonic() - began,
-            outputs={vertex: folder.output_name(vertex) for vertex in stage.outputs},
+            outputs={vertex: safe_name(vertex) for vertex in stage.outputs},
             beside=self.builder.beside(stage),
         )
         return folder.commit(result)
@@ -104,79 +127,60 @@ class StageRunner:
         started: dict[str, LiveQuery] = {}
         try:
             for sink in self._sinks(stage):
-                started[sink] = self.start(stage, sink)
+                started[sink] = self.start(stage, self.prepare(stage, sink))
         except BaseException:
             for one in started.values():
                 one.query.stop()
-                for kept in one.kept:
-                    kept.frame.unpersist()
+                one.release()
             raise
         return started
 
-    def start(self, stage: Stage, sink: str) -> LiveQuery:
-        """Start the query of a live sink, from its checkpoint where there is one."""
+    def prepare(self, stage: Stage, sink: str) -> PreparedQuery:
+        """Build the query of a live sink. Raises: what its functions raise, or a `PipelineError`."""
         try:
             with self._job_group(stage):
-                return self._start(stage, sink)
+                return self._prepare(stage, self.builder.declared(sink))
         except BaseException:
             self.builder.let_go(stage)
             raise
 
-    def next_plan(self, stage: Stage, sink: str) -> tuple[BatchPlan, Sequence[Kept]]:
-        """What the running query of a sink would do with its micro-batches, to read the results of this runner.
-
-        Raises:
-            NotByBatchError: the query has to be restarted for that.
-            Exception: the query cannot read them.
-        """
+    def start(self, stage: Stage, prepared: PreparedQuery) -> LiveQuery:
+        """Start a prepared query, from its checkpoint where there is one."""
+        name = prepared.sink.name
+        self._locations[name] = prepared.checkpoint
         try:
-            writer, given = self.builder.live_writer(stage, sink)
-            plan, _ = plan_of_batches(self._checked(sink, writer), given, self._refreshed.get(stage.id, frozenset()))
+            with self._job_group(stage):
+                self._store.mend_checkpoint(name)
+                query = prepared.writer.option("checkpointLocation", prepared.checkpoint).start()
         except BaseException:
-            self.builder.let_go(stage)
+            prepared.release()
             raise
-        return plan, self.builder.kept.pop(stage.id, [])
+        if prepared.sink.started is not None:
+            prepared.sink.started()
+        return LiveQuery(query=query, kept=prepared.kept)
 
     def next_batch(self, sink: str) -> int | None:
         """The micro-batch that a sink's query comes to next; None if that cannot be seen."""
         return self._checkpoints.next_batch(self._locations[sink])
 
-    def _start(self, stage: Stage, sink: str) -> LiveQuery:
-        writer, given = self.builder.live_writer(stage, sink)
-        writer = self._checked(sink, writer)
-        declared = self.builder.declared(sink)
-        if declared.trigger:
+    def _prepare(self, stage: Stage, sink: Declared) -> PreparedQuery:
+        writer = self._checked(sink.name, self.builder.writer(stage, sink.name, {}))
+        if sink.trigger:
             try:
-                writer = writer.trigger(**declared.trigger)
+                writer = writer.trigger(**sink.trigger)
             except (TypeError, PySparkException) as error:
                 raise PipelineDefinitionError(
-                    f"sink {sink!r} ({declared.call_site}) has the trigger {dict(declared.trigger)}, which Spark does "
+                    f"sink {sink.name!r} ({sink.call_site}) has the trigger {dict(sink.trigger)}, which Spark does "
                     f"not take: {error}"
                 ) from error
-        self._store.mend_checkpoint(sink)
         plans = plans_of(writer)
         sources = plans.live_sources(plans.written(writer))
-        check_query(declared, sources)
-        checkpoint = self._checkpoints.location(declared, writer, sources)
+        check_query(sink, sources)
+        checkpoint = self._checkpoints.location(sink, writer, sources)
         if "queryname" not in plans.options(writer):
-            writer = writer.queryName(_UNSAFE.sub("_", f"{self._pipeline}_{sink}"))
-        swap, by_restart = None, ""
-        refreshed = self._refreshed.get(stage.id, frozenset())
-        if any(one.stage_id in refreshed for one in given):
-            try:
-                plan, stream = plan_of_batches(writer, given, refreshed)
-            except NotByBatchError as error:
-                by_restart = str(error)
-            else:
-                function = plans.batch_function(writer)
-                assert function is not None
-                swap = BatchSwap(plan, function)
-                writer = plans.write_instead(writer, stream).foreachBatch(swap)
-        query: StreamingQuery = writer.option("checkpointLocation", checkpoint).start()
-        self._locations[sink] = checkpoint
-        if declared.started is not None:
-            declared.started()
-        return LiveQuery(query=query, kept=self.builder.kept.pop(stage.id, []), swap=swap, by_restart=by_restart)
+            writer = writer.queryName(_UNSAFE.sub("_", f"{self._pipeline}_{sink.name}"))
+        kept = self.builder.kept.pop(stage.id, [])
+        return PreparedQuery(sink=sink, writer=writer, checkpoint=checkpoint, kept=kept)
 
     def _checked(self, sink: str, writer: Any) -> Any:
         if not self._jobs.is_stream_writer(writer):
@@ -199,3 +203,9 @@ class StageRunner:
         return self._jobs.group(
             self.builder.name(stage), f"{self._pipeline}: stage {stage.name}", current_traceparent()
         )
+
+
+def _release(kept: list[Kept]) -> None:
+    with ExitStack() as ending:
+        while kept:
+            ending.callback(kept.pop().release)

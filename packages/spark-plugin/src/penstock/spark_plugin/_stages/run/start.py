@@ -2,33 +2,32 @@
 
 import contextlib
 import logging
+import os
 import secrets
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from penstock.operator_attributes import BlockingStageScheduler, StagedJob, StagePlan, StageState
+from penstock.operator_attributes import BlockingStageScheduler, StagedJob, StagePlan, StageState, open_stage_scheduler
 from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerClosedError
 from penstock.rpc import ClientSecurity
-from penstock.spark_plugin._interpreters import check_session
-from penstock.spark_plugin._settings import missing_settings
-from penstock.spark_plugin._stages.declare.refreshes import find_refreshes, refreshed_by_reader
+from penstock.spark_plugin._for_stages import check_session, missing_settings
+from penstock.spark_plugin._stages.declare.refreshes import find_refreshes
 from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
-from penstock.spark_plugin._stages.run.bars import RunBars
 from penstock.spark_plugin._stages.run.builder import StageBuilder
 from penstock.spark_plugin._stages.run.claims import StageClaims
-from penstock.spark_plugin._stages.run.loop import RunLoop, RunParts
-from penstock.spark_plugin._stages.run.pipeline_run import LiveRestarts, PipelineRun
+from penstock.spark_plugin._stages.run.loop import RunBars, RunLoop
+from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
 from penstock.spark_plugin._stages.run.readers import check_consumers
-from penstock.spark_plugin._stages.run.refreshing import LiveRefreshes, RefreshParts
+from penstock.spark_plugin._stages.run.refreshing import LiveRefreshes
 from penstock.spark_plugin._stages.run.restarts import ON_FAILURE, RestartPolicy
 from penstock.spark_plugin._stages.run.runner import StageRunner
-from penstock.spark_plugin._stages.run.scheduler_service import address_of, job_id, open_service
-from penstock.spark_plugin._stages.store.api import PipelineStore
+from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin.errors import (
     PipelineDefinitionError,
     PipelineError,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._stages.declare.pipeline import Pipeline
 
 _log = logging.getLogger(__name__)
+_PREFIX = "PENSTOCK_STAGES"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,97 +64,111 @@ def run_pipeline(
     check_session(spark)
     missing_settings(spark)
     plan = pipeline.compile()
-    if settings.restarts.restart == ON_FAILURE and all(stage.bounded for stage in plan.stages):
-        raise PipelineDefinitionError(
-            f"pipeline {pipeline.name!r} ({pipeline.site}) has restart={ON_FAILURE!r}, which is of live queries, and "
-            "all that it reads is bounded: leave it out; a bounded stage is tried max_attempts times"
-        )
+    _check(pipeline, plan, settings)
     with contextlib.ExitStack() as opened:
         service = open_service(settings.scheduler_endpoint, settings.scheduler_security)
         if service is not None:
             opened.callback(service.close)
         else:
             _check_without_service(settings)
-        store = pipeline.place.open(service)
-        store.__enter__()
-        opened.callback(store.release)
-        job = _job(pipeline, store, plan, settings, service, clock)
+        store = opened.enter_context(pipeline.place.open(service))
+        job = StagedJob(
+            plan,
+            slots=settings.slots,
+            max_attempts=settings.max_attempts,
+            clock=clock,
+            service=service,
+            job_id=f"{pipeline.name}-{store.identity()[:8]}" if service is not None else "",
+        )
         opened.pop_all()
-    run = PipelineRun(plan, job, store, clock=clock)
+    run = PipelineRun(plan, job, store, clock=clock, restarts=settings.restarts)
     store.when_lost(run.lose)
     try:
-        if not settings.resume:
-            store.forget()
-        before = store.pins()
-        going_on = before is not None and not before.ended and not settings.refresh
-        builder = StageBuilder(
-            pipeline.declared, plan, spark, store, before.stages if before is not None and going_on else {}
-        )
-        run.warnings = builder.warnings
-        check_consumers(pipeline.readers(), builder)
-        refreshes = find_refreshes(pipeline.declared, plan)
-        results = store.results_identity() if service is not None else ""
-        owner = f"{job.job_id}#{secrets.token_urlsafe(16)}"
-
-        def create(builder: StageBuilder, *, resume: bool = True) -> tuple[StageRunner, StageClaims]:
-            runner = StageRunner(
-                pipeline.name, builder, spark, store, resume=resume, refreshed=refreshed_by_reader(refreshes)
-            )
-            claims = StageClaims(
-                runner,
-                builder,
-                service=service,
-                results=results,
-                owner=owner,
-                lease_seconds=settings.lease_seconds,
-            )
-            return runner, claims
-
-        runner, claims = create(builder, resume=settings.resume)
-        bars = None
-        if sys.stderr.isatty() if settings.progress is None else settings.progress:
-            tracker = jobs_of(spark).tracker()
-            bars = RunBars(sys.stderr, tracker) if tracker is not None else None
-        loop = RunLoop(
-            RunParts(
-                pipeline=pipeline.name,
-                run=run,
-                job=job,
-                store=store,
-                builder=builder,
-                refreshing=before.refreshing if before is not None and going_on else {},
-                runner=runner,
-                claims=claims,
-                bars=bars,
-                clock=clock,
-            )
-        )
-        _begin(loop, job, settings, going_on=going_on)
-        run.watch(LiveRestarts(runner, settings.restarts))
-        loop.run()
-        if run.queries:
-            parts = RefreshParts(
-                pipeline=pipeline.name,
-                run=run,
-                store=store,
-                builder=builder,
-                create=create,
-                resumed=before.refreshing if before is not None and going_on else None,
-                clock=clock,
-            )
-            run.refresh(LiveRefreshes(refreshes, parts), runner)
+        _Start(pipeline, spark, settings, service, store, job, run, clock).start()
     except BaseException:
         run.stop()
         raise
     if not run.queries:
         run.stop()
-    for stage in plan.stages:
+    _raise_failure(run, job)
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """The start of one run."""
+
+    pipeline: "Pipeline"
+    spark: SparkSession
+    settings: RunSettings
+    service: BlockingStageScheduler | None
+    store: StageStore
+    job: StagedJob
+    run: PipelineRun
+    clock: Callable[[], float]
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
+    """Makes the name of this driver its own."""
+
+    def start(self) -> None:
+        """Run all bounded stages, start the live queries, and start their refreshes."""
+        if not self.settings.resume:
+            self.store.forget()
+        before = self.store.pins()
+        resumes = before is not None and not before.ended and not self.settings.refresh
+        pins = before.stages if before is not None and resumes else {}
+        builder = StageBuilder(self.pipeline.declared, self.run.plan, self.spark, self.store, pins)
+        self.run.warnings = builder.warnings
+        check_consumers(self.pipeline.readers(), builder)
+        refreshes = find_refreshes(self.pipeline.declared, self.run.plan)
+        claims = self._claims(builder, resume=self.settings.resume)
+        self.run.runner = claims.runner
+        loop = RunLoop(self.run, self.job, claims, bars=self._bars(), clock=self.clock)
+        self._begin(loop, resumes=resumes)
+        loop.run()
+        if self.run.queries:
+            self.run.refresh(LiveRefreshes(refreshes, self.run, builder, self._claims, self.clock))
+
+    def _claims(self, builder: StageBuilder, *, resume: bool = True) -> StageClaims:
+        """What runs the stages of a builder."""
+        return StageClaims(
+            StageRunner(self.pipeline.name, builder, self.spark, self.store, resume=resume),
+            service=self.service,
+            results=self.store.results_identity() if self.service is not None else "",
+            owner=f"{self.job.job_id}#{self.secret}",
+            lease_seconds=self.settings.lease_seconds,
+        )
+
+    def _bars(self) -> RunBars | None:
+        wanted = sys.stderr.isatty() if self.settings.progress is None else self.settings.progress
+        tracker = jobs_of(self.spark).tracker() if wanted else None
+        return RunBars(sys.stderr, tracker) if tracker is not None else None
+
+    def _begin(self, loop: RunLoop, *, resumes: bool) -> None:
+        address = _address(self.settings.scheduler_endpoint)
+        try:
+            loop.go_on(self.job.begin(resume=resumes))
+            self.job.go_on()
+        except (RemoteSchedulerError, SchedulerClosedError) as error:
+            raise SchedulerUnavailableError(address, str(error)) from error
+        if self.job.job_id:
+            _log.info("the stage scheduler at %s knows this job as %s", address, self.job.job_id)
+
+
+def _raise_failure(run: PipelineRun, job: StagedJob) -> None:
+    for stage in run.plan.stages:
         if job.state(stage.id) is StageState.FAILED:
             cause = run.causes.get(stage.id)
             if isinstance(cause, PipelineError):
                 cause = cause.with_traceback(None)  # its words name the user's place; where it was found is none of it
             raise StageFailedError(stage.name, run.progress[stage.id].error, run) from cause
-    return run
+
+
+def _check(pipeline: "Pipeline", plan: StagePlan, settings: RunSettings) -> None:
+    if settings.restarts.restart == ON_FAILURE and all(stage.bounded for stage in plan.stages):
+        raise PipelineDefinitionError(
+            f"pipeline {pipeline.name!r} ({pipeline.site}) has restart={ON_FAILURE!r}, which is of live queries, and "
+            "all that it reads is bounded: leave it out; a bounded stage is tried max_attempts times"
+        )
 
 
 def _check_without_service(settings: RunSettings) -> None:
@@ -166,30 +180,34 @@ def _check_without_service(settings: RunSettings) -> None:
             )
 
 
-def _job(
-    pipeline: "Pipeline",
-    store: PipelineStore,
-    plan: StagePlan,
-    settings: RunSettings,
-    service: BlockingStageScheduler | None,
-    clock: Callable[[], float],
-) -> StagedJob:
-    return StagedJob(
-        plan,
-        slots=settings.slots,
-        max_attempts=settings.max_attempts,
-        clock=clock,
-        service=service,
-        job_id=job_id(pipeline.name, store.identity()) if service is not None else "",
+def open_service(endpoint: str | None, security: ClientSecurity | None) -> BlockingStageScheduler | None:
+    """The service at an endpoint, by default at PENSTOCK_STAGES_ENDPOINT; None if there is no endpoint, or it is empty.
+
+    Raises:
+        penstock.rpc.RpcOptionError: a file cannot be read, or the token would cross the network in plain text.
+    """
+    address = _address(endpoint)
+    return open_stage_scheduler(address, security if security is not None else _security()) if address else None
+
+
+def _address(endpoint: str | None) -> str:
+    return (os.environ.get(f"{_PREFIX}_ENDPOINT") if endpoint is None else endpoint) or ""
+
+
+def _security() -> ClientSecurity:
+    """The security that the variables of the service's commands describe."""
+
+    def text(name: str) -> str | None:
+        return os.environ.get(f"{_PREFIX}_{name}") or None
+
+    def path(name: str) -> Path | None:
+        return Path(found) if (found := text(name)) else None
+
+    token = text("TOKEN")
+    return ClientSecurity(
+        ca_file=path("CA_FILE"),
+        certificate_file=path("CERTIFICATE_FILE"),
+        private_key_file=path("PRIVATE_KEY_FILE"),
+        token=token,
+        token_file=path("TOKEN_FILE") if token is None else None,
     )
-
-
-def _begin(loop: RunLoop, job: StagedJob, settings: RunSettings, *, going_on: bool) -> None:
-    try:
-        committed = job.begin(resume=going_on)
-        loop.go_on(committed)
-        job.go_on()
-    except (RemoteSchedulerError, SchedulerClosedError) as error:
-        raise SchedulerUnavailableError(address_of(settings.scheduler_endpoint), str(error)) from error
-    if job.job_id:
-        _log.info("the stage scheduler at %s knows this job as %s", address_of(settings.scheduler_endpoint), job.job_id)

@@ -1,21 +1,28 @@
 """Locks between drivers on one machine or file system. The lock of a process ends with it, however that ends."""
 
+import contextlib
 import os
 import time
 from pathlib import Path
 from typing import IO
 
 from penstock.rpc import lock_file, unlock_file
-from penstock.spark_plugin._stages.store.names import open_lock
 from penstock.spark_plugin.errors import StoreUnusableError
+
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
 class FileLock:
-    """A lock on a file, held by one process at a time."""
+    """A lock on a file, held by one process at a time; see `StoreClaim`."""
+
+    token = 0
+    """Locks need no fencing: the operating system knows whether the holder lives."""
+    holder_lives = True
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: IO[str] | None = None
+        self.holder = "another driver"
 
     def acquire(self) -> bool:
         """Take the lock; False if another holds it.
@@ -32,6 +39,8 @@ class FileLock:
                 reason = f"no file can be locked there: {error.strerror or error}"
                 raise StoreUnusableError(str(self.path.parent), reason) from error
             if not is_ours:
+                with contextlib.suppress(OSError):  # Windows lets only the holder read it
+                    self.holder = file.read().strip() or self.holder
                 file.close()
                 return False
             if self._is(file):
@@ -44,17 +53,13 @@ class FileLock:
         self._file = file
         return True
 
-    def holder(self) -> str:
-        """Who wrote its name there last."""
-        try:
-            return self.path.read_text().strip() or "another driver"
-        except OSError:
-            return "another driver"
+    def check(self) -> None:
+        """Nothing to check: a lock is not lost."""
 
     def _open(self) -> IO[str]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            return open_lock(self.path)
+            return os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | _NO_FOLLOW, 0o666), "r+")
         except OSError as error:
             raise StoreUnusableError(str(self.path.parent), error.strerror or str(error)) from error
 
@@ -64,9 +69,11 @@ class FileLock:
         except OSError:
             return False
 
-    def release(self) -> None:
-        """Let another have it. Can be repeated."""
+    def release(self, *, remove: bool = False) -> None:
+        """Release the lock, and remove its file first if asked to. Can be repeated."""
         file, self._file = self._file, None
         if file is not None:
+            if remove:
+                self.path.unlink(missing_ok=True)
             unlock_file(file)
             file.close()

@@ -9,8 +9,7 @@ from enum import StrEnum
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from penstock.spark_plugin._storage.objects import Objects
-from penstock.spark_plugin._storage.places import Place
+from penstock.spark_plugin._for_stages import Objects
 from penstock.spark_plugin.errors import StoreUnusableError
 
 _log = logging.getLogger(__name__)
@@ -39,6 +38,8 @@ class SparkFiles:
         self._lock = threading.Lock()
         self._reached: str | None = None
         self._reasons: list[str] | None = None
+        if objects.spark_reaches:
+            self._wanted, self._reached, self._reasons = StageFormat.SPARK, objects.url("").rstrip("/"), []
 
     def writes(self, spark: SparkSession) -> bool:
         """Whether Spark is to write. Raises: StoreUnusableError: Spark is to write, and cannot."""
@@ -50,27 +51,31 @@ class SparkFiles:
             raise self._unusable("stageFormat=spark: Spark does not write and read there", "give arrow or auto")
         return False
 
-    def write(self, frame: DataFrame, place: Place) -> None:
-        """Write the rows of a frame into a folder. Only after `writes`."""
-        frame.write.parquet(self._url(frame.sparkSession, place))
+    def write(self, frame: DataFrame, folder: str) -> None:
+        """Write the rows of a frame into a folder, by its key. Only after `writes`."""
+        frame.write.parquet(f"{self._url(frame.sparkSession)}/{folder}")
 
-    def read(self, spark: SparkSession, place: Place, files: Sequence[str], schema: StructType) -> DataFrame:
-        """The rows of files in a folder, which Spark has written. Raises: StoreUnusableError: it cannot read them."""
-        if not files:
+    def read(self, spark: SparkSession, files: Sequence[str], schema: StructType | None) -> DataFrame:
+        """The rows of files, by their keys; without a schema Spark runs a job to find it.
+
+        Raises:
+            StoreUnusableError: Spark cannot read them.
+        """
+        if not files and schema is not None:
             return spark.createDataFrame([], schema)
-        url = self._url(spark, place)
-        return spark.read.schema(schema).parquet(*(f"{url}/{name}" for name in files))
+        reader, url = spark.read if schema is None else spark.read.schema(schema), self._url(spark)
+        return reader.parquet(*(f"{url}/{key}" for key in files))
 
-    def _url(self, spark: SparkSession, place: Place) -> str:
+    def _url(self, spark: SparkSession) -> str:
         root = self._reach(spark)
         if root is None:
             raise self._unusable(
                 "a result there was written by Spark, which does not reach it now", "run it in a session that does"
             )
-        return root + place.shown.removeprefix(self._objects.place.shown)
+        return root
 
     def _unusable(self, what: str, cure: str) -> StoreUnusableError:
-        return StoreUnusableError(self._objects.place.shown, f"{what} ({'; '.join(self._reasons or ())}): {cure}")
+        return StoreUnusableError(self._objects.name, f"{what} ({'; '.join(self._reasons or ())}): {cure}")
 
     def _reach(self, spark: SparkSession) -> str | None:
         """The place as Spark names it, where what Spark writes there is seen by Arrow, and the other way round."""
@@ -79,14 +84,14 @@ class SparkFiles:
         with self._lock:
             if self._reasons is None:
                 self._reasons, jobs = [], jobs_of(spark)
-                for url in spark_urls(self._objects.place.shown):
+                for url in spark_urls(self._objects.name):
                     reason = self._probe(spark, url) if jobs.reaches(url) else "no file system for it"
                     if not reason:
                         self._reached = url
                         break
                     self._reasons.append(f"{url.partition(':')[0]}: {reason}")
                 else:
-                    _log.info("results in %s are written by Arrow: %s", self._objects.place.shown, self._reasons)
+                    _log.info("results in %s are written by Arrow: %s", self._objects.name, self._reasons)
             return self._reached
 
     def _probe(self, spark: SparkSession, url: str) -> str:

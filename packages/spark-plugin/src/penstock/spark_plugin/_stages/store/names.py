@@ -1,15 +1,8 @@
-"""Names that become files of a store, and how they are kept from leading out of it.
-
-A store may be shared: what others left in it is read, but not believed. A name is one component of a path, whatever its
-text; a link that leads out of the store is not followed.
-"""
+"""Names that become parts of keys: each is one visible component, whatever its text."""
 
 import hashlib
-import os
 import re
-import secrets
 from pathlib import Path
-from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from penstock.spark_plugin.errors import StoreUnusableError
@@ -26,8 +19,6 @@ _CURES = {
 }
 """By who has it: schemes, what it lacks for a store, and what to mount instead."""
 _LONGEST = 150
-# Where there is no such flag, there are next to no links either.
-_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
 def safe_name(name: str) -> str:
@@ -44,18 +35,6 @@ def safe_name(name: str) -> str:
 def is_fingerprint(text: object) -> bool:
     """Whether it can be a fingerprint, and so the name of a folder."""
     return isinstance(text, str) and _FINGERPRINT.fullmatch(text) is not None
-
-
-def within(root: Path, path: Path) -> Path:
-    """The path, if it is below the root also when all links are followed.
-
-    Raises:
-        StoreUnusableError: the path leads out of the root.
-    """
-    real = path.resolve()
-    if not real.is_relative_to(root.resolve()):
-        raise StoreUnusableError(str(path), f"a link leads out of {root}, to {real}")
-    return path
 
 
 def store_folder(path: str | Path) -> Path:
@@ -77,56 +56,3 @@ def store_folder(path: str | Path) -> Path:
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise StoreUnusableError(str(path), "it is on no file system that is mounted here")
     return Path(unquote(parts.path))
-
-
-def as_url(path: Path) -> str:
-    """A path as Spark is told it: a bare one would be on its default file system, which may be HDFS."""
-    return f"file://{path}"
-
-
-def open_own(path: Path) -> IO[str]:
-    """Open a file to write, in place of what has its name; what a link with that name points to stays as it is."""
-    path.unlink(missing_ok=True)
-    # Exclusive: whoever puts a link of any kind in its place meanwhile is an error, and nothing is written through it.
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w")
-
-
-def open_lock(path: Path) -> IO[str]:
-    """Open a file to read and write, made if need be; an error if it is a link."""
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | _NO_FOLLOW, 0o666), "r+")
-
-
-def folder_id(folder: Path) -> str:
-    """What a folder is known by to all drivers: made by the first that asks, and kept in it."""
-    file = folder / ".id"
-    if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".id.{os.getpid()}.{secrets.token_hex(4)}"
-        temporary.write_text(secrets.token_hex(16))
-        try:
-            os.link(temporary, file)
-        except FileExistsError:
-            pass  # another was first
-        except OSError:  # a file system without hard links; whoever is the last of the first gives the name
-            temporary.replace(file)
-        finally:
-            temporary.unlink(missing_ok=True)
-    text = file.read_text().strip()
-    # A file that was emptied by hand still gives one name to all.
-    return text or hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]
-
-
-def is_copy(folder: Path, other: object) -> bool:
-    """Whether another folder, by its path, is known by the same, and is not this one by another path."""
-    probe = folder / f".id.{os.getpid()}.{secrets.token_hex(4)}"
-    try:
-        original = Path(str(other))
-        if folder_id(folder) != (original / ".id").read_text().strip() or os.path.samefile(folder, original):
-            return False
-        # Mounted twice, a folder may look like two: what comes into the one is in the other.
-        probe.touch()
-        return not (original / probe.name).exists()
-    except (OSError, ValueError):
-        return False  # it is gone, or none that is mounted here
-    finally:
-        probe.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from penstock.aws import AwsError
-from penstock.spark_plugin._storage.objects import Objects
+from penstock.spark_plugin._for_stages import Objects
 from penstock.spark_plugin.errors import StoreLostError
 
 _log = logging.getLogger(__name__)
@@ -51,10 +51,13 @@ class _Held:
 class StoreClaim(Protocol):
     """A claim, held from `acquire` to `release`. One that is not renewed runs out."""
 
-    holder: str
-    """Who had it when it was last looked at, for people."""
-    holder_lives: bool
-    """Whether the holder has renewed it since this claim looked for the first time."""
+    @property
+    def holder(self) -> str:
+        """The last known holder, for messages."""
+
+    @property
+    def holder_lives(self) -> bool:
+        """Whether the holder is known to run, or has renewed it since the first call of `acquire`."""
 
     @property
     def token(self) -> int:
@@ -71,8 +74,8 @@ class StoreClaim(Protocol):
     def check(self) -> None:
         """Nothing is held by others for as long as this does not raise. Raises: StoreLostError."""
 
-    def release(self) -> None:
-        """Let another have it. Can be repeated."""
+    def release(self, *, remove: bool = False) -> None:
+        """Release it, and remove what it consists of if asked to. Can be repeated."""
 
 
 class ObjectClaim:
@@ -158,8 +161,8 @@ class ObjectClaim:
         if self._lost is not None:
             raise self._lost
 
-    def release(self) -> None:
-        """Let another have it. Can be repeated; a claim that the store cannot be asked to drop runs out by itself."""
+    def release(self, *, remove: bool = False) -> None:
+        """Release it. Can be repeated; a claim expires if the store does not answer."""
         self._released.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
@@ -168,6 +171,9 @@ class ObjectClaim:
         if held is not None and self._lost is None:
             try:
                 self._objects.replace(self._key, replace(held, released=True).dump(), self._version)
+                if remove:
+                    # Another driver may hold it by now: then a result is computed twice at worst, and committed once.
+                    self._objects.delete([self._key])
             except AwsError as error:
                 _log.warning(
                     "the claim on %s could not be released, and runs out in %.0f s: %s", self._name, held.seconds, error

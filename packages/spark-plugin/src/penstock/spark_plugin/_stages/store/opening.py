@@ -12,8 +12,8 @@ from penstock.spark_plugin.errors import PipelineDefinitionError, StoreUnusableE
 
 if TYPE_CHECKING:
     from penstock.operator_attributes import BlockingStageScheduler
-    from penstock.spark_plugin._stages.store.api import PipelineStore
-    from penstock.spark_plugin._storage.places import Place
+    from penstock.spark_plugin._for_stages import Objects, Place
+    from penstock.spark_plugin._stages.store.store import StageStore
 
 _AWS = (
     "awsAccessKeyId",
@@ -71,11 +71,11 @@ class StorePlace:
             what = "is a folder" if isinstance(places[0], Path) else "is not"
             raise PipelineDefinitionError(
                 f"{site}: store_options {', '.join(map(repr, sorted(given)))} act on a store on s3://, and "
-                f"store={_shown(store, places[0])!r} {what}: leave them out"
+                f"store={_shown(places[0])!r} {what}: leave them out"
             )
         if places[1] is not None and _kind(places[0]) != _kind(places[1]):
             raise PipelineDefinitionError(
-                f"{site}: store={_shown(store, places[0])!r} and stages={_shown(stages, places[1])!r}: give two "
+                f"{site}: store={_shown(places[0])!r} and stages={_shown(places[1])!r}: give two "
                 "folders, two places on s3://, or two that the stage scheduler decides about"
             )
         return cls(
@@ -85,48 +85,38 @@ class StorePlace:
             stage_format=_format(of_all.get(_STAGE_FORMAT, StageFormat.ARROW), site),
         )
 
-    def open(self, service: "BlockingStageScheduler | None" = None) -> "PipelineStore":
+    def open(self, service: "BlockingStageScheduler | None" = None) -> "StageStore":
         """The store; nothing is held yet. `service` decides who may write where the file system cannot.
 
         Raises:
             StoreUnusableError: the store cannot be reached, or no service decides.
         """
-        if isinstance(self.store, Path):
-            from penstock.spark_plugin._stages.store.store import StageStore
-
-            assert self.stages is None or isinstance(self.stages, Path)
-            return StageStore(self.store, stages=self.stages)
         from penstock.aws import AwsError
-        from penstock.spark_plugin._stages.store.object_store import ObjectStore
-        from penstock.spark_plugin._storage.objects import S3Objects
+        from penstock.spark_plugin._stages.store.store import StageStore
 
-        assert not isinstance(self.stages, Path)
-        if not self.store.is_s3:
-            return self._open_files(self.store, service)
+        opened: list[Objects] = []
         try:
-            objects = S3Objects(self.store)
-            try:
-                stages = objects.below("stages") if self.stages is None else S3Objects(self.stages)
-                return ObjectStore(objects, stages, claim_seconds=self.claim_seconds, stage_format=self.stage_format)
-            except BaseException:
-                objects.close()
-                raise
-        except AwsError as error:
-            raise StoreUnusableError(self.store.url, str(error)) from error
+            opened.append(_objects(self.store))
+            opened.append(opened[0].below("stages") if self.stages is None else _objects(self.stages))
+            return StageStore(
+                *opened, claim_seconds=self.claim_seconds, stage_format=self.stage_format, service=service
+            )
+        except BaseException as error:
+            for one in opened:
+                one.close()
+            if isinstance(error, AwsError | OSError | ValueError):
+                raise StoreUnusableError(_shown(self.store), str(error)) from error
+            raise
 
-    def _open_files(self, store: "Place", service: "BlockingStageScheduler | None") -> "PipelineStore":
-        from penstock.spark_plugin._stages.store.object_store import ObjectStore
-        from penstock.spark_plugin._storage.files import FileObjects
 
-        assert not isinstance(self.stages, Path)
-        try:
-            objects = FileObjects(store)
-            stages = objects.below("stages") if self.stages is None else FileObjects(self.stages)
-        except (OSError, ValueError) as error:
-            raise StoreUnusableError(store.shown, f"Arrow cannot open it: {error}") from error
-        return ObjectStore(
-            objects, stages, claim_seconds=self.claim_seconds, stage_format=self.stage_format, service=service
-        )
+def _objects(place: "Path | Place") -> "Objects":
+    from penstock.spark_plugin._for_stages import S3Objects
+    from penstock.spark_plugin._storage.files import FileObjects
+    from penstock.spark_plugin._storage.folder import FolderObjects
+
+    if isinstance(place, Path):
+        return FolderObjects(place)
+    return S3Objects(place) if place.is_s3 else FileObjects(place)
 
 
 def _kind(place: "Path | Place") -> str:
@@ -135,18 +125,18 @@ def _kind(place: "Path | Place") -> str:
     return "s3" if place.is_s3 else "files"
 
 
-def _shown(given: str | Path | None, place: "Path | Place") -> str:
-    return str(given) if isinstance(place, Path) else place.shown
+def _shown(place: "Path | Place | None") -> str:
+    return str(place) if place is None or isinstance(place, Path) else place.shown
 
 
 def _place(given: str | Path, options: Mapping[str, str], site: str) -> "Path | Place":
-    from penstock.spark_plugin._storage.places import FILE_SCHEMES, S3_SCHEMES
+    from penstock.spark_plugin._for_stages import FILE_SCHEMES, S3_SCHEMES
 
     scheme, found, _ = str(given).partition("://")
     if not found or scheme.lower() not in (*S3_SCHEMES, *FILE_SCHEMES):
         return store_folder(given)
     from penstock.aws import AwsOptionError
-    from penstock.spark_plugin._storage.places import Place
+    from penstock.spark_plugin._for_stages import Place
 
     try:
         return Place.parse(str(given), options)

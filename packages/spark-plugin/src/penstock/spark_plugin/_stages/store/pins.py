@@ -1,13 +1,11 @@
 """What a run keeps: the results that its stages were given, by name of the stage."""
 
 import json
-import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Self
 
-from penstock.spark_plugin._stages.store.names import is_fingerprint, open_own
+from penstock.spark_plugin._stages.store.names import is_fingerprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,36 +35,24 @@ class RunPins:
     stages: Mapping[str, Pin] = field(default_factory=dict)
     ended: bool = False
     refreshing: Mapping[str, Pin] = field(default_factory=dict)
-    """Results that are to take the place of those in `stages` when all of them are committed."""
-
-    @classmethod
-    def read(cls, file: Path) -> Self | None:
-        """The pins in a file; None where there are none, or they cannot be read."""
-        try:
-            return cls.parse(file.read_text())
-        except (OSError, ValueError):
-            return None
+    """Results of a refresh that runs; no other driver may remove them."""
 
     @classmethod
     def parse(cls, text: str | bytes) -> Self | None:
         """The pins of a text; None where it holds none."""
         try:
             document = json.loads(text)
-            document.pop("claim", None)
-            stages = {name: Pin(**pin) for name, pin in document.pop("stages").items()}
-            refreshing = {name: Pin(**pin) for name, pin in document.pop("refreshing", {}).items()}
+            stages, refreshing = (
+                {name: Pin(**pin) for name, pin in document.get(kind, {}).items()} for kind in ("stages", "refreshing")
+            )
             if not all(is_fingerprint(pin.fingerprint) for pin in (*stages.values(), *refreshing.values())):
                 return None
-            return cls(stages=stages, refreshing=refreshing, **document)
+            return cls(
+                pipeline=document["pipeline"],
+                store=document["store"],
+                stages=stages,
+                ended=document["ended"],
+                refreshing=refreshing,
+            )
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
-
-    def write(self, file: Path) -> None:
-        """Put the pins into a file, whole or not at all."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f"{file.name}.{os.getpid()}")
-        with open_own(temporary) as opened:
-            json.dump(asdict(self), opened)
-            opened.flush()
-            os.fsync(opened.fileno())
-        temporary.replace(file)

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.spark_plugin._storage.places import Place
+from penstock.spark_plugin._for_stages import Objects, Place
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 _GROUP_BYTES = 64 << 20
@@ -110,10 +110,10 @@ def read_rows(spark: SparkSession, place: Place, files: Sequence[WrittenFile], s
     return spark.read.format(_FORMAT).schema(schema).options(**options, **dict(place.options)).load()
 
 
-def rows_of(place: Place, file: str) -> int:
-    """How many rows a file in a folder has, by its footer."""
-    system, folder = place.open()
-    with system.open_input_file(f"{folder}/{file}") as opened:
+def rows_of(objects: Objects, key: str) -> int:
+    """The rows of a Parquet file, by its footer. Raises: OSError or pyarrow.ArrowException: it cannot be read."""
+    system, folder = objects.file_system()
+    with system.open_input_file(f"{folder}/{key}") as opened:
         return int(pq.read_metadata(opened).num_rows)
 
 

@@ -68,7 +68,7 @@ class ServiceClaim:
         if self._lost is not None:
             raise self._lost
 
-    def release(self) -> None:
+    def release(self, *, remove: bool = False) -> None:
         claim, self._claim = self._claim, None
         if claim is None or self._lost is not None:
             return

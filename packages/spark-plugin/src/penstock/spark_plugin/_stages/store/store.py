@@ -1,249 +1,191 @@
-"""The store of a pipeline: committed results of stages, checkpoints of live ones, and a lock.
+"""The store of a pipeline: committed results of stages, checkpoints of live ones, and a claim of the driver that runs.
 
 ```
-<store>/lock                                  held by the driver that runs
-<store>/stages/<stage>/<fingerprint>/         result of a bounded stage
-    _STARTED.json                             whose result it is to be
-    <vertex>/*.parquet
-    _COMMITTED.json                           renamed into place when all data is written
-<store>/stages/.pins/<id of the store>.json   what the last run on a store uses
-<store>/stages/.locks/<stage>.<fingerprint>   held while that is computed
-<store>/live/<sink>/checkpoint                of a live stage's query
-<store>/live/<sink>/adopted.json              where it is instead, if the user has said that
-<store>/seams/<name>.json                     where a back-fill ends and its stream goes on
+<store>/lock, or claim.json                     held by the driver that runs; elsewhere by the stage scheduler
+<stages>/<stage>/<fingerprint>/_STARTED.json    whose result it is to be
+<stages>/<stage>/<fingerprint>/_COMMITTED.json  created once: its content is the result
+<stages>/<stage>/<fingerprint>/<attempt>/<vertex>/part-….parquet
+<stages>/.pins/<store>.json                     what the last run on a store uses
+<stages>/.locks/<stage>.<fingerprint>           held while that is computed
+<store>/live/<sink>/checkpoint/                 of a live stage's query, where Spark reaches the store
+<store>/live/<sink>/adopted.json                where it is instead
+<store>/seams/<name>.json                       where a back-fill ends and its stream continues
 ```
 
-`stages` may lie elsewhere, and be shared by the stores of several pipelines, and with what is not theirs: nothing is
-removed but folders with one of the markers in them, files that this module names, and checkpoints of Spark.
+No result is renamed. Each attempt writes files of its own, and the marker names those that count: whatever else is
+there, or comes late, is not read. Where objects are not created on a condition, the marker of a driver that was taken
+for dead could replace another one: the files of both stay until the result is removed. `stages` may be elsewhere, and
+be shared by the stores of several pipelines, and with other files: nothing is removed but what has these names.
 """
 
 import contextlib
-import functools
-import hashlib
 import json
-import os
-import re
+import logging
 import secrets
-import shutil
 import threading
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from pyspark.sql import DataFrame, SparkSession
-
-from penstock.spark_plugin._stages.store.committed import damage, measure, read_committed
+from penstock.aws import AwsError
+from penstock.operator_attributes import BlockingStageScheduler
+from penstock.spark_plugin._for_stages import Objects
 from penstock.spark_plugin._stages.store.file_lock import FileLock
-from penstock.spark_plugin._stages.store.names import (
-    as_url,
-    folder_id,
-    is_copy,
-    is_fingerprint,
-    open_own,
-    safe_name,
-    within,
-)
+from penstock.spark_plugin._stages.store.formats import SparkFiles, StageFormat
+from penstock.spark_plugin._stages.store.names import is_fingerprint, safe_name
+from penstock.spark_plugin._stages.store.object_claim import ObjectClaim, StoreClaim
 from penstock.spark_plugin._stages.store.pins import RunPins
-from penstock.spark_plugin._stages.store.removal import HIDDEN, Removal
+from penstock.spark_plugin._stages.store.result import StageResult
+from penstock.spark_plugin._stages.store.service_claim import ServiceClaim
+from penstock.spark_plugin._storage.folder import FolderObjects
 from penstock.spark_plugin.errors import StoreInUseError, StoreLostError, StoreUnusableError
 
-_MARKER = "_COMMITTED.json"
-_STARTED = "_STARTED.json"
-_TEMPORARY = re.compile(rf"({re.escape(_MARKER)}|{re.escape(_STARTED)})\.[0-9]+")
-_ADOPTED = "adopted.json"
-_FORGOTTEN = ".forgotten-"
-_SECONDS_BETWEEN_LOOKS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedStage:
-    """The result of a bounded stage."""
-
-    stage: str
-    fingerprint: str
-    rows: int
-    size_bytes: int
-    seconds: float
-    """Of the run that made it."""
-    outputs: Mapping[str, str]
-    """Folder of Parquet files by vertex, relative to the stage's own."""
-    beside: str = ""
-    """What it was computed with that is in no fingerprint, in words; empty if nothing was."""
-
-    @classmethod
-    def of_document(cls, document: Any) -> Self:
-        """Of what a marker says, whatever else a later version has added to it.
-
-        Raises:
-            TypeError: the document is not one of a result.
-        """
-        return cls(**{one.name: document[one.name] for one in fields(cls) if one.name in document})
-
-    def document(self) -> dict[str, object]:
-        """For a marker. Earlier versions take one with a key that they do not know for none, and remove the result."""
-        document = asdict(self)
-        if not self.beside:
-            del document["beside"]
-        return document
-
-
-class StageFolder:
-    """Where one stage with one fingerprint leaves its result."""
-
-    shows_size = True
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def location(self) -> str:
-        """Its path."""
-        return str(self.path)
-
-    def output(self, vertex: str) -> Path:
-        """The folder of a vertex's Parquet files."""
-        return self.path / safe_name(vertex)
-
-    def committed(self) -> CommittedStage | None:
-        """The result, if it was committed."""
-        try:
-            return CommittedStage.of_document(json.loads((self.path / _MARKER).read_text()))
-        except (OSError, ValueError, TypeError):
-            return None
-
-    def age_seconds(self, now: float) -> float:
-        """Since the result was committed, at `now` as seconds since the epoch; 0 if it is not."""
-        try:
-            return max(0.0, now - (self.path / _MARKER).stat().st_mtime)
-        except OSError:
-            return 0.0
-
-    def begin(self, stage: str) -> None:
-        """Make the folder anew, without what an interrupted run left, for a stage that is computed from now on.
-
-        Raises:
-            StoreUnusableError: the folder holds files that are not ours.
-        """
-        self.wipe()
-        try:
-            self.path.mkdir(parents=True)
-        except FileExistsError as error:
-            reason = "it holds files that no run left there; move it away, and run again"
-            raise StoreUnusableError(str(self.path), reason) from error
-        self._put(_STARTED, {"stage": stage, "fingerprint": self.path.name})
-
-    def wipe(self) -> int:
-        """Remove the result, or what an interrupted run left of it; how many bytes that were.
-
-        Not the folder of somebody else, nor anything that a link leads to. The marker goes first: half a result is
-        none.
-        """
-        with Removal(self.path) as found:
-            if any(self._is_ours(found.read(name)) for name in (_MARKER, _STARTED)) or all(
-                # A driver was killed before it had said whose the folder is.
-                _TEMPORARY.fullmatch(name) or (name == _STARTED and found.read(name) == b"")
-                for name in found.names()
-            ):
-                return found.remove(_MARKER)
-            return 0
-
-    def _is_ours(self, marker: bytes | None) -> bool:
-        try:
-            document = json.loads(marker or b"")
-            return (safe_name(document["stage"]), document["fingerprint"]) == _name(self.path)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return False
-
-    def write(self, vertex: str, frame: DataFrame) -> None:
-        """Write the rows of a vertex, by Spark."""
-        frame.write.parquet(as_url(self.output(vertex)))
-
-    def output_name(self, vertex: str) -> str:
-        """Of the folder of a vertex."""
-        return self.output(vertex).name
-
-    def measure(self, vertices: Sequence[str]) -> tuple[int, int]:
-        """Rows and bytes that were written."""
-        return measure([self.output(vertex) for vertex in vertices])
-
-    def read(self, spark: SparkSession, vertex: str) -> DataFrame:
-        """The committed rows of a vertex."""
-        return read_committed(spark, self.output(vertex))
-
-    def damage(self, result: CommittedStage) -> str:
-        """See `committed.damage`."""
-        return damage(result.outputs, self.output, (result.size_bytes, result.rows))
-
-    def commit(self, stage: CommittedStage) -> CommittedStage:
-        """Declare the data complete. The marker appears at once and whole, or not at all."""
-        self._put(_MARKER, stage.document())
-        return stage
-
-    def _put(self, name: str, document: Mapping[str, object]) -> None:
-        temporary = self.path / f"{name}.{os.getpid()}"
-        with open_own(temporary) as file:
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path / name)
+_log = logging.getLogger(__name__)
+_CLAIM = "claim.json"
+_SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class StageStore:
-    """The store of one pipeline, locked while this is entered. The lock ends with the process, however that ends."""
+    """The store of one pipeline, on one of several backends. One driver holds it while it is entered."""
 
-    def __init__(self, path: str | Path, *, stages: str | Path | None = None) -> None:
-        self.path = Path(path).absolute()
-        self.stages = Path(stages).absolute() if stages is not None else self.path / "stages"
-        self._lock = FileLock(self.path / "lock")
-        self._pinning = self.stages / ".pins"
+    def __init__(
+        self,
+        objects: Objects,
+        stages: Objects,
+        *,
+        claim_seconds: float = 30.0,
+        stage_format: StageFormat = StageFormat.ARROW,
+        service: BlockingStageScheduler | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Claim nothing yet.
+
+        Args:
+            objects: The objects of the store.
+            stages: The objects of its results, which may be shared.
+            claim_seconds: Time without a heartbeat after which the claim of a driver expires; folders have locks.
+            stage_format: How results are written; in a folder by Spark.
+            service: Decides about claims where objects are not created on a condition.
+            sleep: Waits for claims that expire.
+
+        Raises:
+            StoreUnusableError: a service is needed.
+        """
+        if service is None and not (objects.conditional and stages.conditional):
+            raise StoreUnusableError(
+                objects.name,
+                "its file system writes nothing on the condition that nobody else has, so that drivers need a stage "
+                "scheduler that decides who may write: give run(spark, scheduler_endpoint=…), or set "
+                "PENSTOCK_STAGES_ENDPOINT",
+            )
+        self._service = service
+        self._objects, self._stages = objects, stages
+        self._spark_files = SparkFiles(stages, stage_format)
+        self._seconds = claim_seconds
+        self._sleep = sleep
+        self._when_lost: Callable[[StoreLostError], None] | None = None
+        self._claim = self._claim_of(objects, _CLAIM, self._lost)
+
+    def _claim_of(self, objects: Objects, key: str, lost: Callable[[StoreLostError], None] | None = None) -> StoreClaim:
+        if isinstance(objects, FolderObjects):
+            return FileLock(objects.root / ("lock" if key == _CLAIM else key))
+        if objects.conditional:
+            return ObjectClaim(objects, key, seconds=self._seconds, lost=lost)
+        assert self._service is not None
+        return ServiceClaim(self._service, objects.name, key, seconds=self._seconds, lost=lost)
+
+    @property
+    def name(self) -> str:
+        """Its path or URL."""
+        return self._objects.name
 
     def __enter__(self) -> Self:
-        if not self._lock.acquire():
-            raise StoreInUseError(str(self.path), self._lock.holder())
-        try:
-            self._part_from_original()
-        except BaseException:
-            self.release()
-            raise
+        """Raises: StoreInUseError: another driver holds it."""
+        with self._typed():
+            waits = False
+            while not self._claim.acquire():
+                if self._claim.holder_lives:
+                    raise StoreInUseError(self.name, self._claim.holder)
+                if not waits:
+                    _log.warning(
+                        "%s is claimed by %s: waiting until it is renewed or runs out", self.name, self._claim.holder
+                    )
+                    waits = True
+                self._sleep(min(_SECONDS_BETWEEN_LOOKS, self._seconds / 10))
+            try:
+                self._begin()
+            except BaseException:
+                self.release()
+                raise
         return self
+
+    def _begin(self) -> None:
+        if isinstance(self._objects, FolderObjects):
+            self._part_from_original(self._objects)
+        elif not self._objects.conditional:
+            # A greater number than the driver before, also of a scheduler that has lost its memory since then.
+            found = self._stages.get(self._pins())
+            while found is not None and self._claim.token <= _token(found.data):
+                self._claim.release()
+                if not self._claim.acquire():
+                    raise StoreInUseError(self.name, self._claim.holder)
+        # Once for each store: where conditions are ignored, two drivers would both be let in.
+        elif self._claim.token == 1 and self._objects.create(_CLAIM, b"{}") is not None:
+            reason = "this service ignores If-None-Match, by which S3 makes an object only where there is none"
+            raise StoreUnusableError(self.name, reason)
+
+    def _part_from_original(self, folder: FolderObjects) -> None:
+        """Give a copy of a store another identity: with equal ones, each would remove the results of the other.
+
+        It keeps the pins that were copied, as it keeps its checkpoints.
+        """
+        stages, found = self._stages, self.pins()
+        assert isinstance(stages, FolderObjects)
+        is_shared = not stages.root.is_relative_to(folder.root)
+        if found is None or not is_shared or found.store == self.name or not folder.is_copy_of(found.store):
+            return
+        identity = secrets.token_hex(16)
+        # In this order: a driver that is killed between the two does the same again.
+        stages.create(f".pins/{identity}.json", json.dumps(asdict(replace(found, store=self.name))).encode())
+        folder.change_identity(identity)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.release()
 
-    @property
-    def name(self) -> str:
-        """Its path."""
-        return str(self.path)
-
     def release(self) -> None:
-        """Let another driver have the store."""
-        self._lock.release()
+        """Release the claim, and close connections. Can be repeated."""
+        self._claim.release()
+        for objects in (self._objects, self._stages):
+            objects.close()
 
     def when_lost(self, call: Callable[[StoreLostError], None]) -> None:
-        """Never: the operating system holds the lock for as long as the process lives."""
+        """Set what is called, on a thread of its own, if another driver takes the store over."""
+        self._when_lost = call
+
+    def _lost(self, error: StoreLostError) -> None:
+        if self._when_lost is not None:
+            self._when_lost(error)
 
     def identity(self) -> str:
-        """What the store is known by to all drivers, wherever each has mounted it."""
-        return folder_id(self.path)
+        """An identifier of the store that is the same for all drivers."""
+        return self._objects.identity()
 
     def results_identity(self) -> str:
-        """What its results are known by."""
-        return folder_id(self.stages)
+        """An identifier of its results that is the same for all drivers."""
+        return self._stages.identity()
 
-    def stage(self, name: str, fingerprint: str) -> StageFolder:
-        """The folder of a stage's result with a fingerprint.
-
-        Raises:
-            StoreUnusableError: the fingerprint is not one of a stage, or the folder lies outside of the store.
-        """
+    def stage(self, name: str, fingerprint: str) -> StageResult:
+        """The result of a stage with a fingerprint. Raises: StoreUnusableError: the fingerprint is invalid."""
         if not is_fingerprint(fingerprint):
-            raise StoreUnusableError(str(self.stages), f"{fingerprint!r} is not a fingerprint of a stage")
-        return StageFolder(within(self.stages, self.stages / safe_name(name) / fingerprint))
+            raise StoreUnusableError(self._stages.name, f"{fingerprint!r} is not a fingerprint of a stage")
+        return self._result(safe_name(name), fingerprint)
+
+    def _result(self, folder: str, fingerprint: str) -> StageResult:
+        return StageResult(self._stages, folder, fingerprint, self._claim.check, self._spark_files)
 
     @contextlib.contextmanager
     def computing(self, name: str, fingerprint: str, *, stopped: threading.Event | None = None) -> Iterator[None]:
@@ -252,203 +194,163 @@ class StageStore:
         Raises:
             RuntimeError: `stopped` was set meanwhile.
         """
-        lock = FileLock(self._computing(safe_name(name), fingerprint))
+        claim = self._claim_of(self._stages, _lock(safe_name(name), fingerprint))
         stopped = stopped or threading.Event()
-        while not lock.acquire():
-            # Nobody could end a wait in the operating system, and the other driver may need hours.
+        while not claim.acquire():
             if stopped.wait(_SECONDS_BETWEEN_LOOKS):
                 raise RuntimeError("the run has ended")
         try:
             yield
         finally:
-            lock.path.unlink(missing_ok=True)
-            lock.release()
+            claim.release(remove=True)
+
+    def _pins(self) -> str:
+        return f".pins/{safe_name(self.identity())}.json"
 
     def pins(self) -> RunPins | None:
-        """What the last run on this store uses."""
-        former = None if self._pins.exists() else self._former_pins()
-        return RunPins.read(former or self._pins)
+        """The results that the last run on this store uses."""
+        found = self._stages.get(self._pins())
+        return RunPins.parse(found.data) if found is not None else None
 
     def pin(self, pins: RunPins) -> None:
-        """Declare what the present run uses."""
-        # Most runs go on with what is pinned; a file takes some 10 ms to reach the disk.
-        if pins != RunPins.read(self._pins):
-            pins.write(self._pins)
-            self._drop_former_pins()
-
-    @functools.cached_property
-    def _pins(self) -> Path:
-        # Not by its path: on another host that may be another store, and this one be mounted elsewhere.
-        return self._pinning / f"{safe_name(self.identity())}.json"
-
-    def _part_from_original(self) -> None:
-        """Make a copy of a store known by another id than the original: else one would remove what the other pins.
-
-        It goes on with the snapshot that was copied, as do its checkpoints.
-        """
-        found = RunPins.read(self._pins)
-        if found is None or self.stages.is_relative_to(self.path) or not is_copy(self.path, found.store):
-            return
-        new_id = secrets.token_hex(16)
-        # Before it is known by that: a driver that is killed between the two does the same again.
-        replace(found, store=self.name).write(self._pinning / f"{new_id}.json")
-        temporary = self.path / f".id.{os.getpid()}.{secrets.token_hex(4)}"
-        temporary.write_text(new_id)
-        temporary.replace(self.path / ".id")
-        del self._pins
-
-    def _former_pins(self) -> Path | None:
-        """A file that is named after the store's path, as all were once, and says that it is of that."""
-        file = self._pinning / f"{hashlib.sha256(self.name.encode()).hexdigest()[:16]}.json"
-        found = RunPins.read(file)
-        return file if found is not None and found.store == self.name else None
-
-    def _drop_former_pins(self) -> None:
-        if (former := self._former_pins()) is not None:
-            former.unlink(missing_ok=True)
-
-    def checkpoint(self, sink: str) -> Path:
-        """The checkpoint of a live stage's query.
-
-        Raises:
-            StoreUnusableError: the path lies outside of the store.
-        """
-        return within(self.path, self.path / "live" / safe_name(sink) / "checkpoint")
+        """Declare which results this run uses."""
+        self._claim.check()
+        key = self._pins()
+        while True:
+            found = self._stages.get(key)
+            # Most runs continue with what is pinned; a file takes some 10 ms to reach the disk.
+            if found is not None and RunPins.parse(found.data) == pins and _token(found.data) == self._claim.token:
+                return
+            if found is not None and _token(found.data) > self._claim.token:
+                raise StoreLostError(self.name, "another driver has taken it over")
+            if self._put(self._stages, key, {**asdict(pins), "claim": self._claim.token}):
+                return
 
     def checkpoint_url(self, sink: str) -> str:
-        """The same as a URL."""
-        return as_url(self.checkpoint(sink).absolute())
-
-    def has_begun(self, sink: str) -> bool:
-        """Whether a query has logged offsets in its checkpoint in the store."""
-        offsets = self.checkpoint(sink) / "offsets"
-        return offsets.is_dir() and any(not file.name.startswith(".") for file in offsets.iterdir())
-
-    def adopted(self, sink: str) -> str | None:
-        """The location outside of the store that a query has its checkpoint in; None if it has none there."""
-        try:
-            found = json.loads((self.checkpoint(sink).parent / _ADOPTED).read_text())["checkpointLocation"]
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            # Without it the query would begin anew.
-            raise StoreUnusableError(str(self.checkpoint(sink).parent), f"{_ADOPTED}: {error}") from error
-        return str(found)
-
-    def adopt(self, sink: str, location: str) -> None:
-        """Remember where a query has its checkpoint, from before it starts."""
-        folder = self.checkpoint(sink).parent
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f"{_ADOPTED}.{os.getpid()}"
-        with open_own(temporary) as file:
-            json.dump({"checkpointLocation": location}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / _ADOPTED)
+        """URL of the checkpoint of a live stage's query, if its user does not give another."""
+        return self._objects.url(f"live/{safe_name(sink)}/checkpoint")
 
     def mend_checkpoint(self, sink: str) -> None:
         """Remove what a driver left that ended while it wrote the offsets of a query's first micro-batch.
 
-        Spark begins a query without logged offsets only if their folder is empty, and so would refuse this one for
-        ever. Nothing was read for offsets that are not logged, so nothing is lost with them.
+        Spark begins a query without logged offsets only if their folder is empty, and so would always refuse this one.
+        Nothing was read for offsets that are not logged, so nothing is lost with them.
         """
-        offsets = self.checkpoint(sink) / "offsets"
-        left = list(offsets.iterdir()) if offsets.is_dir() else []
-        if all(file.name.startswith(".") for file in left):
-            for file in left:
-                file.unlink()
+        left = [one.key for one in self._objects.list(f"live/{safe_name(sink)}/checkpoint/offsets/")]
+        if all(key.rpartition("/")[2].startswith(".") for key in left):
+            self._objects.delete(left)
+
+    def adopted(self, sink: str) -> str | None:
+        """The location outside of the store where a query has its checkpoint; None if there is none."""
+        found = self._objects.get(_adopted(sink))
+        if found is None:
+            return None
+        try:
+            return str(json.loads(found.data)["checkpointLocation"])
+        except (ValueError, KeyError, TypeError) as error:
+            # Without it the query would begin from the start.
+            raise StoreUnusableError(f"{self.name}/{_adopted(sink)}", str(error)) from error
+
+    def adopt(self, sink: str, location: str) -> None:
+        """Remember where a query has its checkpoint, from before it starts."""
+        self._claim.check()
+        while not self._put(self._objects, _adopted(sink), {"checkpointLocation": location}):
+            pass  # another driver wrote meanwhile
+
+    def _put(self, objects: Objects, key: str, document: dict[str, object]) -> bool:
+        """Create or replace a document, unless another driver does so at the same time."""
+        data, found = json.dumps(document | {"nonce": secrets.token_hex(8)}).encode(), objects.get(key)
+        if found is None:
+            return objects.create(key, data) is not None
+        return objects.replace(key, data, found.version) is not None
 
     def forget(self) -> None:
         """Remove the checkpoints, seams, and all results but those that another store pins.
 
         Raises:
-            StoreUnusableError: the files cannot be removed.
+            StoreUnusableError: they cannot be removed.
         """
-        checkpoints = [one for one in self.path.glob("live/*/checkpoint") if _is_checkpoint(one)]
-        for found in [*checkpoints, *self.path.glob(f"live/*/{_ADOPTED}"), *self.path.glob("seams/*.json")]:
-            if found.parent.is_symlink() or found.parent.parent.is_symlink():
-                continue
-            try:
-                # At once and whole: a query would begin in the middle of a checkpoint that is half removed.
-                found.rename(self.path / f"{_FORGOTTEN}{uuid.uuid4().hex}")
-            except OSError as error:
-                raise StoreUnusableError(str(found), error.strerror or str(error)) from error
-            for folder in (found.parent, found.parent.parent):
-                with contextlib.suppress(OSError):  # others have something in it
-                    if folder != self.path:
-                        folder.rmdir()
-        for left in self.path.glob(f"{_FORGOTTEN}*"):
-            if left.is_dir() and not left.is_symlink():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink()
-        self._pins.unlink(missing_ok=True)
-        self._drop_former_pins()
-        self.clean_up()
+        self._claim.check()
+        with self._typed():
+            for sink in self._objects.folders("live/"):
+                folder = f"live/{sink}/checkpoint/"
+                if {"offsets", "commits"} & set(self._objects.folders(folder)):
+                    # The last offsets after the others: interrupted, the query continues as if nothing was forgotten.
+                    self._objects.clear(folder, first="offsets")
+                self._objects.delete([f"live/{sink}/adopted.json"])
+            for one in list(self._objects.list("seams/")):
+                if one.key.endswith(".json") and self._is_seam(one.key):
+                    self._objects.delete([one.key])
+            self._stages.delete([self._pins()])
+            self.clean_up()
 
     def clean_up(self) -> int:
-        """Remove the results that no run pins and nobody computes; how many bytes that were.
+        """Remove the results that no run pins and no driver computes; returns the bytes.
 
         What the present run uses must be pinned before.
         """
-        freed, pinned = 0, self._pinned()
-        for folder in self._folders():
-            # A lock is a file, too: none is made for what a pipeline would never have made.
-            if is_fingerprint(folder.name) and _name(folder) not in pinned:
-                freed += self.remove(StageFolder(folder), lambda one: _name(one.path) not in self._pinned())
-            elif folder.name.startswith(HIDDEN):  # by a driver that was killed as it removed it
-                with Removal(folder) as found:
-                    freed += found.remove(_MARKER)
-        return freed
+        with self._typed():
+            freed, pinned = 0, self._pinned()
+            for folder in self._stages.folders(""):
+                for fingerprint in self._stages.folders(f"{folder}/") if not folder.startswith(".") else ():
+                    if is_fingerprint(fingerprint) and (folder, fingerprint) not in pinned:
+                        freed += self.remove(
+                            self._result(folder, fingerprint), lambda result: result.name not in self._pinned()
+                        )
+            return freed
 
-    def remove(self, folder: StageFolder, condition: Callable[[StageFolder], object]) -> int:
-        """Remove a result, unless somebody computes it; how many bytes that were.
+    def remove(self, result: StageResult, condition: Callable[[StageResult], object]) -> int:
+        """Remove a result, unless a driver computes it; returns the bytes.
 
-        The condition is asked when nobody can compute it any more: what was found before may not hold by then.
+        The condition is checked when no driver can compute it any more: what was found before may have changed.
         """
-        lock = FileLock(self._computing(*_name(folder.path)))
-        if not lock.acquire():
+        if not result.is_ours:
+            return 0  # nor is a claim made for it
+        claim = self._claim_of(self._stages, _lock(*result.name))
+        if not claim.acquire():
             return 0
-        freed = 0
         try:
-            if condition(folder):
-                freed = folder.wipe()
+            self._claim.check()
+            return result.wipe() if condition(result) else 0
         finally:
-            lock.path.unlink(missing_ok=True)
-            lock.release()
-        return freed
-
-    def _folders(self) -> Iterator[Path]:
-        """What may be results, of all stages; others may remove them meanwhile."""
-        for stage in _folders_in(self.stages):
-            if not stage.name.startswith("."):
-                yield from _folders_in(stage)
+            claim.release(remove=True)
 
     def _pinned(self) -> set[tuple[str, str]]:
-        """Names of folders, and fingerprints, of the results that runs pin."""
-        return {
-            (safe_name(name), pin.fingerprint)
-            for file in self._pinning.glob("*.json")
-            if (pins := RunPins.read(file)) is not None
-            for name, pin in (*pins.stages.items(), *pins.refreshing.items())
-        }
+        """Folders of stages, and fingerprints, of the results that runs pin."""
+        found: set[tuple[str, str]] = set()
+        for one in self._stages.list(".pins/"):
+            data = self._stages.get(one.key) if one.key.endswith(".json") else None
+            pins = RunPins.parse(data.data) if data is not None else None
+            if pins is not None:
+                used = (*pins.stages.items(), *pins.refreshing.items())
+                found |= {(safe_name(name), pin.fingerprint) for name, pin in used}
+        return found
 
-    def _computing(self, folder: str, fingerprint: str) -> Path:
-        return self.stages / ".locks" / f"{folder}.{fingerprint}"
+    def _is_seam(self, key: str) -> bool:
+        found = self._objects.get(key)
+        try:
+            return found is not None and "arrivalMillis" in json.loads(found.data)
+        except (ValueError, TypeError):
+            return False
+
+    @contextlib.contextmanager
+    def _typed(self) -> Iterator[None]:
+        try:
+            yield
+        except (AwsError, OSError) as error:
+            raise StoreUnusableError(self.name, str(error)) from error
 
 
-def _folders_in(path: Path) -> list[Path]:
+def _lock(folder: str, fingerprint: str) -> str:
+    return f".locks/{folder}.{fingerprint}"
+
+
+def _adopted(sink: str) -> str:
+    return f"live/{safe_name(sink)}/adopted.json"
+
+
+def _token(data: bytes) -> int:
     try:
-        with os.scandir(path) as entries:
-            return [Path(one.path) for one in entries if one.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
-
-
-def _is_checkpoint(path: Path) -> bool:
-    return not path.is_symlink() and any((path / name).exists() for name in ("metadata", "offsets", "commits"))
-
-
-def _name(folder: Path) -> tuple[str, str]:
-    """Of a result: the folder of its stage, and its fingerprint."""
-    return folder.parent.name, folder.name
+        return int(json.loads(data)["claim"])
+    except (ValueError, TypeError, KeyError):
+        return 0

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.connect.readwriter import DataFrameWriter
 from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
 
-from penstock.spark_plugin._spark import tell_lines
+from penstock.spark_plugin._for_stages import tell_lines
 
 _SIZE = re.compile(r"(-?\d+)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}

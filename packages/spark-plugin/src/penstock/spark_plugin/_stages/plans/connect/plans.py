@@ -21,8 +21,7 @@ from penstock.spark_plugin._stages.plans.connect.cut import (
     projection,
     rebuild,
 )
-from penstock.spark_plugin._stages.plans.connect.fingerprint import reads_files, relation_fingerprint
-from penstock.spark_plugin._stages.plans.connect.messages import reading, relations
+from penstock.spark_plugin._stages.plans.connect.messages import reading, reads_files, relation_fingerprint, relations
 from penstock.spark_plugin._stages.plans.connect.tree import read_relation, what_a_leaf_reads
 from penstock.spark_plugin._stages.plans.plans import LiveSource
 from penstock.spark_plugin._stages.plans.tree import PlanNode
@@ -103,21 +102,6 @@ class ConnectPlans:
         # Spark has no public way to copy a writer.
         writer._write_stream._child = cast(ConnectDataFrame, frame)._plan
         return writer
-
-    def batch_function(self, writer: Any) -> None:
-        """The server calls it, in a process of its own."""
-
-    def holds(self, node: PlanNode, frame: DataFrame) -> bool:
-        return False
-
-    def knows_the_time(self, node: PlanNode) -> bool:
-        return True
-
-    def has_subqueries(self, node: PlanNode) -> bool:
-        return True
-
-    def join_type(self, node: PlanNode) -> str:
-        return ""
 
     def fingerprint(self, frame: DataFrame) -> str:
         return digest(frame.schema.json(), relation_fingerprint(_relation(frame)))

@@ -1,7 +1,7 @@
 """Plans of classic sessions: read, cut and put together again in the JVM, where Spark has analyzed them."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark import cloudpickle
@@ -13,8 +13,6 @@ from penstock.spark_plugin._stages.plans.plans import LiveSource
 from penstock.spark_plugin._stages.plans.tree import FULL_DAM, PlanNode, is_call_site, what_is_read
 
 _WHOLE_TEXTS = threading.Lock()
-_TIMES = frozenset({"CurrentDate", "CurrentTime", "CurrentTimestamp", "LocalTimestamp", "Now"})
-"""Of a stream: the time that is logged for the micro-batch, also when that runs again."""
 
 
 class ClassicPlans:
@@ -70,34 +68,6 @@ class ClassicPlans:
         _field(writer, "ds").set(writer._jwrite, frame._jdf)
         writer._df = frame
         return writer
-
-    def batch_function(self, writer: DataStreamWriter) -> Callable[[DataFrame, int], object] | None:
-        if str(_field(writer, "source").get(writer._jwrite)) != "foreachBatch":
-            return None
-        # Spark hands it to the JVM, and keeps it nowhere else.
-        wrapped = _value(_field(writer, "foreachBatchWriter").get(writer._jwrite), "arg$1")
-        gateway: Any = writer._spark._sc._gateway
-        handler = gateway.jvm.java.lang.reflect.Proxy.getInvocationHandler(wrapped)
-        function: Callable[[DataFrame, int], object] = gateway.gateway_property.pool[_value(handler, "id")].func
-        return function
-
-    def holds(self, node: PlanNode, frame: DataFrame) -> bool:
-        return bool(node.plan.fastEquals(frame._jdf.queryExecution().analyzed()))
-
-    def knows_the_time(self, node: PlanNode) -> bool:
-        pending = list(items(node.plan.expressions()))
-        while pending:
-            expression = pending.pop()
-            if expression.getClass().getSimpleName() in _TIMES:
-                return True
-            pending += items(expression.children())
-        return False
-
-    def has_subqueries(self, node: PlanNode) -> bool:
-        return bool(node.plan.subqueriesAll().nonEmpty())
-
-    def join_type(self, node: PlanNode) -> str:
-        return str(node.plan.joinType().sql())
 
     def fingerprint(self, frame: DataFrame) -> str:
         functions = (one for plan in all_plans(frame) for one in _functions(plan))
@@ -279,17 +249,9 @@ def _plan_text(frame: DataFrame) -> str:
 
 
 def _field(writer: DataStreamWriter, name: str) -> Any:
-    return _accessible(writer._jwrite, name)
-
-
-def _accessible(one: Any, name: str) -> Any:
-    field = one.getClass().getDeclaredField(name)
+    field = writer._jwrite.getClass().getDeclaredField(name)
     field.setAccessible(True)
     return field
-
-
-def _value(one: Any, name: str) -> Any:
-    return _accessible(one, name).get(one)
 
 
 # Leaves that are distinguished by their text, or by what `leaf_text` adds to it; files are looked up one by one.

@@ -1,10 +1,14 @@
-"""Small objects on S3 that are made or replaced on a condition: what several drivers agree on."""
+"""Small objects by key, which several drivers may create or replace: the interface, and S3."""
 
 import copy
+import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
+
+from pyarrow import fs
 
 from penstock.aws import (
     AwsConnectionError,
@@ -18,7 +22,7 @@ from penstock.aws import (
     retry,
 )
 from penstock.rpc import LoopThread
-from penstock.spark_plugin._storage.places import Place, session_of
+from penstock.spark_plugin._places import Place, session_of
 
 _BACKOFF = BackoffPolicy(base=timedelta(milliseconds=200), maximum=timedelta(seconds=5), exponent=2, max_attempts=8)
 _MOST_DELETED = 1000
@@ -44,47 +48,95 @@ class Listed:
     size: int
 
 
-class Objects(Protocol):
-    """Objects of one place, by keys below it. All calls block; an outage is borne for about half a minute.
+class Objects(ABC):
+    """Objects of one place, by keys below it: a backend of the stage store. All calls block.
 
     Raises:
-        penstock.aws.AwsError: the service refuses, or has not answered for that long.
+        penstock.aws.AwsError: the service refuses, or has not answered for about half a minute.
+        OSError: the folder cannot be read or written.
     """
 
-    @property
-    def place(self) -> Place:
-        """Where; its region is the bucket's."""
+    place: Place
+    """The place; on S3 with the region of the bucket."""
+    conditional = True
+    """Whether of several drivers that call `create` or `replace` at the same time only one succeeds."""
+    spark_reaches = False
+    """Whether Spark is known to read and write at `url`."""
 
     @property
-    def conditional(self) -> bool:
-        """Whether `create` and `replace` are on a condition also when several drivers call them at once."""
+    def name(self) -> str:
+        """The path or the URL, without secrets."""
+        return self.place.shown
 
+    def identity(self) -> str:
+        """An identifier that is the same for all drivers."""
+        return hashlib.sha256(self.name.encode()).hexdigest()[:16]
+
+    def url(self, key: str) -> str:
+        """The URL of a key, for Spark."""
+        return f"{self.name}/{key}"
+
+    @abstractmethod
+    def below(self, path: str) -> "Objects":
+        """The objects of a folder in it. They use the same connections, which the first one closes."""
+
+    def file_system(self) -> tuple[fs.FileSystem, str]:
+        """A file system that has the objects as files, and the folder of the keys there."""
+        return self.place.open()
+
+    @abstractmethod
     def get(self, key: str) -> Found | None:
         """The object; None where there is none."""
 
+    @abstractmethod
     def create(self, key: str, data: bytes) -> str | None:
-        """Make an object; its version, or None if another has that key. Whole or not at all, also if this is killed.
+        """Create an object. A killed driver leaves all of it or nothing.
 
-        To be called with data that no other caller has: the same data is taken for an answer that was lost.
+        To be called with data that no other caller has: equal data means that an answer was lost.
+
+        Returns:
+            Its version; None if another caller has created it.
         """
 
+    @abstractmethod
     def replace(self, key: str, data: bytes, version: str) -> str | None:
-        """Replace an object; its version, or None if it is not the one of `version` any more. See `create`."""
+        """Replace an object; its new version, or None if `version` is not its version. See `create`."""
 
+    @abstractmethod
     def list(self, prefix: str) -> Iterator[Listed]:
-        """Objects whose keys begin so, in the order of their keys."""
+        """Objects whose keys start with a prefix, in the order of their keys."""
 
+    @abstractmethod
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects, in no order."""
+        """Delete objects, in any order. Keys without an object are ignored."""
 
-    def close(self) -> None:
-        """Let go of connections."""
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Names of the folders right below a prefix, which ends with a slash or is empty."""
+        names = (one.key[len(prefix) :].partition("/") for one in self.list(prefix))
+        return list(dict.fromkeys(name for name, slash, _ in names if slash))
+
+    def clear(self, prefix: str, *, first: str = "") -> int:
+        """Delete everything below a prefix that ends with a slash; returns its bytes.
+
+        At once where that is possible. Otherwise the objects below the folder `first` go before the others, the oldest
+        number first.
+        """
+        found = {one.key: one.size for one in self.list(prefix)}
+        for key in sorted((key for key in found if first and key.startswith(f"{prefix}{first}/")), key=_by_number):
+            self.delete([key])
+        self.delete([key for key in found if not first or not key.startswith(f"{prefix}{first}/")])
+        return sum(found.values())
+
+    def close(self) -> None:  # noqa: B027  # most have none
+        """Close connections."""
 
 
-class S3Objects:
-    """See `Objects`: by the conditional writes of S3 (`If-None-Match`, `If-Match`)."""
+def _by_number(key: str) -> tuple[int, str]:
+    return len(key), key
 
-    conditional = True
+
+class S3Objects(Objects):
+    """Objects on S3, by its conditional writes (`If-None-Match`, `If-Match`)."""
 
     def __init__(self, place: Place, *, session: AwsSession | None = None, backoff: BackoffPolicy = _BACKOFF) -> None:
         """Look for the bucket; `session` instead of the place's options.
@@ -105,7 +157,6 @@ class S3Objects:
         self.place = place.in_region(region)
 
     def below(self, path: str) -> "S3Objects":
-        """Those of a folder in it, over the same connections, which are this one's to close."""
         one = copy.copy(self)
         one._prefix, one.place, one._shares = f"{self._prefix}{path}/", self.place.below(path), True
         return one

@@ -1,1 +1,0 @@
-"""Plans of a classic session, in its JVM."""
