@@ -87,40 +87,6 @@ def test_the_blocking_stage_is_committed_before_the_live_one_and_used_again(
     assert changed_data.states["totals"] is StageState.FINISHED
 
 
-def test_a_folder_without_marker_is_wiped(spark: SparkSession, tmp_path: Path) -> None:
-    """What an interrupted run left is not a result: the stage runs, and leaves only its own rows."""
-    write_rates(tmp_path, [(0, 1), (1, 2)])
-    target = tmp_path / "target"
-
-    def make() -> Pipeline:
-        pipeline = Pipeline("bounded", store=tmp_path / "store")
-
-        @pipeline.source(bounded=True)
-        def rates(spark: SparkSession) -> DataFrame:
-            return spark.read.csv(str(tmp_path / "rates.csv"), schema="k int, v int", header=True)
-
-        @pipeline.op(attributes=FULL_DAM)
-        def totals(rates: DataFrame) -> DataFrame:
-            return rates.groupBy("k").agg(F.sum("v").alias("total"))
-
-        @pipeline.sink()
-        def files(totals: DataFrame) -> Any:
-            return totals.write.format("parquet").mode("overwrite").option("path", str(target))
-
-        return pipeline
-
-    first = make().run(spark)
-    assert first.states == {"totals": StageState.FINISHED, "files": StageState.FINISHED}
-    (marker,) = (tmp_path / "store" / "stages" / "totals").glob("*/_COMMITTED.json")
-    marker.unlink()
-    second = make().run(spark)
-    assert second.states == {"totals": StageState.FINISHED, "files": StageState.REUSED}
-    assert {row["k"]: row["total"] for row in spark.read.parquet(str(target)).collect()} == {0: 1, 1: 2}
-    assert spark.read.parquet(f"{marker.parent}/*/totals").count() == 2
-    fresh = make().run(spark, resume=False)
-    assert fresh.states == {"totals": StageState.FINISHED, "files": StageState.FINISHED}
-
-
 def test_a_failed_stage_skips_only_what_waits_for_it(spark: SparkSession, tmp_path: Path) -> None:
     """The other branch goes on; the error names the stage, and carries the run."""
     pipeline = Pipeline("failing", store=tmp_path / "store")

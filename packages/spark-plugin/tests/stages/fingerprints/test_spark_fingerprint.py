@@ -11,11 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.types import IntegerType
-from store_lives import folder_store
 
 from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
 from penstock.spark_plugin._stages.fingerprints.sources import source_fingerprint
-from penstock.spark_plugin.errors import StoreInUseError
 
 LIMIT = 3
 
@@ -186,11 +184,3 @@ def test_rows_that_cannot_be_seen_are_unlike_anything(spark: SparkSession) -> No
     assert source_fingerprint(spark.range(5)) != source_fingerprint(spark.range(6))
     hidden = spark.createDataFrame(spark.sparkContext.parallelize([(1,)]), "a int")
     assert source_fingerprint(hidden) != source_fingerprint(hidden)
-
-
-def test_a_store_has_one_driver(tmp_path: Path) -> None:
-    """A second driver on a store is refused, with the holder's name; afterwards it may have it."""
-    with folder_store(tmp_path), pytest.raises(StoreInUseError, match=f"process {os.getpid()}"):
-        folder_store(tmp_path).__enter__()
-    with folder_store(tmp_path):
-        pass

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.operator_attributes import StageState
-from penstock.spark_plugin import Pipeline, run_staged
+from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._stages.run.restarts import QueryRestarts, Restart, RestartPolicy
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
@@ -140,20 +140,6 @@ def test_a_query_that_fails_while_it_is_looked_at_has_failed(
         until(lambda: run.states["out"] is not StageState.RUNNING, run.explain)
         assert run.states == {"out": StageState.FAILED}
     run.stop()
-
-
-def test_a_query_of_the_automatic_mode_goes_on(spark: SparkSession, tmp_path: Path, until: Callable[..., None]) -> None:
-    """On its committed results; and the writer can be staged again."""
-    totals = spark.createDataFrame([(0, 1), (1, 2), (2, 3)], "n int, v int").groupBy("n").sum("v")
-    table = Table(ConnectionError("no table"))
-    writer = numbers(spark, tmp_path / "in").join(totals, "n").writeStream.foreachBatch(table)
-    run = run_staged(writer, store=tmp_path / "store", restart="on-failure")
-    until(lambda: len(table.batches) == 3, run.explain)
-    assert len(run.plan.stages) == 2
-    run.stop()
-    again = run_staged(writer, store=tmp_path / "store")
-    assert StageState.REUSED in again.states.values()
-    again.stop()
 
 
 def test_pauses_grow_until_there_is_progress() -> None:

@@ -50,42 +50,16 @@ def test_a_store_is_where_its_path_says(elsewhere: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("store", "reason"),
-    [
-        (
-            "wasbs://c@a.blob.core.windows.net/s",
-            "Azure by that scheme is reached by no file system of Arrow; mount Azure Files by NFS, or give a place on "
-            "abfss://",
-        ),
-        (
-            "webhdfs://host/store",
-            "WebHDFS is reached by no file system of Arrow; mount NFS or CephFS, or give a place on hdfs://",
-        ),
-        (
-            "dbfs:/store",
-            "DBFS is reached by no file system of Arrow; mount NFS by an init script, or give a place on s3://, "
-            "abfss:// or gs://",
-        ),
-    ],
+    "store", ["wasbs://c@a.blob.core.windows.net/s", "webhdfs://host/s", "dbfs:/s", "ftp://host/s", "file://host/s"]
 )
 @pytest.mark.parametrize("option", ["store", "stages"])
-def test_a_store_that_arrow_does_not_reach_is_refused(option: str, store: str, reason: str, tmp_path: Path) -> None:
-    """By its name, with what to mount; it would be a folder of that name on each machine."""
+def test_a_store_that_is_neither_mounted_nor_reached_by_arrow_is_refused(
+    option: str, store: str, tmp_path: Path
+) -> None:
+    """It would be a folder of that name on each machine."""
     given: Any = {"store": tmp_path, option: store}
-    with pytest.raises(StoreUnusableError) as caught:
+    with pytest.raises(StoreUnusableError, match="it is not mounted here, and Arrow has no file system for it"):
         Pipeline("job", **given)
-    assert str(caught.value) == (
-        f"the store's folder {store} cannot be used ({reason}. Sources, sinks and a checkpointLocation of a sink's own "
-        "may lie wherever Spark reaches them): `store=` takes a folder that exists or can be made, or "
-        "s3://BUCKET/FOLDER, which this driver and all executors may write"
-    )
-
-
-@pytest.mark.parametrize("store", ["ftp://host/store", "file://host/store"])
-def test_a_store_that_is_not_mounted_is_refused(store: str) -> None:
-    """Whatever its scheme."""
-    with pytest.raises(StoreUnusableError, match="is on no file system that is mounted"):
-        Pipeline("job", store=store)
 
 
 def test_a_store_may_be_told_as_a_url_of_a_file(tmp_path: Path) -> None:

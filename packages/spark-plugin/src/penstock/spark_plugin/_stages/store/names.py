@@ -11,13 +11,6 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
 _FINGERPRINT = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """One letter is a drive's."""
-_OBJECTS = "is reached by no file system of Arrow"
-_CURES = {
-    "Azure by that scheme": (("wasb", "wasbs", "adl"), _OBJECTS, "Azure Files by NFS, or give a place on abfss://"),
-    "WebHDFS": (("webhdfs",), _OBJECTS, "NFS or CephFS, or give a place on hdfs://"),
-    "DBFS": (("dbfs",), _OBJECTS, "NFS by an init script, or give a place on s3://, abfss:// or gs://"),
-}
-"""By who has it: schemes, what it lacks for a store, and what to mount instead."""
 _LONGEST = 150
 
 
@@ -46,13 +39,10 @@ def store_folder(path: str | Path) -> Path:
     if not _URL.match(str(path)):
         return Path(path)
     parts = urlsplit(str(path))
-    for whose, (schemes, lacks, mount) in _CURES.items():
-        if parts.scheme.lower() in schemes:
-            raise StoreUnusableError(
-                str(path),
-                f"{whose} {lacks}; mount {mount}. Sources, sinks and a checkpointLocation of a sink's own may lie "
-                "wherever Spark reaches them",
-            )
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        raise StoreUnusableError(str(path), "it is on no file system that is mounted here")
+        raise StoreUnusableError(
+            str(path),
+            "it is not mounted here, and Arrow has no file system for it; mount it, or give a place on s3://, gs://, "
+            "abfss:// or hdfs://. Sources, sinks and a checkpointLocation may be wherever Spark reaches them",
+        )
     return Path(unquote(parts.path))
