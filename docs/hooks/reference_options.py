@@ -4,8 +4,7 @@ from itertools import groupby
 
 from reference_text import table
 
-from penstock.spark_plugin._options.docs import _TITLES as TITLES
-from penstock.spark_plugin._options.docs import places
+from penstock.spark_plugin._options.docs import TITLES, default, documentation, places
 from penstock.spark_plugin._options.foreign import Connector, foreign_options
 from penstock.spark_plugin._options.spec import OptionSpec, OptionType
 from penstock.spark_plugin._options.table import OPTIONS
@@ -26,7 +25,7 @@ def page() -> str:
     ]
     for group, specs in groupby(OPTIONS, key=lambda spec: spec.group):
         rows = [
-            (_name(spec), _kind(spec), f"`{spec.default}`" if spec.default else "", _words(spec), places(spec))
+            (_name(spec), _kind(spec), f"`{default(spec)}`" if default(spec) else "", _words(spec), places(spec))
             for spec in specs
         ]
         parts += [f"## {TITLES[group]}\n", table(("option", "type", "default", "meaning", "acts in"), rows)]
@@ -42,7 +41,7 @@ def _kind(spec: OptionSpec) -> str:
 
 
 def _words(spec: OptionSpec) -> str:
-    doc = spec.doc + (" A secret: never shown." if spec.secret else "")
+    doc = documentation()[spec.field] + (" A secret: never shown." if spec.secret else "")
     names = []
     for connector in Connector:
         found = [f"`{one.name}`" for one in foreign_options() if one.connector is connector and one.option == spec.name]

@@ -16,9 +16,8 @@ from penstock.efo_consumer import Shard, StreamRecreatedError, list_shards
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, OtherClock, running_emulator
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading.bounded.reader import FilteringBatchReader, KinesisBatchReader
+from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 from penstock.spark_plugin._reading.start import initial_positions
-from penstock.spark_plugin._spark import EqualTo, Not
 from penstock.spark_plugin.testing import endpoint_options
 
 Keys = list[tuple[str, str]]
@@ -202,17 +201,6 @@ def test_a_read_from_a_shards_end_has_its_children(behaviour: Behaviour, positio
         for least in ("1", "6"):
             assert sorted(read(source.options(initialPosition=begin, minPartitions=least))) == wanted
         assert read(source.options(initialPosition=begin, shardIds=ROOT)) == []
-
-
-def test_a_merged_shard_comes_with_the_parent_that_a_filter_leaves() -> None:
-    """The other one, which is not read, leads nowhere."""
-    with source_of(OtherClock(0.0)) as source:
-        source.put(10)
-        source.merge(ROOT, OTHER)
-        source.put(10)
-        reader = FilteringBatchReader(KinesisOptions.parse(source.options()))
-        assert list(reader.pushFilters([Not(EqualTo(("shardId",), ROOT))])) == []
-        assert sorted(rows(reader, reader.partitions())) == source.of(OTHER, FIRST)
 
 
 def test_children_that_are_not_asked_for_are_not_read() -> None:

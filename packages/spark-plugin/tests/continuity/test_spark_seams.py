@@ -156,8 +156,8 @@ async def test_nothing_is_lost_or_doubled_at_a_seam_of_any_history(
     for _ in range(chance.randint(1, 12)):
         history.step()
     clock.advance(3)
-    past = KinesisOptions.parse({**history.options, "boundedUntil": str(path)})
-    live = KinesisOptions.parse({**history.options, "continueFrom": str(path)})
+    past = KinesisOptions.parse({**history.options, "endingPosition": str(path)})
+    live = KinesisOptions.parse({**history.options, "initialPosition": str(path)})
     before = await asyncio.to_thread(back_filled, past, clock)
     positions = await asyncio.to_thread(initial_positions, live)
     after = await streamed(live, positions, len(history.keys) - len(before))
@@ -187,7 +187,7 @@ def test_a_seam_is_over_before_shards_are_listed(
             clock.advance(3)
 
     monkeypatch.setattr(service_time, "sleep", while_it_comes)
-    past = KinesisOptions.parse({**history.options, "boundedUntil": str(path)})
+    past = KinesisOptions.parse({**history.options, "endingPosition": str(path)})
     assert sorted(back_filled(past, clock)) == sorted(history.keys)
 
 
@@ -203,7 +203,7 @@ def test_a_seam_lies_on_s3(emulator: RunningEmulator, clock: ManualClock, monkey
         client.put_object(Bucket="seams", Key="a/broken.json", Body=b"[]")
 
         def millis(url: str) -> int:
-            given = endpoint_options(emulator.endpoint_url, name, boundedUntil=url)
+            given = endpoint_options(emulator.endpoint_url, name, endingPosition=url)
             position = KinesisOptions.parse(given).ending_position
             assert position is not None
             now = StreamPositions({name: {"shard": ShardPosition.at_timestamp(next(times))}})
@@ -216,5 +216,5 @@ def test_a_seam_lies_on_s3(emulator: RunningEmulator, clock: ManualClock, monkey
             millis("s3://seams/a/broken.json")
         assert str(broken.value) == "s3://seams/a/broken.json is not a seam"
     with pytest.raises(InvalidOptionError) as refused:
-        KinesisOptions.parse(endpoint_options(emulator.endpoint_url, name, boundedUntil="s3://seams"))
-    assert str(refused.value) == "option 'boundedUntil' is 's3://seams'; it must be s3://BUCKET/KEY of a seam"
+        KinesisOptions.parse(endpoint_options(emulator.endpoint_url, name, endingPosition="s3://seams"))
+    assert str(refused.value) == "option 'endingPosition' is 's3://seams'; it must be s3://BUCKET/KEY of a seam"

@@ -16,7 +16,7 @@ from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import FirehoseDataSource, KinesisDataSource, KinesisOptions
 from penstock.spark_plugin._firehose import firehose_options
 from penstock.spark_plugin._options.foreign import _warned, translate
-from penstock.spark_plugin._options.names import find_option
+from penstock.spark_plugin._options.parsing import find_option
 from penstock.spark_plugin._options.spec import field_name
 from penstock.spark_plugin._reading.stream.offsets import default_limit
 from penstock.spark_plugin._reading.stream.plain_reader import RefusedStreamReader

@@ -254,7 +254,7 @@ def test_a_read_that_ends_before_one_of_its_streams_begins_names_the_stream() ->
             emulator.client().create_stream(StreamName=name, ShardCount=1)
         position = {"flights": "2026-01-01", "trains": "2026-01-03"}
         options = endpoint_options(
-            emulator.endpoint_url, "flights,trains", initialPosition=json.dumps(position), endingTimestamp="2026-01-02"
+            emulator.endpoint_url, "flights,trains", initialPosition=json.dumps(position), endingPosition="2026-01-02"
         )
         with pytest.raises(ContradictoryOptionsError, match=r"the read of trains ends 86400\.000 s before it begins"):
             bounded(options)

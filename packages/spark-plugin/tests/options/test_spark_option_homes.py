@@ -1,16 +1,14 @@
 """Every option, with every home of what it is about: its value is there, or it is refused by name."""
 
-import ast
-import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark.sql.types import StructType
+from option_texts import CONSUMER, EFO, given, parse, text_of
 
 import penstock.spark_plugin as plugin
 from penstock.efo_consumer import OpenRequest, ReaderConfig, StreamPositions
@@ -19,138 +17,16 @@ from penstock.proto.consumer_registry.v1 import consumer_registry_pb2
 from penstock.proto.shard_reader.v1 import shard_reader_pb2
 from penstock.registration import Lease, RegistrarConfig
 from penstock.registration._remote.messages import acquire_message, acquire_request
-from penstock.spark_plugin import KinesisDataSource, KinesisOptions
+from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import caller_location
-from penstock.spark_plugin._options.checks import check_homes
-from penstock.spark_plugin._options.spec import GATEWAY, READER, REGISTRY, OptionSpec, Place, Use, field_name
+from penstock.spark_plugin._options.parsing import check_use
+from penstock.spark_plugin._options.spec import GATEWAY, READER, REGISTRY, OptionSpec, Place, Use
 from penstock.spark_plugin._options.table import OPTIONS
-from penstock.spark_plugin._options.use import check_use
 from penstock.spark_plugin._reading.session import leases as leases_module
 from penstock.spark_plugin._reading.session import session as session_module
 from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
-from penstock.spark_plugin._reading.stream.plain_reader import RefusedStreamReader
-from penstock.spark_plugin._schema import read_schema
 from penstock.spark_plugin._writing._sinks import make_sink, sink_config
-from penstock.spark_plugin.errors import (
-    ContradictoryOptionsError,
-    IrrelevantOptionError,
-    MisplacedOptionError,
-    MissingOptionError,
-)
-
-ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/s"
-OTHER_ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/other"
-CONSUMER = f"{ARN}/consumer/c:1700000000"
-ROLE = "arn:aws:iam::123456789012:role/r"
-EFO = {"recordPublisher": "efo", "efoConsumerName": "app"}
-NONE = {"recordPublisher": "efo", "efoRegistration": "none"}
-KEYS = {"awsAccessKeyId": "test", "awsSecretAccessKey": "test"}
-
-TEXTS: dict[str, str | tuple[str, dict[str, str]]] = {
-    "streamName": "other",
-    "deliveryStreamName": "d",
-    "tableName": "orders",
-    "streamArn": (OTHER_ARN, {"streamName": "other"}),
-    "streamNamePattern": ("s.*", {"streamName": ""}),
-    "streamDiscoveryInterval": ("1m", {"streamName": "", "streamNamePattern": "s.*"}),
-    "region": "eu-west-1",
-    "endpointUrl": "http://127.0.0.1:4567",
-    "caBundle": "/ca.pem",
-    "proxyUrl": "http://127.0.0.1:3128",
-    "allowInsecureEndpoint": "true",
-    "awsCredentialsProvider": ("profile", {"awsProfile": "p"}),
-    "awsAccessKeyId": ("other", KEYS),
-    "awsSecretAccessKey": ("other", KEYS),
-    "awsSessionToken": ("t", KEYS),
-    "awsProfile": "p",
-    "credentialsProvider": "a.b:c",
-    "roleArn": ROLE,
-    "roleSessionName": ("name", {"roleArn": ROLE}),
-    "roleExternalId": ("x", {"roleArn": ROLE}),
-    "roleCredentialsProvider": ("profile", {"roleArn": ROLE, "awsProfile": "p"}),
-    "roleSessionDuration": ("20m", {"roleArn": ROLE}),
-    "roleSessionTags": ("a=b", {"roleArn": ROLE}),
-    "stsEndpointUrl": ("http://127.0.0.1:1", {"roleArn": ROLE}),
-    "webIdentityTokenFile": ("/token", {"roleArn": ROLE}),
-    "initialPosition": "TRIM_HORIZON",
-    "initialTimestamp": "2026-01-01",
-    "initialTimestampFormat": ("yyyy", {"initialTimestamp": "2026"}),
-    "endingPosition": "LATEST",
-    "boundedUntil": "LATEST",
-    "continueFrom": "TRIM_HORIZON",
-    "endingTimestamp": "2026-01-01",
-    "shardIds": "shardId-000000000000",
-    "filterPushDown": "true",
-    "addedStreamPosition": "LATEST",
-    "recordPublisher": "efo",
-    "maxRecordsPerShardPerBatch": "10",
-    "minRecordsPerBatch": "10",
-    "maxTriggerDelay": ("1m", {"minRecordsPerBatch": "10"}),
-    "efoRegistration": ("eager", EFO),
-    "efoConsumerName": ("other-app", EFO),
-    "efoConsumerNamePrefix": ("p-", EFO),
-    "efoConsumerArn": (f"{ARN}/consumer/other:1", {**NONE, "efoConsumerArn.s": CONSUMER}),
-    "subscribeTransport": ("http1", EFO),
-    "subscribeToShardTimeout": ("7", EFO),
-    "columns": "aws",
-    "includeEncryptionType": "true",
-    "failOnDataLoss": "false",
-    "deaggregate": "false",
-    "adaptiveReads": "false",
-    "getRecordsMaxRecords": "500",
-    "getRecordsInterval": "2s",
-    "shardDiscoveryInterval": "3s",
-    "retryPatience": "3m",
-    "bufferBytes": "256m",
-    "bufferBytesPerShard": "4m",
-    "spillBytes": "1g",
-    "spillFolder": ("/spill", {"spillBytes": "1g"}),
-    "latestOffsetWait": "2s",
-    "idleOffsetInterval": "7m",
-    "readerEndpoint": "reader:1",
-    "registryEndpoint": ("registry:1", EFO),
-    "sinkEndpoint": "sink:1",
-    "executorReaders": "false",
-    "readerHost": "driver",
-    "readerBindAddress": "0.0.0.0",
-    "registryStore": ("/store", EFO),
-    "serviceToken": "t" * 32,
-    "serviceTokenFile": "/t",
-    "serviceCaFile": "/ca",
-    "serviceCertificateFile": ("/c", {"servicePrivateKeyFile": "/k"}),
-    "servicePrivateKeyFile": ("/k", {"serviceCertificateFile": "/c"}),
-    "jobId": "nightly",
-    "traceparent": f"00-{'1' * 32}-{'2' * 16}-01",
-    "partitionKeyColumn": "id",
-    "randomPartitionKey": "true",
-    "fixedPartitionKey": "k",
-    "valueFormat": "json",
-    "valueColumns": ("a", {"valueFormat": "json"}),
-    "csvDelimiter": (";", {"valueFormat": "csv"}),
-    "avroEncoding": ("single-object", {"valueFormat": "avro"}),
-    "schemaRegistry": "r",
-    "schemaName": "n",
-    "schemaMessage": "M",
-    "schemaAutoRegister": "true",
-    "schemaCompatibility": "full",
-    "schemaCompression": "zlib",
-    "glueEndpointUrl": "http://127.0.0.1:1",
-    "recordDelimiter": "\\n",
-    "recordIds": "true",
-    "wireFormat": "json",
-    "deadLetterPath": "/letters",
-    "aggregation": "true",
-    "failOnError": "true",
-    "maxBatchSize": "400",
-    "maxBufferedRequests": "900",
-    "maxBatchSizeInBytes": "3m",
-    "maxRecordSizeInBytes": "64k",
-    "sinkRateStrategy": "none",
-}
-"""Another value than the default; where it needs other options, with them. Numbers that are not here are 7."""
-for _name in ("sinkRateTarget", "sinkInitialRate", "sinkIncreaseRate", "sinkDecreaseFactor", "sinkRateThreshold"):
-    _text = {"sinkRateTarget": "requests", "sinkDecreaseFactor": "0.3"}.get(_name, "600")
-    TEXTS[_name] = (_text, {"sinkRateStrategy": "aimd"})
+from penstock.spark_plugin.errors import ContradictoryOptionsError, MisplacedOptionError, MissingOptionError
 
 PROOFS = ("serviceToken", "serviceTokenFile", "serviceCaFile", "serviceCertificateFile", "servicePrivateKeyFile")
 """What services are shown: of no use without one."""
@@ -161,25 +37,11 @@ HOMES: dict[str, tuple[Place | None, dict[str, str]]] = {
     "reader": (READER, {"readerEndpoint": "reader.internal:1"}),
     "gateway": (GATEWAY, {"sinkEndpoint": "sink.internal:1"}),
 }
-
-
-def given(spec: OptionSpec) -> tuple[dict[str, str], dict[str, str]]:
-    """The option with a value and what it needs; and what it needs alone."""
-    found = TEXTS.get(spec.name, "7")
-    text, needed = (found, {}) if isinstance(found, str) else found
-    if spec.name.endswith("BackoffMax"):
-        text = "90s"
-    if any(one.with_option == "recordPublisher" for one in spec.refused_with) and not needed:
-        needed = EFO
-    if spec.name == "recordPublisher":
-        return EFO, {}  # the name of a consumer is not an option without it
-    name = f"{spec.name}.s" if spec.prefix else spec.name
-    return {**needed, name: text}, needed
-
-
-def parse(options: Mapping[str, str]) -> KinesisOptions:
-    all_of_them = {"streamName": "s", "region": "us-east-1", **options}
-    return KinesisOptions.parse({name: text for name, text in all_of_them.items() if text}, environ={})
+MERGED = {
+    *("initialTimestamp", "initialTimestampFormat", "efoConsumerNamePrefix", "deliveryStreamName"),
+    *("allowInsecureEndpoint", "awsCredentialsProvider", "roleCredentialsProvider"),
+}
+"""Options that become part of another one, or that only decide whether options are accepted, as they are parsed."""
 
 
 def flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -271,7 +133,6 @@ def effects(options: KinesisOptions, place: Place | None, monkeypatch: pytest.Mo
             "registrar": registrar_config(options),
             "sink": sink_config(options),
             "aws": options.aws_mapping(),
-            "store": options.registry_store,
         }
         return {name: value for key, config in whole.items() for name, value in flat(key, config)}
     acquired, received = asked(options, monkeypatch)
@@ -290,191 +151,109 @@ def effects(options: KinesisOptions, place: Place | None, monkeypatch: pytest.Mo
 def test_an_option_acts_in_its_home_or_is_refused_there(
     spec: OptionSpec, home: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By name, with the endpoint's own and a cure. What is not about that home acts as without it."""
+    """A service gets its value in the request, or the option contradicts the endpoint."""
     place, endpoint = HOMES[home]
     options, without = given(spec)
     if spec.prefix:
         endpoint = {name: text for name, text in endpoint.items() if name != "efoConsumerName"}
     options = {**endpoint, **options}
-    refusals = [one for one in spec.refused_with if one.with_option in endpoint and not one.when]
-    if refusals:
+    if any(one.with_option in endpoint and not one.when for one in spec.refused_with):
         with pytest.raises(ContradictoryOptionsError) as caught:
             parse(options)
-        assert refusals[0].with_option in caught.value.options
-        # What it needs may be refused before it: alone it is refused by its own name.
-        endpoints = {field_name(one.with_option): "" for every in OPTIONS for one in every.refused_with}
-        alone: Any = SimpleNamespace(**endpoints | {field_name(refusals[0].with_option): "there:1"})
-        with pytest.raises(ContradictoryOptionsError, match=f"{refusals[0].cure}. Leave {spec.name} out") as caught:
-            check_homes(alone, {spec.name: options[spec.name]})
-        assert caught.value.options == (spec.name, refusals[0].with_option)
+        assert set(caught.value.options) & {one.with_option for one in spec.refused_with}
         return
     if place is None and spec.name in PROOFS:
-        with pytest.raises(MissingOptionError, match="no service is given"):
+        with pytest.raises(MissingOptionError):
             parse(options)
         return
     parsed = parse(options)
-    if spec.name in endpoint:
-        assert getattr(parsed, field_name(spec.name))  # what makes it that home
-        return
-    acts_there = place in spec.acts if place is not None else any(one in spec.acts for one in (READER, REGISTRY))
-    if acts_there and spec.name not in ("registryStore",):
+    acts_there = place in spec.acts if place is not None else {READER, REGISTRY} & set(spec.acts)
+    if acts_there and spec.name not in endpoint and not (place is None and spec.name not in CONFIGURED):
         usual = parse({**endpoint, **without})
-        if place is None and spec.name not in _CONFIGURED:
-            return  # what travels in a call, and is not a setting: its own tests call it
         assert effects(parsed, place, monkeypatch) != effects(usual, place, monkeypatch)
-        return
-    # It is about something else, which the endpoint leaves where it is.
-    assert set(spec.acts) & {Place.DRIVER, Place.TASK, *_other_places(home)}
-    assert field_name(spec.name) in read_fields() or spec.name in _MERGED
 
 
-_CONFIGURED = {one.name for one in OPTIONS if one.group == "retries"} | {
-    *("subscribeTransport", "getRecordsMaxRecords", "getRecordsInterval", "adaptiveReads", "shardDiscoveryInterval"),
-    *("retryPatience", "bufferBytes", "bufferBytesPerShard", "spillBytes", "spillFolder", "idleOffsetInterval"),
-    *("failOnDataLoss", "deaggregate", "recordPublisher", "registryStore"),
+CONFIGURED = {one.name for one in OPTIONS if one.group == "retries"} | {
+    *("subscribeTransport", "getRecordsMaxRecords", "getRecordsInterval", "shardDiscoveryInterval", "deaggregate"),
+    *("retryPatience", "bufferBytes", "bufferBytesPerShard", "idleOffsetInterval", "failOnDataLoss"),
 }
 """Options that are settings of the reader or the registry in this process."""
 
-_MERGED = {
-    "initialTimestamp": "initialPosition",
-    "initialTimestampFormat": "initialPosition",
-    "boundedUntil": "endingPosition",
-    "continueFrom": "initialPosition",
-    "efoConsumerNamePrefix": "efoConsumerName",
-    "streamNamePattern": "streamName",
-    "streamArn": "streamName",
-    "deliveryStreamName": "streamName",
-    "allowInsecureEndpoint": "endpointUrl",
-    "awsCredentialsProvider": "awsAccessKeyId",
-    "roleCredentialsProvider": "roleArn",
-}
-"""Options that become part of another one, or that only decide whether options are accepted, as they are parsed."""
-
-
-def _other_places(home: str) -> set[Place]:
-    return {place for name, (place, _) in HOMES.items() if place is not None and name != home}
-
-
-def read_fields() -> set[str]:
-    """Fields of options that code beyond their parsing reads."""
-    if not _READ:
-        folder = Path(plugin.__file__).parent
-        for path in folder.rglob("*.py"):
-            if path.parent.name != "_options":
-                _READ.update(
-                    node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)
-                )
-        # `_sinks.py` takes its limits by their names, the session its credentials by `aws_mapping`.
-        _READ.update(field_name(spec.name) for spec in OPTIONS if spec.name in _BY_NAME)
-    return _READ
-
-
-ENTRANCES = {
-    Use.READ: ("_reading.bounded.reader",),
-    Use.READ_STREAM: ("_reading.stream.plain_reader", "_reading.session.session"),
-    Use.WRITE: ("_writing._writer", "_firehose"),
+SINK = {
+    *("maxBatchSize", "maxInFlightRequests", "maxBufferedRequests", "maxBatchSizeInBytes", "maxRecordSizeInBytes"),
+    *("maxTimeInBuffer", "failOnError", "maxAttempts", "timeToLive"),
 }
 
 
-@functools.cache
-def read_in(use: Use) -> frozenset[str]:
-    """Fields of options that the modules read which a use of the data source imports."""
-    found, pending, seen = set(_READ_BY_NAME), list(ENTRANCES[use]), set[str]()
-    while pending:
-        name = pending.pop()
-        path = Path(plugin.__file__).parent / f"{name.replace('.', '/')}.py"
-        if name in seen or name.startswith("_options") or not path.exists():
-            continue
-        seen.add(name)
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute):
-                found.add(node.attr)
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{plugin.__name__}."):
-                pending.append(str(node.module).removeprefix(f"{plugin.__name__}."))
-    return frozenset(found)
+@pytest.mark.parametrize("spec", [one for one in OPTIONS if one.name in CONFIGURED | SINK], ids=lambda spec: spec.name)
+def test_a_setting_changes_one_place_alone(spec: OptionSpec) -> None:
+    """In the configurations of the packages below; retries of GetRecords also hold for GetShardIterator."""
+    options, without = given(spec)
+
+    def settings(options: dict[str, str]) -> dict[str, Any]:
+        parsed = parse(options)
+        whole = {"registrar": registrar_config(parsed), "reader": reader_config(parsed), "sink": sink_config(parsed)}
+        return {place: value for name, config in whole.items() for place, value in flat(name, config)}
+
+    usual, found = settings(without), settings(options)
+    changed = [place for place, value in found.items() if value != usual[place]]
+    retries = spec.group == "retries" and spec.name.startswith("getRecords")
+    assert len(changed) == (2 if retries else 1), changed
 
 
-def use_it(use: Use, options: Mapping[str, str]) -> None:
-    """As Spark does: with keys in lower case, to the source and its reader or writer."""
-    source = KinesisDataSource(
-        {name.lower(): text for name, text in {"region": "us-east-1", **options}.items() if text}
+def test_every_option_is_read_where_it_acts() -> None:
+    """By code beyond their parsing; what the session takes goes there by `aws_mapping`."""
+    code = "".join(
+        path.read_text() for path in Path(plugin.__file__).parent.rglob("*.py") if path.parent.name != "_options"
     )
-    if use is Use.WRITE:
-        source.writer(StructType().add("data", "binary").add("partitionKey", "string"), overwrite=False)
-    elif use is Use.READ:
-        source.reader(read_schema(source._parsed))
-    else:
-        reader = source.streamReader(read_schema(source._parsed))
-        if isinstance(reader, RefusedStreamReader):
-            reader.initialOffset()
+    unread = {
+        spec.name
+        for spec in OPTIONS
+        if not re.search(rf"\.{spec.field}\b", code) and spec.name not in MERGED | SINK and spec.group != "credentials"
+    }
+    assert unread <= {"region", "caBundle", "proxyUrl", "streamArn", "serviceToken"}
 
 
-USES = [use for use in Use if use is not Use.ANY_READ]
+@pytest.mark.parametrize("spec", [one for one in OPTIONS if one.group == "credentials"], ids=lambda spec: spec.name)
+def test_credentials_reach_the_session(spec: OptionSpec) -> None:
+    options, without = given(spec)
+    before, after = (parse(one).aws_mapping() for one in (without, options))
+    assert spec.name in MERGED or after == {**before, spec.name: after[spec.name]}
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", [use for use in Use if use is not Use.ANY_READ])
 @pytest.mark.parametrize("spec", OPTIONS, ids=lambda spec: spec.name)
-def test_an_option_acts_in_a_use_or_is_refused_there(spec: OptionSpec, use: Use) -> None:
-    """A bounded read, a stream that is read, a write: code of that use reads it, or it is refused by its name."""
-    options, _ = given(spec)
-    if use not in spec.uses:
-        with pytest.raises((MisplacedOptionError, IrrelevantOptionError, MissingOptionError)):
-            use_it(use, {"streamName": "s", **options})
-        name = f"{spec.name}.s" if spec.prefix else spec.name
-        for key in [f"{one}.s" for one in (spec.name, *spec.aliases)] if spec.prefix else (spec.name, *spec.aliases):
-            # What it needs may be refused before it: alone it is refused by the name that was written.
-            with pytest.raises(MisplacedOptionError, match=rf"^option '{re.escape(key)}' belongs to") as caught:
-                check_use({key if spec.prefix else key.lower(): options[name]}, use)
-            assert caught.value.found_on == use.value
-        return
-    assert field_name(_MERGED.get(spec.name, spec.name)) in read_in(use)
+def test_an_option_is_refused_in_a_use_in_which_it_would_do_nothing(spec: OptionSpec, use: Use) -> None:
+    """By each of its names, as it was written."""
+    for name in (spec.name, *spec.aliases):
+        key = f"{name}.s" if spec.prefix else name
+        options = {key if spec.prefix else key.lower(): text_of(spec)}
+        if use in spec.uses:
+            check_use(options, use)
+            continue
+        with pytest.raises(MisplacedOptionError) as caught:
+            check_use(options, use)
+        assert (caught.value.option, caught.value.found_on) == (key, use.value)
 
 
 def test_what_a_bounded_read_does_anyway_may_be_said() -> None:
     """It polls; options that are of use with enhanced fan-out are not."""
-    use_it(Use.READ, {"streamName": "s", "kinesis.consumerType": "GetRecords"})
-    for key in ("recordPublisher", "kinesis.consumerType", "flink.stream.recordpublisher"):
-        with pytest.raises(MisplacedOptionError, match=rf"'{re.escape(key)}' belongs to streams that are read.*polls"):
-            use_it(Use.READ, {"streamName": "s", key: "efo", "efoConsumerName": "c"})
+    check_use({"kinesis.consumerType": "GetRecords"}, Use.READ)
+    with pytest.raises(MisplacedOptionError):
+        check_use({"kinesis.consumerType": "SubscribeToShard"}, Use.READ)
 
 
-@pytest.mark.parametrize("spec", OPTIONS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize(
+    "spec", [one for one in OPTIONS if any(other.when for other in one.refused_with)], ids=lambda spec: spec.name
+)
 def test_what_only_enhanced_fan_out_uses_is_refused_without_it(spec: OptionSpec) -> None:
-    """By the name that the user wrote. Polling's own options act beside it: shards that bring nothing are polled."""
-    if not any(one.when == "polling" for one in spec.refused_with):
-        service = {"registryEndpoint": "registry:1"} if spec.name in PROOFS else {}
-        assert spec.name == "recordPublisher" or parse({**EFO, **service, **given(spec)[0]})
-        return
-    text = given(spec)[0][f"{spec.name}.s" if spec.prefix else spec.name]
-    names = [spec.name, *spec.aliases]
-    for name in [f"{one}.s" for one in names] if spec.prefix else names:
+    """By the name that the user wrote."""
+    for name in (spec.name, *spec.aliases):
+        key = f"{name}.s" if spec.prefix else name
         for publisher, other in (({}, "recordPublisher"), ({"consumerMode": "polling"}, "consumerMode")):
-            with pytest.raises(ContradictoryOptionsError, match=f"give {other}=efo for enhanced fan-out") as caught:
-                parse({name: text, **publisher})
-            assert caught.value.options == (name, other)
-            assert f"leave {name} out" in str(caught.value)
-
-
-_READ: set[str] = set()
-_BY_NAME = {
-    *("maxBatchSize", "maxInFlightRequests", "maxBufferedRequests", "maxBatchSizeInBytes", "maxRecordSizeInBytes"),
-    *(one.name for one in OPTIONS if one.group == "credentials"),
-    *("region", "endpointUrl", "caBundle", "proxyUrl"),
-}
-
-
-_READ_BY_NAME = frozenset(field_name(name) for name in _BY_NAME)
-
-
-@pytest.mark.parametrize("name", sorted(_BY_NAME - set(_MERGED)))
-def test_what_is_taken_by_its_name_arrives(name: str) -> None:
-    """Limits of the sink in its config, and what reaches AWS in the session's options."""
-    spec = next(one for one in OPTIONS if one.name == name)
-    options, without = given(spec)
-    before, after = (
-        {**dict(flat("sink", sink_config(one))), **one.aws_mapping()} for one in map(parse, (without, options))
-    )
-    assert before != after
+            with pytest.raises(ContradictoryOptionsError) as caught:
+                parse({key: text_of(spec), **publisher})
+            assert caught.value.options == (key, other)
 
 
 def test_every_option_says_where_it_acts() -> None:

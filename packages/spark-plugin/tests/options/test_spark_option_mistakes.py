@@ -9,7 +9,6 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin.errors import InvalidOptionError, MissingOptionError, OptionError
 
 _ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/s/consumer/c:1700000000"
 _TIME = "a time since 1970: Kinesis knows none before"
@@ -24,47 +23,6 @@ def parse(**options: str) -> KinesisOptions:
     return KinesisOptions.parse({"streamName": "s", **options}, environ={})
 
 
-@pytest.mark.parametrize(
-    ("option", "text", "value", "rule"),
-    [
-        ("initialPosition", "AT_TIMESTAMP 1969-12-31", "1969-12-31", _TIME),
-        ("endingTimestamp", "1969-12-31", "1969-12-31", _TIME),
-        ("initialPosition", "{'a': 1}", "{'a': 1}", "JSON, which it is not: "),
-        (
-            "initialPosition",
-            '{"a": 5}',
-            '{"a": 5}',
-            f"{_SHARDS}; 5 of a is not text such as TRIM_HORIZON",
-        ),
-        (
-            "initialPosition",
-            '{"a": "x"}',
-            '{"a": "x"}',
-            f"{_SHARDS}; 'x' of a is not one of LATEST, TRIM_HORIZON, a time or",
-        ),
-        ("initialPosition", "{}", "{}", f"{_SHARDS}; it names no shard"),
-        ("roleArn", "admin", "admin", "an ARN such as arn:aws:iam::123456789012:role/reader"),
-        ("fanoutConsumerARN", "c", "c", _CONSUMER),
-    ],
-)
-def test_a_value_that_cannot_be_is_answered_with_the_rule(option: str, text: str, value: str, rule: str) -> None:
-    """Not with a list of all that would be possible."""
-    with pytest.raises(InvalidOptionError) as caught:
-        parse(**{option: text})
-    assert str(caught.value).startswith(f"option {option!r} is {value!r}; it must be {rule}")
-
-
-@pytest.mark.parametrize("name", ["serviceToken", "serviceTokenFile", "serviceCaFile"])
-def test_what_is_for_services_needs_one(name: str) -> None:
-    """Without any service it would have no effect, which is worst for whoever means to have TLS by it."""
-    with pytest.raises(MissingOptionError) as caught:
-        parse(**{name.lower(): "given"})
-    assert str(caught.value) == (
-        f"option 'readerEndpoint' is required: {name!r} is for services, and no service is given by it, "
-        f"'registryEndpoint' or 'sinkEndpoint'. Give one, or leave {name} out"
-    )
-
-
 def test_glue_s_names_mean_what_they_do_there() -> None:
     """A consumer that is there already, the pace of reads, and what is told anyway."""
     told = {"emitConsumerLagMetrics": "true", "maxFetchTimeInMs": "1000"}
@@ -75,22 +33,14 @@ def test_glue_s_names_mean_what_they_do_there() -> None:
     )
 
 
-def test_the_region_is_that_of_the_host() -> None:
-    """Of Kinesis and Firehose, in the domains of old and new."""
-    for host in ("kinesis.eu-west-1.amazonaws.com", "kinesis.eu-west-1.api.aws", "firehose.eu-west-1.amazonaws.com"):
-        assert parse(endpointUrl=f"https://{host}").region == "eu-west-1"
-    with pytest.raises(OptionError, match="eu-west-1"):
-        parse(endpointUrl="https://firehose.eu-west-1.amazonaws.com", region="us-east-1")
-
-
 def test_what_a_stream_does_not_take_is_told_when_it_starts(spark: SparkSession, tmp_path: Path) -> None:
     """Spark asks for the reader in a process that hides why it got none, behind an UnboundLocalError of its own."""
-    given = {"streamName": "s", "region": "us-east-1", "endingTimestamp": "2026-01-31T12:00:00Z"}
+    given = {"streamName": "s", "region": "us-east-1", "endingPosition": "2026-01-31T12:00:00Z"}
     flights = spark.readStream.format("kinesis").options(**given).load()
     query = flights.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination(60)
-    assert "option 'endingTimestamp' belongs to bounded reads" in str(caught.value)
+    assert "option 'endingPosition' belongs to bounded reads" in str(caught.value)
     assert "UnboundLocalError" not in str(caught.value)
 
 

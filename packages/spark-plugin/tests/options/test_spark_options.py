@@ -1,17 +1,24 @@
-from dataclasses import fields
-from datetime import UTC, datetime
+"""Options as users write them: names, values, and what each declaration asks for."""
+
+import json
+import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from option_texts import given as option_given
+from option_texts import text_of
+from pyspark.sql.types import BinaryType, StringType, StructType
 
-from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._options.docs import fill, generated
+from penstock.spark_plugin import FirehoseDataSource, KinesisDataSource, KinesisOptions
+from penstock.spark_plugin._options.docs import documentation, fill, generated
 from penstock.spark_plugin._options.foreign import foreign_options
-from penstock.spark_plugin._options.spec import field_name
-from penstock.spark_plugin._options.table import OPTIONS
-from penstock.spark_plugin._options.values import PositionOptionType
+from penstock.spark_plugin._options.parsing import check_use
+from penstock.spark_plugin._options.spec import OptionSpec, OptionType, Use
+from penstock.spark_plugin._options.table import BY_NAME, OPTIONS
+from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
+from penstock.spark_plugin._writing._sinks import sink_config
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
     InvalidOptionError,
@@ -20,34 +27,129 @@ from penstock.spark_plugin.errors import (
     UnknownOptionError,
 )
 
+NUMBERS = (OptionType.INTEGER, OptionType.NUMBER, OptionType.SECONDS, OptionType.MILLISECONDS, OptionType.BYTES)
+EFO = {"recordPublisher": "efo", "efoConsumerName": "c"}
+ROWS = StructType().add("data", BinaryType()).add("partitionKey", StringType())
+
 
 def parse(**options: str) -> KinesisOptions:
-    return KinesisOptions.parse({"streamName": "flights", **options}, environ={})
+    stream = {} if "streamname" in options else {"streamName": "flights"}
+    return KinesisOptions.parse(stream | options, environ={})
 
 
-def parse_keys(options: dict[str, str]) -> KinesisOptions:
-    return KinesisOptions.parse(options, environ={})
+def names(spec: OptionSpec) -> tuple[str, ...]:
+    """In lower case, as Spark hands options over."""
+    return tuple(name.lower() for name in (spec.name, *spec.aliases))
 
 
-def test_every_option_of_the_table_is_a_field_and_every_field_an_option() -> None:
-    """The table and the typed options cannot drift apart."""
-    assert {field_name(spec.name) for spec in OPTIONS} == {one.name for one in fields(KinesisOptions)} - {"written"}
+_USES = {"read": Use.READ, "readStream": Use.READ_STREAM, "write": Use.WRITE, "load": Use.ANY_READ}
 
 
-def test_documented_defaults_are_the_defaults() -> None:
-    """A default that the table states as a value is what the field holds when the option is left out."""
-    left_out = parse()
-    for spec in OPTIONS:
-        if spec.default is None or spec.prefix:
-            continue
-        try:
-            written = parse(**{spec.name: spec.default})
-        except OptionError:
-            continue  # a default told in words
-        assert getattr(written, field_name(spec.name)) in (
-            getattr(left_out, field_name(spec.name)),
-            spec.default,
-        ), spec.name
+def golden() -> list[tuple[str, str]]:
+    """Pairs of lines: where the options are given, and which; indented, the error."""
+    lines = (Path(__file__).parents[1] / "data" / "nasty_options.txt").read_text().splitlines()
+    lines = [line for line in lines if line and not line.startswith("#")]
+    return list(zip(lines[::2], lines[1::2], strict=True))
+
+
+@pytest.mark.parametrize(("written", "answer"), golden())
+def test_a_mistake_is_answered_with_name_value_and_cure(written: str, answer: str) -> None:
+    """Word by word; the answer has the name as it is documented."""
+    use, _, text = written.partition(" ")
+    options = {name.lower(): value for name, value in json.loads(text).items()}
+
+    def run() -> None:
+        KinesisOptions.parse(options, environ={}, stream_required=use != "write")
+        check_use(options, _USES[use])
+
+    with pytest.raises(OptionError) as caught:
+        run()
+    assert f"    {type(caught.value).__name__}: {caught.value}" == answer
+
+
+@pytest.mark.parametrize("spec", OPTIONS, ids=lambda spec: spec.name)
+def test_a_declaration_is_whole(spec: OptionSpec) -> None:
+    """It has words, its default is what the field holds, and the options that it names exist."""
+    assert documentation()[spec.field]
+    assert getattr(KinesisOptions(stream_name=("s",)), spec.field) == spec.value or spec.name == "streamName"
+    named = [one.with_option for one in spec.refused_with]
+    named += [spec.requires[0]] if spec.requires else []
+    named += [spec.at_most] if spec.at_most else []
+    assert set(named) <= BY_NAME.keys()
+
+
+@pytest.mark.parametrize("spec", [one for one in OPTIONS if one.type in NUMBERS], ids=lambda spec: spec.name)
+def test_a_number_out_of_range_is_refused_by_each_name(spec: OptionSpec) -> None:
+    """And so is a text that is no number."""
+    unit = "ms" if spec.type is OptionType.MILLISECONDS else ""
+    wrong = ["many"]
+    if spec.minimum:
+        wrong.append(f"{int(spec.minimum) - 1 if spec.minimum >= 1 else 0}{unit}")
+    if spec.maximum is not None:
+        wrong.append(f"{spec.maximum + 1:.0f}{unit}")
+    for text in wrong:
+        for name in names(spec):
+            with pytest.raises(InvalidOptionError) as caught:
+                parse(**{name: text})
+            assert (caught.value.option.lower(), caught.value.value) == (name, text)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [one for one in OPTIONS if one.choices or one.pattern or one.type in (OptionType.TIME, OptionType.POSITION)],
+    ids=lambda spec: spec.name,
+)
+def test_a_text_that_is_none_of_its_values_is_refused_by_each_name(spec: OptionSpec) -> None:
+    """The value of a secret is not repeated."""
+    for name in names(spec):
+        with pytest.raises(InvalidOptionError) as caught:
+            parse(**{name: "" if spec.name == "recordDelimiter" else "no / value"})
+        assert caught.value.option.lower() == name
+        assert not spec.secret or caught.value.value == "***"
+
+
+@pytest.mark.parametrize("spec", [one for one in OPTIONS if one.requires], ids=lambda spec: spec.name)
+def test_what_an_option_needs_is_named(spec: OptionSpec) -> None:
+    assert spec.requires is not None
+    needed = {key: text for key, text in option_given(spec)[1].items() if key in ("valueFormat", *EFO)}
+    needed.pop(spec.requires[0], None)
+    with pytest.raises(MissingOptionError) as caught:
+        parse(**needed, **{spec.name: text_of(spec)})
+    assert caught.value.option == spec.requires[0]
+
+
+@pytest.mark.parametrize("spec", [one for one in OPTIONS if one.at_most], ids=lambda spec: spec.name)
+def test_a_number_above_the_one_that_bounds_it_contradicts_it(spec: OptionSpec) -> None:
+    """By the names that were written; an option that was left out has its own."""
+    other = BY_NAME[spec.at_most]
+    unit = "m" if spec.type is OptionType.BYTES else ""
+    publisher = EFO if "polling" in {one.when for one in spec.refused_with} else {}
+    for name in names(spec):
+        with pytest.raises(ContradictoryOptionsError) as caught:
+            parse(**publisher, **{name: f"300{unit}", names(other)[-1]: f"299{unit}"})
+        assert [one.lower() for one in caught.value.options] == [name, names(other)[-1]]
+
+
+@settings(max_examples=400)
+@given(
+    st.dictionaries(
+        st.sampled_from([one.name for one in OPTIONS if one.type in NUMBERS]),
+        st.one_of(
+            st.sampled_from(["0", "1", "1e309", "-1", f"{2**31 - 1}", f"{2**63}"]), st.integers(0, 5000).map(str)
+        ),
+        max_size=6,
+    )
+)
+def test_what_is_accepted_can_be_used(numbers: dict[str, str]) -> None:
+    """Numbers that pass make the settings of each package that reading and writing stand on; no call fails by them."""
+    try:
+        options = parse(**EFO, **numbers)
+    except OptionError:
+        return
+    reader_config(options)
+    registrar_config(options)
+    if not {"maxBatchSizeInBytes", "maxRecordSizeInBytes"} & numbers.keys():
+        sink_config(options)
 
 
 def test_no_two_options_share_a_name() -> None:
@@ -94,69 +196,6 @@ def test_sparks_own_keys_are_no_unknown_options() -> None:
     assert parse(checkpointlocation="/tmp/x").stream_name == ("flights",)
 
 
-def test_flink_properties_mean_the_same() -> None:
-    """FLIP-128's and Flink's AWS keys are accepted as they are written there."""
-    options = parse_keys(
-        {
-            "stream": "flights",
-            "aws.region": "eu-west-1",
-            "aws.endpoint": "http://localhost:4567",
-            "flink.stream.recordpublisher": "EFO",
-            "flink.stream.efo.consumername": "me",
-            "flink.stream.efo.registration": "EAGER",
-            "flink.stream.initpos": "AT_TIMESTAMP",
-            "flink.stream.initpos.timestamp": "1459799926.480",
-            "flink.shard.subscribetoshard.maxretries": "7",
-            "flink.shard.subscribetoshard.backoff.base": "10",
-        }
-    )
-    assert (options.region, options.record_publisher, options.efo_registration) == ("eu-west-1", "efo", "eager")
-    assert options.efo_consumer_name == "me"
-    assert options.initial_position is not None
-    assert options.initial_position.timestamp == datetime.fromtimestamp(1459799926.48, UTC)
-    assert (options.subscribe_to_shard_max_retries, options.subscribe_to_shard_backoff_base) == (7, 10)
-
-
-def test_databricks_options_mean_the_same() -> None:
-    """The names of Databricks' Kinesis source are accepted."""
-    options = parse_keys(
-        {
-            "streamName": "a,b",
-            "region": "us-west-2",
-            "initialPosition": '{"at_timestamp": "2026-01-31T12:00:00Z"}',
-            "consumerMode": "efo",
-            "consumerName": "me",
-            "awsAccessKey": "key",
-            "awsSecretKey": "secret",
-            "roleArn": "arn:aws:iam::123456789012:role/r",
-            "roleExternalId": "external",
-        }
-    )
-    assert options.stream_name == ("a", "b")
-    assert (options.record_publisher, options.efo_consumer_name) == ("efo", "me")
-    assert options.initial_position is not None
-    assert options.initial_position.type is PositionOptionType.AT_TIMESTAMP
-    assert options.aws_secret_access_key == "secret"
-
-
-def test_aws_connector_options_mean_the_same() -> None:
-    """The names and values of the AWS connector for Spark are accepted."""
-    options = parse_keys(
-        {
-            "kinesis.region": "us-east-2",
-            "kinesis.streamName": "teststream",
-            "kinesis.consumerType": "SubscribeToShard",
-            "kinesis.endpointUrl": "https://kinesis.us-east-2.amazonaws.com",
-            "kinesis.startingPosition": "TRIM_HORIZON",
-            "kinesis.consumerName": "me",
-        }
-    )
-    assert options.record_publisher == "efo"
-    assert options.initial_position is not None
-    assert options.initial_position.type is PositionOptionType.TRIM_HORIZON
-    assert parse_keys({"streamName": "s", "kinesis.consumerType": "GetRecords"}).record_publisher == "polling"
-
-
 @pytest.mark.parametrize(
     ("text", "seconds"), [("5s", 5.0), ("250ms", 0.25), ("2m", 120.0), ("1.5", 1.5), ("2 minutes", 120.0)]
 )
@@ -171,114 +210,13 @@ def test_byte_counts(text: str, size: int) -> None:
     assert parse(bufferBytes=text, bufferBytesPerShard="1k").buffer_bytes == size
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("maxPartitions", "0"),
-        ("maxPartitions", "many"),
-        ("failOnDataLoss", "maybe"),
-        ("recordPublisher", "push"),
-        ("latestOffsetWait", "5 parsecs"),
-        ("bufferBytes", "8q"),
-        ("initialPosition", "YESTERDAY"),
-        ("initialPosition", "LATEST 2026-01-01"),
-        ("initialPosition", '{"latest": 1}'),
-        ("endingTimestamp", "noon"),
-        ("streamName", ","),
-        ("streamArn", "arn:aws:s3:::bucket"),
-        ("subscribeToShardBackoffExponent", "0.5"),
-        ("subscribeToShardBackoffExponent", "nan"),
-        ("endingTimestamp", "inf"),
-        ("initialPosition", "AT_TIMESTAMP 1e20"),
-        ("addedStreamPosition", "AT_TIMESTAMP"),
-    ],
-)
-def test_a_value_that_is_none_names_the_option(option: str, value: str) -> None:
-    """A wrong value is answered with the canonical name and the rule."""
-    with pytest.raises(InvalidOptionError, match=option):
-        parse_keys({"streamName": "s", option: value} if option != "streamName" else {option: value})
-
-
-@pytest.mark.parametrize(
-    ("options", "missing"),
-    [
-        ({"recordPublisher": "efo", "efoRegistration": "eager"}, "efoConsumerName"),
-        ({"recordPublisher": "efo", "efoRegistration": "none"}, "efoConsumerArn.flights"),
-        ({"awsAccessKeyId": "key"}, "awsSecretAccessKey"),
-        ({"awsSecretAccessKey": "secret"}, "awsAccessKeyId"),
-        ({"awsSessionToken": "token"}, "awsAccessKeyId"),
-        ({"serviceCertificateFile": "a.pem"}, "servicePrivateKeyFile"),
-        ({"servicePrivateKeyFile": "a.key"}, "serviceCertificateFile"),
-        ({"roleExternalId": "x"}, "roleArn"),
-        ({"initialPosition": "AT_TIMESTAMP"}, "initialTimestamp"),
-    ],
-)
-def test_what_an_option_needs_is_named(options: dict[str, str], missing: str) -> None:
-    """An option that needs another says which."""
-    with pytest.raises(MissingOptionError) as caught:
-        parse(**options)
-    assert caught.value.option == missing
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"kinesis.streamName": "other"},
-        {"streamArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/other"},
-        {"initialPosition": "LATEST", "initialTimestamp": "2026-01-01"},
-        {"awsProfile": "p", "awsAccessKeyId": "a", "awsSecretAccessKey": "b"},
-        {"serviceToken": "t", "serviceTokenFile": "/run/secrets/token"},
-        {"recordPublisher": "efo", "efoConsumerName": "c", "efoConsumerArn.flights": "arn"},
-        {"randomPartitionKey": "true", "partitionKeyColumn": "id"},
-        {"bufferBytes": "1m"},
-    ],
-)
-def test_options_that_cannot_both_hold_are_refused(options: dict[str, str]) -> None:
-    """A contradiction is an error, never a silent choice."""
-    with pytest.raises(ContradictoryOptionsError):
-        parse(**options)
-
-
-def test_the_stream_is_required() -> None:
-    """Without a stream there is nothing to do."""
-    with pytest.raises(MissingOptionError, match="streamName"):
-        parse_keys({})
-
-
-def test_an_arn_gives_name_and_region() -> None:
-    """A stream's ARN says all that is needed to find it."""
-    options = parse_keys({"streamArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"})
-    assert (options.stream_name, options.region) == (("flights",), "eu-west-1")
-
-
 def test_consumer_arns_find_their_stream_although_keys_come_in_lower_case() -> None:
     """Stream names keep their letter case, which Spark takes from option keys."""
     arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/FlightS/consumer/c:1700000000"
-    options = parse_keys(
-        {
-            "streamname": "FlightS",
-            "recordpublisher": "efo",
-            "eforegistration": "none",
-            "efoconsumerarn.flights": arn,
-        }
+    options = parse(
+        **{"streamname": "FlightS", "recordpublisher": "efo", "eforegistration": "none", "efoconsumerarn.flights": arn}
     )
     assert options.efo_consumer_arn == {"FlightS": arn}
-
-
-def test_a_consumer_of_another_stream_is_refused() -> None:
-    """Kinesis is asked for a consumer and a shard: it would give the other stream's records."""
-    efo = {"recordPublisher": "efo", "efoRegistration": "none"}
-    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/{}/consumer/c:1700000000"
-    assert parse(**efo, **{"efoConsumerArn.flights": arn.format("flights")}).efo_consumer_arn
-    with pytest.raises(InvalidOptionError, match="a consumer of stream flights") as caught:
-        parse(**efo, **{"efoConsumerArn.flights": arn.format("delays")})
-    assert caught.value.option == "efoConsumerArn.flights"
-    with pytest.raises(InvalidOptionError, match="the ARN of a consumer"):
-        parse(**efo, **{"efoConsumerArn.flights": "arn:x"})
-    with pytest.raises(ContradictoryOptionsError, match="that of consumer c"):
-        parse(**efo, **{"efoConsumerArn.flights": arn.format("flights"), "flink.stream.efo.consumername": "d"})
-    with pytest.raises(InvalidOptionError, match="'consumerName' is 'a/b'"):
-        parse(recordPublisher="efo", consumerName="a/b")
 
 
 def test_a_consumer_of_another_account_needs_its_streams_arn() -> None:
@@ -288,7 +226,9 @@ def test_a_consumer_of_another_account_needs_its_streams_arn() -> None:
     efo = {"recordPublisher": "efo", "efoRegistration": "none"}
 
     def read(consumer_of: str, **options: str) -> KinesisOptions:
-        return parse_keys({**efo, "efoConsumerArn.flights": f"{consumer_of}/consumer/c:1700000000", **options})
+        return KinesisOptions.parse(
+            {**efo, "efoConsumerArn.flights": f"{consumer_of}/consumer/c:1700000000", **options}
+        )
 
     assert read(others, streamArn=others).stream_arn == (others,)
     assert read(others, streamName="flights").region is None
@@ -309,23 +249,6 @@ def test_secrets_are_not_in_the_repr() -> None:
     """Whatever prints the options shows no secret."""
     text = repr(parse(awsAccessKeyId="key", awsSecretAccessKey="SECRET", awsSessionToken="TOKEN", **SERVICE))
     assert not any(secret in text for secret in ("SECRET", "TOKEN", "SVC"))
-
-
-def test_secret_options_do_not_show_their_value_in_errors() -> None:
-    """A wrong value of a secret is not repeated."""
-    secrets = [spec for spec in OPTIONS if spec.secret]
-    assert {spec.name for spec in secrets} == {
-        "awsSecretAccessKey",
-        "awsSessionToken",
-        "proxyUrl",
-        "roleExternalId",
-        "serviceToken",
-    }
-    for short in ("", "t" * 31):
-        with pytest.raises(InvalidOptionError) as caught:
-            parse(**(SERVICE | {"serviceToken": short}))
-        assert "'***'" in str(caught.value)
-    assert "at least 32 characters: make one with `openssl rand -hex 32`" in str(caught.value)
 
 
 def test_the_environment_gives_the_trace() -> None:
@@ -350,3 +273,72 @@ def test_the_documents_hold_what_is_generated() -> None:
 def test_services_are_where_grpc_finds_them(endpoint: str) -> None:
     """Names that gRPC resolves, such as all pods behind a name, are as good as hosts."""
     assert KinesisOptions.parse({"streamName": "s", "readerEndpoint": endpoint}).reader_endpoint == (endpoint,)
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "value", "rule"),
+    [
+        ({"sink.batch.max-size": "600"}, "sink.batch.max-size", 600, "at most 500"),
+        ({"maxBatchSizeInBytes": "20m"}, "maxBatchSizeInBytes", 20 << 20, "at most 10485760"),
+        ({"maxBatchSizeInBytes": "200m"}, "maxBatchSizeInBytes", 200 << 20, "at most 134217728"),
+        (
+            {"aggregation": "true", "sink.requests.max-buffered": "1000"},
+            "sink.requests.max-buffered",
+            1000,
+            "more than maxBatchSize, 10000",
+        ),
+        (
+            {"aggregation": "true", "maxRecordSizeInBytes": "5m"},
+            "maxBatchSizeInBytes",
+            4_718_592,
+            "at least maxRecordSizeInBytes, 5242880",
+        ),
+    ],
+)
+def test_a_limit_of_the_destination_is_told_by_its_option(
+    options: dict[str, str], option: str, value: int, rule: str
+) -> None:
+    """As the write is planned."""
+    source = KinesisDataSource({"streamName": "s", "region": "us-east-1", **options})
+    with pytest.raises(InvalidOptionError) as caught:
+        source.writer(ROWS, overwrite=False)
+    assert (caught.value.option, caught.value.value, caught.value.rule) == (option, value, rule)
+
+
+@pytest.mark.parametrize("limit", ["maxBatchSize", "maxBufferedRequests", "maxBatchSizeInBytes", "sink.batch.max-size"])
+def test_a_limit_that_is_given_as_its_default_is_given(limit: str) -> None:
+    """What is left out suits the destination; what is written holds, whatever its value."""
+    size = "5m" if limit.endswith("Bytes") else "10000" if limit.endswith("Requests") else "500"
+    many = {"maxBatchSize": "9000"} if limit == "maxBufferedRequests" else {}
+    left_out = sink_config(parse(aggregation="true"))
+    given_options = parse(aggregation="true", **{limit: size}, **many)
+    name = "max_batch_size" if "." in limit else re.sub("(?=[A-Z])", "_", limit).lower()
+    assert getattr(sink_config(given_options), name) == getattr(given_options, name) != getattr(left_out, name)
+
+
+def test_both_sizes_of_aggregates_may_be_those_of_a_request() -> None:
+    """A record that fills a request of 5 MiB, by options that name both."""
+    schema = StructType().add("data", BinaryType()).add("partitionKey", StringType())
+    sizes = {"maxRecordSizeInBytes": "5m", "maxBatchSizeInBytes": "5m"}
+    source = KinesisDataSource({"streamName": "s", "region": "us-east-1", "aggregation": "true", **sizes})
+    source.writer(schema, overwrite=False)
+
+
+@pytest.mark.parametrize(("limit", "text"), [("maxBatchSizeInBytes", "5m"), ("maxRecordSizeInBytes", "1m")])
+def test_a_limit_that_firehose_does_not_take_is_refused_whatever_the_default(limit: str, text: str) -> None:
+    """A default of Kinesis counts as given where it is written."""
+    source = FirehoseDataSource({"deliveryStreamName": "d", "region": "us-east-1", limit: text})
+    with pytest.raises(InvalidOptionError) as caught:
+        source.writer(StructType().add("data", BinaryType()), overwrite=False)
+    assert caught.value.option == limit
+
+
+@pytest.mark.parametrize("call", ["subscribeToShard", "getRecords"])
+def test_attempts_without_end_have_pauses(call: str) -> None:
+    """Thousands of calls a second would use up the account's limits; a number of attempts bounds them."""
+    none = {f"{call}BackoffBase": "0", f"{call}BackoffMax": "0"} | EFO
+    with pytest.raises(ContradictoryOptionsError) as caught:
+        parse(**none)
+    assert caught.value.options == (f"{call}BackoffMax", f"{call}MaxRetries")
+    parse(**none, **{f"{call}MaxRetries": "3"})
+    parse(**none | {f"{call}BackoffMax": "10"})

@@ -93,8 +93,8 @@ def test_no_row_is_lost_or_doubled_at_the_seam(
     source = make_stream(2)
     pipeline = Pipeline("backfill", store=tmp_path / "store")
     seam = pipeline.seam("flights")
-    past = source.options(boundedUntil=seam)
-    live = source.options(continueFrom=seam)
+    past = source.options(endingPosition=seam)
+    live = source.options(initialPosition=seam)
     target = str(tmp_path / "history")
 
     @pipeline.source(bounded=True)

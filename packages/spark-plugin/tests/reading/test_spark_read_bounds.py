@@ -212,5 +212,6 @@ def test_shards_that_end_after_a_sequence_number_are_divided(day: Day, count: in
 
 def test_contradictory_numbers_of_partitions_are_refused() -> None:
     """At least four and at most two cannot be."""
-    with pytest.raises(ContradictoryOptionsError, match="at least 4 partitions and at most 2"):
+    with pytest.raises(ContradictoryOptionsError) as caught:
         KinesisOptions.parse({"streamName": "s", "minPartitions": "4", "maxPartitions": "2"})
+    assert caught.value.options == ("minPartitions", "maxPartitions")

@@ -27,7 +27,6 @@ from penstock.efo_consumer import decode_glue_record, encode_glue_record
 from penstock.efo_consumer.errors import SchemaDecodeError, SchemaRegistryError
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import (
-    KinesisDataSource,
     KinesisOptions,
     from_glue,
 )
@@ -41,7 +40,6 @@ from penstock.spark_plugin._writing._records import RecordMaker, bad_rows
 from penstock.spark_plugin._writing._value_avro import avro_row_encoder
 from penstock.spark_plugin._writing._value_formats import check_value_fields
 from penstock.spark_plugin.errors import (
-    ContradictoryOptionsError,
     DangerousOptionError,
     InvalidOptionError,
     IrrelevantOptionError,
@@ -267,7 +265,7 @@ def test_a_schema_that_is_not_there_is_told_with_its_registry(
 
 def written(fields: StructType, rows: list[dict[str, Any]], **options: str) -> tuple[list[bytes], dict[int, str]]:
     """The data of records that a writer makes of rows, and those that it cannot."""
-    parsed = KinesisOptions.parse({"streamName": "s", "fixedPartitionKey": "k", **options})
+    parsed = KinesisOptions.parse({"streamName": "s", "randomPartitionKey": "true", **options})
     schema = check_value_fields(fields.fields, parsed)
     maker = RecordMaker(sink_columns(fields, parsed), parsed, schema=schema)
     records = maker.of(pa.Table.from_pylist(rows, ARROW[fields.simpleString()]).combine_chunks().to_batches()[0])
@@ -310,7 +308,7 @@ def test_a_text_that_is_not_utf8_spoils_no_row_but_its_own(
     """Spark makes such texts of any bytes, and hands them on."""
     register(glue, name, value_format.upper(), definition)
     parsed = KinesisOptions.parse(
-        {"streamName": "s", "fixedPartitionKey": "k", **writer_options(options, name, value_format)}
+        {"streamName": "s", "randomPartitionKey": "true", **writer_options(options, name, value_format)}
     )
     maker = RecordMaker(sink_columns(USERS, parsed), parsed, schema=check_value_fields(USERS.fields, parsed))
     names = pa.array([b"sansa", b"\xff", b"arya"], pa.binary())
@@ -393,53 +391,6 @@ def test_an_incompatible_schema_is_told_in_plain_words(
         "nullable ones may go, and not only of the last one. Change the columns (cast, 'valueColumns'), name another "
         "schema by 'schemaName', or let its owner change its compatibility"
     )
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "words"),
-    [
-        ({"valueFormat": "protobuf"}, MissingOptionError, "'schemaRegistry' is required: valueFormat=protobuf"),
-        ({"schemaName": "a"}, MissingOptionError, "'schemaRegistry' is required: schemaName belongs to it"),
-        ({"glueEndpointUrl": "http://127.0.0.1:1"}, MissingOptionError, "glueEndpointUrl belongs to it"),
-        ({"schemaRegistry": "r"}, MissingOptionError, "'valueFormat' is required"),
-        ({"schemaRegistry": "r", "valueFormat": "csv"}, ContradictoryOptionsError, "no schemas of csv"),
-        (
-            {"schemaRegistry": "r", "valueFormat": "avro", "avroEncoding": "single-object"},
-            ContradictoryOptionsError,
-            "a record has one header",
-        ),
-        (
-            {"schemaRegistry": "r", "valueFormat": "json", "recordDelimiter": "\\n"},
-            ContradictoryOptionsError,
-            "would separate nothing",
-        ),
-        (
-            {"schemaRegistry": "r", "valueFormat": "json", "schemaMessage": "A"},
-            ContradictoryOptionsError,
-            "messages belong to valueFormat=protobuf",
-        ),
-        (
-            {"schemaRegistry": "r", "valueFormat": "protobuf", "schemaAutoRegister": "true"},
-            InvalidOptionError,
-            "numbers its fields",
-        ),
-        (
-            {"schemaRegistry": "r", "valueFormat": "avro", "schemaAutoRegister": "true", "schemaVersion": "2"},
-            ContradictoryOptionsError,
-            "'schemaVersion' and 'schemaAutoRegister'",
-        ),
-        (
-            {"schemaRegistry": "r", "valueFormat": "avro", "schemaCompatibility": "full"},
-            MissingOptionError,
-            "'schemaAutoRegister' is required",
-        ),
-    ],
-)
-def test_options_of_the_registry_stand_together(given: dict[str, str], error: type[Exception], words: str) -> None:
-    """Each is refused where it could not act, before AWS is asked for anything."""
-    source = KinesisDataSource({"streamName": "s", "region": "us-east-1", "fixedPartitionKey": "k", **given})
-    with pytest.raises(error, match=words):
-        source.writer(StructType([StructField("data", StringType())]), overwrite=False)
 
 
 def test_from_glue_refuses_what_it_cannot_use(options: dict[str, str]) -> None:

@@ -43,7 +43,7 @@ def test_what_is_wrong_is_said_as_the_query_is_planned(spark: SparkSession, make
     options = make_stream(1).options()
     for wrong, words in (
         ({"initialPositoin": "LATEST"}, "did you mean 'initialPosition'?"),
-        ({"endingTimestamp": "noon"}, "it must be a time such as"),
+        ({"endingPosition": "noon"}, "option .endingPosition. is .noon."),
         ({"recordPublisher": "efo"}, "belongs to streams that are read"),
     ):
         with pytest.raises(Exception, match=words):

@@ -17,10 +17,7 @@ from pyspark.sql import SparkSession, datasource
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
-from penstock.spark_plugin import KinesisDataSource, KinesisOptions, _spark
-from penstock.spark_plugin._reading.bounded import reader as bounded_reader
-from penstock.spark_plugin._reading.bounded.reader import batch_reader
-from penstock.spark_plugin.errors import InvalidOptionError
+from penstock.spark_plugin import KinesisDataSource, _spark
 
 
 @pytest.fixture
@@ -44,7 +41,7 @@ def oldest(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_all_names_are_there_without_those_of_spark(oldest: ModuleType) -> None:
     """Where Spark has no such classes there are others of the same names and fields."""
-    assert {oldest.SPARK_TELLS_LIMITS, oldest.SPARK_PUSHES_FILTERS, oldest.SPARK_USES_UNIX_SOCKETS} == {False}
+    assert {oldest.SPARK_TELLS_LIMITS, oldest.SPARK_USES_UNIX_SOCKETS} == {False}
     assert [name for name in _spark.__all__ if not hasattr(oldest, name)] == []
     assert oldest.ReadMaxRows(3).max_rows == 3
     assert oldest.ReadMaxBytes(4).max_bytes == 4
@@ -100,15 +97,6 @@ def test_the_writer_of_spark_4_0_is_of_the_classes_that_it_looks_for(oldest: Mod
     assert oldest.DataSourceStreamArrowWriter.__module__ == "oldest_spark"
     assert issubclass(oldest.DataSourceStreamArrowWriter, DataSourceArrowWriter)
     assert issubclass(oldest.DataSourceStreamArrowWriter, DataSourceStreamWriter)
-
-
-def test_filters_that_spark_does_not_push_down_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rather than ignored: the read would be of everything."""
-    monkeypatch.setattr(bounded_reader, "SPARK_PUSHES_FILTERS", False)
-    options = KinesisOptions(stream_name=("flights",))
-    batch_reader(options)
-    with pytest.raises(InvalidOptionError, match=r"'filterPushDown' is 'true'; it must be left out before Spark 4\.1"):
-        batch_reader(KinesisOptions(stream_name=("flights",), filter_push_down=True))
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,7 @@ from penstock.spark_plugin._writing._record_ids import WriteAttempt
 from penstock.spark_plugin._writing._records import BadRow, RecordMaker, bad_rows, by_stream
 from penstock.spark_plugin.errors import (
     DeadLetterError,
-    InvalidOptionError,
     MissingOptionError,
-    OptionError,
     SchemaError,
 )
 
@@ -79,47 +77,17 @@ def test_mistakes_are_told_when_the_write_is_planned(
         source.writer(schema(**columns), overwrite=False)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"fixedPartitionKey": "k", "randomPartitionKey": "true"},
-        {"fixedPartitionKey": "k", "partitionKeyColumn": "c"},
-        {"valueColumns": "a"},
-        {"avroEncoding": "single-object", "valueFormat": "json"},
-        {"csvDelimiter": ";"},
-        {"csvDelimiter": '"', "valueFormat": "csv"},
-        {"recordDelimiter": "\\n", "valueFormat": "avro"},
-        {"aggregation": "true", "sinkEndpoint": "127.0.0.1:1"},
-        {"wireFormat": "cbor", "sinkEndpoint": "127.0.0.1:1"},
-        {"wireFormat": "xml"},
-        {"maxRecordsPerSecond": "5", "sinkEndpoint": "127.0.0.1:1"},
-        {"maxAttempts": "0"},
-        {"deliveryStreamName": "d"},
-    ],
-)
-def test_options_that_cannot_both_hold_are_refused(given: dict[str, str]) -> None:
-    """Before anything is written, by an error that names them."""
-    with pytest.raises(OptionError):
-        KinesisDataSource({"streamName": "s", **given})
-
-
-def test_a_limit_above_the_services_is_named_as_the_option() -> None:
-    """The sink's own error is told in the words of the data source, on planning."""
-    source = KinesisDataSource({"streamName": "s", "region": "us-east-1", "maxBatchSize": "501"})
-    with pytest.raises(InvalidOptionError, match="maxBatchSize"):
-        source.writer(schema(data=StringType, partitionKey=StringType), overwrite=False)
-
-
-def test_records_get_ids_delimiters_and_fixed_keys() -> None:
+def test_records_get_ids_delimiters_and_random_keys() -> None:
     """Ids count the partition's rows over its record batches; without a format they are a line before the data."""
-    given = options(streamName="s", recordIds="true", recordDelimiter="\\r\\n", fixedPartitionKey="k")
+    given = options(streamName="s", recordIds="true", recordDelimiter="\\r\\n", randomPartitionKey="true")
     maker = RecordMaker(SinkColumns(0, None, None), given, id_prefix=ATTEMPT.record_prefix)
     batches = [maker.of(pa.record_batch({"data": rows})).batch for rows in (["a", "b"], ["c"])]
     assert [batch.column("data").to_pylist() for batch in batches] == [
         [b"query-7-3-0\na\r\n", b"query-7-3-1\nb\r\n"],
         [b"query-7-3-2\nc\r\n"],
     ]
-    assert batches[0].column("partitionKey").to_pylist() == ["k", "k"]
+    first, second = batches[0].column("partitionKey").to_pylist()
+    assert first != second
     assert split_record_id(b"query-7-3-2\nc") == ("query-7-3-2", b"c")
     with pytest.raises(ValueError, match="record id"):
         split_record_id(b"c")
@@ -132,7 +100,7 @@ def test_records_get_ids_delimiters_and_fixed_keys() -> None:
 def test_rows_go_to_their_streams_in_their_order() -> None:
     """A null means the stream of the options; without one it has none."""
     batch = pa.record_batch({"data": ["1", "2", "3"], "to": ["a", None, "a"]})
-    given = options(fixedPartitionKey="k")
+    given = options(randomPartitionKey="true")
     records = RecordMaker(SinkColumns(0, None, None, 1), given).of(batch)
     found = {stream: part.batch.column("data").to_pylist() for stream, part in by_stream(records, None)}
     assert found == {"a": [b"1", b"3"], None: [b"2"]}

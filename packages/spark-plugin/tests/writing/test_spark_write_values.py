@@ -179,7 +179,7 @@ def test_avro_is_read_by_another_reader(rows: list[dict[str, Any]]) -> None:
     """Apache's own reader gives every row back, by the schema that readers can ask for."""
     schema = avro_schema(SPARK)
     reader = avro.io.DatumReader(avro.schema.parse(schema))
-    for row, data in zip(rows, avro_encoder(schema, "binary")(batch_of(rows))[0].to_pylist(), strict=True):
+    for row, data in zip(rows, avro_encoder(schema)(batch_of(rows))[0].to_pylist(), strict=True):
         read: Any = reader.read(avro.io.BinaryDecoder(io.BytesIO(data)))
         assert read == row
 

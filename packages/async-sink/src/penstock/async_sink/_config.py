@@ -103,20 +103,24 @@ class AsyncSinkConfig:
             if (duration := getattr(self, name)) <= timedelta(0):
                 raise SinkOptionError(name, f"{duration} must be more than 0")
         if self.max_buffered_requests <= self.max_batch_size:
-            raise SinkOptionError(
-                "max_buffered_requests",
-                f"{self.max_buffered_requests} must be more than max_batch_size, {self.max_batch_size}",
+            raise SinkOptionError.out_of_bounds(
+                "max_buffered_requests", self.max_buffered_requests, "more than", self.max_batch_size, "max_batch_size"
             )
         if self.max_batch_size_in_bytes < self.max_record_size_in_bytes:
-            raise SinkOptionError(
+            raise SinkOptionError.out_of_bounds(
                 "max_batch_size_in_bytes",
-                f"{self.max_batch_size_in_bytes} must be at least max_record_size_in_bytes, "
-                f"{self.max_record_size_in_bytes}",
+                self.max_batch_size_in_bytes,
+                "at least",
+                self.max_record_size_in_bytes,
+                "max_record_size_in_bytes",
             )
         if self.max_buffered_bytes < self.max_batch_size_in_bytes:
-            raise SinkOptionError(
+            raise SinkOptionError.out_of_bounds(
                 "max_buffered_bytes",
-                f"{self.max_buffered_bytes} must be at least max_batch_size_in_bytes, {self.max_batch_size_in_bytes}",
+                self.max_buffered_bytes,
+                "at least",
+                self.max_batch_size_in_bytes,
+                "max_batch_size_in_bytes",
             )
         if self.max_attempts is not None and self.max_attempts < 1:
             raise SinkOptionError("max_attempts", f"{self.max_attempts} must be at least 1")

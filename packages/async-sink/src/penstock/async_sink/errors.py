@@ -38,6 +38,21 @@ class SinkOptionError(SinkError, ValueError):
         super().__init__(f"{option}: {reason}")
         self.option = option
         self.reason = reason
+        self.value: int | None = None
+        self.rule = ""
+        self.bound: int | None = None
+        self.bounded_by = ""
+
+    @classmethod
+    def out_of_bounds(cls, option: str, value: int, rule: str, bound: int, bounded_by: str = "") -> Self:
+        """An error with the facts as fields: `value` must be `rule` (such as "at most") `bound`.
+
+        `bounded_by` is the other option that has this bound; empty if it is the most that the service takes.
+        """
+        reason = f"must be {rule} {bounded_by}, {bound}" if bounded_by else f"is more than the service takes, {bound}"
+        error = cls(option, f"{value} {reason}")
+        error.value, error.rule, error.bound, error.bounded_by = value, rule, bound, bounded_by
+        return error
 
 
 class RecordError(SinkError, ValueError):

@@ -13,11 +13,9 @@ from pyspark.sql.types import StructType
 from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.foreign import GivenOption
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._options.names import spelled
-from penstock.spark_plugin._options.parsing import resolve
+from penstock.spark_plugin._options.parsing import check_use, resolve, spelled
 from penstock.spark_plugin._options.spec import Use
 from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
-from penstock.spark_plugin._options.use import check_use
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, parse_value
 from penstock.spark_plugin._reading.columns import CHANGES
 from penstock.spark_plugin._schema import CHANGE_SCHEMA, check_read_schema
@@ -43,7 +41,7 @@ _NO_TIMES = (
 )
 
 _TIMES = dict.fromkeys(
-    ("initialTimestamp", "initialTimestampFormat", "endingTimestamp", "endingPosition", "boundedUntil", "continueFrom"),
+    ("initialTimestamp", "initialTimestampFormat", "endingPosition"),
     "which finds no record by its time: filter by approximateCreationDateTime",
 )
 _FAN_OUT = dict.fromkeys(
@@ -78,9 +76,7 @@ _ONE_STREAM = dict.fromkeys(
 _RECORDS = dict.fromkeys(
     ("columns", "includeEncryptionType", "deaggregate"), "whose rows are changes, and not records of Kinesis"
 )
-_SHARDS = dict.fromkeys(
-    ("shardIds", "filterPushDown", "minPartitions"), "whose shards come and go by themselves, and are read whole"
-)
+_SHARDS = dict.fromkeys(("shardIds", "minPartitions"), "whose shards come and go by themselves, and are read whole")
 _REASONS = _TIMES | _FAN_OUT | _READERS | _ONE_STREAM | _RECORDS | _SHARDS
 """Options of reads of Kinesis that would do nothing here, and why."""
 
@@ -202,11 +198,11 @@ class DynamoDbStreamsDataSource(DataSource):
         check_read_schema(schema, self._parsed)
         from penstock.aws import AwsSession
         from penstock.spark_plugin._connections import aws_options
-        from penstock.spark_plugin._reading.bounded.reader import batch_reader
+        from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
         from penstock.spark_plugin._reading.start.stream_names import with_streams
 
         # Tasks read the stream that was found when the read was planned.
-        return batch_reader(with_streams(self._parsed, lambda: AwsSession(aws_options(self._parsed))))
+        return KinesisBatchReader(with_streams(self._parsed, lambda: AwsSession(aws_options(self._parsed))))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A read that follows the stream. What is wrong with it is raised by the first call of the reader."""

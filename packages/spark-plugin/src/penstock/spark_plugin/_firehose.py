@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.foreign import translate
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._options.names import find_option
+from penstock.spark_plugin._options.parsing import find_option
 from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin.errors import (
@@ -37,7 +37,6 @@ _OF_STREAMS_ALONE = {
     "streamNamePattern",
     "partitionKeyColumn",
     "randomPartitionKey",
-    "fixedPartitionKey",
     "aggregation",
     "wireFormat",
 }

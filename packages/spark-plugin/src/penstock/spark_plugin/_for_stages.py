@@ -179,19 +179,20 @@ def _is_end(session: AwsSession, options: KinesisOptions) -> bool:
     from penstock.spark_plugin._reading.start.service_time import ask_time, is_seen
 
     position = options.ending_position
-    time_ = options.ending_timestamp if position is None else position.timestamp
-    if position is not None and position.type is PositionOptionType.SEAM:
+    if position is None:
+        return False
+    if position.type is PositionOptionType.SEAM:
         return True  # a read waits until it is over
-    if position is not None and position.streams is not None:
+    if position.streams is not None:
         ends = [one for stream in position.streams.values() for one in (stream.shards or {}).values()]
         return all(isinstance(one, ShardPosition) and one.sequence_number is not None for one in ends)
-    if position is not None and position.type is PositionOptionType.TRIM_HORIZON:
+    if position.type is PositionOptionType.TRIM_HORIZON:
         return True  # nothing
-    if time_ is None:
+    if position.timestamp is None:
         return False
     first = options.stream_name[0]
     asyncio.run(ask_time(session, StreamIdentity(first, options.arn_of(first)), options.retry_patience))
-    return is_seen(session.service_clock(), -(-epoch_micros(time_) // 1000))
+    return is_seen(session.service_clock(), -(-epoch_micros(position.timestamp) // 1000))
 
 
 def _shards(streams: Mapping[str, Mapping[str, ShardPosition]]) -> str:

@@ -168,7 +168,7 @@ def _data_column(schema: StructType) -> int:
 
 
 def _key_column(schema: StructType, options: KinesisOptions) -> int | None:
-    if options.random_partition_key or options.fixed_partition_key is not None:
+    if options.random_partition_key:
         return None
     wanted = options.partition_key_column
     key = _column(schema, wanted, (StringType, ByteType, ShortType, IntegerType, LongType))

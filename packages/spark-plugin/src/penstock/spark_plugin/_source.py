@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 from penstock.spark_plugin._firehose import refuse_overwrite
 from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.parsing import check_use
 from penstock.spark_plugin._options.spec import Use
-from penstock.spark_plugin._options.use import check_use
 from penstock.spark_plugin._schema import check_read_schema, read_schema
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin._user_errors import without_frames
@@ -84,9 +84,9 @@ class KinesisDataSource(DataSource):
             release_eager(self._parsed, self._eager_leases)
         check_use(self.options, Use.READ)
         check_read_schema(schema, self._parsed)
-        from penstock.spark_plugin._reading.bounded.reader import batch_reader
+        from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 
-        return batch_reader(self._parsed)
+        return KinesisBatchReader(self._parsed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A read that follows the stream. What is wrong with it is raised by the first call of the reader."""

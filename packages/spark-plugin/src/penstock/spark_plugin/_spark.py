@@ -3,7 +3,7 @@
 | since | what Python sources and sinks have |
 | --- | --- |
 | 4.0 | Arrow batches in reads, and in writes of a DataFrame |
-| 4.1 | a class for micro-batches that are written as Arrow, filters pushed down, Unix sockets to workers |
+| 4.1 | a class for micro-batches that are written as Arrow, Unix sockets to workers |
 | 4.2 | the start and the limit of a micro-batch, `Trigger.AvailableNow`, numbers in the progress |
 
 Each is found out by what there is, not by a version: platforms have Sparks of their own.
@@ -19,28 +19,13 @@ from penstock.spark_plugin.errors import PySparkUnusableError
 
 __all__ = [
     "CHECKPOINT_FILE_MANAGER",
-    "SPARK_PUSHES_FILTERS",
     "SPARK_TELLS_LIMITS",
     "SPARK_USES_UNIX_SOCKETS",
     "DataSourceStreamArrowWriter",
-    "EqualNullSafe",
-    "EqualTo",
-    "Filter",
-    "GreaterThan",
-    "GreaterThanOrEqual",
-    "In",
-    "IsNotNull",
-    "IsNull",
-    "LessThan",
-    "LessThanOrEqual",
-    "Not",
     "ReadAllAvailable",
     "ReadLimit",
     "ReadMaxBytes",
     "ReadMaxRows",
-    "StringContains",
-    "StringEndsWith",
-    "StringStartsWith",
     "SupportsTriggerAvailableNow",
     "tell_lines",
 ]
@@ -60,9 +45,6 @@ except ImportError as error:
 
 SPARK_TELLS_LIMITS = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether `latestOffset` is asked with a start and a limit, and `Trigger.AvailableNow` is announced."""
-
-SPARK_PUSHES_FILTERS = hasattr(datasource, "Filter")
-"""Whether a bounded read is told the filters of its query."""
 
 _IS_4_1 = hasattr(datasource, "DataSourceStreamArrowWriter")
 
@@ -98,31 +80,6 @@ else:
         whether the writer is a `DataSourceArrowWriter`, and gives that one the batches as they are.
         """
 
-
-if TYPE_CHECKING or SPARK_PUSHES_FILTERS:
-    from pyspark.sql.datasource import (
-        EqualNullSafe,
-        EqualTo,
-        Filter,
-        GreaterThan,
-        GreaterThanOrEqual,
-        In,
-        IsNotNull,
-        IsNull,
-        LessThan,
-        LessThanOrEqual,
-        Not,
-        StringContains,
-        StringEndsWith,
-        StringStartsWith,
-    )
-else:
-
-    class Filter:
-        """A condition of a query. Spark 4.0 tells a source none, so nobody makes one."""
-
-    EqualNullSafe = EqualTo = GreaterThan = GreaterThanOrEqual = In = IsNotNull = IsNull = Filter
-    LessThan = LessThanOrEqual = Not = StringContains = StringEndsWith = StringStartsWith = Filter
 
 if TYPE_CHECKING or SPARK_TELLS_LIMITS:
     from pyspark.sql.streaming.datasource import (

@@ -283,7 +283,7 @@ def test_options_that_choose_rows_of_a_stream_count(make_stream: Callable[[int],
     source = make_stream(2)
 
     def of(**options: str) -> tuple[str, ...] | None:
-        return bounded_read(source.options(endingTimestamp="2024-11-01T00:00:00Z", **options))
+        return bounded_read(source.options(endingPosition="2024-11-01T00:00:00Z", **options))
 
     found = [of(), of(shardIds="shardId-000000000000"), of(shardIds="shardId-000000000001")]
     found += [of(deaggregate="false"), of(deaggregate="all")]

@@ -54,9 +54,9 @@ def test_a_stage_over_a_bounded_read_is_used_again_until_its_end_moves(
     assert state(endingPosition=first)[0] is StageState.REUSED
     assert state(endingPosition=second)[0] is StageState.FINISHED
     seam = str(tmp_path / "seam.json")
-    assert state(boundedUntil=seam)[0] is StageState.FINISHED
+    assert state(endingPosition=seam)[0] is StageState.FINISHED
     source.put(5)
-    assert state(boundedUntil=seam)[0] is StageState.REUSED
+    assert state(endingPosition=seam)[0] is StageState.REUSED
     assert [state()[0] for _ in range(2)] == [StageState.FINISHED] * 2
 
 
@@ -67,10 +67,10 @@ def test_facts_have_a_fingerprint_and_moments_have_none(make_stream: Callable[[i
     def of(**options: str) -> tuple[str, ...] | None:
         return bounded_read(source.options(**options))
 
-    until = {"endingTimestamp": PAST}
+    until = {"endingPosition": PAST}
     facts = [
         of(**until),
-        of(endingTimestamp="2024-11-02T00:00:00Z"),
+        of(endingPosition="2024-11-02T00:00:00Z"),
         of(**until, initialPosition=f"AT_TIMESTAMP {PAST}"),
         of(**until, initialPosition=json.dumps({"shardId-000000000000": "12"})),
         of(endingPosition=json.dumps({"shardId-000000000000": "13"})),
@@ -83,7 +83,7 @@ def test_facts_have_a_fingerprint_and_moments_have_none(make_stream: Callable[[i
         of(),
         of(endingPosition="now"),
         of(**until, initialPosition="LATEST"),
-        of(endingTimestamp=(datetime.now(UTC) + timedelta(minutes=1)).isoformat()),
+        of(endingPosition=(datetime.now(UTC) + timedelta(minutes=1)).isoformat()),
         of(endingPosition=json.dumps(shard_end)),
     ]
     assert moments == [None] * len(moments)
@@ -99,7 +99,7 @@ def test_what_is_over_is_decided_by_the_services_clock(ahead_seconds: int) -> No
         there = datetime.now(UTC) + timedelta(seconds=ahead_seconds)
 
         def of(seconds: int) -> tuple[str, ...] | None:
-            return bounded_read({**options, "endingTimestamp": (there + timedelta(seconds=seconds)).isoformat()})
+            return bounded_read({**options, "endingPosition": (there + timedelta(seconds=seconds)).isoformat()})
 
         assert of(-60) is not None
         assert of(60) is None
@@ -108,8 +108,8 @@ def test_what_is_over_is_decided_by_the_services_clock(ahead_seconds: int) -> No
 def test_a_stream_that_was_made_again_is_another(make_stream: Callable[[int], Any], until: Callable[..., None]) -> None:
     """It has the name and the ARN of the one before, and other records."""
     source = make_stream(1)
-    before = bounded_read(source.options(endingTimestamp=PAST))
-    assert bounded_read(source.options(endingTimestamp=PAST)) == before
+    before = bounded_read(source.options(endingPosition=PAST))
+    assert bounded_read(source.options(endingPosition=PAST)) == before
     summary = source.client.describe_stream_summary(StreamName=source.name)["StreamDescriptionSummary"]
     created = summary["StreamCreationTimestamp"]
     source.client.delete_stream(StreamName=source.name)
@@ -122,7 +122,7 @@ def test_a_stream_that_was_made_again_is_another(make_stream: Callable[[int], An
     until(lambda: time.time() >= created.timestamp() + 1, "the clock stands still")
     source.client.create_stream(StreamName=source.name, ShardCount=1)
     until(
-        lambda: bounded_read(source.options(endingTimestamp=PAST)) not in (None, before),
+        lambda: bounded_read(source.options(endingPosition=PAST)) not in (None, before),
         "it looks like the one before",
     )
 
@@ -136,5 +136,5 @@ def test_a_stream_that_was_made_again_is_another(make_stream: Callable[[int], An
 )
 def test_a_read_that_begins_at_the_tip_of_one_of_its_streams_has_none(position: dict[str, Any]) -> None:
     """It gives other records each time it is planned; nothing has to be asked for that."""
-    options = {"streamName": "flights,trains", "region": "us-east-1", "endingTimestamp": "2026-01-31T12:00:00Z"}
+    options = {"streamName": "flights,trains", "region": "us-east-1", "endingPosition": "2026-01-31T12:00:00Z"}
     assert bounded_read(options | {"initialPosition": json.dumps(position)}) is None

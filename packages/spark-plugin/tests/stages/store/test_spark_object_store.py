@@ -387,5 +387,5 @@ def test_a_seam_lies_in_the_store(world: World) -> None:
         Pipeline("p", store="gs://bucket/x").seam("s")
     assert str(caught.value).endswith(
         " cannot lie in gs://bucket/x, where nothing is written on the condition that nobody else has: give "
-        "boundedUntil and continueFrom one path of a file that the driver has whenever it runs, or s3://BUCKET/KEY"
+        "endingPosition and initialPosition one path of a file that the driver has whenever it runs, or s3://BUCKET/KEY"
     )

@@ -113,7 +113,7 @@ class ServiceLimits:
         for name in ("max_batch_size", "max_batch_size_in_bytes"):
             value, most = getattr(config, name), getattr(self, name)
             if value > most:
-                raise SinkOptionError(name, f"{value} is more than the service takes, {most}")
+                raise SinkOptionError.out_of_bounds(name, value, "at most", most)
 
 
 def code_and_message(error: BaseException) -> tuple[str, str]:

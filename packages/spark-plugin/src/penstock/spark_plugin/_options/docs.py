@@ -1,19 +1,23 @@
-"""The documentation of the options, generated from their tables.
+"""The documentation of the options, generated from their declarations.
 
-`python -m penstock.spark_plugin._options.docs FOLDER ...` writes the tables anew in the Markdown files that have their
+`python -m penstock.spark_plugin._options.docs FOLDER ...` writes the tables in the Markdown files that have their
 markers: `packages/spark-plugin/docs` and `docs/pages`.
 """
 
+import ast
+import inspect
 import sys
+import textwrap
 from collections.abc import Iterator
-from itertools import groupby
+from functools import cache
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from penstock.spark_plugin._options.foreign import Connector, ForeignOption, foreign_options
 from penstock.spark_plugin._options.spec import READ, STREAM, WRITE, OptionSpec, OptionType
-from penstock.spark_plugin._options.table import OPTIONS
+from penstock.spark_plugin._options.table import GROUPS, OPTIONS
 
-_TITLES = {
+TITLES = {
     "stream": "Stream",
     "credentials": "Credentials",
     "reading": "Reading",
@@ -25,13 +29,32 @@ _ONLY = {(READ,): "bounded reads alone", (STREAM,): "streams alone", (STREAM, WR
 _BEGIN, _END = "<!-- generated: {} -->\n", "<!-- end of generated: {} -->\n"
 
 
+@cache
+def documentation() -> dict[str, str]:
+    """What each option means, by its field: the docstring that follows it."""
+    found = {}
+    for group in GROUPS.values():
+        (declared,) = ast.parse(textwrap.dedent(inspect.getsource(group))).body
+        assert isinstance(declared, ast.ClassDef)
+        for one, following in pairwise(declared.body):
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+                assert isinstance(following, ast.Expr), f"{one.target.id} has no docstring"
+                found[one.target.id] = " ".join(str(ast.literal_eval(following.value)).split())
+    return found
+
+
+def default(spec: OptionSpec) -> str:
+    """What happens without the option."""
+    return spec.default or spec.otherwise
+
+
 def options_table() -> str:
     """All options as Markdown tables, one per group."""
     parts = []
     for group, specs in groupby(OPTIONS, key=lambda spec: spec.group):
         rows = "\n".join(_row(spec) for spec in specs)
         parts.append(
-            f"### {_TITLES[group]}\n\n"
+            f"### {TITLES[group]}\n\n"
             "| option | type | default | meaning | acts in |\n"
             "| --- | --- | --- | --- | --- |\n"
             f"{rows}\n"
@@ -56,9 +79,7 @@ def migration_table() -> str:
 
 
 def _note(one: ForeignOption) -> str:
-    notes = [f"and `{one.also}`"] if one.also else []
-    if one.unit:
-        notes.append("a number without a unit is milliseconds")
+    notes = ["a number without a unit is milliseconds"] if one.unit else []
     return "; ".join([*notes, one.note] if one.note else notes)
 
 
@@ -73,8 +94,8 @@ def _name(spec: OptionSpec) -> str:
 def _row(spec: OptionSpec) -> str:
     own = (spec.type.value,) if spec.type is not OptionType.CHOICE else ()
     kind = _escaped(" | ".join((*own, *spec.choices)))
-    doc = _escaped(spec.doc) + (" A secret: never shown." if spec.secret else "")
-    return f"| {_name(spec)} | {kind} | {spec.default or ''} | {doc} | {places(spec)} |"
+    doc = _escaped(documentation()[spec.field]) + (" A secret: never shown." if spec.secret else "")
+    return f"| {_name(spec)} | {kind} | {default(spec)} | {doc} | {places(spec)} |"
 
 
 def places(spec: OptionSpec) -> str:
@@ -91,7 +112,7 @@ def generated() -> Iterator[tuple[str, str]]:
 
 
 def fill(document: str) -> str:
-    """A document with the generated parts that it has markers of, written anew.
+    """A document with the generated parts that it has markers of, up to date.
 
     Raises:
         ValueError: a marker of a generated part has no end.
@@ -108,7 +129,7 @@ def fill(document: str) -> str:
 
 
 def write(folder: Path) -> None:
-    """Generate all parts of a folder's documents anew."""
+    """Generate all parts of a folder's documents."""
     for path in folder.rglob("*.md"):
         old = path.read_text()
         if (new := fill(old)) != old:

@@ -37,7 +37,6 @@ class ForeignOption:
     """As that connector documents it. One that ends in `*` stands for all names that begin so."""
     option: str = ""
     """The canonical name of ours. Empty: it is not needed."""
-    also: str = ""
     unit: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
     convert: str = ""
@@ -154,7 +153,7 @@ def translate(name: str, text: str, given: Mapping[str, str], *, warn: bool = Tr
         text = found.values[value]
     elif found.unit and value.isdecimal():
         text = value + found.unit
-    return [GivenOption(name, option, text) for option in (found.option, found.also) if option]
+    return [GivenOption(name, found.option, text)]
 
 
 def _tell(option: ForeignOption, name: str, text: str, *, warn: bool) -> None:

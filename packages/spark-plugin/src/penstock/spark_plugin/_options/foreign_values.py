@@ -44,18 +44,14 @@ def _role_provider(text: str, given: Mapping[str, str]) -> dict[str, str]:
 
 def _attempts(text: str, given: Mapping[str, str]) -> dict[str, str]:
     """How often a call is made in all."""
-    return _of_both("MaxRetries", str(int(text) - 1) if text.isdecimal() and int(text) > 0 else text)
+    return {"getRecordsMaxRetries": str(int(text) - 1) if text.isdecimal() and int(text) > 0 else text}
 
 
 def _first_delay(text: str, given: Mapping[str, str]) -> dict[str, str]:
     """Where the longest delay is not given, it is 10 s there."""
     longest = ("kinesis.clientmaxretryintervalms", "kinesis.client.maxretryintervalms")
-    default = {} if any(name in given for name in longest) else _of_both("BackoffMax", "10s")
-    return _of_both("BackoffBase", text) | default
-
-
-def _of_both(suffix: str, text: str) -> dict[str, str]:
-    return {f"getRecords{suffix}": text, f"getShardIterator{suffix}": text}
+    default = {} if any(name in given for name in longest) else {"getRecordsBackoffMax": "10s"}
+    return {"getRecordsBackoffBase": text} | default
 
 
 def _registered_consumers(text: str, given: Mapping[str, str]) -> dict[str, str]:

@@ -1,8 +1,9 @@
-"""How an option is declared."""
+"""What is declared of an option."""
 
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class OptionType(StrEnum):
@@ -21,6 +22,23 @@ class OptionType(StrEnum):
     CHOICE = "choice"
     POSITION = "position"
     TIME = "time: ISO 8601, or seconds or milliseconds since 1970"
+
+
+(
+    STRING,
+    STRINGS,
+    TEXT,
+    INTEGER,
+    NUMBER,
+    BOOLEAN,
+    SECONDS,
+    SECONDS_OR_OFF,
+    MILLISECONDS,
+    BYTES,
+    CHOICE,
+    POSITION,
+    TIME,
+) = OptionType
 
 
 class Place(StrEnum):
@@ -86,23 +104,31 @@ OF_EFO = Refusal(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionSpec:
-    """One option."""
+    """One option: what its field of `KinesisOptions` declares. Its documentation is the docstring of the field."""
 
-    name: str
-    """Canonical name, camelCase. The field of `KinesisOptions` is the same name in snake_case."""
-    group: str
+    name: str = ""
+    """Canonical name, camelCase: that of the field, which is in snake_case."""
+    field: str = ""
+    group: str = ""
+    type: OptionType = STRING
+    default: str | None = None
+    """As a user would write it; None when there is none."""
+    otherwise: str = ""
+    """What happens without the option, where that is not a value of it."""
+    value: Any = None
+    """What the field holds when the option is left out."""
     acts: tuple[Place, ...]
     """Where it has an effect. To a service behind an endpoint its value travels with the request."""
     refused_with: tuple[Refusal, ...] = ()
     """Options with which it would have none."""
+    requires: tuple[str, str] | None = None
+    """An option that has to be given with it, and why: words that follow its name."""
+    at_most: str = ""
+    """An option whose value it may not exceed, where both have one."""
     only: tuple[Use, ...] = ()
     """Uses in which it has one, where neither its group nor its places say so."""
     elsewhere: str | None = None
     """The value that says what is so in reads of the other kind anyway."""
-    type: OptionType = OptionType.STRING
-    default: str | None = None
-    """As a user would write it; None when there is none."""
-    doc: str
     flink: str | None = None
     """Name in Flink's Kinesis connector (FLIP-128 and AWSConfigConstants)."""
     databricks: str | None = None
@@ -116,6 +142,8 @@ class OptionSpec:
     """Values of the other connectors, in lower case, that do not exist here, and what to do instead."""
     minimum: float | None = None
     maximum: float | None = None
+    pattern: tuple[str, str] | None = None
+    """A regular expression for the whole text (for each, of several), and what it asks for in words."""
     secret: bool = False
     prefix: bool = False
     """Whether `name.<stream>` is the option, one per stream."""
@@ -138,3 +166,9 @@ class OptionSpec:
 def field_name(option: str) -> str:
     """The field of `KinesisOptions` that holds an option."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", option).lower()
+
+
+def option_name(field: str) -> str:
+    """The option that a field of `KinesisOptions` holds."""
+    first, *others = field.split("_")
+    return first + "".join(map(str.capitalize, others))

@@ -77,6 +77,11 @@ def parse_value(spec: OptionSpec, text: str) -> Any:
     value = _PARSERS[spec.type](spec, text if spec.type is OptionType.TEXT else text.strip())
     if value is None:
         return None
+    if spec.pattern is not None:
+        expression, rule = spec.pattern
+        for part in value if isinstance(value, tuple) else (value,):
+            if re.fullmatch(expression, part) is None:
+                raise _invalid(spec, part, rule)
     if spec.minimum is not None and value < spec.minimum:
         raise _invalid(spec, text, f"at least {_plain(spec.minimum)}{_UNITS.get(spec.type, '')}")
     if spec.maximum is not None and value > spec.maximum:
@@ -239,7 +244,8 @@ _JSON_RULE = (
 
 def _position(spec: OptionSpec, text: str) -> PositionOption:
     position = _any_position(spec, text)
-    if spec.name == "addedStreamPosition" and (position.streams is not None or position.seam is not None):
+    lacks_time = position.type is PositionOptionType.AT_TIMESTAMP and position.timestamp is None
+    if spec.name == "addedStreamPosition" and (position.streams or position.seam or lacks_time):
         raise _invalid(spec, text, "LATEST, TRIM_HORIZON or a time")
     return position
 
@@ -343,8 +349,8 @@ def _in_stream(spec: OptionSpec, stream: str, value: object) -> PositionOption:
     text = _WORDS_OF_KAFKA.get(value, value) if isinstance(value, int) else value
     if not isinstance(text, str) or not text:
         raise ValueError(f"{json.dumps(value)} of {stream} is not text such as TRIM_HORIZON")
-    if spec.name in _OF_ENDS:
-        raise ValueError(f"{text!r} of {stream} is for a whole stream: all streams end at one time, endingTimestamp")
+    if spec.name == _END:
+        raise ValueError(f"{text!r} of {stream} is for a whole stream: all streams end at one time: give it alone")
     try:
         position = _plain_position(spec, text.strip())
     except InvalidOptionError as error:
@@ -357,7 +363,7 @@ def _in_stream(spec: OptionSpec, stream: str, value: object) -> PositionOption:
     return position
 
 
-_OF_ENDS = ("endingPosition", "boundedUntil")
+_END = "endingPosition"
 _WORDS_OF_KAFKA: Mapping[int, str] = {-2: "TRIM_HORIZON", -1: "LATEST"}
 """What Kafka's offsets in JSON mean by these numbers: earliest and latest."""
 
@@ -379,12 +385,12 @@ def _in_shard(spec: OptionSpec, shard: str, value: object) -> ShardBegin:
     except InvalidOptionError as error:
         if value.upper().startswith("AT_TIMESTAMP"):
             raise
-        at = "" if spec.name in _OF_ENDS else ", LATEST, AT_TIMESTAMP <time>"
+        at = "" if spec.name == _END else ", LATEST, AT_TIMESTAMP <time>"
         raise ValueError(f"{value!r} of {shard} is not a sequence number{at}, TRIM_HORIZON or SHARD_END") from error
     if position.type is PositionOptionType.TRIM_HORIZON:
         return ShardPosition.trim_horizon()
-    if spec.name in _OF_ENDS:
-        raise ValueError(f"{value!r} of {shard} is a time, at which a read ends in all shards: endingTimestamp")
+    if spec.name == _END:
+        raise ValueError(f"{value!r} of {shard} is a time, at which a read ends in all shards: give it alone")
     if position.type is PositionOptionType.LATEST:
         return PositionOptionType.LATEST
     if position.timestamp is None:

@@ -38,7 +38,7 @@ from penstock.aws import AwsOptions
 from penstock.efo_consumer import SchemaVersion, decode_glue_record, json_value
 from penstock.efo_consumer.errors import SchemaDecodeError, SchemaRegistryError
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._options.names import find_option
+from penstock.spark_plugin._options.parsing import find_option
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._schemas.registry import (
     DEFAULT_REGISTRY,

@@ -86,11 +86,9 @@ class RecordMaker:
         return join([self._prefix, pa.array(range(first, first + rows), pa.int64()).cast(pa.string())])
 
     def _keys(self, batch: Any) -> Any:
-        column, fixed = self._columns.partition_key, self._options.fixed_partition_key
+        column = self._columns.partition_key
         if column is not None:
             return batch.column(column).cast(pa.string())
-        if fixed is not None:
-            return pa.repeat(pa.scalar(fixed, pa.string()), batch.num_rows)
         random = os.urandom(_RANDOM_KEY_BYTES * batch.num_rows).hex()
         step = 2 * _RANDOM_KEY_BYTES
         return pa.array([random[at : at + step] for at in range(0, len(random), step)], pa.string())

@@ -8,19 +8,21 @@ from penstock.async_sink import AsyncSinkConfig, KinesisStreamsSink, rate_strate
 from penstock.async_sink.errors import SinkOptionError
 from penstock.spark_plugin._connections import aws_options, service_security
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._options.spec import field_name
+from penstock.spark_plugin._options.table import BY_NAME
 
 if TYPE_CHECKING:
     from penstock.async_sink import FirehoseSink, RateLimitingStrategy, RemoteSink, TerminalRecordHandler
     from penstock.aws import AwsLocation, AwsSession
 
-_DEFAULTS = KinesisOptions(stream_name=("",))
-_LIMITS = (
-    "maxBatchSize",
-    "maxInFlightRequests",
-    "maxBufferedRequests",
-    "maxBatchSizeInBytes",
-    "maxRecordSizeInBytes",
+_LIMITS = tuple(
+    BY_NAME[name]
+    for name in (
+        "maxBatchSize",
+        "maxInFlightRequests",
+        "maxBufferedRequests",
+        "maxBatchSizeInBytes",
+        "maxRecordSizeInBytes",
+    )
 )
 
 Terminal = Callable[[], "TerminalRecordHandler"]
@@ -85,11 +87,7 @@ def sink_config(options: KinesisOptions, *, firehose: bool = False) -> AsyncSink
     Raises:
         penstock.async_sink.errors.SinkOptionError: two limits contradict each other.
     """
-    limits = {
-        field: getattr(options, field)
-        for name in _LIMITS
-        if getattr(options, field := field_name(name)) != getattr(_DEFAULTS, field) or name in options.written
-    }
+    limits = {spec.field: getattr(options, spec.field) for spec in _LIMITS if options.is_given(spec)}
     common: dict[str, Any] = {
         **limits,
         "max_time_in_buffer": timedelta(milliseconds=options.max_time_in_buffer),
@@ -102,8 +100,8 @@ def sink_config(options: KinesisOptions, *, firehose: bool = False) -> AsyncSink
 
         config, most = firehose_config(**common), firehose_config().max_record_size_in_bytes
         if config.max_record_size_in_bytes > most:
-            reason = f"{config.max_record_size_in_bytes} is more than the service takes, {most}"
-            raise SinkOptionError("max_record_size_in_bytes", reason)
+            size = config.max_record_size_in_bytes
+            raise SinkOptionError.out_of_bounds("max_record_size_in_bytes", size, "at most", most)
         return config
     if options.aggregation:
         from penstock.async_sink import kinesis_aggregation_config
@@ -117,11 +115,6 @@ def _strategy(options: KinesisOptions, usual: Strategy, *, decrease_factor: floa
     return rate_strategy(
         usual,
         strategy=options.sink_rate_strategy,
-        target=options.sink_rate_target,
-        initial_rate=options.sink_initial_rate,
-        increase_rate=options.sink_increase_rate,
-        decrease_factor=options.sink_decrease_factor,
-        rate_threshold=options.sink_rate_threshold,
         usual_decrease_factor=decrease_factor,
         records_per_second=options.max_records_per_second,
         bytes_per_second=options.max_bytes_per_second,

@@ -34,7 +34,6 @@ from penstock.spark_plugin._writing._value_rows import Encoded, row_encoder
 from penstock.spark_plugin.errors import ExtraMissingError, SchemaError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MARKER = b"\xc3\x01"
 _PLAIN: dict[type[DataType], Any] = {
     BooleanType: "boolean",
     ByteType: "int",
@@ -114,18 +113,13 @@ def _type(kind: DataType, path: str, taken: set[str], *, with_defaults: bool) ->
     return found
 
 
-def avro_encoder(schema_json: str, encoding: str) -> Callable[[Any], Encoded]:
-    """Makes a column of binaries of a record batch; `encoding` is `binary` or `single-object`.
+def avro_encoder(schema_json: str) -> Callable[[Any], Encoded]:
+    """Makes a column of binaries of a record batch.
 
     Raises:
         ExtraMissingError: fastavro is not installed.
     """
-    encode_row, header = avro_row_encoder(schema_json), b""
-    if encoding == "single-object":
-        from fastavro.schema import fingerprint, to_parsing_canonical_form
-
-        header = _MARKER + bytes.fromhex(fingerprint(to_parsing_canonical_form(json.loads(schema_json)), "CRC-64-AVRO"))
-    return row_encoder(lambda row: header + encode_row(row), "it cannot be encoded as Avro")
+    return row_encoder(avro_row_encoder(schema_json), "it cannot be encoded as Avro")
 
 
 def avro_row_encoder(schema_json: str) -> Callable[[Any], bytes]:

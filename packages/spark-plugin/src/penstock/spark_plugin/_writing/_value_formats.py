@@ -55,7 +55,7 @@ def check_value_fields(fields: Sequence[StructField], options: KinesisOptions) -
         from penstock.spark_plugin._writing._value_avro import avro_encoder, avro_schema_of
 
         schema = avro_schema_of(_with_id(fields, options))
-        avro_encoder(schema, options.avro_encoding)
+        avro_encoder(schema)
         return schema
     check_field_types(fields, nested=options.value_format == "json")
     return None
@@ -78,7 +78,7 @@ def value_encoder(options: KinesisOptions, schema: SchemaVersion | str | None) -
     if options.value_format == "avro":
         from penstock.spark_plugin._writing._value_avro import avro_encoder
 
-        return avro_encoder(schema or "", options.avro_encoding)
+        return avro_encoder(schema or "")
     if options.value_format == "csv":
         from penstock.spark_plugin._writing._value_csv import csv_rows
 

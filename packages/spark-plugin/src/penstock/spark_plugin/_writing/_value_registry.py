@@ -10,69 +10,11 @@ from pyspark.sql.types import StructField
 
 from penstock.efo_consumer import SchemaVersion, glue_header
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._options.spec import field_name
 from penstock.spark_plugin._schemas.registry import open_registry
 from penstock.spark_plugin._writing._value_rows import Encoded, row_encoder
-from penstock.spark_plugin.errors import (
-    ContradictoryOptionsError,
-    InvalidOptionError,
-    MissingOptionError,
-)
+from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError
 
 _FORMATS = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
-_OF_REGISTRY = {
-    "schemaName": None,
-    "schemaVersion": None,
-    "schemaMessage": None,
-    "schemaAutoRegister": False,
-    "schemaCompatibility": "backward",
-    "schemaCompression": "none",
-    "glueEndpointUrl": None,
-}
-"""What an option is when it was left out."""
-
-
-def check_registry_options(options: KinesisOptions) -> None:
-    """Options of the registry stand together.
-
-    Raises:
-        OptionError: they contradict each other.
-    """
-    kind = options.value_format
-    given = [name for name, left_out in _OF_REGISTRY.items() if getattr(options, field_name(name)) != left_out]
-    if options.schema_registry is None:
-        if given:
-            raise MissingOptionError("schemaRegistry", f"{given[0]} belongs to it")
-        if kind == "protobuf":
-            raise MissingOptionError("schemaRegistry", "valueFormat=protobuf writes a message of a registered schema")
-        return
-    if kind is None:
-        raise MissingOptionError(
-            "valueFormat", "schemaRegistry has the schema of what it makes: avro, json or protobuf"
-        )
-    if kind not in _FORMATS:
-        raise ContradictoryOptionsError(("schemaRegistry", "valueFormat"), f"the registry has no schemas of {kind}")
-    if options.avro_encoding != "binary":
-        raise ContradictoryOptionsError(("avroEncoding", "schemaRegistry"), "a record has one header")
-    if options.record_delimiter is not None:
-        raise ContradictoryOptionsError(
-            ("recordDelimiter", "schemaRegistry"),
-            "the header's bytes may be the delimiter's: it would separate nothing",
-        )
-    if options.schema_message is not None and kind != "protobuf":
-        raise ContradictoryOptionsError(("schemaMessage", "valueFormat"), "messages belong to valueFormat=protobuf")
-    if options.schema_auto_register:
-        if kind == "protobuf":
-            raise InvalidOptionError(
-                "schemaAutoRegister", "true", "false with valueFormat=protobuf: whoever writes the .proto file numbers "
-                "its fields, and numbers that followed the columns would change with them",
-            )  # fmt: skip
-        if options.schema_version is not None:
-            raise ContradictoryOptionsError(
-                ("schemaVersion", "schemaAutoRegister"), "what is written is that version, or what the columns make"
-            )
-    elif options.schema_compatibility != "backward":
-        raise MissingOptionError("schemaAutoRegister", "schemaCompatibility is that of the schema that it makes")
 
 
 def registered_schema(fields: Sequence[StructField], options: KinesisOptions) -> SchemaVersion:

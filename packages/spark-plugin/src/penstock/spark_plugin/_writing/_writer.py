@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from penstock.rpc import LoopThread
 from penstock.spark_plugin._connections import aws_options, caller_location, shared_session
 from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.spec import option_name
 from penstock.spark_plugin._schema import sink_columns
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
@@ -35,15 +35,13 @@ from penstock.spark_plugin._writing._records import RecordMaker, Records, bad_ro
 from penstock.spark_plugin._writing._sink_task import SinkTask
 from penstock.spark_plugin._writing._sinks import make_sink, sink_config
 from penstock.spark_plugin._writing._value_formats import check_value_fields
-from penstock.spark_plugin._writing._value_registry import check_registry_options
 from penstock.spark_plugin._writing._value_text import compute, decoded
 from penstock.spark_plugin._writing._write_summary import WriteSummary, total
-from penstock.spark_plugin.errors import InvalidOptionError, RowError
+from penstock.spark_plugin.errors import InvalidOptionError, MissingOptionError, OptionError, RowError
 
 __all__ = ["KinesisBatchWriter", "KinesisStreamWriter", "WriteSummary", "total"]
 
 _log = logging.getLogger(__name__)
-_SNAKE = re.compile(r"(?<=\w)_(\w)")
 _WORKER_LOGGING = "PYSPARK_SPARK_SESSION_UUID"
 """Set by Spark with `spark.sql.pyspark.worker.logging.enabled`."""
 
@@ -56,7 +54,8 @@ class _Writer:
         self._options = options
         self._firehose = firehose
         self._kind = "firehose" if firehose else "kinesis"
-        check_registry_options(options)
+        if options.glue_endpoint_url is not None and options.schema_registry is None:
+            raise MissingOptionError("schemaRegistry", "glueEndpointUrl belongs to it")
         self._columns = sink_columns(schema, options, firehose=firehose)
         self._schema: SchemaVersion | str | None = None
         if options.value_format is not None:
@@ -73,7 +72,7 @@ class _Writer:
             if options.stream_name:
                 make_sink(options, firehose=firehose)
         except SinkOptionError as error:
-            raise InvalidOptionError(*_option_of(error)) from error
+            raise _option_error(error) from error
         # Once, on the driver: executors may have another environment.
         self._caller = None
         if options.sink_endpoint is not None:
@@ -241,12 +240,13 @@ class KinesisStreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._log_abort(messages, f"micro-batch {batchId}")
 
 
-def _option_of(error: SinkOptionError) -> tuple[str, str, str]:
-    """The option that an error of the sink is about, its value and its rule, as the data source spells them."""
-    option, reason = error.option, error.reason
-    if option == "max_buffered_bytes":
+def _option_error(error: SinkOptionError) -> OptionError:
+    """An error of the sink about one of its options, as one about the data source's."""
+    option = option_name(error.option)
+    if error.value is None or error.bound is None:
+        return OptionError(f"option {option!r}: {error.reason}", option=option)
+    if error.option == "max_buffered_bytes":
         # It follows from others, and is not an option: only a request may be too large for it.
-        return "maxBatchSizeInBytes", reason.rpartition(" ")[2], f"at most {reason.partition(' ')[0]}"
-    value, _, rule = _SNAKE.sub(lambda found: found[1].upper(), reason).partition(" ")
-    rule = rule.replace("is more than the service takes,", "at most", 1).removeprefix("must be ")
-    return _SNAKE.sub(lambda found: found[1].upper(), option), value, rule
+        return InvalidOptionError("maxBatchSizeInBytes", error.bound, f"at most {error.value}")
+    by = f"{option_name(error.bounded_by)}, " if error.bounded_by else ""
+    return InvalidOptionError(option, error.value, f"{error.rule} {by}{error.bound}")

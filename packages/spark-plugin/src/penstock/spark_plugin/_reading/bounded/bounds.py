@@ -73,13 +73,12 @@ class Bounds:
         start, end = options.initial_position, options.ending_position
         before: int | None
         if end is None:
-            time = options.ending_timestamp
-            before = now_micros if time is None else epoch_micros(time)
+            before = now_micros
         elif end.streams is not None:
             before = None
         else:
             before = _micros(session, options, end, now_micros)
-        ends_now = before if end is None and options.ending_timestamp is None else None
+        ends_now = before if end is None else None
         of_streams = named(start, options)
         if of_streams:
             after = {name: _after(session, options, one, ends_now) for name, one in of_streams.items()}

@@ -14,7 +14,6 @@ from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.bounded.bounds import BoundedShard, Bounds
-from penstock.spark_plugin._reading.bounded.push_down import PushDown
 from penstock.spark_plugin._reading.bounded.shards import read_shards
 from penstock.spark_plugin._reading.bounded.time_division import divide_by_time, spread
 from penstock.spark_plugin._reading.columns import in_layout
@@ -23,7 +22,6 @@ from penstock.spark_plugin._reading.start.initial_positions import list_with
 from penstock.spark_plugin._reading.start.service_time import ask_time, now_millis
 from penstock.spark_plugin._reading.start.stream_names import with_streams
 from penstock.spark_plugin._reading.start.stream_summary import describe_stream
-from penstock.spark_plugin._spark import SPARK_PUSHES_FILTERS, Filter
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
 from penstock.spark_plugin._user_errors import rows_with_remedies, with_remedies
 from penstock.spark_plugin.errors import InvalidOptionError
@@ -49,21 +47,18 @@ class KinesisBatchReader(DataSourceReader):
 
     def __init__(self, options: KinesisOptions) -> None:
         self._options = options
-        self._push_down = PushDown()
 
     @with_remedies
     def partitions(self) -> Sequence[InputPartition]:
-        """All shards that the streams still know and no filter rules out, closed ones too, in few partitions."""
+        """All shards that the streams still know, closed ones too, in few partitions."""
         session = AwsSession(aws_options(self._options))
         options = with_streams(self._options, lambda: session)
-        if not any(self._push_down.of_stream(one) for one in options.stream_name):
-            return []
         first = options.stream_name[0]
         asyncio.run(ask_time(session, StreamIdentity(first, options.arn_of(first)), options.retry_patience))
         now_micros = now_millis(session) * 1000
         bounds = Bounds.resolve(session, options, now_micros)
         least, most = partition_bounds(options.min_partitions, options.max_partitions)
-        shards = asyncio.run(_plan(session, options, bounds, self._push_down, least, now_micros))
+        shards = asyncio.run(_plan(session, options, bounds, least, now_micros))
         return [BoundedPartition(part) for part in spread(shards, min(len(shards), most))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -85,7 +80,7 @@ class KinesisBatchReader(DataSourceReader):
         )
         rows = 0
         loop = asyncio.new_event_loop()
-        batches = read_shards(options, partition.shards, self._push_down)
+        batches = read_shards(options, partition.shards)
         try:
             while True:
                 with use_span(span, end_on_exit=False):
@@ -101,34 +96,10 @@ class KinesisBatchReader(DataSourceReader):
             span.end()
 
 
-class FilteringBatchReader(KinesisBatchReader):
-    """A bounded reader that takes the query's filters: on `shardId`, `streamName` and the time of arrival."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Take what the filters say about shards and time; give back those that Spark has to apply itself."""
-        self._push_down, left = PushDown.of(filters)
-        yield from left
-
-
-def batch_reader(options: KinesisOptions) -> KinesisBatchReader:
-    """A reader that takes filters where the options ask for it; Spark refuses it while its own setting is off.
-
-    Raises:
-        InvalidOptionError: `filterPushDown`, of a Spark that pushes none down.
-    """
-    if options.filter_push_down and not SPARK_PUSHES_FILTERS:
-        raise InvalidOptionError(
-            "filterPushDown", "true", "left out before Spark 4.1, which tells no source the filters of a query"
-        )
-    # Not by default: frames of one `load()` share what was planned with the filters of one of them.
-    return FilteringBatchReader(options) if options.filter_push_down else KinesisBatchReader(options)
-
-
 async def _plan(
     session: AwsSession,
     options: KinesisOptions,
     bounds: Bounds,
-    push_down: PushDown,
     least: int,
     now_micros: int,
 ) -> list[BoundedShard]:
@@ -136,10 +107,9 @@ async def _plan(
     shards: list[BoundedShard] = []
     async with stream_client(session) as client:
         unseen = set(options.shard_ids)
-        streams = [one for one in options.stream_name if push_down.of_stream(one)]
-        for stream in streams:
+        for stream in options.stream_name:
             identity = StreamIdentity(stream, options.arn_of(stream))
-            since = None if options.shard_ids else _filter(bounds, push_down, stream, now_micros // 1000)
+            since = None if options.shard_ids else _filter(bounds, stream, now_micros // 1000)
             listed = await list_with(client, identity, bounds.named_in(stream), options.retry_patience, since)
             keys = StreamKeys()
             keys.learn(listed)
@@ -156,22 +126,22 @@ async def _plan(
                 asked = (one for one in found if one.shard_id in options.shard_ids and not one.after.is_shard_end)
                 found = (replace(one, with_children=False) for one in asked)
             unseen.difference_update(one.shard_id for one in listed)
-            shards += push_down.narrow(found)
-        if unseen and streams == list(options.stream_name):
+            shards += found
+        if unseen:
             raise InvalidOptionError(
                 "shardIds",
                 ",".join(options.shard_ids),
                 f"shards that the streams list, and {min(unseen)} is not listed",
             )
         if 0 < len(shards) < least:
-            retention = {stream: await _retention_micros(client, options, stream) for stream in streams}
+            retention = {stream: await _retention_micros(client, options, stream) for stream in options.stream_name}
             shards = divide_by_time(shards, least, now_micros, retention)
     return shards
 
 
-def _filter(bounds: Bounds, push_down: PushDown, stream: str, now_millis: int) -> ShardFilter | None:
+def _filter(bounds: Bounds, stream: str, now_millis: int) -> ShardFilter | None:
     """Shards that were closed before the read begins hold nothing of it."""
-    since = push_down.since_millis(bounds.after[stream].timestamp_millis)
+    since = bounds.after[stream].timestamp_millis
     if since is None or bounds.names_shards or since > now_millis - _RECENT_MILLIS:
         return None
     return ShardFilter("FROM_TIMESTAMP", timestamp_millis=since)

@@ -30,7 +30,6 @@ from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.arrivals import position_after, rows_before
 from penstock.spark_plugin._reading.bounded.bounds import BoundedShard
-from penstock.spark_plugin._reading.bounded.push_down import PushDown
 from penstock.spark_plugin._reading.session.configs import publisher_config
 from penstock.spark_plugin._reading.start.service_time import (
     ARRIVAL_MICROS,
@@ -44,9 +43,7 @@ from penstock.spark_plugin._reading.start.service_time import (
 _log = logging.getLogger(__name__)
 
 
-async def read_shards(
-    options: KinesisOptions, shards: Sequence[BoundedShard], push_down: PushDown
-) -> AsyncGenerator[pa.RecordBatch, None]:
+async def read_shards(options: KinesisOptions, shards: Sequence[BoundedShard]) -> AsyncGenerator[pa.RecordBatch, None]:
     """The records of the shards, and of children that were not listed yet when the read was planned.
 
     Shards that are quiet, where the service does not say whether that is their tip, wait together. At the end a list
@@ -109,7 +106,7 @@ async def read_shards(
                     at_tip.append(one)
                 else:
                     await finish(one)
-                pending.extend(map(begun, push_down.narrow(_entrants(shard, one.children, push_down))))
+                pending.extend(map(begun, _entrants(shard, one.children)))
         # Once for all of them: few calls are allowed.
         created = {options.arn_of(one.stream_name) or one.stream_name: one.created_millis for one in shards}
         known = {stream: millis for stream, millis in created.items() if millis is not None}
@@ -133,11 +130,11 @@ async def _listings(
         }
 
 
-def _entrants(parent: BoundedShard, children: Sequence[Shard], push_down: PushDown) -> Iterator[BoundedShard]:
+def _entrants(parent: BoundedShard, children: Sequence[Shard]) -> Iterator[BoundedShard]:
     for child in children if parent.with_children else ():
-        # A merged shard comes with both of its parents, which two tasks may read; one that is filtered out is not read.
-        read = [one for one in child.parent_shard_ids if push_down.of_shard(parent.stream_name, one)]
-        if child.shard_id not in parent.listed_children and parent.shard_id == min(read, default=parent.shard_id):
+        # A merged shard comes with both of its parents, which two tasks may read.
+        first = min(child.parent_shard_ids, default=parent.shard_id)
+        if child.shard_id not in parent.listed_children and parent.shard_id == first:
             yield replace(
                 parent,
                 shard_id=child.shard_id,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.parsing import check_use
 from penstock.spark_plugin._options.spec import Use
-from penstock.spark_plugin._options.use import check_use
 from penstock.spark_plugin._schema import read_schema
 from penstock.spark_plugin.errors import InvalidOptionError
 
@@ -47,9 +47,9 @@ class ReadKinesis:
 
     def eval(self, streamName: str, **options: Any) -> Iterator[tuple[Any, ...]]:  # SQL's name
         """The rows."""
-        from penstock.spark_plugin._reading.bounded.reader import batch_reader
+        from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 
-        reader = batch_reader(_parsed({"streamName": streamName, **options}))
+        reader = KinesisBatchReader(_parsed({"streamName": streamName, **options}))
         for partition in reader.partitions():
             for batch in reader.read(partition):
                 yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

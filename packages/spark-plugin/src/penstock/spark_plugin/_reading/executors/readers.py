@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._options.names import find_option
+from penstock.spark_plugin._options.parsing import find_option
 from penstock.spark_plugin._options.spec import READER, OptionSpec
 from penstock.spark_plugin._reading.executors.certificate import SERVER_NAME, make_certificate
 from penstock.spark_plugin._reading.executors.fleet_file import ExecutorReader, FleetFile

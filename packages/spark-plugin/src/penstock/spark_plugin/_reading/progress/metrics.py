@@ -14,7 +14,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from penstock.efo_consumer import ShardSkew, ShardState, ShardStats, StreamPositions
-from penstock.spark_plugin._options.kinesis_options import field_name
+from penstock.spark_plugin._options.spec import field_name
 
 _log = logging.getLogger(__name__)
 UNKNOWN = -1

@@ -30,8 +30,7 @@ from penstock.efo_consumer.errors import SubscriptionTakenOverError
 from penstock.registration import Lease
 from penstock.rpc import ClientSecurity, ServerStartError
 from penstock.spark_plugin._connections import aws_options, caller_location, service_security
-from penstock.spark_plugin._options.checks import check_beside_readers
-from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions, check_beside_readers
 from penstock.spark_plugin._reading.executors.fleet_file import ExecutorFleet
 from penstock.spark_plugin._reading.session.addresses import reader_address
 from penstock.spark_plugin._reading.session.announcing import ReaderAnnouncer

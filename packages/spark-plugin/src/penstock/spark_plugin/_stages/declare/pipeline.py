@@ -262,9 +262,9 @@ class Pipeline:
     def seam(self, name: str) -> str:
         """Where a back-fill ends and its live stream begins: one value for both sources' options.
 
-        `boundedUntil` of the bounded read and `continueFrom` of the stream: the time at which the first of them was
-        planned. It stays the same over restarts, until a run that does not resume. In a store on S3 the sources reach
-        it with their own credentials and region, at S3's own endpoint or AWS_ENDPOINT_URL_S3.
+        `endingPosition` of the bounded read and `initialPosition` of the stream: the time at which the first of them
+        was planned. It stays the same over restarts, until a run that does not resume. In a store on S3 the sources
+        reach it with their own credentials and region, at S3's own endpoint or AWS_ENDPOINT_URL_S3.
         """
         folder = safe_name(name)
         if (other := self._seams.setdefault(folder, name)) != name:
@@ -279,8 +279,8 @@ class Pipeline:
             return self.place.store.below(file).url
         raise PipelineDefinitionError(
             f"seam {name!r} ({caller(also_skip=(_PACKAGE,))}) cannot lie in {self.place.store.shown}, where nothing is "
-            "written on the condition that nobody else has: give boundedUntil and continueFrom one path of a file that "
-            "the driver has whenever it runs, or s3://BUCKET/KEY"
+            "written on the condition that nobody else has: give endingPosition and initialPosition one path of a file "
+            "that the driver has whenever it runs, or s3://BUCKET/KEY"
         )
 
     def graph(self) -> JobGraph:
