@@ -27,7 +27,7 @@ from penstock.aws._provider import provided_credentials
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import aws_options, shared_session
-from penstock.spark_plugin._writing._writer import KinesisBatchWriter
+from penstock.spark_plugin._writing.writer import KinesisBatchWriter
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
 

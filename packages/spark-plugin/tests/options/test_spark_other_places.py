@@ -23,7 +23,7 @@ from penstock.registration.errors import LocationMismatchError as OtherRegistry
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.session.session import open_session
 from penstock.spark_plugin._reading.start.initial_positions import initial_positions
-from penstock.spark_plugin._writing._writer import KinesisBatchWriter
+from penstock.spark_plugin._writing.writer import KinesisBatchWriter
 
 registry_service = pytest.importorskip("penstock.services.consumer_registry._serve")
 reader_service = pytest.importorskip("penstock.services.shard_reader._serve")

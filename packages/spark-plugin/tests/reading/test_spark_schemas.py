@@ -36,9 +36,9 @@ from penstock.spark_plugin._schemas.column import planned_records
 from penstock.spark_plugin._schemas.json_schema import json_spark_type
 from penstock.spark_plugin._schemas.protobuf import proto_file, protobuf_decoder, protobuf_encoder, protobuf_spark_type
 from penstock.spark_plugin._schemas.registry import GlueSchemaRegistry
-from penstock.spark_plugin._writing._records import RecordMaker, bad_rows
-from penstock.spark_plugin._writing._value_avro import avro_row_encoder
-from penstock.spark_plugin._writing._value_formats import check_value_fields
+from penstock.spark_plugin._writing.records import RecordMaker, bad_rows
+from penstock.spark_plugin._writing.value_rows import avro_row_encoder
+from penstock.spark_plugin._writing.values import check_value_fields
 from penstock.spark_plugin.errors import (
     DangerousOptionError,
     InvalidOptionError,

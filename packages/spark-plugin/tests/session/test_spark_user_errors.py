@@ -23,7 +23,7 @@ from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 from penstock.spark_plugin._reading.session import waiting as waiting_module
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin._user_errors import with_remedies
-from penstock.spark_plugin._writing._writer import KinesisBatchWriter
+from penstock.spark_plugin._writing.writer import KinesisBatchWriter
 from penstock.spark_plugin.testing import endpoint_options
 
 

@@ -62,7 +62,7 @@ def plain_sink(base: type) -> type[DataSource]:
             return "kinesis-of-4-0"
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-            from penstock.spark_plugin._writing._writer import KinesisStreamWriter, _Writer
+            from penstock.spark_plugin._writing.writer import KinesisStreamWriter, _Writer
 
             # The members of the class, on the other base.
             members = {name: value for name, value in vars(KinesisStreamWriter).items() if not name.startswith("_")}

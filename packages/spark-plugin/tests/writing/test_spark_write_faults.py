@@ -12,7 +12,7 @@ from penstock.async_sink.errors import GatewayError, RecordsRejectedError
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc.testing import service_process
 from penstock.spark_plugin import KinesisDataSource, WriteSummary
-from penstock.spark_plugin._writing._sink_task import MAX_OPEN_SINKS
+from penstock.spark_plugin._writing.sink_task import MAX_OPEN_SINKS
 from penstock.spark_plugin.errors import RowError, WriteStalledError
 from penstock.spark_plugin.testing import endpoint_options
 

@@ -13,8 +13,7 @@ from pyspark.sql.types import DataType, DateType, StringType, StructField, Struc
 from penstock.async_sink.dead_letters import read_dead_letters, why_it_stays
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisDataSource, WriteSummary
-from penstock.spark_plugin._writing._value_csv import csv_rows
-from penstock.spark_plugin._writing._value_json import json_rows
+from penstock.spark_plugin._writing.value_text import csv_rows, json_rows
 from penstock.spark_plugin.errors import RowError
 from penstock.spark_plugin.testing import endpoint_options
 

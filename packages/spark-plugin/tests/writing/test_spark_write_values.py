@@ -32,10 +32,9 @@ from pyspark.sql.types import (
 )
 
 from penstock.spark_plugin import KinesisOptions, avro_schema
-from penstock.spark_plugin._writing._value_avro import avro_encoder
-from penstock.spark_plugin._writing._value_csv import csv_rows
-from penstock.spark_plugin._writing._value_formats import check_value_fields
-from penstock.spark_plugin._writing._value_json import json_rows
+from penstock.spark_plugin._writing.value_rows import avro_encoder
+from penstock.spark_plugin._writing.value_text import csv_rows, json_rows
+from penstock.spark_plugin._writing.values import check_value_fields
 from penstock.spark_plugin.errors import SchemaError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._stages.declare.partition_window import PartitionWindowedStream
     from penstock.spark_plugin._stages.declare.pipeline import Pipeline
     from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
-    from penstock.spark_plugin._writing._record_ids import split_record_id
-    from penstock.spark_plugin._writing._value_avro import avro_schema
-    from penstock.spark_plugin._writing._write_summary import WriteSummary
+    from penstock.spark_plugin._writing.record_ids import split_record_id
+    from penstock.spark_plugin._writing.sink_task import WriteSummary
+    from penstock.spark_plugin._writing.value_rows import avro_schema
 
 __all__ = [
     "CHANGE_SCHEMA",
@@ -78,8 +78,8 @@ __all__ = [
 
 # Spark imports this package in every process that plans or runs a task: these are only for the driver.
 _OF_THE_DRIVER = {
-    "avro_schema": "_writing._value_avro",
-    "WriteSummary": "_writing._write_summary",
+    "avro_schema": "_writing.value_rows",
+    "WriteSummary": "_writing.sink_task",
     "DataStream": "_stages.declare.data_stream",
     "KeyedStream": "_stages.declare.data_stream",
     "ExecutorReader": "_reading.executors.fleet_file",
@@ -100,7 +100,7 @@ _OF_THE_DRIVER = {
     "plan": "_stages.declare.automatic",
     "register": "_reading.bounded.sql_function",
     "run_staged": "_stages.declare.automatic",
-    "split_record_id": "_writing._record_ids",
+    "split_record_id": "_writing.record_ids",
     "start_readers": "_reading.executors.readers",
 }
 

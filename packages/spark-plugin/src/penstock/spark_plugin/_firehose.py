@@ -116,14 +116,14 @@ class FirehoseDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer of a DataFrame."""
         refuse_overwrite(overwrite)
-        from penstock.spark_plugin._writing._writer import KinesisBatchWriter
+        from penstock.spark_plugin._writing.writer import KinesisBatchWriter
 
         return KinesisBatchWriter(firehose_options(self._given), schema, firehose=True)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A writer of micro-batches."""
         refuse_overwrite(overwrite, "outputMode('append'), or 'update'")
-        from penstock.spark_plugin._writing._writer import KinesisStreamWriter
+        from penstock.spark_plugin._writing.writer import KinesisStreamWriter
 
         return KinesisStreamWriter(firehose_options(self._given), schema, firehose=True)
 

@@ -107,7 +107,7 @@ class KinesisDataSource(DataSource):
         refuse_overwrite(overwrite)
         if not self.options and "streamName" not in schema.names:
             raise MissingOptionError("streamName", _NO_OPTIONS)
-        from penstock.spark_plugin._writing._writer import KinesisBatchWriter
+        from penstock.spark_plugin._writing.writer import KinesisBatchWriter
 
         return KinesisBatchWriter(self._parsed, schema)
 
@@ -116,7 +116,7 @@ class KinesisDataSource(DataSource):
         """A writer of micro-batches."""
         check_use(self.options, Use.WRITE)
         refuse_overwrite(overwrite, "outputMode('append'), or 'update'")
-        from penstock.spark_plugin._writing._writer import KinesisStreamWriter
+        from penstock.spark_plugin._writing.writer import KinesisStreamWriter
 
         return KinesisStreamWriter(self._parsed, schema)
 

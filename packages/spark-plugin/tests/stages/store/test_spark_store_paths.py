@@ -15,8 +15,8 @@ from penstock.spark_plugin._stages.store.names import safe_name
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
 from penstock.spark_plugin._stages.store.result import CommittedStage
 from penstock.spark_plugin._stages.store.store import StageStore
-from penstock.spark_plugin._writing._dead_letters import DeadLetterFile
-from penstock.spark_plugin._writing._record_ids import WriteAttempt
+from penstock.spark_plugin._writing.dead_letters import DeadLetterFile
+from penstock.spark_plugin._writing.record_ids import WriteAttempt
 from penstock.spark_plugin.errors import PipelineDefinitionError, StoreUnusableError
 
 FINGERPRINT = "0123456789abcdef"

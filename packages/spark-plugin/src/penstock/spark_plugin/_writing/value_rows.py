@@ -1,4 +1,4 @@
-"""Rows as Avro, by fastavro, and the schema that readers need."""
+"""Rows as values that are made one by one, such as Avro: a row that cannot be made spoils no other."""
 
 import json
 import re
@@ -7,6 +7,7 @@ from io import BytesIO
 from itertools import count
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -30,8 +31,50 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from penstock.spark_plugin._writing._value_rows import Encoded, row_encoder
+from penstock.spark_plugin._writing.value_text import json_rows
 from penstock.spark_plugin.errors import ExtraMissingError, SchemaError
+
+Encoded = tuple[Any, dict[int, str]]
+"""A column of binaries, and why the format or the schema does not take rows, by their place: JSON instead."""
+
+
+def row_encoder(encode_row: Callable[[Any], bytes], problem: str) -> Callable[[Any], Encoded]:
+    """Makes values of a record batch by what makes one of a row, a dictionary; `problem` is said before its errors."""
+
+    def encode_rows(batch: Any) -> list[bytes]:
+        return [encode_row(row) for row in batch.to_pylist(maps_as_pydicts="strict")]
+
+    def encode(batch: Any) -> Encoded:
+        faults: dict[int, str] = {}
+        try:
+            values = encode_rows(batch)
+        except Exception:  # whatever the libraries say of a value: of which row, is found out one by one
+            values = []
+            for index in range(batch.num_rows):
+                row = batch.slice(index, 1)
+                try:
+                    values += encode_rows(row)
+                except Exception as error:
+                    values.append(b"")
+                    faults[index] = f"{problem}: {_column_of(row)}{str(error) or type(error).__name__}"
+            # All at once, and taken out: a slice has the lists and maps of all rows, made JSON each time.
+            texts = json_rows(batch.take(pa.array(list(faults), pa.int64()))).to_pylist() if faults else []
+            for index, text in zip(faults, texts, strict=True):
+                values[index] = text.encode()
+        return pa.array(values, pa.binary()), faults
+
+    return encode
+
+
+def _column_of(row: Any) -> str:
+    """Which column has a value that Python does not: a text that is not UTF-8, a date after the year 9999."""
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            column.to_pylist(maps_as_pydicts="strict")
+        except Exception:
+            return f"column {name!r}: "
+    return ""
+
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN: dict[type[DataType], Any] = {

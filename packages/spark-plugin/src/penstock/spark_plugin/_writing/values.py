@@ -1,4 +1,4 @@
-"""Rows as records of the Glue Schema Registry: the schema version, found on the driver, and the encoder of tasks."""
+"""The data of records, made of columns: in a format, or with a schema of the Glue Schema Registry."""
 
 import json
 import zlib
@@ -6,15 +6,112 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructField
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NullType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from penstock.efo_consumer import SchemaVersion, glue_header
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._schema import RECORD_ID
 from penstock.spark_plugin._schemas.registry import open_registry
-from penstock.spark_plugin._writing._value_rows import Encoded, row_encoder
-from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError
+from penstock.spark_plugin._writing.value_rows import Encoded, row_encoder
+from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError, SchemaError
 
-_FORMATS = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
+ValueEncoder = Callable[[Any], Encoded]
+"""Makes a column of strings or binaries, one per row, of a record batch with the value's columns; and its bad rows."""
+
+_PLAIN = (
+    BinaryType,
+    BooleanType,
+    DateType,
+    NullType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+
+def check_value_fields(fields: Sequence[StructField], options: KinesisOptions) -> SchemaVersion | str | None:
+    """Check that the format can write the fields; their schema, if it has one: registered, or Avro's own as JSON.
+
+    Raises:
+        SchemaError: a column cannot be written; the error names the first one.
+        SchemaRegistryError: the Glue Schema Registry has no such schema, refuses it, or cannot be asked.
+        ExtraMissingError: the format's library is not installed here.
+    """
+    if options.schema_registry is not None:
+        return registered_schema(_with_id(fields, options), options)
+    if options.value_format == "avro":
+        from penstock.spark_plugin._writing.value_rows import avro_encoder, avro_schema_of
+
+        schema = avro_schema_of(_with_id(fields, options))
+        avro_encoder(schema)
+        return schema
+    check_field_types(fields, nested=options.value_format == "json")
+    return None
+
+
+def check_field_types(fields: Sequence[StructField], *, nested: bool) -> None:
+    """Check that JSON (`nested`), or CSV, has the types of the fields.
+
+    Raises:
+        SchemaError: a column has no type there; the error names the first one.
+    """
+    for field in fields:
+        _check(field.dataType, field.name, nested=nested)
+
+
+def value_encoder(options: KinesisOptions, schema: SchemaVersion | str | None) -> ValueEncoder:
+    """The encoder of the option `valueFormat`; `schema` is what `check_value_fields` gave."""
+    if isinstance(schema, SchemaVersion):
+        return registry_encoder(options, schema)
+    if options.value_format == "avro":
+        from penstock.spark_plugin._writing.value_rows import avro_encoder
+
+        return avro_encoder(schema or "")
+    if options.value_format == "csv":
+        from penstock.spark_plugin._writing.value_text import csv_rows
+
+        return lambda batch: (csv_rows(batch, options.csv_delimiter), {})
+    from penstock.spark_plugin._writing.value_text import json_rows
+
+    return lambda batch: (json_rows(batch), {})
+
+
+def _with_id(fields: Sequence[StructField], options: KinesisOptions) -> list[StructField]:
+    return [*([StructField(RECORD_ID, StringType(), False)] if options.record_ids else []), *fields]
+
+
+def _check(kind: DataType, path: str, *, nested: bool) -> None:
+    if isinstance(kind, _PLAIN):
+        return
+    if nested and isinstance(kind, StructType):
+        for field in kind.fields:
+            _check(field.dataType, f"{path}.{field.name}", nested=True)
+    elif nested and isinstance(kind, ArrayType):
+        _check(kind.elementType, f"{path}.element", nested=True)
+    elif nested and isinstance(kind, MapType):
+        _check(kind.keyType, f"{path}.key", nested=False)
+        _check(kind.valueType, f"{path}.value", nested=True)
+    else:
+        cure = "cast it to string" if nested else "use valueFormat=json, or cast it to string (to_json)"
+        raise SchemaError(path, f"is {kind.simpleString()}, which this valueFormat does not write: {cure}")
+
+
+_DATA_FORMATS = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
 
 
 def registered_schema(fields: Sequence[StructField], options: KinesisOptions) -> SchemaVersion:
@@ -28,7 +125,7 @@ def registered_schema(fields: Sequence[StructField], options: KinesisOptions) ->
     """
     registry, name = options.schema_registry or "", _schema_name(options)
     client = open_registry(options)
-    data_format = _FORMATS[options.value_format or ""]
+    data_format = _DATA_FORMATS[options.value_format or ""]
     if options.schema_auto_register:
         definition = _definition(fields, data_format, name)
         version = client.registered(registry, name, data_format, definition, options.schema_compatibility.upper())
@@ -66,11 +163,10 @@ def _schema_name(options: KinesisOptions) -> str:
 
 def _definition(fields: Sequence[StructField], data_format: str, name: str) -> str:
     if data_format == "AVRO":
-        from penstock.spark_plugin._writing._value_avro import avro_schema_of
+        from penstock.spark_plugin._writing.value_rows import avro_schema_of
 
         return avro_schema_of(fields, with_defaults=True)
     from penstock.spark_plugin._schemas.json_schema import json_schema_of
-    from penstock.spark_plugin._writing._value_formats import check_field_types
 
     check_field_types(fields, nested=True)
     return json_schema_of(fields, name)
@@ -88,7 +184,7 @@ def registry_encoder(options: KinesisOptions, version: SchemaVersion) -> Callabl
     if version.data_format == "JSON":
         return _json_encoder(version, record, problem)
     if version.data_format == "AVRO":
-        from penstock.spark_plugin._writing._value_avro import avro_row_encoder
+        from penstock.spark_plugin._writing.value_rows import avro_row_encoder
 
         payload_of: Callable[[Any], bytes] = avro_row_encoder(version.definition)
     else:
@@ -100,7 +196,7 @@ def registry_encoder(options: KinesisOptions, version: SchemaVersion) -> Callabl
 
 def _json_encoder(version: SchemaVersion, record: Callable[[bytes], bytes], problem: str) -> Callable[[Any], Encoded]:
     from penstock.spark_plugin._schemas.json_schema import json_check
-    from penstock.spark_plugin._writing._value_json import json_rows
+    from penstock.spark_plugin._writing.value_text import json_rows
 
     check = json_check(version.definition)
 

@@ -24,19 +24,18 @@ from penstock.spark_plugin._schema import sink_columns
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
 from penstock.spark_plugin._user_errors import with_remedies
-from penstock.spark_plugin._writing._dead_letters import (
+from penstock.spark_plugin._writing.dead_letters import (
     DeadLetterFile,
     DeadLetterFileHandler,
     dead_letter_folder,
     letter,
 )
-from penstock.spark_plugin._writing._record_ids import WriteAttempt, this_attempt
-from penstock.spark_plugin._writing._records import RecordMaker, Records, bad_rows, by_stream
-from penstock.spark_plugin._writing._sink_task import SinkTask
-from penstock.spark_plugin._writing._sinks import make_sink, sink_config
-from penstock.spark_plugin._writing._value_formats import check_value_fields
-from penstock.spark_plugin._writing._value_text import compute, decoded
-from penstock.spark_plugin._writing._write_summary import WriteSummary, total
+from penstock.spark_plugin._writing.record_ids import WriteAttempt, this_attempt
+from penstock.spark_plugin._writing.records import RecordMaker, Records, bad_rows, by_stream
+from penstock.spark_plugin._writing.sink_task import SinkTask, WriteSummary, total
+from penstock.spark_plugin._writing.sinks import make_sink, sink_config
+from penstock.spark_plugin._writing.value_text import compute, decoded
+from penstock.spark_plugin._writing.values import check_value_fields
 from penstock.spark_plugin.errors import InvalidOptionError, MissingOptionError, OptionError, RowError
 
 __all__ = ["KinesisBatchWriter", "KinesisStreamWriter", "WriteSummary", "total"]

@@ -11,9 +11,9 @@ from penstock.async_sink import FirehoseSink, KinesisStreamsSink
 from penstock.efo_consumer import SchemaVersion
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import RECORD_ID, SinkColumns
-from penstock.spark_plugin._writing._value_formats import ValueEncoder, value_encoder
-from penstock.spark_plugin._writing._value_rows import Encoded
-from penstock.spark_plugin._writing._value_text import compute, decoded, is_utf8, join
+from penstock.spark_plugin._writing.value_rows import Encoded
+from penstock.spark_plugin._writing.value_text import compute, decoded, is_utf8, join
+from penstock.spark_plugin._writing.values import ValueEncoder, value_encoder
 
 _RANDOM_KEY_BYTES = 16
 _WIDER = " (maxRecordSizeInBytes; a stream may be set to take up to 10m)"

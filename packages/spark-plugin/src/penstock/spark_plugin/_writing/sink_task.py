@@ -3,14 +3,29 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.spark_plugin._writing._stall import Stall
-from penstock.spark_plugin._writing._write_summary import WriteSummary
+from pyspark.sql.datasource import WriterCommitMessage
+
+from penstock import async_sink
+from penstock.spark_plugin._writing.stall import Stall
 from penstock.spark_plugin.errors import WriteStalledError
+
+
+class WriteSummary(async_sink.WriteSummary, WriterCommitMessage):
+    """What one write task did; the sink's commit message.
+
+    `dead_letters` are the records in `deadLetterPath`; of several tasks, `seconds` are those of the longest.
+    """
+
+
+def total(messages: Sequence[WriterCommitMessage | None]) -> WriteSummary:
+    """The sum of the commit messages of a micro-batch or job; tasks without one count nothing."""
+    return WriteSummary.total(one for one in messages if isinstance(one, WriteSummary))
+
 
 MAX_OPEN_SINKS = 16
 """Writers of a task that are open at the same time; the one that was used longest ago is flushed for the next."""
