@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         type=Path,
         metavar="FOLDER",
-        help="where readers spill to (spillFolder), and further ones; default: shared memory and temporary files",
+        help="where readers spill to, and further ones; default: shared memory and temporary files",
     )
     consumers = parser.add_argument_group("consumers", "of whom the registry, or the store, made the registration")
     ClientSettings.add_arguments(consumers, _PREFIX, endpoint_flag=_REGISTRY)
