@@ -80,7 +80,7 @@ def test_services_do_the_same_as_the_parts_in_process(
     [
         (
             {"flink.shard.subscribetoshard.backoff.max": "100"},
-            r"'flink\.shard\.subscribetoshard\.backoff\.max'.*100 ms",
+            r"'subscribeToShardBackoffBase' and 'flink\.shard\.subscribetoshard\.backoff\.max'",
         ),
         ({"readerEndpoint": "127.0.0.1:1", "fetchBufferSize": "64m"}, r"'fetchBufferSize' and 'readerEndpoint'"),
         ({"registryEndpoint": "127.0.0.1:1", "registryStore": "/store"}, r"'registryStore' and 'registryEndpoint'"),
