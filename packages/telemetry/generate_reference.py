@@ -69,8 +69,8 @@ import penstock.rpc._security.token_file
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
 from penstock.operator_attributes._schedule.states import DRIVER, SERVICE, StageMetrics
-from penstock.registration._local.metrics import SweepMetrics
-from penstock.spark_plugin._reading.progress.listener_metrics import ProgressMetrics
+from penstock.registration._local.registry import SweepMetrics
+from penstock.spark_plugin._reading.progress.listener import ProgressMetrics
 from penstock.spark_plugin._reading.progress.metrics import QueryMetrics
 
 _ = penstock.efo_consumer, penstock.rpc
@@ -100,11 +100,11 @@ DECLARING = {
     "efo_consumer/_continuity/guard.py",
     "efo_consumer/_reader/metrics.py",
     "operator_attributes/_schedule/states.py",
-    "registration/_local/metrics.py",
+    "registration/_local/registry.py",
     "rpc/_server/audit.py",
     "rpc/_security/principals.py",
     "rpc/_security/token_file.py",
-    "spark_plugin/_reading/progress/listener_metrics.py",
+    "spark_plugin/_reading/progress/listener.py",
     "spark_plugin/_reading/progress/metrics.py",
 }
 """Modules with instruments, all of which `_RECORD` makes."""

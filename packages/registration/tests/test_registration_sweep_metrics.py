@@ -4,7 +4,7 @@ from typing import Any
 
 from penstock.registration import ConsumerRecord, RegistrationPhase
 from penstock.registration._lease.watch import Watch
-from penstock.registration._local.metrics import SweepMetrics
+from penstock.registration._local.registry import SweepMetrics
 
 
 def test_only_what_is_ours_is_an_orphan_that_costs() -> None:

@@ -21,11 +21,9 @@ from penstock.services.console._values import Answer, Kind, SinkDestination, Sna
 from penstock.services.console._views.attention import concerns
 from penstock.services.console._views.consumers import consumer_rows
 from penstock.services.console._views.shard_tree import ShardState, shard_tree
-from penstock.services.console._views.sparkline import HEIGHT, WIDTH, sparkline
 from penstock.services.console._views.streams import shard_page, stream_rows
 from penstock.services.console._views.templates import Templates
-from penstock.services.console._views.view import View
-from penstock.services.console._views.words import bytes_words, seconds_words
+from penstock.services.console._views.view import HEIGHT, WIDTH, View, bytes_words, seconds_words, sparkline
 
 TOP = 2**128 - 1
 

@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from penstock.efo_consumer import WIRE_SCHEMA, PublisherMetrics, ShardCondition, ShardEvent, ShardState
-from penstock.efo_consumer._model.metric_attributes import PER_SHARD, per_shard
+from penstock.efo_consumer._model.shards import PER_SHARD, per_shard
 from penstock.efo_consumer._publish.metrics import watched
 
 

@@ -11,9 +11,14 @@ import pytest
 
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import ExecutorReader
-from penstock.spark_plugin._reading.executors.certificate import SessionCertificate, make_certificate
 from penstock.spark_plugin._reading.executors.fleet_file import ExecutorFleet, FleetFile
-from penstock.spark_plugin._reading.executors.roster import Invitation, Roster, join_roster
+from penstock.spark_plugin._reading.executors.roster import (
+    Invitation,
+    Roster,
+    SessionCertificate,
+    join_roster,
+    make_certificate,
+)
 from penstock.spark_plugin.errors import ExecutorReadersError, ReadersStoppedError
 
 TOKEN = "a-token-of-this-session-alone-with-32-characters"

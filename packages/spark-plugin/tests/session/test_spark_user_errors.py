@@ -20,7 +20,7 @@ from penstock.registration import (
 from penstock.registration.testing import FakeKinesis, InMemoryLeaseStore, ManualClock
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
-from penstock.spark_plugin._reading.session import waiting as waiting_module
+from penstock.spark_plugin._reading.session import leases as waiting_module
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin._user_errors import with_remedies
 from penstock.spark_plugin._writing.writer import KinesisBatchWriter

@@ -1,10 +1,9 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
-from ._aws_client import AwsClient
+from ._aws_client import AwsClient, as_json
 from ._backoff import (
     BackoffPolicy,
     retry,
 )
-from ._cbor import as_json
 from ._classify import (
     ErrorKind,
     are_credentials_refused,

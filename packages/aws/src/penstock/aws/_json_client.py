@@ -10,7 +10,7 @@ from typing import Any, Self
 import msgspec
 from botocore.credentials import ReadOnlyCredentials
 
-from penstock.aws._cbor import as_json
+from penstock.aws._aws_client import as_json
 from penstock.aws._classify import are_credentials_refused
 from penstock.aws._http_connection import HttpConnectionError, Parts
 from penstock.aws._http_pool import HttpPool

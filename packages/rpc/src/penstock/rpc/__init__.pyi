@@ -18,7 +18,7 @@ from ._flags import (
     read_switch,
 )
 from ._gc_thresholds import collect_seldom
-from ._loop_thread import LoopThread
+from ._loop_thread import LoopThread, Signal
 from ._security.files import FileChanges, OwnFiles, stamp_of
 from ._security.security import (
     ClientSecurity,
@@ -38,7 +38,6 @@ from ._server.server import (
     is_answered,
 )
 from ._server.token_check import Callers
-from ._signal import Signal
 from ._status import (
     StatusTable,
     abort_with,

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._reading.progress.listener import (
         KinesisProgress,
         KinesisProgressListener,
+        ProgressMetrics,
         kinesis_progress,
         log_progress,
     )
-    from penstock.spark_plugin._reading.progress.listener_metrics import ProgressMetrics
     from penstock.spark_plugin._reading.progress.metrics import ReaderNumbers
     from penstock.spark_plugin._schemas.column import from_glue
     from penstock.spark_plugin._stages.declare.automatic import plan, run_staged

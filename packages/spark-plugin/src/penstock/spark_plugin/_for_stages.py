@@ -148,7 +148,7 @@ def bounded_read(options: Mapping[str, str]) -> tuple[str, ...] | None:
 
 async def _streams(session: AwsSession, options: KinesisOptions) -> list[str]:
     """ARN and time of creation of each."""
-    from penstock.spark_plugin._reading.start.stream_summary import call_about
+    from penstock.spark_plugin._reading.start.stream_names import call_about
 
     parts = []
     async with JsonClient(session) as client:

@@ -11,8 +11,7 @@ import pytest
 from store_lives import folder_store
 
 from penstock.spark_plugin import Pipeline
-from penstock.spark_plugin._stages.store.names import safe_name
-from penstock.spark_plugin._stages.store.pins import Pin, RunPins
+from penstock.spark_plugin._stages.store.pins import Pin, RunPins, safe_name
 from penstock.spark_plugin._stages.store.result import CommittedStage
 from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin._writing.dead_letters import DeadLetterFile

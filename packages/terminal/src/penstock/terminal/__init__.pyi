@@ -1,5 +1,6 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
 from ._arguments import (
+    ExitCode,
     Parser,
     add_json_argument,
     describe_by_flag,
@@ -9,11 +10,9 @@ from ._arguments import (
     seconds_ago,
     with_default,
 )
-from ._exit_codes import ExitCode
-from ._screen import Form, Screen
+from ._screen import Form, Screen, watch
 from ._table import Cell, Column, Row, Table
 from ._text import age, bar, plain, size
-from ._watch import watch
 
 __all__ = [
     "Cell",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, TextIO
@@ -17,6 +18,38 @@ from penstock.terminal._text import bar, plain
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
+
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+async def watch(
+    screen: Screen,
+    look: Callable[[], Awaitable[Sequence[Table]]],
+    seconds: float | None,
+    *,
+    sleep: Sleep = asyncio.sleep,
+) -> None:
+    """Look and show once, or without end every so many seconds.
+
+    Ends by cancellation, or by an error of `look`; the terminal is left as it was, with the last table on it.
+    """
+    if seconds is None:
+        screen.show(*await look())
+        return
+    if screen.form is not Form.TERMINAL or screen.console.is_dumb_terminal:
+        while True:
+            screen.show(*await look())
+            await sleep(seconds)
+    # Here: a command that answers once, and a service, draw nothing.
+    from rich.live import Live
+
+    first = await look()
+    with Live(screen.render(*first), console=screen.console, auto_refresh=False) as live:
+        while True:
+            await sleep(seconds)
+            live.update(screen.render(*await look()), refresh=True)
+
 
 _BAR_CHARACTERS = 12
 _GAP = 1

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from opentelemetry.trace import Span
 
@@ -13,13 +13,43 @@ from penstock.async_sink._core.batches import Batch
 from penstock.async_sink._core.classifier import FatalExceptionClassifier
 from penstock.async_sink._core.dispatcher import Dispatcher
 from penstock.async_sink._core.entries import EntryListener, EntryRunListener, RequestEntryWrapper
-from penstock.async_sink._core.loop import Clock, Timer
 from penstock.async_sink._core.runs import Part
 from penstock.async_sink._core.settlement import Outcome, ResultHandler, all_failed
 from penstock.async_sink._core.terminal import Handover, TerminalRecordHandler
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.async_sink.errors import RequestTimeoutError, UnansweredRequestError
 from penstock.rpc import Signal
+
+
+class Timer(Protocol):
+    """A callback that is due."""
+
+    def cancel(self) -> None:
+        """Forget the callback."""
+
+
+class Clock(Protocol):
+    """Monotonic seconds, and callbacks at a time."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call back at that time, once, on the loop."""
+
+
+class LoopClock:
+    """The clock of the running event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        """The loop's time."""
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call back at that time of the loop."""
+        return self._loop.call_at(when, callback)
+
 
 _logger = logging.getLogger(__name__)
 

@@ -21,8 +21,7 @@ from penstock.async_sink._core.entries import (
     RequestEntryWrapper,
     function_of,
 )
-from penstock.async_sink._core.loop import Clock, LoopClock
-from penstock.async_sink._core.pump import RequestPump, Submit
+from penstock.async_sink._core.pump import Clock, LoopClock, RequestPump, Submit
 from penstock.async_sink._core.runs import EntryRows, EntryRun, Rows
 from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.terminal import TerminalRecordHandler

@@ -23,8 +23,8 @@ from penstock.efo_consumer._continuity.rule import (
     judge_oldest,
     restart,
 )
-from penstock.efo_consumer._model.metric_attributes import of_shard
 from penstock.efo_consumer._model.positions import PositionType
+from penstock.efo_consumer._model.shards import of_shard
 from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, RecordPublisherError, StreamRecreatedError
 
 if TYPE_CHECKING:

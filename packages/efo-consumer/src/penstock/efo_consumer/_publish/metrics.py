@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from opentelemetry import metrics
 from opentelemetry.context import Context
 
-from penstock.efo_consumer._model.metric_attributes import of_shard, per_shard
+from penstock.efo_consumer._model.shards import of_shard, per_shard
 from penstock.efo_consumer._publish.condition import ShardState
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from opentelemetry import metrics
 
-from penstock.efo_consumer._model.metric_attributes import of_shard
+from penstock.efo_consumer._model.shards import of_shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,23 +8,132 @@ from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final, Protocol, Self
 from weakref import WeakValueDictionary
 
 from opentelemetry import trace
 
-from penstock.aws import AwsError, AwsSession, ErrorKind, JsonClient, classify, error_code, retry
+from penstock.aws import (
+    AwsError,
+    AwsOptionError,
+    AwsServiceError,
+    AwsSession,
+    ErrorKind,
+    JsonClient,
+    classify,
+    error_code,
+    retry,
+)
 from penstock.registration._clock import Clock, elapsed_seconds
 from penstock.registration._config import RegistrarConfig
-from penstock.registration._kinesis.errors import NOT_FOUND, typed_error
-from penstock.registration._kinesis.pace import CallPace
-from penstock.registration._names import is_arn
+from penstock.registration._values import is_arn
 from penstock.registration.errors import (
     ConsumerLimitError,
     ConsumerNotFoundError,
+    InvalidRequestError,
+    RegistrationDeniedError,
+    RegistrationError,
+    RegistrationFailedError,
+    RegistrationOptionError,
     RegistrationTimeoutError,
+    RegistryUnavailableError,
     StreamNotFoundError,
 )
+
+NOT_FOUND: Final = frozenset({"ResourceNotFoundException"})
+_DENIED: Final = frozenset(
+    {
+        "AccessDeniedException",
+        "AccessDenied",
+        "UnrecognizedClientException",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "IncompleteSignature",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "OptInRequired",
+        "ExpiredToken",
+        "ExpiredTokenException",
+    }
+)
+_INVALID: Final = frozenset({"InvalidArgumentException", "ValidationException", "ValidationError"})
+
+
+def _message(error: BaseException) -> str:
+    return error.message if isinstance(error, AwsServiceError) else str(error)
+
+
+def typed_error(error: BaseException, operation: str, subject: str) -> RegistrationError:
+    """What the error means to a caller. `subject` is the name or ARN that the call was about."""
+    code = error_code(error)
+    message = _message(error)
+    if code is None:
+        if isinstance(error, AwsOptionError):
+            return RegistrationOptionError(option=error.option, reason=error.reason)
+        if classify(error) is ErrorKind.FATAL:
+            return RegistrationFailedError(operation=operation, code=type(error).__name__, reason=message)
+        return RegistryUnavailableError(where="Kinesis", reason=f"{operation}: {message}")
+    if code in NOT_FOUND:
+        return ConsumerNotFoundError(stream_name="", consumer_name=subject)
+    if code in _DENIED:
+        return RegistrationDeniedError(operation=operation, reason=f"{code}: {message}")
+    if code in _INVALID:
+        # Perhaps looked at before it was sent: an empty name, say.
+        return InvalidRequestError(field=subject or "name", reason=message)
+    if classify(error) is not ErrorKind.FATAL:
+        return RegistryUnavailableError(where="Kinesis", reason=f"{operation}: {code}: {message}")
+    return RegistrationFailedError(operation=operation, code=code, reason=message)
+
+
+_CALLS_PER_SECOND: Final = MappingProxyType(
+    {
+        "register_stream_consumer": (5, False),
+        "deregister_stream_consumer": (5, True),
+        "list_stream_consumers": (5, True),
+        "describe_stream_consumer": (20, True),
+        "describe_stream_summary": (20, False),
+    }
+)
+"""Calls a second, and whether the limit is a stream's (else the account's), by the API reference."""
+_MARGIN: Final = 1.1
+"""Calls that were sent at the right distance may arrive closer together."""
+_BURST_SHARE: Final = 0.2
+"""Of a second's calls, how many may go at once: one of five, four of twenty."""
+
+
+class CallPace:
+    """Keeps the calls of a process below Kinesis's limits, at even distances.
+
+    Others may call, too: being throttled nevertheless is a matter of back-off.
+    """
+
+    def __init__(self) -> None:
+        # Per operation and stream: when the next call would be due, were all of them evenly spaced.
+        self._due: dict[tuple[str, str], float] = {}
+        self._asked_at = float("-inf")
+
+    def reserve(self, operation: str, stream: str, now: float) -> float:
+        """Take the next free place. Returns the seconds to wait before the call; 0 when there is room now."""
+        if operation not in _CALLS_PER_SECOND:
+            return 0.0
+        limit, of_stream = _CALLS_PER_SECOND[operation]
+        self._forget(now)
+        distance = _MARGIN / limit
+        key = (operation, stream if of_stream else "")
+        due = max(now, self._due.get(key, now))
+        self._due[key] = due + distance
+        at_once = max(1, int(limit * _BURST_SHARE))
+        return max(0.0, due - (at_once - 1) * distance - now)
+
+    def _forget(self, now: float) -> None:
+        """What is due already limits nothing; nor does what was due by a clock that was set back since."""
+        if now < self._asked_at:
+            self._due.clear()
+        self._asked_at = now
+        for key in [key for key, due in self._due.items() if due <= now]:
+            del self._due[key]
+
 
 _CREATING_AT_ONCE: Final = 5
 """Consumers in CREATING at once (API reference)."""

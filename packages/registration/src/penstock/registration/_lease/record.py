@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.registration._names import is_arn, stream_name_of
+from penstock.registration._values import is_arn, stream_name_of
 
 
 class RegistrationPhase(StrEnum):

@@ -15,8 +15,7 @@ from penstock.registration._lease.record import ConsumerRecord
 from penstock.registration._lease.watch import Key, Standing, Watch, consumer_of
 from penstock.registration._local.records import Records
 from penstock.registration._local.registrations import Registrations
-from penstock.registration._names import stream_name_of
-from penstock.registration._values import Consumer, ConsumerState, Lease, Orphan, OrphanFate
+from penstock.registration._values import Consumer, ConsumerState, Lease, Orphan, OrphanFate, stream_name_of
 from penstock.registration.errors import (
     ConsumerNotFoundError,
     InvalidRequestError,

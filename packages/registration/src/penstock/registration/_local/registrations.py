@@ -12,8 +12,7 @@ from penstock.registration._lease import rules as lease_rules
 from penstock.registration._lease.record import ConsumerRecord, RegistrationPhase
 from penstock.registration._lease.watch import Key, Watch
 from penstock.registration._local.records import Records
-from penstock.registration._names import stream_name_of
-from penstock.registration._values import AcquireRequest, RegistrationStrategy
+from penstock.registration._values import AcquireRequest, RegistrationStrategy, stream_name_of
 from penstock.registration.errors import ConsumerLimitError, StaleFencingTokenError, StreamNotFoundError
 
 _PATIENCE_SECONDS: Final = 10.0

@@ -21,7 +21,6 @@ from penstock.services.console._views.consumers import consumer_rows, total_per_
 from penstock.services.console._views.jobs import MARKS, by_state, job_row, job_rows
 from penstock.services.console._views.readers import running_readers
 from penstock.services.console._views.sinks import sink_rows
-from penstock.services.console._views.sparkline import span_words
 from penstock.services.console._views.streams import (
     ORDERS,
     PAGE_SIZES,
@@ -31,7 +30,7 @@ from penstock.services.console._views.streams import (
     stream_rows,
 )
 from penstock.services.console._views.templates import STATIC, Templates
-from penstock.services.console._views.view import View, endpoints, health, missing, service_rows
+from penstock.services.console._views.view import View, endpoints, health, missing, service_rows, span_words
 
 _MENU: Final = (
     ("overview", "/", "Overview"),

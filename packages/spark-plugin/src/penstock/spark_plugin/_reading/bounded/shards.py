@@ -28,8 +28,8 @@ from penstock.efo_consumer import (
 )
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading.arrivals import position_after, rows_before
 from penstock.spark_plugin._reading.bounded.bounds import BoundedShard
+from penstock.spark_plugin._reading.columns import position_after, rows_before
 from penstock.spark_plugin._reading.session.configs import publisher_config
 from penstock.spark_plugin._reading.start.service_time import (
     ARRIVAL_MICROS,

@@ -15,8 +15,7 @@ from pathlib import Path
 from penstock.registration import HolderWatch, Lease
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading.session.leases import lease_requests, open_query_registry
-from penstock.spark_plugin._reading.session.waiting import query_marks, waiting
+from penstock.spark_plugin._reading.session.leases import lease_requests, open_query_registry, query_marks, waiting
 from penstock.spark_plugin._signals import SparkContextWatch, spark_files_folder
 
 _log = logging.getLogger(__name__)

@@ -27,8 +27,7 @@ from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, first_millis
 from penstock.spark_plugin._reading.start.seam import seam_millis
 from penstock.spark_plugin._reading.start.service_time import ask_time, wait_until_seen
-from penstock.spark_plugin._reading.start.stream_names import StreamKeys
-from penstock.spark_plugin._reading.start.stream_summary import call_about, describe_stream
+from penstock.spark_plugin._reading.start.stream_names import StreamKeys, call_about, describe_stream
 
 LATEST = InitialPosition(InitialPositionType.LATEST)
 

@@ -24,7 +24,7 @@ from penstock.efo_consumer import (
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading.arrivals import position_after, rows_before
+from penstock.spark_plugin._reading.columns import position_after, rows_before
 from penstock.spark_plugin._reading.session.configs import publisher_config
 from penstock.spark_plugin._reading.start.initial_positions import latest_millis
 from penstock.spark_plugin._reading.start.service_time import guess_of_tips, now_millis, wait_until_shown

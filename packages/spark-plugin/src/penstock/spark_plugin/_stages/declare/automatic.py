@@ -13,7 +13,7 @@ from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint
 from penstock.spark_plugin._stages.plans.cut import find_cuts, stage_plan
 from penstock.spark_plugin._stages.plans.plans import Plans, plans_of
 from penstock.spark_plugin._stages.plans.tree import PlanNode, titles
-from penstock.spark_plugin._stages.store.names import safe_name
+from penstock.spark_plugin._stages.store.pins import safe_name
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from penstock.operator_attributes import (
 )
 from penstock.spark_plugin._stages.declare.declared import Declared, Exchange, Keyed, named, place_of
 from penstock.spark_plugin._stages.declare.refreshes import find_refreshes, seconds_text
-from penstock.spark_plugin._stages.store.names import safe_name
 from penstock.spark_plugin._stages.store.opening import StorePlace
+from penstock.spark_plugin._stages.store.pins import safe_name
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 if TYPE_CHECKING:

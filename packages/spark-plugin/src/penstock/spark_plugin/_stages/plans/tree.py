@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.spark_plugin._stages.store.names import safe_name
+from penstock.spark_plugin._stages.store.pins import safe_name
 
 FULL_DAM = frozenset(
     {

@@ -19,7 +19,7 @@ from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
 from penstock.spark_plugin._stages.run.builder import Kept, StageBuilder
 from penstock.spark_plugin._stages.run.checkpoints import Checkpoints
 from penstock.spark_plugin._stages.run.readers import check_query
-from penstock.spark_plugin._stages.store.names import safe_name
+from penstock.spark_plugin._stages.store.pins import safe_name
 from penstock.spark_plugin._stages.store.result import CommittedStage, StageResult
 from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin.errors import PipelineDefinitionError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.spark_plugin._stages.store.formats import StageFormat
-from penstock.spark_plugin._stages.store.names import store_folder
+from penstock.spark_plugin._stages.store.pins import store_folder
 from penstock.spark_plugin.errors import PipelineDefinitionError, StoreUnusableError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from penstock.spark_plugin._for_stages import Objects
 from penstock.spark_plugin._stages.store.formats import SparkFiles, StageFormat
-from penstock.spark_plugin._stages.store.names import safe_name
+from penstock.spark_plugin._stages.store.pins import safe_name
 from penstock.spark_plugin.errors import StoreUnusableError
 
 _MARKER = "_COMMITTED.json"

@@ -34,9 +34,8 @@ from penstock.operator_attributes import BlockingStageScheduler
 from penstock.spark_plugin._for_stages import Objects
 from penstock.spark_plugin._stages.store.file_lock import FileLock
 from penstock.spark_plugin._stages.store.formats import SparkFiles, StageFormat
-from penstock.spark_plugin._stages.store.names import is_fingerprint, safe_name
 from penstock.spark_plugin._stages.store.object_claim import ObjectClaim, StoreClaim
-from penstock.spark_plugin._stages.store.pins import RunPins
+from penstock.spark_plugin._stages.store.pins import RunPins, is_fingerprint, safe_name
 from penstock.spark_plugin._stages.store.result import StageResult
 from penstock.spark_plugin._stages.store.service_claim import ServiceClaim
 from penstock.spark_plugin._storage.folder import FolderObjects

@@ -11,8 +11,7 @@ from penstock.services.console._values import State
 from penstock.services.console._views.consumers import consumer_rows
 from penstock.services.console._views.sinks import sink_rows
 from penstock.services.console._views.streams import stream_rows
-from penstock.services.console._views.view import TITLES
-from penstock.services.console._views.words import count_words, rate_words, seconds_words, usd_words
+from penstock.services.console._views.view import TITLES, count_words, rate_words, seconds_words, usd_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.services.console._sources.history import sink_series
-from penstock.services.console._views.words import bytes_words, count_words, rate_words
+from penstock.services.console._views.view import bytes_words, count_words, rate_words
 
 if TYPE_CHECKING:
     from penstock.services.console._values import SinkDestination
-    from penstock.services.console._views.sparkline import Sparkline
-    from penstock.services.console._views.view import View
+    from penstock.services.console._views.view import Sparkline, View
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from penstock.services.console._sources.history import lag_seconds, stream_lag_series
 from penstock.services.console._values import name_of
 from penstock.services.console._views.shard_tree import ShardNode, ShardState, shard_tree
-from penstock.services.console._views.words import seconds_words
+from penstock.services.console._views.view import seconds_words
 
 if TYPE_CHECKING:
     from penstock.efo_consumer import ShardCondition
     from penstock.services.console._values import Reading, Snapshot
-    from penstock.services.console._views.sparkline import Sparkline
-    from penstock.services.console._views.view import View
+    from penstock.services.console._views.view import Sparkline, View
 
 PAGE_SIZES = (100, 250, 1_000)
 ORDERS = ("tree", "lag")

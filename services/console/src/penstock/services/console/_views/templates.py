@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from penstock.services.console._views import words
+from penstock.services.console._views import view as words
 
 STATIC: Final = {"console.css": "text/css", "console.js": "text/javascript", "console.svg": "image/svg+xml"}
 

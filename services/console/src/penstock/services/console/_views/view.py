@@ -2,18 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.services.console._values import Kind, State
-from penstock.services.console._views.sparkline import Sparkline, sparkline
-from penstock.services.console._views.words import seconds_words
 
 if TYPE_CHECKING:
     from penstock.services.console._settings import ConsoleSettings
     from penstock.services.console._sources.history import History, Series
     from penstock.services.console._values import Answer, Snapshot
+
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def seconds_words(seconds: float | None) -> str:
+    """Such as `0.4 s`, `12 s`, `3 min`, `5.2 h`, `12 d`; a dash where not known."""
+    if seconds is None:
+        return "–"
+    if seconds < 0.05:
+        return "0 s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    for below, per, unit in ((90, 1, "s"), (5_400, 60, "min"), (172_800, 3_600, "h")):
+        if seconds < below:
+            return f"{seconds / per:.0f} {unit}" if per < 3_600 else f"{seconds / per:.1f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def bytes_words(count: float) -> str:
+    """Such as `512 B`, `1.2 MB`: powers of ten."""
+    unit = 0
+    while count >= 999.5 and unit < len(_UNITS) - 1:
+        count /= 1_000
+        unit += 1
+    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 or count >= 99.95 else f"{count:.1f} {_UNITS[unit]}"
+
+
+def count_words(count: float) -> str:
+    """Such as `1,234,567`."""
+    return f"{count:,.0f}"
+
+
+def rate_words(per_second: float | None, unit: str = "") -> str:
+    """Such as `1,234/s`, `0.2/s`; a dash where not known."""
+    if per_second is None:
+        return "–"
+    number = f"{per_second:,.0f}" if per_second >= 9.95 or per_second == 0 else f"{per_second:.1f}"
+    return f"{number}{unit}/s"
+
+
+def usd_words(usd: float | None) -> str:
+    """Such as `$0.045`, `$12.30`, `under $0.001`; a dash where not known."""
+    if usd is None:
+        return "–"
+    if 0 < usd < 0.0005:
+        return "under $0.001"
+    return f"${usd:,.3f}" if usd < 1 else f"${usd:,.2f}"
+
+
+def shard_words(shard_id: str) -> str:
+    """Such as `…42` of `shardId-000000000042`: to tell shards of one stream apart."""
+    number = shard_id.removeprefix("shardId-")
+    return f"…{int(number)}" if number != shard_id and number.isascii() and number.isdigit() else shard_id
+
+
+def plural(count: int, one: str, several: str = "") -> str:
+    """Such as `1 shard`, `1,000 shards`."""
+    return f"{count:,} {one}" if count == 1 else f"{count:,} {several or one + 's'}"
+
+
+WIDTH, HEIGHT = 240, 48
+
+
+@dataclass(frozen=True)
+class Sparkline:
+    """What a template draws.
+
+    Attributes:
+        path: of an SVG whose box is WIDTH times HEIGHT; empty when there is nothing to draw.
+        label: the same in words.
+    """
+
+    path: str
+    label: str
+
+
+def sparkline(
+    values: Sequence[float | None], what: str, words: Callable[[float], str], *, points: int, seconds: float
+) -> Sparkline:
+    """Draw values, oldest first, the newest at the right end; a value that is not known is a gap.
+
+    Args:
+        values: at most `points` of them.
+        what: names them, for the label.
+        words: says a value.
+        points: that the width stands for.
+        seconds: between two values.
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return Sparkline("", f"{what}: not known yet")
+    top = max(*known, 1e-9)
+    step = WIDTH / max(1, points - 1)
+    left = WIDTH - step * (len(values) - 1)
+    # Whole numbers on a fine grid: pages hold a thousand of these. Within the box by the line's width.
+    scale, bottom = (HEIGHT - 6) / top, HEIGHT - 3
+    parts: list[str] = []
+    pen_down = False
+    for number, value in enumerate(values):
+        if value is None:
+            pen_down = False
+            continue
+        x, y = round(left + step * number), round(bottom - scale * max(0.0, value))
+        parts.append(f"{x} {y}" if pen_down else f"M{x} {y}")
+        if not pen_down and (number + 1 == len(values) or values[number + 1] is None):
+            # A single value would not be a line.
+            parts.append("h2")
+        pen_down = True
+    newest = values[-1]
+    now = "not known" if newest is None else words(newest)
+    span = span_words(seconds * max(1, len(values) - 1))
+    return Sparkline(" ".join(parts), f"{what}, last {span}: now {now}, at most {words(max(known))}")
+
+
+def span_words(seconds: float) -> str:
+    """How long a line goes back: such as `40 seconds`, `4 minutes`, `24 hours`."""
+    if seconds < 7_200:
+        return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3_600:.0f} hours"
+
 
 TITLES = {
     Kind.REGISTRY: "Consumer registry",
