@@ -158,3 +158,16 @@ def test_an_option_that_would_do_nothing_is_refused(option: str, given: dict[str
     with pytest.raises(EfoConsumerConfigError, match=cure) as refused:
         Consumer("s", aws=NOWHERE, **given)
     assert refused.value.option == option
+
+
+@pytest.mark.parametrize("refuses", ["a", "b", "c"])
+async def test_a_lease_that_cannot_be_given_back_keeps_no_other(refuses: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stream consumer is paid for: the others are let go all the same, and the failure is told."""
+    registry = Registry(refuses)
+    monkeypatch.setattr(leases_module, "open_registry", lambda **_: registry)
+    leases = ConsumerLeases(NOWHERE, None)
+    await leases.acquire(["a", "b", "c"], "billing", "billing")
+    with pytest.raises(RegistrationError, match="throttled"):
+        await leases.aclose()
+    assert sorted(registry.released) == ["a", "b", "c"]
+    assert registry.is_closed

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
 from pyspark.sql import SparkSession
 
 from penstock.efo_consumer import ShardPosition, ShardRange
@@ -164,3 +165,22 @@ def test_bounded_read_that_begins_after_a_parent_ended_drops_what_a_stream_drops
             for data in batch.column("data").to_pylist()
         ]
     assert sorted(rows) == sorted(key.encode() for key in (*LOWER, *UPPER))
+
+
+def test_user_records_of_any_key_arrive_in_a_stream_of_two_shards(
+    make_stream: Callable[[int], Any], reads_of: Callable[[Any], Reads]
+) -> None:
+    """AWS's own aggregator packs them without regard to shards, and sends none of them again."""
+    source = make_stream(2)
+    packed = RecordAggregator()
+    for number in range(1_000):
+        packed.add_user_record(f"key {number}", b"%d" % number)
+    key, _, data = packed.clear_and_get().get_contents()
+    source.client.put_record(StreamName=source.name, PartitionKey=key, Data=bytes(data))
+    reads = reads_of(source)
+    rows = reads.bounded()
+    assert data_of(rows) == Counter(b"%d" % number for number in range(1_000))
+    assert [row["subSequenceNumber"] for row in rows] == [*range(1_000)]
+    assert reads.stream("polling") == rows
+    efo = {"recordPublisher": "efo", "efoConsumerName": "aggregates", "efoRegistration": "eager"}
+    assert reads.stream("efo", **efo) == rows

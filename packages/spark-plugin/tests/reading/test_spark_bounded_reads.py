@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.efo_consumer import ShardPosition, StreamPositions
@@ -154,3 +155,17 @@ def test_a_seam_is_made_once(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(OffsetError):
         seam_millis(path, at(1))
+
+
+def test_date_without_hyphens_fails_a_read(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
+    """Taken for seconds since 1970, it would end the read before its first record, without an error."""
+    source = make_stream(1)
+    source.put(10)
+    for text in ("20991231", "209912312359", "2099"):
+        frame = spark.read.format("kinesis").options(**source.options(endingPosition=text))
+        with pytest.raises(PySparkException) as caught:
+            frame.load().count()
+        assert f"option 'endingPosition' is '{text}'" in str(caught.value)
+    frame = spark.read.format("kinesis").options(**source.options(endingPosition="20991231T000000Z"))
+    with pytest.raises(PySparkException, match="option 'endingPosition' is '2099-12-31"):
+        frame.load().count()

@@ -545,3 +545,19 @@ def test_spark_writes_and_reads_with_the_registry(
     strict = from_glue("data", registry="shop", schema_name=f"{name}-order", options=options)
     with pytest.raises(Exception, match=rf"it is of version 1 of schema '{name}-person'"):
         frame.select(strict).collect()
+
+
+def test_spark_reads_on_behind_a_record_that_nests_too_deeply(
+    spark: SparkSession, glue: Any, name: str, options: dict[str, str]
+) -> None:
+    """One such record ended the job, and ended it again after each restart."""
+    person = register(glue, name, "JSON", PERSON)
+    deep = [b'{"firstName": "x", "more": ' + b"[" * levels + b"]" * levels + b"}" for levels in (3_000, 1_000, 900)]
+    documents = [b'{"firstName": "a"}', *deep, b'{"firstName": "b"}']
+    frame = spark.createDataFrame([(encode_glue_record(one, person),) for one in documents], "data binary").coalesce(1)
+    people = from_glue("data", registry="shop", schema_name=name, mode="PERMISSIVE", options=options)
+    found = frame.select(people.alias("person"))
+    assert [row.person and row.person.firstName for row in found.collect()] == ["a", None, None, "x", "b"]
+    strict = from_glue("data", registry="shop", schema_name=name, options=options)
+    with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING"):
+        frame.select(strict).collect()
