@@ -89,7 +89,7 @@ _OF_THE_DRIVER = {
     "PartitionWindowedStream": "_stages.declare.partition_window",
     "Pipeline": "_stages.declare.pipeline",
     "PipelineRun": "_stages.run.pipeline_run",
-    "ProgressMetrics": "_reading.progress.listener_metrics",
+    "ProgressMetrics": "_reading.progress.listener",
     "ReaderNumbers": "_reading.progress.metrics",
     "WindowedStream": "_stages.declare.data_stream",
     "from_glue": "_schemas.column",
