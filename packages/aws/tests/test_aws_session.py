@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,3 +170,9 @@ def test_an_endpoint_of_the_environment_is_checked_like_an_option(monkeypatch: p
         AwsSession(session.options).endpoint_url()
     assert error.value.option == "endpointUrl"
     assert "hush" not in str(error.value)
+
+
+def test_secrets_are_not_in_the_representation_of_a_session() -> None:
+    """A session in a traceback shows where it points to, not with which key."""
+    session = AwsSession(AwsOptions(region="eu-west-1", access_key_id="AKIA", secret_access_key="hush"))
+    assert "hush" not in repr(session) + json.dumps(session.sign("POST", "https://x/", {}, b""))

@@ -310,3 +310,33 @@ class LeaseLife(RuleBasedStateMachine):
 
 TestLeaseLife = LeaseLife.TestCase
 TestLeaseLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_refused_registration_is_taken_back_by_who_began_it() -> None:
+    """Not by somebody whose intention was replaced."""
+    record = rules.begin_registration(held_by("a"), fencing_token=1)
+    assert rules.abandon_registration(record, fencing_token=2) is None
+    assert known(rules.abandon_registration(record, fencing_token=1)).phase is RegistrationPhase.ABSENT
+
+
+def test_a_consumer_made_again_by_somebody_else_is_not_ours_any_more() -> None:
+    """The same name under another ARN is another registration."""
+    record = rules.finish_registration(registered(held_by("a")), consumer_arn=ARN + "2", made=False, fencing_token=1)
+    assert not record.registration_is_ours
+
+
+def test_a_consumer_that_is_disowned_is_left_registered() -> None:
+    """By its holder, or by one whose lease was ended; never under another job, and never another registration."""
+
+    def given_back(record: ConsumerRecord | None, arn: str = ARN) -> ConsumerRecord | None:
+        return rules.release(known(record), job_id="a", fencing_token=1, now=1.0, disowned_arn=arn)
+
+    held = registered(held_by("a"))
+    left = known(given_back(held))
+    assert (left.holding, left.registration_is_ours) == (None, False)
+    assert known(rules.begin_deregistration(left, now=2.0)).phase is RegistrationPhase.ABSENT
+    assert not known(given_back(rules.end(held, now=1.0))).registration_is_ours
+    assert given_back(registered(held_by("b", rules.end(held, now=1.0)))) is None
+    for other in ("", f"{ARN}0"):
+        assert known(given_back(held, other)).registration_is_ours
+        assert given_back(rules.end(held, now=1.0), other) is None

@@ -22,6 +22,7 @@ from penstock.registration import (
 from penstock.registration._remote import servicer
 from penstock.registration._remote.heartbeats import HeartbeatInbox
 from penstock.registration.errors import (
+    RegistrationDeniedError,
     RegistryAccessError,
     RegistryUnavailableError,
 )
@@ -273,4 +274,34 @@ async def test_a_consumer_that_is_leased_while_garbage_is_collected_stays(
     monkeypatch.setattr(home.local._registrar, "list_consumers", list_and_lease)
     (orphan,) = await home.local.collect_garbage()
     assert (orphan.fate, orphan.reason) == (OrphanFate.KEPT, "leased in the meantime")
+    assert home.kinesis.names() == {"delays"}
+
+
+async def test_killed_while_registering_the_same_job_goes_on(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer that its predecessor registered is ours, and it is not registered twice."""
+    home = parts()
+
+    def die() -> None:
+        monkeypatch.setattr(home.store, "write", None)
+        raise Killed
+
+    home.kinesis.after["register_stream_consumer"] = die
+    with pytest.raises((Killed, TypeError)):
+        await home.acquire()
+    lease = await parts().acquire()
+    assert lease.registration_is_ours
+    assert home.kinesis.calls.count("register_stream_consumer") == 1
+
+
+async def test_a_registration_that_kinesis_refused_is_not_taken_for_ours_later(parts: Parts) -> None:
+    """Somebody else registers the same name afterwards: it is used, and left alone."""
+    home = parts()
+    home.kinesis.fail("register_stream_consumer", "AccessDeniedException")
+    with pytest.raises(RegistrationDeniedError):
+        await home.acquire()
+    home.kinesis.register_outside("flights", "delays")
+    assert await home.local.sweep() == []
+    lease = await home.acquire()
+    assert not lease.registration_is_ours
+    assert await home.registry.release(lease) is False
     assert home.kinesis.names() == {"delays"}

@@ -191,3 +191,7 @@ async def test_a_service_with_tokens_tells_nobody_else(clock: ManualClock) -> No
         assert len(await right.readers()) == 1
         for one in (right, wrong):
             await one.close()
+
+
+def test_the_token_is_not_in_what_is_logged() -> None:
+    assert READER.view_token not in repr(READER)

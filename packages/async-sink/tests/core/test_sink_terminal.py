@@ -15,7 +15,7 @@ from penstock.async_sink import (
     TerminalReason,
     TerminalRecord,
 )
-from penstock.async_sink.errors import RecordsRejectedError, WriterClosedError
+from penstock.async_sink.errors import RecordsRejectedError, SinkError, WriterClosedError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -196,3 +196,21 @@ class Own:
 
     def handle(self, records: Any) -> None:
         self.calls.append([each.entry for each in records])
+
+
+async def test_a_handler_that_is_cancelled_ends_the_writer_and_loses_nothing(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """What it awaits was cancelled, not the writer closed: nobody waits for it for ever."""
+
+    async def cancelled(record: TerminalRecord[Any]) -> None:
+        raise asyncio.CancelledError
+
+    fake.script = [refuse(4)]
+    writer = make_writer(terminal=CallbackHandler(cancelled))
+    await writer.__aenter__()
+    await writer.write_many("0123456789")
+    with pytest.raises(SinkError, match="handler was cancelled"):
+        await writer.flush(end_of_input=True)
+    assert [state.entries for state in writer.snapshot_state()] == [(("4", 1),)]
+    await writer.close()

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Self
 
 import pytest
 from registry_homes import known
 
 from penstock.aws import AwsConnectionError, AwsServiceError
-from penstock.registration import AwsCalls, ConsumerRecord, DynamoDbLeaseStore, Renewal
+from penstock.registration import AwsCalls, ConsumerRecord, DynamoDbLeaseStore, Holding, Renewal
 from penstock.registration.errors import LeaseStoreError
 from penstock.registration.testing import DynamoDbClients
 
@@ -144,3 +145,29 @@ async def test_what_dynamodb_refuses_is_an_error_of_the_store(
     }
     with pytest.raises(LeaseStoreError, match=f"dynamodb://.*{operation}.*AccessDenied"):
         await calls[operation]()
+
+
+async def test_a_write_whose_answer_was_lost_does_not_win_over_a_later_one(
+    store: DynamoDbLeaseStore, meddling: Meddling, dynamodb: str, dynamodb_table: str
+) -> None:
+    """Another replica read what was written, and wrote after it: this one must read again."""
+    await store.write([new_record()])
+    read = known(await store.get("flights", "delays"))
+
+    async def overtaken() -> AwsConnectionError:
+        key = meddling.calls[-1][1]["Item"]
+        item = {**key, "version": {"N": "3"}, "write_id": {"S": "another's"}}
+        await meddling.real.call("put_item", TableName=dynamodb_table, Item=item)
+        return LOST
+
+    meddling.after["put_item"] = [overtaken()]
+    assert await store.write([replace(read, fencing_token=5)]) == [False]
+
+
+async def test_a_renewal_whose_answer_was_lost_is_made_again(store: DynamoDbLeaseStore, meddling: Meddling) -> None:
+    """Renewing twice is renewing."""
+    holding = Holding(job_id="job", fencing_token=1, acquired_at=1.0, renewed_at=1.0, time_to_live_seconds=30.0)
+    await store.write([new_record(fencing_token=1, holding=holding)])
+    meddling.after["update_item"] = [LOST]
+    renewal = Renewal(stream_arn="flights", consumer_name="delays", job_id="job", fencing_token=1, at=9.0)
+    assert await store.renew([renewal]) == [30.0]

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuity_world import ROOT, Keys, World, world_of
+from continuity_world import FAILS, PROFILES, PUBLISHERS, ROOT, Keys, Query, World, world_of
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+
+from penstock.efo_consumer import DataLossError
 
 LOST = f"flights/{ROOT}"
 GOES_ON = {"failOnDataLoss": "false"}
@@ -53,3 +55,26 @@ def test_spark_fails_a_query_whose_records_have_expired(
     world.put(1)
     with pytest.raises(StreamingQueryException, match=LOST):
         run(spark, options, checkpoint, collected)
+
+
+@PROFILES
+@PUBLISHERS
+@FAILS
+def test_a_restarted_query_is_told_what_expired_beyond_its_offset(world: World, publisher: str, fail: bool) -> None:
+    """Where Kinesis refuses the offset, and where it reads on from it without a word."""
+    query = Query(world.options(publisher, fail=fail))
+    first = world.put(2)
+    with query.running():
+        assert query.read(2) == first
+    world.pass_hours(1)
+    lost = world.put(3)
+    world.pass_hours(24.5)
+    left = world.put(2)
+    with query.running() as reader:
+        if fail:
+            with pytest.raises(DataLossError, match=LOST):
+                query.read(2)
+            return
+        assert query.read(2) == left
+        assert reader.reportLatestOffset()["losses"] == 1
+    assert not set(lost) & set(query.keys)

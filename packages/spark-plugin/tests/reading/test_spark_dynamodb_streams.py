@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
@@ -393,3 +394,14 @@ def test_the_formats_are_told_apart(spark: SparkSession) -> None:
     frame = spark.range(1).withColumn("data", F.lit("x"))
     with pytest.raises((AnalysisException, PySparkException), match="can only be read"):
         frame.write.format("dynamodb-streams").mode("append").option("tableName", "orders").save()
+
+
+def test_no_number_of_empty_answers_ends_a_closed_shard(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    """Only a null iterator does, though empty answers come for more than the service's minute."""
+    table.emulator.behaviour = replace(table.emulator.behaviour, empty_answers=20)
+    changes, options = Changes(), table.options(**TRIM)
+    table.put(5)
+    table.disable()
+    assert spark.read.format("dynamodb-streams").options(**options).load().count() == 5
+    run(spark, options, changes, tmp_path)
+    assert sorted(changes.ids, key=int) == table.ids

@@ -248,3 +248,15 @@ def test_a_run_does_not_end_before_a_record_that_is_there(monkeypatch: pytest.Mo
         source.latestOffset(BEFORE_END, source.getDefaultReadLimit())
     assert (caught.value.stream, caught.value.shard_id, caught.value.code) == ("f", "s1", "RecordNotGiven")
     assert str(ShardPosition.after("7")) in str(caught.value)
+
+
+def test_a_shard_that_is_closed_while_it_is_looked_at_is_looked_at_again() -> None:
+    """A second list shows that it is closed: the answer that seemed to be its tip does not count."""
+    later = [Shard("s", ending_sequence_number="9"), Shard("t"), Shard("child", ("s",))]
+    end = [idle(), event(5, 6, arrived=200), event(arrived=0, is_end=True)]
+    shards = {"s": end, "t": [event(8, arrived=200), idle()], "child": [event(7, arrived=300), idle()]}
+    start = {"s": ShardPosition.after("1"), "t": ShardPosition.after("2")}
+    found = find(start, [Shard("s"), Shard("t")], shards, later=later)
+    ends = {"s": ShardPosition.shard_end(), "t": ShardPosition.after("8"), "child": ShardPosition.after("7")}
+    assert found.bounds == {"f": ends}
+    assert found.needed == {("f", "s"): 6, ("f", "t"): 8, ("f", "child"): 7}

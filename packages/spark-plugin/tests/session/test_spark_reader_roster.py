@@ -110,3 +110,12 @@ def test_a_query_finds_who_is_there_now(tmp_path: Path) -> None:
     file.remove()
     with pytest.raises(ReadersStoppedError):
         fleet.addresses()
+
+
+def test_secrets_are_in_no_repr() -> None:
+    """Of what goes to executors: Spark and users print what they hold."""
+    certificate = make_certificate()
+    shown = repr(Invitation("h", 1, TOKEN, {"awsSecretAccessKey": "hush"}, False, certificate))
+    assert TOKEN not in shown
+    assert "hush" not in shown
+    assert "PRIVATE KEY" not in shown
