@@ -49,12 +49,8 @@ M = TypeVar("M", bound="Message")
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-def _hints(of: Any) -> dict[str, Any]:
-    return _found_hints(of)
-
-
 @cache
-def _found_hints(of: Any) -> dict[str, Any]:
+def _hints(of: Any) -> dict[str, Any]:
     hints = get_type_hints(of)
     return {one.name: hints[one.name] for one in fields(of)} if is_dataclass(of) else hints
 
@@ -122,7 +118,7 @@ class Messages:
 
     def of(self, kind: type[T], message: Message, **more: Any) -> T:
         """A dataclass of a message; `more` are the values of fields that the message does not have."""
-        return kind(**self.values(_hints(kind), message, more), **more)
+        return kind(**self.values(_hints(kind), message, more), **more)  # type: ignore[arg-type]  # a class
 
     def values(self, hints: Mapping[str, Any], message: Message, but: Mapping[str, Any] = {}) -> dict[str, Any]:
         """The values of a message's fields, by name and type, except those of some names."""
