@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 
 import pytest
@@ -12,7 +13,9 @@ from reader_homes import HOMES, read, reader_at, request, until
 from penstock.efo_consumer import (
     LocalShardReader,
     OpenRequest,
+    ReaderConfig,
     Shard,
+    ShardEvent,
     ShardFailedError,
     ShardPosition,
     ShardState,
@@ -20,6 +23,20 @@ from penstock.efo_consumer import (
 )
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.efo_consumer.testing import FakeKinesis
+
+
+class Refusing(FakeKinesis):
+    """Refuses every position, as it does where another argument is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[ShardPosition] = []
+
+    async def follow(self, stream: str, shard_id: str, position: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
+        self.asked.append(position)
+        await asyncio.sleep(0.001)
+        raise refusal(shard_id, "InvalidArgumentException")
+        yield  # it makes this a generator
 
 
 def refusal(shard: str, code: str) -> RecordPublisherFatalError:
@@ -156,3 +173,16 @@ def test_a_list_that_works_again_fails_no_query_that_did_not_ask_meanwhile() -> 
             assert sorted(await read(reader, kinesis.start, end)) == kinesis.written
 
     in_skipped_time(scenario)
+
+
+async def test_a_refusal_that_no_position_cures_is_no_endless_loss() -> None:
+    """Told to go on, the reader tries the oldest record once; what is refused there too is an error, not a loss."""
+    kinesis = Refusing()
+    (shard,) = kinesis.create_stream("s")
+    start = StreamPositions({"s": {shard: ShardPosition.after("500")}})
+    async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=False)) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        with pytest.raises(ShardFailedError, match="no"):
+            await reader.positions("q", epoch, start, wait_seconds=30)
+        assert kinesis.asked == [ShardPosition.after("500"), ShardPosition.trim_horizon()]
+        assert [stats.losses for stats in await reader.stats("q")] == [1]
