@@ -32,8 +32,9 @@ from penstock.efo_consumer import (
     ranges_between,
 )
 from penstock.efo_consumer._publish.condition import unnoted
-from penstock.efo_consumer._publish.list_shards import STILL_SECONDS
+from penstock.efo_consumer._publish.list_shards import STILL_SECONDS, ShardListings
 from penstock.efo_consumer._publish.publisher import Room, unbounded
+from penstock.efo_consumer._reader.standing import StandingShard
 from penstock.efo_consumer.testing import FakeKinesis, shard_event, wire_records
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import OtherClock, RunningEmulator, running_emulator
@@ -340,3 +341,19 @@ async def test_a_shard_that_is_not_shown_open_is_polled(is_listed: bool) -> None
                 position = found
                 await kinesis.tick(1)
     assert sorted(numbers) == sorted(rows)
+
+
+@pytest.mark.parametrize("is_subscription", [False, True])
+async def test_a_shard_that_is_polled_asks_for_the_list_at_its_first_empty_answer(is_subscription: bool) -> None:
+    """Until then nothing shows how far it was read, and it holds the others back. Subscriptions seldom stand still."""
+    kinesis = StillKinesis()
+    (shard,) = kinesis.create_stream("s")
+    listings = ShardListings(kinesis.list_shards, clock=lambda: kinesis.now)
+    standing = StandingShard("s", shard, listings, kinesis, lambda: kinesis.now)
+    event = shard_event(wire_records([]), 1, read_millis=kinesis.service_millis())
+    assert standing.proved(event, is_subscription=is_subscription).read_millis is None
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    found = standing.proved(event, is_subscription=is_subscription).read_millis
+    assert (found is not None, len(kinesis.listed_at)) == ((False, 0) if is_subscription else (True, 1))
+    await listings.aclose()
