@@ -1,10 +1,11 @@
 import json
-from typing import Any
+import pickle
+from typing import Any, ClassVar
 
 import grpc
 import pytest
 
-from penstock.rpc import typed_error
+from penstock.rpc import Code, CodedError, typed_error
 from penstock.rpc._status import FIELDS_KEY, TYPE_KEY, abort_with
 
 
@@ -14,16 +15,22 @@ class HeldError(Exception):
         self.holder = holder
 
 
+class StoreError(CodedError):
+    codes: ClassVar = {"STORE_FULL": Code(when="It is full.", message="{path} holds {count:,} leases", cure="Delete.")}
+
+
 class Answer(grpc.RpcError):
-    def __init__(self, fields: str) -> None:
+    def __init__(self, fields: str, kind: str = "HeldError") -> None:
         self.fields = fields
+        self.kind = kind
 
     def trailing_metadata(self) -> Any:
-        return (TYPE_KEY, "HeldError"), (FIELDS_KEY, self.fields)
+        return (TYPE_KEY, self.kind), (FIELDS_KEY, self.fields)
 
 
 class Context:
-    async def abort(self, _code: object, _details: str, trailer: tuple[tuple[str, str], ...]) -> None:
+    async def abort(self, code: object, _details: str, trailer: tuple[tuple[str, str], ...]) -> None:
+        self.code = code
         self.trailer = dict(trailer)
         raise grpc.aio.AbortError
 
@@ -44,3 +51,25 @@ async def test_notes_of_an_error_stay_at_home() -> None:
     with pytest.raises(grpc.aio.AbortError):
         await abort_with(context, error, {HeldError: grpc.StatusCode.ALREADY_EXISTS})  # type: ignore[arg-type]
     assert json.loads(context.trailer[FIELDS_KEY]) == {"holder": "job-1"}
+
+
+async def test_an_error_with_a_code_crosses_whole_and_its_code_decides_the_status() -> None:
+    error, context = StoreError.of("STORE_FULL", path="leases.db", count=1000), Context()
+    assert str(error) == "[STORE_FULL] leases.db holds 1,000 leases"
+    table = {StoreError: grpc.StatusCode.INTERNAL, "STORE_FULL": grpc.StatusCode.RESOURCE_EXHAUSTED}
+    with pytest.raises(grpc.aio.AbortError):
+        await abort_with(context, error, table)  # type: ignore[arg-type]
+    assert context.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    arrived = typed_error(Answer(context.trailer[FIELDS_KEY], "StoreError"), [StoreError])
+    assert isinstance(arrived, StoreError)
+    assert (arrived.code, arrived.facts, str(arrived)) == (error.code, error.facts, str(error))
+
+
+def test_a_code_of_a_newer_service_is_no_typed_error() -> None:
+    assert typed_error(Answer('{"code": "STORE_LOST", "facts": {}}', "StoreError"), [StoreError]) is None
+
+
+def test_an_error_with_a_code_survives_pickling() -> None:
+    error = StoreError.of("STORE_FULL", path="leases.db", count=1)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.code, copy.facts, str(copy)) == (error.code, error.facts, str(error))

@@ -25,7 +25,7 @@ class KnownError:
 
     Attributes:
         module: where it is defined, such as `penstock.aws.errors`.
-        name: of the class.
+        name: of the class, or its code.
         base: the error of the same module that it is a special case of; None at the top.
         depth: how many bases it has in its module.
         when: the first paragraph of its description.
@@ -76,6 +76,7 @@ def _errors_of(package: str) -> Iterator[KnownError]:
             if bases[name] == (None if base is None else base.name):
                 one = _described(f"{package}.errors", node, base)
                 yield one
+                yield from _coded(node, one)
                 yield from below(one)
 
     yield from below(None)
@@ -99,6 +100,24 @@ def _described(module: str, node: ast.ClassDef, base: KnownError | None) -> Know
     )
 
 
+def _coded(node: ast.ClassDef, base: KnownError) -> Iterator[KnownError]:
+    """The errors that have a code instead of a class: `codes = {"CODE": Code(when=..., message=..., cure=...)}`."""
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.value, ast.Dict):
+            for code, entry in zip(statement.value.keys, statement.value.values, strict=True):
+                if isinstance(code, ast.Constant) and isinstance(entry, ast.Call):
+                    texts = {one.arg: ast.literal_eval(one.value) for one in entry.keywords}
+                    yield KnownError(
+                        module=base.module,
+                        name=str(code.value),
+                        base=base,
+                        depth=base.depth + 1,
+                        when=texts["when"],
+                        cure=texts["cure"],
+                        facts=(f"Message: {texts['message']}",),
+                    )
+
+
 def _one_line(text: str) -> str:
     return " ".join(text.split())
 
@@ -114,7 +133,7 @@ def main(argv: Sequence[str]) -> int:
         "name",
         nargs="?",
         metavar="NAME",
-        help="a class such as DataLossError, with or without its module; default: all",
+        help="a class such as DataLossError, with or without its module, or a code such as STAGE_FAILED; default: all",
     )
     add_json_argument(parser)
     arguments = parser.parse_args(argv)

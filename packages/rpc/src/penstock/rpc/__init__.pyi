@@ -48,6 +48,8 @@ from ._status import (
 )
 from ._synchronous import Synchronous, synchronous
 from .errors import (
+    Code,
+    CodedError,
     LoopThreadClosedError,
     LoopThreadForkedError,
     PenstockRpcError,
@@ -61,6 +63,8 @@ __all__ = [
     "Callers",
     "ClientSecurity",
     "ClientSettings",
+    "Code",
+    "CodedError",
     "Contract",
     "FileChanges",
     "GrpcServer",

@@ -12,12 +12,14 @@ from typing import Any, Final, NoReturn, Protocol, runtime_checkable
 import grpc
 
 from penstock.rpc._client.settings import ClientSettings
+from penstock.rpc.errors import CodedError
 
 TYPE_KEY = "penstock-error"
 FIELDS_KEY = "penstock-error-fields"
 
 _log = logging.getLogger("penstock.rpc")
-StatusTable = Mapping[type[BaseException], grpc.StatusCode]
+# Of classes, and of codes, which count more.
+StatusTable = Mapping[type[BaseException] | str, grpc.StatusCode]
 
 
 @runtime_checkable
@@ -41,7 +43,9 @@ def _fields(error: BaseException) -> str | None:
 
 
 def _status_of(error: BaseException, table: StatusTable) -> grpc.StatusCode | None:
-    """The code of the nearest class of the error that the table names; None when it names none."""
+    """The status of the error's code, or of the nearest class that the table names; None when it names none."""
+    if isinstance(error, CodedError) and error.code in table:
+        return table[error.code]
     for kind in type(error).__mro__:
         if kind in table:
             return table[kind]
@@ -93,10 +97,12 @@ def typed_error(error: grpc.RpcError, types: Iterable[type[Exception]]) -> Excep
         if kind.__name__ == name and isinstance(fields, str):
             try:
                 values = json.loads(fields)
+                if issubclass(kind, CodedError) and "code" in values:
+                    return kind.of(values["code"], **values["facts"])
                 known = inspect.signature(kind).parameters
                 # A newer service may send fields that this release does not know.
                 return kind(**{field: values[field] for field in values if field in known})
-            except (TypeError, ValueError):
+            except (LookupError, TypeError, ValueError):
                 return None
     return None
 
