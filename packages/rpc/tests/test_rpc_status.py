@@ -19,6 +19,12 @@ class StoreError(CodedError):
     codes: ClassVar = {"STORE_FULL": Code(when="It is full.", message="{path} holds {count:,} leases", cure="Delete.")}
 
 
+class RefusedError(StoreError):
+    def __init__(self, *, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 class Answer(grpc.RpcError):
     def __init__(self, fields: str, kind: str = "HeldError") -> None:
         self.fields = fields
@@ -67,6 +73,12 @@ async def test_an_error_with_a_code_crosses_whole_and_its_code_decides_the_statu
 
 def test_a_code_of_a_newer_service_is_no_typed_error() -> None:
     assert typed_error(Answer('{"code": "STORE_LOST", "facts": {}}', "StoreError"), [StoreError]) is None
+
+
+def test_a_class_of_its_own_may_have_a_field_named_code() -> None:
+    arrived = typed_error(Answer('{"code": "AccessDenied"}', "RefusedError"), [StoreError, RefusedError])
+    assert isinstance(arrived, RefusedError)
+    assert arrived.code == "AccessDenied"
 
 
 def test_an_error_with_a_code_survives_pickling() -> None:

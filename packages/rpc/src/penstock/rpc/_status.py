@@ -97,7 +97,8 @@ def typed_error(error: grpc.RpcError, types: Iterable[type[Exception]]) -> Excep
         if kind.__name__ == name and isinstance(fields, str):
             try:
                 values = json.loads(fields)
-                if issubclass(kind, CodedError) and "code" in values:
+                # Other classes may have a field of that name, such as the code that AWS gave.
+                if issubclass(kind, CodedError) and "code" in values and values["code"] in kind.codes:
                     return kind.of(values["code"], **values["facts"])
                 known = inspect.signature(kind).parameters
                 # A newer service may send fields that this release does not know.
