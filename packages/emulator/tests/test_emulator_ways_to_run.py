@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.emulator import CompanionError
+from penstock.emulator import EmulatorConfigError
 from penstock.emulator.testing import running_emulator, start_emulator_process
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ def test_companions_answer_beside_it() -> None:
 def test_a_companion_that_is_not_known_is_an_error() -> None:
     """The error names the services."""
     with (
-        pytest.raises(CompanionError, match="moto does not know telepathy") as caught,
+        pytest.raises(EmulatorConfigError, match="moto does not know telepathy") as caught,
         running_emulator(companions=("sqs", "telepathy")),
     ):
         pytest.fail("it started")
-    assert caught.value.services == ("sqs", "telepathy")
+    assert caught.value.option == "companions"
 
 
 def test_without_moto_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,10 @@ def test_without_moto_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
         return None if name == "moto" else find_spec(name, package)
 
     monkeypatch.setattr(importlib.util, "find_spec", without_moto)
-    with pytest.raises(CompanionError, match=r"penstock-emulator\[companions\]"), running_emulator(companions=("sqs",)):
+    with (
+        pytest.raises(EmulatorConfigError, match=r"penstock-emulator\[companions\]"),
+        running_emulator(companions=("sqs",)),
+    ):
         pytest.fail("it started")
     with running_emulator(companions=("firehose",), tls=False) as emulator:
         assert set(emulator.endpoints) == {"kinesis", "firehose", "dynamodbstreams"}

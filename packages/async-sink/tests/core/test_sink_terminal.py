@@ -15,7 +15,7 @@ from penstock.async_sink import (
     TerminalReason,
     TerminalRecord,
 )
-from penstock.async_sink.errors import RecordsRejectedError, SinkError, WriterClosedError
+from penstock.async_sink.errors import RecordsRejectedError, SinkError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -149,7 +149,7 @@ async def test_dead_letters_count_when_their_sink_has_them(
         assert writer.snapshot_state() == []
     assert letters.accepted == [("4", "Malformed")]
     assert made[0].metrics.records_out == 1
-    with pytest.raises(WriterClosedError):
+    with pytest.raises(SinkError, match="WRITER_CLOSED"):
         await made[0].write("closed with the writer whose dead letters it took")
 
 

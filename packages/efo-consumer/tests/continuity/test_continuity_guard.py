@@ -12,7 +12,7 @@ from penstock.efo_consumer import DataLossError, Shard, ShardPosition
 from penstock.efo_consumer._continuity.guard import Loss, ShardGuard
 from penstock.efo_consumer._continuity.rule import OldestRecord, StreamFacts
 from penstock.efo_consumer._model.positions import after_record
-from penstock.efo_consumer.errors import ResourceMissingError
+from penstock.efo_consumer.errors import RecordPublisherFatalError
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -206,11 +206,11 @@ async def test_a_shard_that_expires_before_the_proof_is_a_loss() -> None:
     assert await guard.check(at(11, 30, source)) is None
     source.retention_hours = 24
     missing, refused = (
-        ResourceMissingError("no", stream="s", shard_id="0", code=code, resource="shard")
+        RecordPublisherFatalError("no", stream="s", shard_id="0", code=code, resource="shard")
         for code in ("ResourceNotFoundException", "AccessDeniedException")
     )
     source.failures = [refused, missing]
-    with pytest.raises(ResourceMissingError):
+    with pytest.raises(RecordPublisherFatalError):
         await guard.prove(Told())
     with pytest.raises(DataLossError, match="the shard is gone"):
         await guard.prove(Told())

@@ -26,7 +26,7 @@ from penstock.efo_consumer import (
 from penstock.efo_consumer._continuity.lineage import successors
 from penstock.efo_consumer._continuity.rule import OldestRecord
 from penstock.efo_consumer._model.positions import after_record
-from penstock.efo_consumer.errors import RecordPublisherFatalError, ResourceMissingError, StreamRecreatedError
+from penstock.efo_consumer.errors import RecordPublisherFatalError, StreamRecreatedError
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.emulator.testing import running_emulator
 
@@ -128,7 +128,7 @@ class ExpiringKinesis(FakeKinesis):
             return await super().oldest_record(stream_name, shard_id)
         self.shards[stream_name, shard_id].gone = True
         code = "ResourceNotFoundException"
-        raise ResourceMissingError("gone", stream=stream_name, shard_id=shard_id, code=code, resource="shard")
+        raise RecordPublisherFatalError("gone", stream=stream_name, shard_id=shard_id, code=code, resource="shard")
 
 
 async def test_a_shard_that_expires_after_its_position_was_refused_is_a_loss() -> None:

@@ -27,7 +27,7 @@ from penstock.efo_consumer._wire.decode import decode_payload
 from penstock.efo_consumer._wire.subscription import SubscribeRequest, SubscriptionEvent
 from penstock.efo_consumer.errors import (
     EfoConsumerConfigError,
-    EventStreamChecksumError,
+    EventStreamFrameError,
     RecordPublisherFatalError,
     RecordPublisherRetriesError,
     SubscriptionConnectionError,
@@ -219,7 +219,7 @@ async def test_publishing_a_shard_anew_respects_the_five_seconds() -> None:
 @pytest.mark.parametrize(
     "failure",
     [
-        EventStreamChecksumError(part="message", expected=1, actual=2),
+        EventStreamFrameError.of("FRAME_CHECKSUM", part="message", expected=1, actual=2),
         SubscriptionConnectionError("reset"),
         service_error("InternalFailureException"),
         service_error("KMSThrottlingException"),

@@ -6,9 +6,7 @@ SinkError
 ├── RecordsRejectedError       the destination refused records for good
 ├── DestinationError           the destination refused a whole request for good
 ├── BufferFullError            a write found no room in the time that it may wait
-├── RequestTimeoutError        a request got no answer in time, and time-outs are set to fail
 ├── UnansweredRequestError     a writer's submit_request_entries returned without an answer
-├── WriterClosedError          the writer was used outside of its `async with` block
 ├── StateFormatError           bytes are not the state of a sink, or of an unknown version
 ├── GatewayError               the sink gateway cannot be used, or gave up
 ├── LocationMismatchError      the client means another region, account or endpoint than the gateway
@@ -16,16 +14,30 @@ SinkError
 └── GatewayRefusedError        the gateway refuses a client: it is ending, or the client broke its contract
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from penstock.aws import mismatch_message
+from penstock.rpc.errors import Code, CodedError
 
 
-class SinkError(Exception):
-    """Base of all errors of this package."""
+class SinkError(CodedError):
+    """Base of all errors of this package. An error without a class of its own has a code."""
+
+    codes: ClassVar[Mapping[str, Code]] = {
+        "REQUEST_TIMED_OUT": Code(
+            when="A request got no answer in time, and `fail_on_timeout` is set.",
+            message="a request of {entries} entries from record {first_record_number} got no answer in {seconds:g} s",
+            cure="Look at the network and the endpoint. Raise `request_timeout`, or leave `fail_on_timeout` off.",
+        ),
+        "WRITER_CLOSED": Code(
+            when="A writer was used outside of its `async with` block.",
+            message="{writer} is not open: use it inside `async with`",
+            cure="Write inside of the `async with` block. After an error make a new writer, perhaps from a snapshot.",
+        ),
+    }
 
 
 class SinkOptionError(SinkError, ValueError):
@@ -155,22 +167,6 @@ class BufferFullError(SinkError):
         self.reason = reason
 
 
-class RequestTimeoutError(SinkError):
-    """A request got no answer in time, and time-outs are set to fail.
-
-    Cure: Look at the network and the endpoint; raise `request_timeout`, or leave `fail_on_timeout` off so that entries
-    are sent again.
-    """
-
-    def __init__(self, timeout_seconds: float, entries: int, first_record_number: int) -> None:
-        super().__init__(
-            f"a request of {entries} entries from record {first_record_number} got no answer in {timeout_seconds:g} s"
-        )
-        self.timeout_seconds = timeout_seconds
-        self.entries = entries
-        self.first_record_number = first_record_number
-
-
 class UnansweredRequestError(SinkError):
     """A writer's `submit_request_entries` returned without calling its result handler.
 
@@ -182,17 +178,6 @@ class UnansweredRequestError(SinkError):
         super().__init__(f"{writer}.submit_request_entries returned without an answer for {entries} entries")
         self.writer = writer
         self.entries = entries
-
-
-class WriterClosedError(SinkError):
-    """The writer was used outside of its `async with` block.
-
-    Cure: Write inside of the `async with` block; after an error make a new writer, from the snapshot if one was taken.
-    """
-
-    def __init__(self, writer: str) -> None:
-        super().__init__(f"{writer} is not open: use it inside `async with`")
-        self.writer = writer
 
 
 class StateFormatError(SinkError, ValueError):

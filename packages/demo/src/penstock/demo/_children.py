@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.demo.errors import ChildEndedError
+from penstock.demo.errors import ended_early
 
 
 def tell(**values: Any) -> None:
@@ -101,7 +101,7 @@ class Child:
         """The value of a key, once the child wrote it.
 
         Raises:
-            ChildEndedError: it ended before.
+            DemoError: it ended before.
             TimeoutError: it did not report in time.
         """
         with self._changed:
@@ -111,7 +111,7 @@ class Child:
         if key in self.latest:
             return self.latest[key]
         if is_there:
-            raise ChildEndedError(self.name, self._process.wait(), self.log)
+            raise ended_early(self.name, self._process.wait(), self.log)
         raise TimeoutError(f"the {self.name} did not report {key!r} within {timeout_seconds:.0f} s; see {self.log}")
 
     def go_on(self) -> None:

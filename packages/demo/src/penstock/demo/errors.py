@@ -1,34 +1,16 @@
-"""Errors of the demo.
-
-DemoError
-├── DemoDataError      the data set is not installed
-└── ChildEndedError    a process of the demo ended before its time
-"""
+"""The error of the demo."""
 
 from pathlib import Path
 
 
 class DemoError(Exception):
-    """Base of all errors of this package."""
+    """The demo cannot start, or a part of it ended before its time.
 
-
-class DemoDataError(DemoError):
-    """The flights and the weather are not installed.
-
-    Cure: Install the demo as a whole: `pip install penstock-demo`.
+    Cure: Follow the message. It names the log file of a process that ended; `hatch run demo --keep` leaves everything
+    else too.
     """
 
 
-class ChildEndedError(DemoError):
-    """A process of the demo ended before its time.
-
-    `name` says which, `code` is its exit code (negative: the number of the signal), `log` its log file.
-
-    Cure: Read the end of `log`; `hatch run demo` with `--keep` leaves everything else too.
-    """
-
-    def __init__(self, name: str, code: int, log: Path) -> None:
-        super().__init__(f"the {name} ended with {code}; its last words are in {log}")
-        self.name = name
-        self.code = code
-        self.log = log
+def ended_early(name: str, code: int, log: Path) -> DemoError:
+    """The error for a process that ended before its time, with its exit code (negative: a signal) and its log file."""
+    return DemoError(f"the {name} ended with {code}; its last words are in {log}")

@@ -2,72 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import ClassVar
 
 from penstock.aws import mismatch_message
+from penstock.rpc.errors import Code, CodedError
 
 
 class EfoConsumerError(Exception):
     """Base of every error that this package raises."""
 
 
-class EventStreamFrameError(EfoConsumerError):
-    """Bytes that are not an event-stream frame. The connection cannot be trusted any more.
+class EventStreamFrameError(CodedError, EfoConsumerError):
+    """Bytes that are not an event-stream frame. The connection is closed, and the reader makes a new one.
 
-    Cure: Nothing, where a connection was cut: the reader makes a new one. If it stays, a proxy changes the bytes.
+    Cure: Nothing, where a connection was cut. If it stays, a proxy changes the bytes.
     """
 
-
-class EventStreamChecksumError(EventStreamFrameError):
-    """A CRC does not match its bytes.
-
-    Cure: As for its base: look for a proxy between here and the endpoint.
-
-    Attributes:
-        part: `prelude` or `message`.
-        expected: the checksum that the frame carries.
-        actual: the checksum of the bytes that arrived.
-    """
-
-    def __init__(self, *, part: str, expected: int, actual: int) -> None:
-        self.part = part
-        self.expected = expected
-        self.actual = actual
-        super().__init__(f"{part} checksum is {actual:#010x}, the frame says {expected:#010x}")
-
-
-class EventStreamOversizeError(EventStreamFrameError):
-    """A frame that says it is longer than the protocol allows, or shorter than a frame can be.
-
-    Cure: As for its base: the endpoint is probably not Kinesis.
-
-    Attributes:
-        field: `total` or `headers`.
-        length: bytes that the frame claims.
-        limit: bytes that are allowed.
-    """
-
-    def __init__(self, *, field: str, length: int, limit: int) -> None:
-        self.field = field
-        self.length = length
-        self.limit = limit
-        super().__init__(f"{field} length of {length} bytes is outside the limit of {limit} bytes")
-
-
-class EventStreamTruncatedError(EventStreamFrameError):
-    """The stream ended inside a frame, or a frame's headers run past their end.
-
-    Cure: As for its base: the reader subscribes again.
-
-    Attributes:
-        expected: bytes that the frame (or header) needs.
-        actual: bytes that were there.
-    """
-
-    def __init__(self, *, expected: int, actual: int) -> None:
-        self.expected = expected
-        self.actual = actual
-        super().__init__(f"{actual} of {expected} bytes arrived")
+    codes: ClassVar[Mapping[str, Code]] = {
+        "FRAME_CHECKSUM": Code(
+            when="A checksum does not match its bytes.",
+            message="{part} checksum is {actual:#010x}, the frame says {expected:#010x}",
+            cure="Look for a proxy between the reader and the endpoint.",
+        ),
+        "FRAME_LENGTH": Code(
+            when="A frame says that it is longer than the protocol allows, or shorter than a frame can be.",
+            message="{field} length of {length} bytes is outside the limit of {limit} bytes",
+            cure="Check the endpoint: it is probably not Kinesis.",
+        ),
+        "FRAME_TRUNCATED": Code(
+            when="The stream ended inside a frame, or the headers of a frame run past their end.",
+            message="{actual} of {expected} bytes arrived",
+            cure="Nothing: the reader subscribes again.",
+        ),
+    }
 
 
 class PayloadDecodeError(EfoConsumerError):
@@ -169,21 +138,16 @@ class RecordPublisherError(EfoConsumerError):
 class RecordPublisherFatalError(RecordPublisherError):
     """The service said that trying again is useless (access, keys, a stream or consumer that is gone).
 
-    Cure: Give the permission or the key that the message names, then start the query again.
-    """
+    A resource that is missing is never taken for the end of a shard.
 
-
-class ResourceMissingError(RecordPublisherFatalError):
-    """The service does not find what is read: that is not the end of the shard.
-
-    Cure: Check name, region and account of what `resource` names. A consumer that somebody else deregistered is
-    registered again by the next start, and by a query or a `Consumer` that holds its lease.
+    Cure: Give the permission or the key that the message names, or check the name, region and account of what is
+    missing, then start the query again. A query or a `Consumer` that holds the lease registers its consumer again.
 
     Attributes:
-        resource: `stream`, `consumer` or `shard`; None where it is unknown.
+        resource: `stream`, `consumer` or `shard`, if that is missing; None otherwise, or where it is unknown.
     """
 
-    def __init__(self, message: str, *, stream: str, shard_id: str, code: str, resource: str | None) -> None:
+    def __init__(self, message: str, *, stream: str, shard_id: str, code: str, resource: str | None = None) -> None:
         self.resource = resource
         super().__init__(message, stream=stream, shard_id=shard_id, code=code)
 

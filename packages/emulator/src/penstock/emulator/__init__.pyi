@@ -16,7 +16,6 @@ from ._server import (
 )
 from ._state.kinesis import Kinesis
 from .errors import (
-    CompanionError,
     EmulatorConfigError,
     EmulatorError,
     EmulatorStartError,
@@ -26,7 +25,6 @@ from .errors import (
 __all__ = [
     "Behaviour",
     "Clock",
-    "CompanionError",
     "EmulatorConfig",
     "EmulatorConfigError",
     "EmulatorError",

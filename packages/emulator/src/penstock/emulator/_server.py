@@ -23,7 +23,7 @@ from penstock.emulator._http.dispatch import Dispatcher, Router
 from penstock.emulator._http.http1 import Http1Connection
 from penstock.emulator._http.http2 import Http2Connection
 from penstock.emulator._state.kinesis import Kinesis
-from penstock.emulator.errors import CompanionError, EmulatorConfigError, EmulatorError
+from penstock.emulator.errors import EmulatorConfigError, EmulatorError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,11 +55,11 @@ def start_companions(services: Sequence[str]) -> Companions:
     """Start moto's server on a port of the loopback interface; blocks while moto is imported.
 
     Raises:
-        CompanionError: moto is not installed, or does not know a service.
+        EmulatorConfigError: moto is not installed, or does not know a service.
     """
     wanted = tuple(service for service in services if service not in OWN_SERVICES)
     if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
-        raise CompanionError(services=wanted, reason="moto is missing; install penstock-emulator[companions]")
+        raise EmulatorConfigError(option="companions", reason="moto is missing; install penstock-emulator[companions]")
     # Only here: moto is optional, and takes longer to import than everything else to start.
     from moto.backend_index import backend_url_patterns
     from moto.server import ThreadedMotoServer
@@ -67,7 +67,7 @@ def start_companions(services: Sequence[str]) -> Companions:
     known = {service for service, _ in backend_url_patterns}
     unknown = sorted(set(wanted) - known)
     if unknown:
-        raise CompanionError(services=wanted, reason=f"moto does not know {', '.join(unknown)}")
+        raise EmulatorConfigError(option="companions", reason=f"moto does not know {', '.join(unknown)}")
     # Otherwise it writes a line to standard error for every request.
     requests = logging.getLogger("werkzeug")
     if requests.level == logging.NOTSET:

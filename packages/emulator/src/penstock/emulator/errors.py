@@ -3,7 +3,6 @@
 EmulatorError
 ├── EmulatorConfigError    an option of EmulatorConfig is out of range (field: option)
 ├── EmulatorStartError     the emulator's process did not come up (fields: exit_code, output)
-├── CompanionError         a service of another maker cannot be started (field: services)
 └── KinesisError           an answer that the API defines (fields: code, message, status)
 """
 
@@ -36,20 +35,6 @@ class EmulatorStartError(EmulatorError):
         super().__init__(f"the emulator did not become ready (exit code {exit_code}): {output.strip()}")
         self.exit_code = exit_code
         self.output = output
-
-
-class CompanionError(EmulatorError):
-    """A service that moto should answer cannot be started.
-
-    `services` are those that were asked for.
-
-    Cure: Install moto by the extra: `pip install 'penstock-emulator[companions]'`; check the services' names.
-    """
-
-    def __init__(self, *, services: tuple[str, ...], reason: str) -> None:
-        super().__init__(f"cannot start {', '.join(services)}: {reason}")
-        self.services = services
-        self.reason = reason
 
 
 class KinesisError(EmulatorError):

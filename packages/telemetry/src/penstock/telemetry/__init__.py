@@ -2,14 +2,13 @@
 
 from penstock.telemetry._configure import Telemetry, configure
 from penstock.telemetry._reference import MetricReference, Reference, SpanReference, reference
-from penstock.telemetry.errors import TelemetryError, TelemetryOptionError
+from penstock.telemetry.errors import TelemetryOptionError
 
 __all__ = [
     "MetricReference",
     "Reference",
     "SpanReference",
     "Telemetry",
-    "TelemetryError",
     "TelemetryOptionError",
     "configure",
     "reference",

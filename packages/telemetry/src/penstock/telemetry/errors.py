@@ -1,15 +1,7 @@
-"""What can be wrong with the settings of telemetry.
-
-TelemetryError
-└── TelemetryOptionError   a variable has a value that cannot be used, or names what is not installed
-"""
+"""What can be wrong with the settings of telemetry."""
 
 
-class TelemetryError(Exception):
-    """Base of all errors of this package."""
-
-
-class TelemetryOptionError(TelemetryError):
+class TelemetryOptionError(Exception):
     """A variable cannot be used as it is.
 
     Cure: Set or unset the variable as `reason` says.

@@ -17,7 +17,7 @@ from penstock.async_sink._core.runs import Part
 from penstock.async_sink._core.settlement import Outcome, ResultHandler, all_failed
 from penstock.async_sink._core.terminal import Handover, TerminalRecordHandler
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
-from penstock.async_sink.errors import RequestTimeoutError, UnansweredRequestError
+from penstock.async_sink.errors import SinkError, UnansweredRequestError
 from penstock.rpc import Signal
 
 
@@ -232,7 +232,12 @@ class RequestPump(Generic[R]):
         batch = request.batch
         self._telemetry.metrics.timed_out += 1
         if self._config.fail_on_timeout:
-            error = RequestTimeoutError(self._request_timeout, batch.size, batch.first_number)
+            error = SinkError.of(
+                "REQUEST_TIMED_OUT",
+                entries=batch.size,
+                first_record_number=batch.first_number,
+                seconds=self._request_timeout,
+            )
             request.complete_exceptionally(error)
         else:
             request.retry_failures(all_failed(batch.size, code="RequestTimeout"))

@@ -29,7 +29,7 @@ from penstock.async_sink._rate.defaults import aimd_strategy
 from penstock.async_sink._rate.strategy import CompleteStrategy, RateLimitingStrategy
 from penstock.async_sink._telemetry.metrics import SinkGauges, SinkMetrics
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
-from penstock.async_sink.errors import BufferFullError, RecordError, WriterClosedError
+from penstock.async_sink.errors import BufferFullError, RecordError, SinkError
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 R = TypeVar("R")
@@ -310,7 +310,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
     def _open_pump(self) -> RequestPump[R]:
         pump = self._pump
         if pump is None:
-            raise WriterClosedError(type(self).__name__)
+            raise SinkError.of("WRITER_CLOSED", writer=type(self).__name__)
         if pump.failure is not None:
             self._failure_was_raised = True
             raise pump.failure

@@ -21,7 +21,7 @@ from penstock.async_sink.errors import (
 from penstock.aws import AwsError, AwsLocation
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
-from penstock.rpc import MethodRights, ServiceRights, abort_with
+from penstock.rpc import MethodRights, ServiceRights, StatusTable, abort_with
 
 
 class UntilStopped:
@@ -74,7 +74,7 @@ RIGHTS = ServiceRights(
 )
 """What the methods act on."""
 
-STATUS_OF_ERROR: dict[type[BaseException], grpc.StatusCode] = {
+STATUS_OF_ERROR: StatusTable = {
     RecordError: grpc.StatusCode.INVALID_ARGUMENT,
     DestinationError: grpc.StatusCode.FAILED_PRECONDITION,
     LocationMismatchError: grpc.StatusCode.FAILED_PRECONDITION,

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.aws import AwsError, AwsServiceError, are_credentials_refused, error_code
-from penstock.efo_consumer.errors import ResourceMissingError
+from penstock.efo_consumer.errors import RecordPublisherFatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,7 +151,7 @@ async def resource_missing(
     stream: StreamIdentity,
     shard_id: str,
     consumer_arn: str | None,
-) -> ResourceMissingError:
+) -> RecordPublisherFatalError:
     """The error that says which resource a ResourceNotFoundException is about."""
     resource = None if diagnosis is None else await diagnosis.missing(stream, consumer_arn)
     advice = _ADVICE.get(resource or "")
@@ -162,6 +162,6 @@ async def resource_missing(
             else "the stream or the shard is gone"
         )
     of_consumer = f" (consumer {consumer_arn})" if consumer_arn else ""
-    return ResourceMissingError(
+    return RecordPublisherFatalError(
         f"{error}{of_consumer}: {advice}", stream=stream.name, shard_id=shard_id, code=NOT_FOUND, resource=resource
     )

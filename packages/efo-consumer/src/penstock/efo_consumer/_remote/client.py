@@ -59,7 +59,11 @@ _OF_KINESIS: Final = {
 }
 
 # A PositionsError has no fields: it is known by its status.
-_TYPES: Final = tuple(kind for kind in STATUS if issubclass(kind, EfoConsumerError) and kind is not PositionsError)
+_TYPES: Final = tuple(
+    kind
+    for kind in STATUS
+    if isinstance(kind, type) and issubclass(kind, EfoConsumerError) and kind is not PositionsError
+)
 
 
 def status_table(error: Exception) -> StatusTable:

@@ -14,10 +14,7 @@ from typing import NamedTuple
 from isal import isal_zlib
 
 from penstock.efo_consumer.errors import (
-    EventStreamChecksumError,
     EventStreamFrameError,
-    EventStreamOversizeError,
-    EventStreamTruncatedError,
 )
 
 PRELUDE_BYTES = 12
@@ -113,7 +110,7 @@ class FrameDecoder:
             (expected,) = _unpack_uint32(view, end - 4)
             actual = _crc32(view[start : end - 4])
             if actual != expected:
-                raise EventStreamChecksumError(part="message", expected=expected, actual=actual)
+                raise EventStreamFrameError.of("FRAME_CHECKSUM", part="message", expected=expected, actual=actual)
             headers_start = start + PRELUDE_BYTES
             (headers_bytes,) = _unpack_uint32(view, start + 4)
             payload_start = headers_start + headers_bytes
@@ -128,22 +125,22 @@ class FrameDecoder:
         """Mark the end of the stream.
 
         Raises:
-            EventStreamTruncatedError: the last frame is not complete.
+            EventStreamFrameError: the last frame is not complete.
         """
         if self._pending:
-            raise EventStreamTruncatedError(expected=self._needed, actual=self._pending)
+            raise EventStreamFrameError.of("FRAME_TRUNCATED", expected=self._needed, actual=self._pending)
 
     def _check_prelude(self, view: memoryview, offset: int) -> int:
         # Checked before the length is used: a flipped bit must not make the reader wait for gigabytes.
         total, headers, expected = _unpack_prelude(view, offset)
         actual = _crc32(view[offset : offset + 8])
         if actual != expected:
-            raise EventStreamChecksumError(part="prelude", expected=expected, actual=actual)
+            raise EventStreamFrameError.of("FRAME_CHECKSUM", part="prelude", expected=expected, actual=actual)
         if headers > MAX_HEADERS_BYTES:
-            raise EventStreamOversizeError(field="headers", length=headers, limit=MAX_HEADERS_BYTES)
+            raise EventStreamFrameError.of("FRAME_LENGTH", field="headers", length=headers, limit=MAX_HEADERS_BYTES)
         if not 0 <= total - headers - OVERHEAD_BYTES <= self._max_payload_bytes:
             limit = headers + OVERHEAD_BYTES + self._max_payload_bytes
-            raise EventStreamOversizeError(field="total", length=total, limit=limit)
+            raise EventStreamFrameError.of("FRAME_LENGTH", field="total", length=total, limit=limit)
         return int(total)
 
 
@@ -183,7 +180,7 @@ def parse_headers(block: bytes) -> dict[str, HeaderValue]:
     while offset < len(block):
         name_end = offset + 1 + block[offset]
         if name_end >= len(block):
-            raise EventStreamTruncatedError(expected=name_end + 1, actual=len(block))
+            raise EventStreamFrameError.of("FRAME_TRUNCATED", expected=name_end + 1, actual=len(block))
         try:
             name = block[offset + 1 : name_end].decode()
             value, offset = _header_value(block, block[name_end], name_end + 1)
@@ -212,5 +209,5 @@ def _header_value(block: bytes, value_type: int, offset: int) -> tuple[HeaderVal
 
 def _slice(block: bytes, offset: int, length: int) -> bytes:
     if offset + length > len(block):
-        raise EventStreamTruncatedError(expected=offset + length, actual=len(block))
+        raise EventStreamFrameError.of("FRAME_TRUNCATED", expected=offset + length, actual=len(block))
     return block[offset : offset + length]

@@ -46,9 +46,9 @@ from penstock.operator_attributes.errors import (
     UnknownStageError,
 )
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
-from penstock.rpc import Contract, Messages, Rpc
+from penstock.rpc import Contract, Messages, Rpc, StatusTable
 
-STATUS_TABLE: dict[type[BaseException], grpc.StatusCode] = {
+STATUS_TABLE: StatusTable = {
     CompileError: grpc.StatusCode.INVALID_ARGUMENT,
     InvalidOptionError: grpc.StatusCode.INVALID_ARGUMENT,
     InvalidDocumentError: grpc.StatusCode.INVALID_ARGUMENT,

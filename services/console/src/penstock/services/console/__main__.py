@@ -12,10 +12,10 @@ from penstock.aws import AwsError
 from penstock.rpc.service import ServiceKind, serve
 from penstock.services.console._serve import console_server
 from penstock.services.console._settings import ConsoleSettings
-from penstock.services.console.errors import ConsoleError
+from penstock.services.console.errors import ConsoleOptionError
 from penstock.terminal import Parser, with_default
 
-KIND: Final = ServiceKind("console", (AwsError, ConsoleError))
+KIND: Final = ServiceKind("console", (AwsError, ConsoleOptionError))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,15 +1,7 @@
-"""Errors of the console.
-
-ConsoleError
-└── ConsoleOptionError   a setting is missing, contradictory or unsafe
-"""
+"""What can be wrong with the settings of the console."""
 
 
-class ConsoleError(Exception):
-    """Base of all errors of this package."""
-
-
-class ConsoleOptionError(ConsoleError, ValueError):
+class ConsoleOptionError(ValueError):
     """A setting is missing, contradictory or unsafe.
 
     `option` names the setting, `reason` says what to do.
