@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from penstock.aws import AwsOptions, AwsSession, BackoffPolicy
+from penstock.aws import AwsConnectionError, AwsOptions, AwsSession, BackoffPolicy
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
+    CheckpointClaim,
     CheckpointError,
     CheckpointStore,
     CheckpointTakenOverError,
@@ -54,11 +55,19 @@ OLD_POSITIONS = (
     '{"type": "TRIM_HORIZON", "caughtUp": 1795419230007}}}, "created": {"orders": 1795419230000, "returns": '
     "1795419230000}}"
 )
+OLD_CLAIMS = (
+    '{"orders": {"number": 6, "owner": "host-a/17/1", "at": 1795419232.5}, '
+    '"returns": {"number": 1, "owner": "host-a/17/1", "at": 1795419232.5}}'
+)
 OLD_FILE = f"""
 CREATE TABLE checkpoint (name TEXT PRIMARY KEY, positions TEXT NOT NULL, at REAL NOT NULL);
-INSERT INTO "checkpoint" VALUES('billing','{OLD_POSITIONS}',1.79541923203240060807e+09);
+INSERT INTO "checkpoint" VALUES('billing','{OLD_POSITIONS}',1795419232.5);
 """
-"""As the store of before claims wrote them, dumped."""
+"""The file of the first release, dumped. Later ones have a second table."""
+OLD_FILE_CLAIMS = f"""
+CREATE TABLE claims (name TEXT PRIMARY KEY, claims TEXT NOT NULL);
+INSERT INTO "claims" VALUES('billing','{OLD_CLAIMS}');
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -110,54 +119,96 @@ def bucket_of(emulator: RunningEmulator) -> str:
     return f"s3://{bucket}/of consumers"
 
 
-def store_of(kind: str, emulator: RunningEmulator, folder: Path) -> tuple[CheckpointStore, Any]:
-    """A place for checkpoints, and a call that puts what older code had written there."""
+def store_of(kind: str, emulator: RunningEmulator, folder: Path) -> CheckpointStore:
     if kind == "sqlite":
-
-        def write_file() -> None:
-            with contextlib.closing(sqlite3.connect(folder / "billing.db")) as connection:
-                connection.executescript(OLD_FILE)
-
-        return SqliteCheckpointStore(folder / "billing.db"), write_file
+        return SqliteCheckpointStore(folder / "billing.db")
+    session = AwsSession(emulator_options(emulator.endpoint_url))
     if kind == "s3":
-        return S3CheckpointStore(AwsSession(emulator_options(emulator.endpoint_url)), bucket_of(emulator)), None
-    client, table = emulator.client("dynamodb"), f"checkpoints-{uuid.uuid4().hex}"
-    client.create_table(
+        return S3CheckpointStore(session, bucket_of(emulator))
+    table = f"checkpoints-{uuid.uuid4().hex}"
+    emulator.client("dynamodb").create_table(
         TableName=table,
         KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
         AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
         BillingMode="PAY_PER_REQUEST",
     )
-
-    def write_item() -> None:
-        client.put_item(TableName=table, Item={"name": {"S": "billing"}, "positions": {"S": OLD_POSITIONS}})
-
-    return DynamoDbCheckpointStore(AwsSession(emulator_options(emulator.endpoint_url)), table), write_item
+    return DynamoDbCheckpointStore(session, table)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
-async def test_checkpoints_without_a_number_are_read_and_claimed(
-    kind: str, emulator: RunningEmulator, tmp_path: Path
+def put_old(store: CheckpointStore, emulator: RunningEmulator, *, has_claims: bool) -> None:
+    """What earlier releases left in a store, byte for byte."""
+    if isinstance(store, SqliteCheckpointStore):
+        with contextlib.closing(sqlite3.connect(store._path)) as connection:
+            connection.executescript(OLD_FILE + (OLD_FILE_CLAIMS if has_claims else ""))
+    elif isinstance(store, S3CheckpointStore):
+        body = json.dumps({"positions": OLD_POSITIONS, "claims": OLD_CLAIMS}).encode()
+        bucket, key = store._place("billing").removeprefix("s3://").split("/", 1)
+        emulator.client("s3").put_object(Bucket=bucket, Key=key, Body=body)
+    elif isinstance(store, DynamoDbCheckpointStore):
+        item = {"name": {"S": "billing"}, "positions": {"S": OLD_POSITIONS}}
+        item |= {"claims": {"S": OLD_CLAIMS}} if has_claims else {}
+        emulator.client("dynamodb").put_item(TableName=store._table_name, Item=item)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"), [("sqlite", 0), ("dynamodb", 0), ("sqlite", 6), ("dynamodb", 6), ("s3", 6)]
+)
+async def test_checkpoints_of_earlier_releases_are_read_and_claimed(
+    kind: str, number: int, emulator: RunningEmulator, tmp_path: Path
 ) -> None:
-    """What older code had written goes on, and from then on only the newest claim saves it."""
-    store, write_old = store_of(kind, emulator, tmp_path)
-    write_old()
+    """With a number that is greater than theirs, if they have one. From then on only the newest claim saves it."""
+    store = store_of(kind, emulator, tmp_path)
+    put_old(store, emulator, has_claims=number > 0)
     old = StreamPositions.from_json(json.loads(OLD_POSITIONS))
     assert await store.load("billing") == old
     claim = await store.claim("billing", ["orders"], "new code")
     assert claim.positions == old
-    assert claim.numbers == {"orders": 1}
+    assert claim.numbers == {"orders": number + 1}
     await store.save(claim, at(9))
     loaded = await store.load("billing")
     assert loaded is not None
     assert loaded.streams == {"orders": at(9).streams["orders"], "returns": old.streams["returns"]}
+    if number:
+        with pytest.raises(CheckpointTakenOverError, match="new code"):
+            await store.save(CheckpointClaim("billing", "host-a/17/1", {"orders": number}), at(7))
     await store.close()
+
+
+@pytest.mark.parametrize(("kind", "write"), [("dynamodb", "put_item"), ("s3", "put_object")])
+async def test_a_checkpoint_whose_answer_was_lost_is_written_once(
+    kind: str, write: str, emulator: RunningEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each first answer is lost after the write, so that the second attempt finds its own value in its way."""
+    store: Any = store_of(kind, emulator, tmp_path)
+    call = store._client.call
+    lost: set[str] = set()
+
+    async def lose(operation: str, **parameters: Any) -> Any:
+        answer = await call(operation, **parameters)
+        if operation == write and str(parameters) not in lost:
+            lost.add(str(parameters))
+            raise AwsConnectionError(operation=operation, endpoint="here", reason="cut")
+        return answer
+
+    monkeypatch.setattr(store._client, "call", lose)
+    claim = await store.claim("billing", ["orders"], "host-a/1/1")
+    assert claim.numbers == {"orders": 1}
+    await store.save(claim, at(5))
+    assert await store.load("billing") == at(5)
+    assert lost
+    await store.close()
+
+
+async def test_claims_of_one_file_at_the_same_time_get_different_numbers(tmp_path: Path) -> None:
+    stores = [SqliteCheckpointStore(tmp_path / "billing.db") for _ in range(8)]
+    claims = await asyncio.gather(*(store.claim("billing", ["orders"], str(i)) for i, store in enumerate(stores)))
+    assert sorted(claim.numbers["orders"] for claim in claims) == list(range(1, 9))
 
 
 @pytest.mark.parametrize("kind", ["dynamodb"])
 async def test_only_the_newest_claim_of_a_stream_saves(kind: str, emulator: RunningEmulator, tmp_path: Path) -> None:
     """Also while nobody has saved anything since; who claimed other streams of the name is not disturbed."""
-    store, _ = store_of(kind, emulator, tmp_path)
+    store = store_of(kind, emulator, tmp_path)
     first = await store.claim("billing", ["orders"], "host-a/1/1")
     other = await store.claim("billing", ["returns"], "host-c/3/1")
     await store.save(first, at(1))
@@ -189,7 +240,7 @@ async def test_a_paused_consumer_saves_nothing_over_its_successor(
 ) -> None:
     """By polling, where no lease keeps the two apart: the older one is told who took over, also on its way out."""
     put(emulator, b"a", b"b")
-    stores = [store_of(kind, emulator, tmp_path)[0]] * 2
+    stores = [store_of(kind, emulator, tmp_path)] * 2
     if kind == "sqlite":
         stores = [SqliteCheckpointStore(tmp_path / "billing.db") for _ in range(2)]
     elif kind == "s3":  # each with what it has seen itself
@@ -486,7 +537,7 @@ async def test_a_service_that_ignores_conditions_keeps_no_checkpoints(
     with pytest.raises(CheckpointError) as raised:
         await store.claim("billing", ["orders"], "me")
     assert raised.value.reason == (
-        f"{url}: this service ignores If-None-Match, by which S3 makes an object only where there is none"
+        f"{url}/billing.json: this service ignores If-None-Match, by which S3 makes an object only where there is none"
     )
     assert await store.load("billing") is None
     await store.close()

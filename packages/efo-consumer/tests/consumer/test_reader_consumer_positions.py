@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -29,6 +30,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     to_read_batch,
 )
+from penstock.efo_consumer._consumer.checkpoint import _CheckpointFile
 from penstock.efo_consumer.testing import FakeKinesis, wire_records
 
 NOWHERE = emulator_options("http://127.0.0.1:1")
@@ -186,11 +188,11 @@ async def test_a_checkpoint_is_written_when_its_interval_is_over_though_the_stre
         assert (await following).sequence_number == "6"
 
 
-class HeldStore(SqliteCheckpointStore):
+class HeldFile(_CheckpointFile):
     """A file; the next write waits until the test allows it."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        super().__init__(path, time.time, makes_folder=False)
         self.is_held = False
         self.writing, self.may_write = threading.Event(), threading.Event()
 
@@ -206,16 +208,17 @@ async def test_a_checkpoint_whose_caller_was_cancelled_is_not_written_over_a_lat
     """Its thread may still write it: the checkpoint at the end of the context waits for that."""
     batches = [to_read_batch(wire_records([number]), "s", "shard") for number in (5, 6)]
     reader = Scripted([(batches[0], at(5, 10)), (batches[1], at(6, 20))])
-    store = HeldStore(tmp_path / "billing.db")
+    store, held = SqliteCheckpointStore(tmp_path / "billing.db"), HeldFile(tmp_path / "billing.db")
+    store._store = held
     options: dict[str, Any] = {"reader": reader, "aws": NOWHERE}
     consumer = Consumer("s", name="billing", start=at(1, 0), checkpoints=store, **options)
     async with asyncio.timeout(60):
         await consumer.__aenter__()
         records = consumer.records(checkpoint_interval=timedelta(0))
         assert (await anext(records)).sequence_number == "5"
-        store.is_held = True
+        held.is_held = True
         asking = asyncio.ensure_future(anext(records))
-        await asyncio.to_thread(store.writing.wait, 60)
+        await asyncio.to_thread(held.writing.wait, 60)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
@@ -224,6 +227,6 @@ async def test_a_checkpoint_whose_caller_was_cancelled_is_not_written_over_a_lat
         assert later == ["6"]
         leaving = asyncio.ensure_future(consumer.__aexit__(None, None, None))
         await asyncio.wait([leaving], timeout=0.2)
-        store.may_write.set()
+        held.may_write.set()
         await leaving
     assert await SqliteCheckpointStore(tmp_path / "billing.db").load("billing") == at(6, 20)

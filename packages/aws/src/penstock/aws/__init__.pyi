@@ -11,6 +11,14 @@ from ._classify import (
     classify_code,
     error_code,
 )
+from ._conditional import (
+    AwsCalls,
+    ConditionalStore,
+    DynamoDbTable,
+    Item,
+    S3Store,
+    StoredValue,
+)
 from ._json_client import (
     JsonClient,
     service_error,
@@ -46,6 +54,7 @@ from .errors import (
 
 __all__ = [
     "ROLE_ARN",
+    "AwsCalls",
     "AwsClient",
     "AwsConnectionError",
     "AwsCredentialsError",
@@ -56,13 +65,18 @@ __all__ = [
     "AwsServiceError",
     "AwsSession",
     "BackoffPolicy",
+    "ConditionalStore",
     "CredentialsProvider",
+    "DynamoDbTable",
     "ErrorKind",
     "HttpProxy",
+    "Item",
     "JsonClient",
     "LocationMismatch",
     "ProvidedCredentials",
+    "S3Store",
     "ServiceClock",
+    "StoredValue",
     "account_of",
     "are_credentials_refused",
     "as_json",

@@ -10,29 +10,19 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from platformdirs import user_state_path
 
-from penstock.aws import (
-    AwsConnectionError,
-    AwsError,
-    AwsServiceError,
-    AwsSession,
-    BackoffPolicy,
-    ErrorKind,
-    classify,
-    error_code,
-    retry,
-)
+from penstock.aws import AwsError, AwsSession, ConditionalStore, DynamoDbTable, Item, S3Store, StoredValue, error_code
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer.errors import CheckpointError, CheckpointTakenOverError, EfoConsumerConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Callable, Collection
 
 
 _BUSY_SECONDS = 10.0
@@ -101,10 +91,28 @@ class CheckpointStore(Protocol):
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a store keeps by a name, as text: compared when it is replaced. Checkpoints of before claims have none."""
+    """What a store keeps by a name, as text. Checkpoints that are older than claims have no claims."""
 
     positions: str | None = None
     claims: str | None = None
+
+    def dump(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @property
+    def version(self) -> str | None:
+        """For stores that compare the content itself; None if nothing is kept."""
+        return None if self == _Kept() else self.dump().decode()
+
+    @classmethod
+    def parse(cls, data: bytes | str | None) -> _Kept:
+        if data is None:
+            return cls()
+        document = json.loads(data)
+        try:
+            return cls(*(None if text is None else str(text) for text in (document["positions"], document["claims"])))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"it holds no positions: {error!r}") from error
 
     def parse_positions(self) -> StreamPositions | None:
         return None if self.positions is None else StreamPositions.from_json(json.loads(self.positions))
@@ -166,7 +174,75 @@ _TABLES = (
 )
 
 
-class SqliteCheckpointStore:
+_ATTEMPTS = 100
+"""Each failed attempt is a write of another consumer, so that many in a row mean a store that does not compare."""
+_MISSING = {
+    "ResourceNotFoundException": ": create it with the string key `name`, or look at the region and the account",
+    "NoSuchBucket": ": create the bucket, or look at the region and the account",
+}
+
+
+class _Checkpoints:
+    """Checkpoints in a `ConditionalStore`, which are replaced if they still are what was read or written last.
+
+    With `remembers` no checkpoint is read again as long as nobody else writes it.
+    """
+
+    def __init__(self, store: ConditionalStore, clock: Callable[[], float], *, remembers: bool = True) -> None:
+        self._store = store
+        self._clock = clock
+        self._remembers = remembers
+        self._known: dict[str, tuple[_Kept, str | None]] = {}
+
+    async def load(self, name: str) -> StreamPositions | None:
+        """See `CheckpointStore.load`; what was saved last is read, whoever saved it."""
+        with self._typed(name):
+            return (await self._read(name))[0].parse_positions()
+
+    async def claim(self, name: str, streams: Collection[str], owner: str) -> CheckpointClaim:
+        """See `CheckpointStore.claim`."""
+        return await self._change(name, lambda kept: _claimed(kept, name, streams, owner, self._clock()))
+
+    async def save(self, claim: CheckpointClaim, positions: StreamPositions) -> None:
+        """See `CheckpointStore.save`; one write, and a read where another consumer of the name wrote meanwhile."""
+        await self._change(claim.name, lambda kept: (_saved(kept, claim, positions), None))
+
+    def _key(self, name: str) -> str:
+        return name
+
+    def _place(self, name: str) -> str:
+        raise NotImplementedError
+
+    async def _read(self, name: str) -> tuple[_Kept, str | None]:
+        found = await self._store.read(self._key(name))
+        return (_Kept(), None) if found is None else (_Kept.parse(found.data), found.version)
+
+    async def _change(self, name: str, change: Callable[[_Kept], tuple[_Kept, _T]]) -> _T:
+        with self._typed(name):
+            kept, version = self._known[name] if name in self._known else await self._read(name)
+            for _ in range(_ATTEMPTS):
+                changed, result = change(kept)
+                if changed != kept:
+                    newer = await self._store.write(self._key(name), changed.dump(), if_version=version)
+                    if newer is None:
+                        kept, version = await self._read(name)
+                        continue
+                    version = newer
+                if self._remembers:
+                    self._known[name] = changed, version
+                return result
+        raise CheckpointError(name=name, reason=f"others wrote it {_ATTEMPTS} times meanwhile")
+
+    @contextmanager
+    def _typed(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (AwsError, sqlite3.Error, OSError, ValueError) as error:
+            reason = f"{self._place(name)}: {error}{_MISSING.get(error_code(error) or '', '')}"
+            raise CheckpointError(name=name, reason=reason) from error
+
+
+class SqliteCheckpointStore(_Checkpoints):
     """Checkpoints in a file, which several processes may share.
 
     Args:
@@ -179,9 +255,9 @@ class SqliteCheckpointStore:
         self, path: Path | None = None, *, namespace: str = "", clock: Callable[[], float] = time.time
     ) -> None:
         self._path = path or default_checkpoints_path()
-        self._makes_folder = path is None
         self._prefix = f"{namespace} " if namespace else ""
-        self._clock = clock
+        self._file = _CheckpointFile(self._path, clock, makes_folder=path is None)
+        super().__init__(self._file, clock, remembers=False)
 
     async def names(self) -> list[str]:
         """Give the names of the checkpoints, in order.
@@ -189,76 +265,65 @@ class SqliteCheckpointStore:
         Raises:
             CheckpointError: they cannot be read.
         """
-        statement = "SELECT name FROM checkpoint ORDER BY name"
-        rows = await asyncio.to_thread(self._looked_up, "", lambda file: file.execute(statement).fetchall())
-        return [name.removeprefix(self._prefix) for (name,) in rows or () if name.startswith(self._prefix)]
-
-    async def load(self, name: str) -> StreamPositions | None:
-        """See `CheckpointStore.load`."""
-        return await asyncio.to_thread(
-            self._looked_up, name, lambda file: self._positions(file, name).parse_positions()
-        )
-
-    async def claim(self, name: str, streams: Collection[str], owner: str) -> CheckpointClaim:
-        """See `CheckpointStore.claim`."""
-
-        def change(kept: _Kept) -> tuple[_Kept, CheckpointClaim]:
-            return _claimed(kept, name, streams, owner, self._clock())
-
-        return await asyncio.shield(asyncio.to_thread(self._change, name, change))
-
-    async def save(self, claim: CheckpointClaim, positions: StreamPositions) -> None:
-        """See `CheckpointStore.save`."""
-
-        def change(kept: _Kept) -> tuple[_Kept, None]:
-            return _saved(kept, claim, positions), None
-
-        # A write that has begun is finished when its caller is cancelled: the file is either old or new.
-        await asyncio.shield(asyncio.to_thread(self._change, claim.name, change))
+        with self._typed(""):
+            keys = await self._file.keys()
+        return [key.removeprefix(self._prefix) for key in keys if key.startswith(self._prefix)]
 
     async def close(self) -> None:
         """See `CheckpointStore.close`: between two calls the file is closed."""
 
-    def _looked_up(self, name: str, look: Callable[[sqlite3.Connection], _T]) -> _T | None:
-        try:
-            if not self._path.exists():
-                # To look is not to make: a name that was mistyped must not leave an empty file.
+    def _key(self, name: str) -> str:
+        return self._prefix + name
+
+    def _place(self, name: str) -> str:
+        return str(self._path)
+
+
+class _CheckpointFile:
+    """A `ConditionalStore` in the two tables of a file."""
+
+    def __init__(self, path: Path, clock: Callable[[], float], *, makes_folder: bool) -> None:
+        self._path = path
+        self._clock = clock
+        self._makes_folder = makes_folder
+
+    async def keys(self) -> list[str]:
+        statement = "SELECT name FROM checkpoint ORDER BY name"
+        rows = await asyncio.to_thread(self._look, lambda file: file.execute(statement).fetchall())
+        return [name for (name,) in rows or ()]
+
+    async def read(self, key: str) -> StoredValue | None:
+        kept = await asyncio.to_thread(self._look, lambda file: _kept_in(file, key)) or _Kept()
+        return None if kept.version is None else StoredValue(kept.dump(), kept.version)
+
+    async def write(self, key: str, data: bytes, *, if_version: str | None) -> str | None:
+        # A write that has begun is finished when its caller is cancelled: the file is either old or new.
+        return await asyncio.shield(asyncio.to_thread(self._write, key, _Kept.parse(data), if_version))
+
+    def _look(self, look: Callable[[sqlite3.Connection], _T]) -> _T | None:
+        if not self._path.exists():
+            # A look must not leave an empty file: the name may be mistyped.
+            return None
+        with closing(self._connect()) as connection:
+            made = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'checkpoint'").fetchone()
+            return look(connection) if made else None
+
+    def _write(self, key: str, changed: _Kept, if_version: str | None) -> str | None:
+        if self._makes_folder:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(self._connect()) as connection, connection:
+            for table in _TABLES:
+                connection.execute(table)
+            connection.execute("BEGIN IMMEDIATE")
+            kept = _kept_in(connection, key)
+            if kept.version != if_version:
                 return None
-            with closing(self._connect()) as connection:
-                made = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'checkpoint'").fetchone()
-                return look(connection) if made else None
-        except (sqlite3.Error, OSError, ValueError) as error:
-            raise CheckpointError(name=name, reason=f"{self._path}: {error}") from error
-
-    def _change(self, name: str, change: Callable[[_Kept], tuple[_Kept, _T]]) -> _T:
-        try:
-            if self._makes_folder:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-            with closing(self._connect()) as connection, connection:
-                for table in _TABLES:
-                    connection.execute(table)
-                connection.execute("BEGIN IMMEDIATE")
-                kept = self._read(connection, name)
-                changed, result = change(kept)
-                key = self._prefix + name
-                if changed.positions != kept.positions:
-                    row = (key, changed.positions, self._clock())
-                    connection.execute("INSERT OR REPLACE INTO checkpoint (name, positions, at) VALUES (?, ?, ?)", row)
-                if changed.claims != kept.claims:
-                    connection.execute(
-                        "INSERT OR REPLACE INTO claims (name, claims) VALUES (?, ?)", (key, changed.claims)
-                    )
-            return result
-        except (sqlite3.Error, OSError, ValueError) as error:
-            raise CheckpointError(name=name, reason=f"{self._path}: {error}") from error
-
-    def _read(self, connection: sqlite3.Connection, name: str) -> _Kept:
-        claims = connection.execute("SELECT claims FROM claims WHERE name = ?", (self._prefix + name,)).fetchone()
-        return replace(self._positions(connection, name), claims=None if claims is None else claims[0])
-
-    def _positions(self, connection: sqlite3.Connection, name: str) -> _Kept:
-        found = connection.execute("SELECT positions FROM checkpoint WHERE name = ?", (self._prefix + name,)).fetchone()
-        return _Kept(None if found is None else found[0])
+            if changed.positions != kept.positions:
+                row = (key, changed.positions, self._clock())
+                connection.execute("INSERT OR REPLACE INTO checkpoint (name, positions, at) VALUES (?, ?, ?)", row)
+            if changed.claims != kept.claims:
+                connection.execute("INSERT OR REPLACE INTO claims (name, claims) VALUES (?, ?)", (key, changed.claims))
+        return changed.version
 
     def _connect(self) -> sqlite3.Connection:
         with suppress(FileExistsError):
@@ -267,58 +332,15 @@ class SqliteCheckpointStore:
         return sqlite3.connect(self._path, timeout=_BUSY_SECONDS)
 
 
-_ATTEMPTS = 20
-_ATTRIBUTES = ("positions", "claims")
-_S3_URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(|/[^?#]*)")
-_CHANGED = "ConditionalCheckFailedException"
+def _kept_in(connection: sqlite3.Connection, key: str) -> _Kept:
+    positions = connection.execute("SELECT positions FROM checkpoint WHERE name = ?", (key,)).fetchone()
+    # A file of the first release has no claims.
+    has_claims = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'claims'").fetchone()
+    claims = connection.execute("SELECT claims FROM claims WHERE name = ?", (key,)).fetchone() if has_claims else None
+    return _Kept(positions and positions[0], claims and claims[0])
 
 
-class _ComparedStore:
-    """Checkpoints that are replaced on the condition that they are what was read, or written last."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        # What was written last, by name: as long as nobody else writes, a checkpoint needs no read.
-        self._known: dict[str, _Kept] = {}
-
-    async def load(self, name: str) -> StreamPositions | None:
-        """See `CheckpointStore.load`; what was saved last is read, whoever saved it."""
-        kept = await self._read(name)
-        with _told_by_name(name):
-            return kept.parse_positions()
-
-    async def claim(self, name: str, streams: Collection[str], owner: str) -> CheckpointClaim:
-        """See `CheckpointStore.claim`."""
-        return await self._change(name, lambda kept: _claimed(kept, name, streams, owner, self._clock()))
-
-    async def save(self, claim: CheckpointClaim, positions: StreamPositions) -> None:
-        """See `CheckpointStore.save`; one write, and a read where another consumer of the name wrote meanwhile."""
-        await self._change(claim.name, lambda kept: (_saved(kept, claim, positions), None))
-
-    async def _read(self, name: str) -> _Kept:
-        raise NotImplementedError
-
-    async def _replace(self, name: str, known: _Kept, changed: _Kept) -> bool:
-        """Write `changed`, if `known` is what is kept; whether that was so."""
-        raise NotImplementedError
-
-    async def _change(self, name: str, change: Callable[[_Kept], tuple[_Kept, _T]]) -> _T:
-        known = self._known[name] if name in self._known else await self._read(name)
-        for _ in range(_ATTEMPTS):
-            with _told_by_name(name):
-                changed, result = change(known)
-            if changed == known or await self._replace(name, known, changed):
-                self._known[name] = changed
-                return result
-            # An attempt of before may have been carried out, and its answer lost.
-            known = await self._read(name)
-            if known == changed:
-                self._known[name] = changed
-                return result
-        raise CheckpointError(name=name, reason=f"others wrote it {_ATTEMPTS} times meanwhile")
-
-
-class DynamoDbCheckpointStore(_ComparedStore):
+class DynamoDbCheckpointStore(_Checkpoints):
     """A `CheckpointStore` in a table that is there already, with the string `name` as its only key; one item per name.
 
     Args:
@@ -331,53 +353,47 @@ class DynamoDbCheckpointStore(_ComparedStore):
     """
 
     def __init__(self, session: AwsSession, table_name: str, *, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(clock)
         self._client = AwsSession.of(session).aio_client("dynamodb")
         self._table_name = table_name
+        super().__init__(_CheckpointTable(self._client, table_name), clock)
 
     async def close(self) -> None:
         """See `CheckpointStore.close`."""
         await self._client.close()
 
-    async def _read(self, name: str) -> _Kept:
-        answer = await self._call(name, "get_item", Key={"name": {"S": name}}, ConsistentRead=True)
-        texts = {attribute: answer.get("Item", {}).get(attribute) for attribute in _ATTRIBUTES}
-        if "Item" in answer and not any(texts.values()):
-            raise CheckpointError(name=name, reason="the item holds no positions")
-        try:
-            return _Kept(**{attribute: None if text is None else str(text["S"]) for attribute, text in texts.items()})
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(name=name, reason=f"the item holds no positions: {error!r}") from error
+    def _place(self, name: str) -> str:
+        return f"table {self._table_name}"
 
-    async def _replace(self, name: str, known: _Kept, changed: _Kept) -> bool:
-        item, conditions, values = {"name": {"S": name}}, [], {}
-        for attribute in _ATTRIBUTES:
-            old, new = getattr(known, attribute), getattr(changed, attribute)
-            conditions.append(f"attribute_not_exists({attribute})" if old is None else f"{attribute} = :{attribute}")
-            if old is not None:
-                values[f":{attribute}"] = {"S": old}
-            if new is not None:
-                item[attribute] = {"S": new}
-        condition: dict[str, Any] = {"ConditionExpression": " AND ".join(conditions)}
-        if values:
-            condition["ExpressionAttributeValues"] = values
-        try:
-            await self._call(name, "put_item", Item=item, **condition)
-        except CheckpointError as error:
-            if error.__cause__ is not None and error_code(error.__cause__) == _CHANGED:
-                return False
-            raise
-        return True
 
-    async def _call(self, name: str, operation: str, **request: Any) -> dict[str, Any]:
-        table = self._table_name
+class _CheckpointTable(DynamoDbTable):
+    """A `ConditionalStore` in two attributes of an item."""
+
+    async def read(self, key: str) -> StoredValue | None:
+        item = await self.get({"name": {"S": key}})
+        if item is None:
+            return None
         try:
-            return await retry(lambda: self._client.call(operation, TableName=table, **request), BackoffPolicy())
-        except AwsError as error:
-            reason = f"table {table}: {error}"
-            if error_code(error) == "ResourceNotFoundException":
-                reason += ": create it with the string key `name`, or look at the region and the account"
-            raise CheckpointError(name=name, reason=reason) from error
+            kept = _Kept(*(item[one]["S"] if one in item else None for one in asdict(_Kept())))
+        except KeyError as error:
+            raise ValueError(f"the item holds no positions: {error!r}") from error
+        if kept.version is None:
+            raise ValueError("the item holds no positions")
+        return StoredValue(kept.dump(), kept.version)
+
+    async def write(self, key: str, data: bytes, *, if_version: str | None) -> str | None:
+        changed = _Kept.parse(data)
+        item: Item = {"name": {"S": key}} | _attributes(changed)
+        known = dict.fromkeys(asdict(changed)) | _attributes(_Kept.parse(if_version))
+        _, in_the_way = await self.change("put_item", Item=item, unless_changed=known)
+        # An earlier attempt may have been carried out, and its answer lost.
+        return changed.version if in_the_way in (None, item) else None
+
+
+def _attributes(kept: _Kept) -> Item:
+    return {attribute: {"S": text} for attribute, text in asdict(kept).items() if text is not None}
+
+
+_S3_URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(|/[^?#]*)")
 
 
 def parse_s3_url(url: str) -> tuple[str, str]:
@@ -390,7 +406,7 @@ def parse_s3_url(url: str) -> tuple[str, str]:
     return found[1], found[2].strip("/")
 
 
-class S3CheckpointStore(_ComparedStore):
+class S3CheckpointStore(_Checkpoints):
     """A `CheckpointStore` on S3: one object per name, which is replaced on the condition that nobody else has.
 
     The bucket must have conditional writes, as S3 has in all regions: a service that ignores them is refused.
@@ -406,112 +422,34 @@ class S3CheckpointStore(_ComparedStore):
     """
 
     def __init__(self, session: AwsSession, url: str, *, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(clock)
-        self._url = url.rstrip("/")
-        self._bucket, folder = parse_s3_url(url)
-        self._prefix = f"{folder}/" if folder else ""
+        bucket, folder = parse_s3_url(url)
         self._client = AwsSession.of(session).aio_client("s3")
-        self._versions: dict[str, tuple[_Kept, str]] = {}
-        self._has_conditions = False
+        self._url = url.rstrip("/")
+        super().__init__(_CheckpointBucket(self._client, bucket, f"{folder}/" if folder else ""), clock)
 
     async def close(self) -> None:
         """See `CheckpointStore.close`."""
         await self._client.close()
 
-    async def _read(self, name: str) -> _Kept:
-        async def read() -> tuple[bytes, str]:
-            answer = await self._client.call("get_object", Bucket=self._bucket, Key=self._key(name))
-            try:
-                async with answer["Body"] as body:
-                    return await body.read(), str(answer["ETag"])
-            except AwsError:
-                raise
-            except Exception as error:  # its body breaks off, by the errors of any layer below
-                raise AwsConnectionError(
-                    operation="get_object", endpoint=self._bucket, reason=str(error) or type(error).__name__
-                ) from error
-
-        try:
-            data, version = await self._call(name, read)
-        except CheckpointError as error:
-            if error.__cause__ is not None and error_code(error.__cause__) == "NoSuchKey":
-                self._versions.pop(name, None)
-                return _Kept()
-            raise
-        try:
-            document = json.loads(data)
-            kept = _Kept(*(None if document[one] is None else str(document[one]) for one in _ATTRIBUTES))
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(name=name, reason=f"{self._at(name)} holds no positions: {error!r}") from error
-        self._versions[name] = kept, version
-        return kept
-
-    async def _replace(self, name: str, known: _Kept, changed: _Kept) -> bool:
-        before, version = self._versions.get(name, (_Kept(), ""))
-        if before != known:
-            return False
-        condition = {"IfMatch": version} if version else {"IfNoneMatch": "*"}
-        if not version and not self._has_conditions:
-            await self._check_conditions(name)
-        answer = await self._put(name, self._key(name), changed, condition)
-        if answer is None:
-            return False
-        self._versions[name] = changed, str(answer["ETag"])
-        return True
-
-    async def _check_conditions(self, name: str) -> None:
-        """Refuse a service that would let two consumers overwrite each other."""
-        probe = f"{self._prefix}.conditions"
-        for _ in range(2):
-            if await self._put(name, probe, _Kept(), {"IfNoneMatch": "*"}) is None:
-                self._has_conditions = True
-                return
-        raise CheckpointError(
-            name=name,
-            reason=f"{self._url}: this service ignores If-None-Match, by which S3 makes an object only where there is "
-            "none",
-        )
-
-    async def _put(self, name: str, key: str, kept: _Kept, condition: dict[str, str]) -> dict[str, Any] | None:
-        """None if the condition does not hold, maybe by an attempt of before whose answer was lost."""
-        data = json.dumps({one: getattr(kept, one) for one in _ATTRIBUTES}).encode()
-        try:
-            return await self._call(
-                name,
-                lambda: self._client.call("put_object", Bucket=self._bucket, Key=key, Body=data, **condition),
-            )
-        except CheckpointError as error:
-            cause = error.__cause__
-            # An object that was to be replaced may be gone.
-            if isinstance(cause, AwsServiceError) and (cause.status == 412 or cause.code == "NoSuchKey"):
-                return None
-            raise
-
-    async def _call(self, name: str, call: Callable[[], Awaitable[_T]]) -> _T:
-        try:
-            return await retry(call, BackoffPolicy(), is_retryable=_may_pass)
-        except AwsError as error:
-            reason = f"{self._at(name)}: {error}"
-            if error_code(error) == "NoSuchBucket":
-                reason += ": create the bucket, or look at the region and the account"
-            raise CheckpointError(name=name, reason=reason) from error
-
     def _key(self, name: str) -> str:
-        return f"{self._prefix}{quote(name, safe='')}.json"
+        return f"{quote(name, safe='')}.json"
 
-    def _at(self, name: str) -> str:
-        return f"s3://{self._bucket}/{self._key(name)}"
-
-
-def _may_pass(error: BaseException) -> bool:
-    if error_code(error) == "ConditionalRequestConflict":
-        return True  # another writes at the same moment
-    return classify(error) is not ErrorKind.FATAL
+    def _place(self, name: str) -> str:
+        return f"{self._url}/{self._key(name)}"
 
 
-@contextmanager
-def _told_by_name(name: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise CheckpointError(name=name, reason=f"the item holds no positions: {error}") from error
+class _CheckpointBucket(S3Store):
+    """Refuses a service that would let two consumers overwrite each other."""
+
+    _has_conditions = False
+
+    async def write(self, key: str, data: bytes, *, if_version: str | None) -> str | None:
+        if if_version is None and not self._has_conditions:
+            # The first one makes the object, unless an earlier store has.
+            await super().write(".conditions", os.urandom(16), if_version=None)
+            if await super().write(".conditions", os.urandom(16), if_version=None) is not None:
+                raise ValueError(
+                    "this service ignores If-None-Match, by which S3 makes an object only where there is none"
+                )
+            self._has_conditions = True
+        return await super().write(key, data, if_version=if_version)
