@@ -8,8 +8,8 @@ from typing import Any, Self
 import pytest
 from registry_homes import known
 
-from penstock.aws import AwsConnectionError, AwsServiceError
-from penstock.registration import AwsCalls, ConsumerRecord, DynamoDbLeaseStore, Holding, Renewal
+from penstock.aws import AwsCalls, AwsConnectionError, AwsServiceError
+from penstock.registration import ConsumerRecord, DynamoDbLeaseStore, Holding, Renewal
 from penstock.registration.errors import LeaseStoreError
 from penstock.registration.testing import DynamoDbClients
 

@@ -4,7 +4,6 @@ from ._dead_holders import HolderWatch, LeaseMarks
 from ._held import HeldLeases
 from ._keeper import LeaseKeeper, OnLost, OnRegained
 from ._kinesis.registrar import (
-    AwsCalls,
     AwsClients,
     FoundConsumer,
     FoundStream,
@@ -52,7 +51,6 @@ __all__ = [
     "AcquireRequest",
     "AnnouncedReader",
     "AnnouncedShard",
-    "AwsCalls",
     "AwsClients",
     "BlockingConsumerRegistry",
     "ConflictPolicy",

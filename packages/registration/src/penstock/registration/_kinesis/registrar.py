@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from opentelemetry import trace
 
 from penstock.aws import (
+    AwsCalls,
     AwsError,
     AwsOptionError,
     AwsServiceError,
@@ -137,18 +138,6 @@ class CallPace:
 
 _CREATING_AT_ONCE: Final = 5
 """Consumers in CREATING at once (API reference)."""
-
-
-class AwsCalls(Protocol):
-    """A client of one service: `penstock.aws.AwsClient`, `KinesisCalls`, or a fake."""
-
-    async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
-        """Make a call. Raises errors of `penstock.aws`."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connections."""
-        ...
 
 
 class AwsClients(Protocol):

@@ -6,19 +6,16 @@ import asyncio
 import builtins
 import random as random_module
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
-from botocore.exceptions import ClientError
-
-from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, retry
+from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, DynamoDbTable, Item
 from penstock.registration._kinesis.registrar import AwsClients
 from penstock.registration._lease.record import ConsumerRecord, Holding, RegistrationPhase
 from penstock.registration._stores.store import Renewal
 from penstock.registration.errors import LeaseStoreError
-
-Item = dict[str, dict[str, Any]]
 
 _PARTITION_KEY: Final = "stream"
 """Namespace and stream ARN: the consumers of a stream lie together, and streams spread over partitions."""
@@ -33,7 +30,6 @@ _RETRIES: Final = BackoffPolicy(
 )
 _TABLE_SECONDS: Final = 120.0
 _TABLE_PAUSE_SECONDS: Final = 0.5
-_CONFLICT: Final = "ConditionalCheckFailedException"
 _NO_TABLE: Final = "ResourceNotFoundException"
 
 
@@ -58,18 +54,16 @@ class DynamoDbLeaseStore:
         random: Callable[[], float] = random_module.random,
     ) -> None:
         self._client = session.aio_client("dynamodb")
-        self._table_name = table_name
+        self._table = _LeaseTable(self._client, table_name, backoff=_RETRIES, sleep=sleep, random=random)
+        self._table.makes_itself = not read_only
         self._namespace = namespace
-        self._read_only = read_only
-        self._sleep = sleep
-        self._random = random
-        self._making_table = asyncio.Lock()
 
     async def get(self, stream_arn: str, consumer_name: str) -> ConsumerRecord | None:
         """See LeaseStore."""
         key = _key_of(self._namespace, stream_arn, consumer_name)
-        answer = await self._call("get_item", Key=key, ConsistentRead=True)
-        return _from_item(answer["Item"]) if "Item" in answer else None
+        with self._typed("get_item"):
+            item = await self._table.get(key)
+        return None if item is None else _from_item(item)
 
     async def list(self) -> list[ConsumerRecord]:
         """See LeaseStore. Reads the whole table."""
@@ -81,7 +75,8 @@ class DynamoDbLeaseStore:
         }
         items: builtins.list[Item] = []
         while True:
-            answer = await self._call("scan", **parameters)
+            with self._typed("scan"):
+                answer = await self._table.call("scan", **parameters)
             items += answer["Items"]
             if not answer.get("LastEvaluatedKey"):
                 return sorted(map(_from_item, items), key=lambda record: record.key)
@@ -100,79 +95,64 @@ class DynamoDbLeaseStore:
         await self._client.close()
 
     async def _write_one(self, record: ConsumerRecord) -> bool:
-        write_id = uuid.uuid4().hex
-        parameters: dict[str, Any] = {
-            "Item": _to_item(record, self._namespace, write_id),
-            "ConditionExpression": "attribute_not_exists(#version)",
-            "ExpressionAttributeNames": {"#version": "version"},
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-        }
-        if record.version > 0:
-            parameters["ConditionExpression"] = "#version = :read"
-            parameters["ExpressionAttributeValues"] = {":read": {"N": str(record.version)}}
-        conflict = await self._try("put_item", **parameters)
+        item = _to_item(record, self._namespace, uuid.uuid4().hex)
+        with self._typed("put_item"):
+            _, in_the_way = await self._table.change(
+                "put_item",
+                Item=item,
+                unless_changed={"version": _number(record.version) if record.version > 0 else None},
+            )
         # A request that was carried out, but not answered, is in its own way when it is made again.
-        return conflict is None or conflict.get("write_id") == {"S": write_id}
+        return in_the_way is None or in_the_way.get("write_id") == item["write_id"]
 
     async def _renew_one(self, renewal: Renewal) -> float | None:
-        answer: dict[str, Any] = {}
-        conflict = await self._try(
-            "update_item",
-            into=answer,
-            Key=_key_of(self._namespace, renewal.stream_arn, renewal.consumer_name),
-            UpdateExpression="SET renewed_at = :at, #version = #version + :one",
-            ConditionExpression="job_id = :job AND holding_token = :token",
-            ExpressionAttributeNames={"#version": "version"},
-            ExpressionAttributeValues={
-                ":at": {"N": repr(renewal.at)},
-                ":one": {"N": "1"},
-                ":job": {"S": renewal.job_id},
-                ":token": {"N": str(renewal.fencing_token)},
-            },
-            ReturnValues="ALL_NEW",
-        )
-        return None if conflict is not None else float(answer["Attributes"]["time_to_live_seconds"]["N"])
+        with self._typed("update_item"):
+            answer, in_the_way = await self._table.change(
+                "update_item",
+                unless_changed={"job_id": {"S": renewal.job_id}, "holding_token": _number(renewal.fencing_token)},
+                Key=_key_of(self._namespace, renewal.stream_arn, renewal.consumer_name),
+                UpdateExpression="SET renewed_at = :at, #version = #version + :one",
+                ExpressionAttributeNames={"#version": "version"},
+                ExpressionAttributeValues={":at": _number(renewal.at), ":one": _number(1)},
+                ReturnValues="ALL_NEW",
+            )
+        return None if in_the_way is not None else float(answer["Attributes"]["time_to_live_seconds"]["N"])
 
-    async def _try(self, operation: str, into: dict[str, Any] | None = None, **parameters: Any) -> Item | None:
-        """Make a conditional request. Returns None when it took effect, else the item in its way, if returned."""
+    @contextmanager
+    def _typed(self, operation: str) -> Iterator[None]:
         try:
-            answer = await self._call(operation, **parameters)
-        except LeaseStoreError as error:
-            refusal = error.__cause__
-            if isinstance(refusal, AwsServiceError) and refusal.code == _CONFLICT:
-                below = refusal.__cause__
-                assert isinstance(below, ClientError)
-                found: Item = dict(below.response).get("Item", {})  # type: ignore[assignment]  # not in the stubs
-                return found
-            raise
-        if into is not None:
-            into.update(answer)
-        return None
-
-    async def _call(self, operation: str, **parameters: Any) -> Any:
-        try:
-            try:
-                return await self._request(operation, TableName=self._table_name, **parameters)
-            except AwsServiceError as error:
-                if error.code != _NO_TABLE or self._read_only:
-                    raise
-            await self._make_table()
-            return await self._request(operation, TableName=self._table_name, **parameters)
+            yield
         except AwsError as error:
-            raise self._error(f"{operation}: {error}") from error
+            raise self._table.error(f"{operation}: {error}") from error
 
-    async def _request(self, operation: str, **parameters: Any) -> Any:
-        return await retry(
-            lambda: self._client.call(operation, **parameters), _RETRIES, sleep=self._sleep, random=self._random
-        )
 
-    async def _make_table(self) -> None:
-        """Make the table, unless somebody else does, and wait until it can be used."""
-        async with self._making_table:
+class _LeaseTable(DynamoDbTable):
+    """A table that is made when it is used for the first time, unless it is only read."""
+
+    makes_itself = True
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._making = asyncio.Lock()
+
+    def error(self, reason: str) -> LeaseStoreError:
+        return LeaseStoreError(store=f"dynamodb://{self.name}", reason=reason)
+
+    async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
+        try:
+            return await super().call(operation, **parameters)
+        except AwsServiceError as error:
+            if error.code != _NO_TABLE or not self.makes_itself:
+                raise
+        await self._make()
+        return await super().call(operation, **parameters)
+
+    async def _make(self) -> None:
+        """Make the table, unless another registry does, and wait until it can be used."""
+        async with self._making:
             try:
-                await self._request(
+                await super().call(
                     "create_table",
-                    TableName=self._table_name,
                     KeySchema=_KEY_SCHEMA,
                     AttributeDefinitions=_KEY_TYPES,
                     BillingMode="PAY_PER_REQUEST",
@@ -181,24 +161,21 @@ class DynamoDbLeaseStore:
                 if error.code != "ResourceInUseException":
                     raise
             waited = 0.0
-            while not await self._table_is_active():
+            while not await self._is_active():
                 if waited >= _TABLE_SECONDS:
-                    raise self._error(f"the table is not ACTIVE after {waited:g} s")
+                    raise self.error(f"the table is not ACTIVE after {waited:g} s")
                 await self._sleep(_TABLE_PAUSE_SECONDS)
                 waited += _TABLE_PAUSE_SECONDS
 
-    async def _table_is_active(self) -> bool:
+    async def _is_active(self) -> bool:
         try:
-            answer = await self._request("describe_table", TableName=self._table_name)
+            answer = await super().call("describe_table")
         except AwsServiceError as error:
             # A table that was made a moment ago may not be known everywhere yet.
             if error.code == _NO_TABLE:
                 return False
             raise
         return bool(answer["Table"]["TableStatus"] == "ACTIVE")
-
-    def _error(self, reason: str) -> LeaseStoreError:
-        return LeaseStoreError(store=f"dynamodb://{self._table_name}", reason=reason)
 
 
 def _partition_of(namespace: str, stream_arn: str) -> str:
