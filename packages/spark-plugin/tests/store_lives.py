@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet
 from s3_servers import options, s3_client
 
-from penstock.spark_plugin._objects import Found, Listed, Objects, S3Objects
+from penstock.aws import StoredValue
+from penstock.spark_plugin._objects import Listed, Objects, S3Objects
 from penstock.spark_plugin._places import Place
 from penstock.spark_plugin._stages.store.object_claim import ObjectClaim
 from penstock.spark_plugin._stages.store.opening import StorePlace
@@ -59,21 +60,17 @@ class Mortal(Objects):
     def below(self, path: str) -> Objects:
         return Mortal(self.objects.below(path), self.life)
 
-    def get(self, key: str) -> Found | None:
+    def read(self, key: str) -> StoredValue | None:
         self.life.reach(0)
-        return self.objects.get(key)
+        return self.objects.read(key)
 
     def list(self, prefix: str) -> Iterator[Listed]:
         self.life.reach(0)
         return self.objects.list(prefix)
 
-    def create(self, key: str, data: bytes) -> str | None:
-        version: str | None = self._write(key, lambda: self.objects.create(key, data))
+    def write(self, key: str, data: bytes, *, if_version: str | None) -> str | None:
+        version: str | None = self._write(key, lambda: self.objects.write(key, data, if_version=if_version))
         return version
-
-    def replace(self, key: str, data: bytes, version: str) -> str | None:
-        replaced: str | None = self._write(key, lambda: self.objects.replace(key, data, version))
-        return replaced
 
     def delete(self, keys: Sequence[str]) -> None:
         self._write(" ".join(keys), lambda: self.objects.delete(keys))
@@ -92,13 +89,10 @@ class MortalFolder(FolderObjects):
         super().__init__(root)
         self.life = life
 
-    def create(self, key: str, data: bytes) -> str | None:
-        version: str | None = self.life.write(key, lambda: super(MortalFolder, self).create(key, data))
+    def write(self, key: str, data: bytes, *, if_version: str | None) -> str | None:
+        write = super().write
+        version: str | None = self.life.write(key, lambda: write(key, data, if_version=if_version))
         return version
-
-    def replace(self, key: str, data: bytes, version: str) -> str | None:
-        new: str | None = self.life.write(key, lambda: super(MortalFolder, self).replace(key, data, version))
-        return new
 
     def delete(self, keys: Sequence[str]) -> None:
         self.life.write(" ".join(keys), lambda: super(MortalFolder, self).delete(keys))
@@ -118,9 +112,9 @@ class InMemory(Objects):
     def below(self, path: str) -> Objects:
         return InMemory(self.place.below(path), self.held)
 
-    def get(self, key: str) -> Found | None:
+    def read(self, key: str) -> StoredValue | None:
         found = self.held.get(self.place.prefix + key)
-        return Found(found[0], str(hash(found[0])), time.time() - found[1]) if found is not None else None
+        return StoredValue(found[0], str(hash(found[0])), time.time() - found[1]) if found is not None else None
 
     def list(self, prefix: str) -> Iterator[Listed]:
         first = self.place.prefix
@@ -128,13 +122,12 @@ class InMemory(Objects):
             if key.startswith(first + prefix):
                 yield Listed(key.removeprefix(first), len(self.held[key][0]))
 
-    def create(self, key: str, data: bytes) -> str | None:
-        kept = self.held.setdefault(self.place.prefix + key, (data, time.time()))
-        return str(hash(data)) if kept[0] == data else None
-
-    def replace(self, key: str, data: bytes, version: str) -> str | None:
-        found = self.get(key)
-        if found is None or found.version != version:
+    def write(self, key: str, data: bytes, *, if_version: str | None) -> str | None:
+        if if_version is None:
+            kept = self.held.setdefault(self.place.prefix + key, (data, time.time()))
+            return str(hash(data)) if kept[0] == data else None
+        found = self.read(key)
+        if found is None or found.version != if_version:
             return None
         self.held[self.place.prefix + key] = data, time.time()
         return str(hash(data))

@@ -15,7 +15,7 @@ from penstock.aws import AwsSession, JsonClient
 from penstock.efo_consumer import ShardPosition, StreamIdentity
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._interpreters import check_session
-from penstock.spark_plugin._objects import Found, Listed, Objects, S3Objects
+from penstock.spark_plugin._objects import Listed, Objects, S3Objects
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, epoch_micros
 from penstock.spark_plugin._places import FILE_SCHEMES, S3_SCHEMES, Place
@@ -31,7 +31,6 @@ __all__ = [
     "FILE_SCHEMES",
     "S3_SCHEMES",
     "TRACEPARENT_PROPERTY",
-    "Found",
     "Listed",
     "Objects",
     "Place",

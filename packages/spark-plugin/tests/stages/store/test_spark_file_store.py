@@ -142,7 +142,7 @@ def test_a_marker_that_takes_the_place_of_another_leaves_its_files(world: Any, m
         before = world.all_keys()
         assert late.commit(committed(FINGERPRINTS[0], size=1)) == first  # it looks before it writes
         with monkeypatch.context() as patch:
-            patch.setattr(FileObjects, "get", lambda *_: None)  # what it has seen just before
+            patch.setattr(FileObjects, "read", lambda *_: None)  # what it has seen just before
             assert late.commit(committed(FINGERPRINTS[0], size=1)).size_bytes == 1
         assert world.all_keys() == before
 
@@ -224,32 +224,32 @@ def test_objects_are_whole_where_renames_take_no_place(tmp_path: Path) -> None:
     objects = FileObjects(Place.parse(f"file://{tmp_path}/x"))
     plain = objects._system
     objects._system = Refusing(plain)
-    first = objects.create("a/b.json", b"1")
+    first = objects.write("a/b.json", b"1", if_version=None)
     assert first is not None
-    assert objects.create("a/b.json", b"2") is None
-    assert objects.create("a/b.json", b"1") == first  # an answer that was lost
-    second = objects.replace("a/b.json", b"2", first)
+    assert objects.write("a/b.json", b"2", if_version=None) is None
+    assert objects.write("a/b.json", b"1", if_version=None) == first  # an answer that was lost
+    second = objects.write("a/b.json", b"2", if_version=first)
     assert second is not None
-    assert objects.replace("a/b.json", b"3", first) is None
+    assert objects.write("a/b.json", b"3", if_version=first) is None
     objects._system = Refusing(plain, dies_at="b.json")
     with pytest.raises(Killed):
-        objects.replace("a/b.json", b"3", second)
+        objects.write("a/b.json", b"3", if_version=second)
     objects._system = Refusing(plain)
-    found = objects.get("a/b.json")
+    found = objects.read("a/b.json")
     assert found is not None
     assert found.data == b"3"
-    assert objects.replace("a/b.json", b"4", found.version) is not None
+    assert objects.write("a/b.json", b"4", if_version=found.version) is not None
     assert [(one.key, one.size) for one in objects.list("a/b")] == [("a/b.json", 1)]
     assert list(objects.list("other/")) == []
     objects.delete(["a/b.json", "a/not there"])
-    assert objects.get("a/b.json") is None
+    assert objects.read("a/b.json") is None
 
 
 def test_errors_of_a_file_system_are_those_of_an_outage(tmp_path: Path) -> None:
     objects = FileObjects(Place.parse(f"file://{tmp_path}/x"))
     (tmp_path / "x").write_text("a file")
     with pytest.raises(AwsConnectionError, match="x"):
-        objects.create("a/b.json", b"1")
+        objects.write("a/b.json", b"1", if_version=None)
 
 
 @pytest.mark.parametrize(

@@ -186,14 +186,14 @@ def test_a_write_whose_answer_is_lost_is_known_to_be_ours(s3: str, bucket: str, 
     with running_wire(s3) as wire:
         objects = S3Objects(Place.parse(f"s3://{bucket}/x", options(wire.url)))
         setattr(wire, fault, 1)
-        version = objects.create("key", b"mine")
+        version = objects.write("key", b"mine", if_version=None)
         assert version is not None
-        assert objects.create("key", b"another's") is None
+        assert objects.write("key", b"another's", if_version=None) is None
         setattr(wire, fault, 1)
-        newer = objects.replace("key", b"newer", version)
+        newer = objects.write("key", b"newer", if_version=version)
         assert newer is not None
-        assert objects.replace("key", b"late", version) is None
-        found = objects.get("key")
+        assert objects.write("key", b"late", if_version=version) is None
+        found = objects.read("key")
         assert found is not None
         assert (found.data, found.version) == (b"newer", newer)
         objects.close()
@@ -352,11 +352,11 @@ def test_a_wrong_place_is_refused(given: dict[str, Any], message: str) -> None:
 def test_a_service_without_conditions_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would let two drivers in."""
 
-    def create(self: InMemory, key: str, data: bytes) -> str:
+    def write(self: InMemory, key: str, data: bytes, *, if_version: str | None) -> str:
         self.held[self.place.prefix + key] = data, time.time()
         return str(hash(data))
 
-    monkeypatch.setattr(InMemory, "create", create)
+    monkeypatch.setattr(InMemory, "write", write)
     with pytest.raises(StoreUnusableError, match="this service ignores If-None-Match"):
         world.store().__enter__()
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from pyarrow import fs
 
-from penstock.aws import AwsConnectionError, AwsError
-from penstock.spark_plugin._for_stages import Found, Listed, Objects, Place
+from penstock.aws import AwsConnectionError, AwsError, StoredValue
+from penstock.spark_plugin._for_stages import Listed, Objects, Place
 
 _NEW = ".new"
 _HIDDEN = ".tmp-"
@@ -34,8 +34,8 @@ class FileObjects(Objects):
     def below(self, path: str) -> "FileObjects":
         return FileObjects(self.place.below(path))
 
-    def get(self, key: str) -> Found | None:
-        def get() -> Found | None:
+    def read(self, key: str) -> StoredValue | None:
+        def read() -> StoredValue | None:
             # What is to take a file's place is complete by the time that it has that name.
             for name in (key, key + _NEW):
                 path = self._path(name)
@@ -47,20 +47,14 @@ class FileObjects(Objects):
                     except FileNotFoundError:
                         continue
                     written = info.mtime_ns / 1e9 if info.mtime_ns else time.time()
-                    return Found(data, hashlib.sha256(data).hexdigest(), max(0.0, time.time() - written))
+                    return StoredValue(data, hashlib.sha256(data).hexdigest(), max(0.0, time.time() - written))
             return None
 
-        return self._typed("get", get)
+        return self._typed("read", read)
 
-    def create(self, key: str, data: bytes) -> str | None:
-        found = self.get(key)
-        if found is not None:
-            return found.version if found.data == data else None
-        return self._put(key, data)
-
-    def replace(self, key: str, data: bytes, version: str) -> str | None:
-        found = self.get(key)
-        if found is None or found.version != version:
+    def write(self, key: str, data: bytes, *, if_version: str | None) -> str | None:
+        found = self.read(key)
+        if (None if found is None else found.version) != if_version:
             return found.version if found is not None and found.data == data else None
         return self._put(key, data)
 

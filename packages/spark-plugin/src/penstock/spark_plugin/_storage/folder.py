@@ -13,7 +13,8 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from penstock.spark_plugin._for_stages import Found, Listed, Objects, Place
+from penstock.aws import StoredValue
+from penstock.spark_plugin._for_stages import Listed, Objects, Place
 from penstock.spark_plugin.errors import StoreUnusableError
 
 _ID = ".id"
@@ -24,7 +25,7 @@ _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_FOLLOW
 
 
 class FolderObjects(Objects):
-    """Files below a folder. `replace` is atomic for a caller that holds a lock."""
+    """Files below a folder. A `write` over a file is atomic for a caller that holds a lock."""
 
     spark_reaches = True
 
@@ -42,29 +43,29 @@ class FolderObjects(Objects):
 
     def identity(self) -> str:
         # Not the path: on another host that may be another folder, and this folder may be mounted at another path.
-        found = self.get(_ID)
+        found = self.read(_ID)
         if found is None:
-            self.create(_ID, secrets.token_hex(16).encode())
-            found = self.get(_ID)
+            self.write(_ID, secrets.token_hex(16).encode(), if_version=None)
+            found = self.read(_ID)
         text = found.data.decode(errors="replace").strip() if found is not None else ""
         # A file that was emptied by hand still gives one identity to all drivers.
         return text or hashlib.sha256(str(self.root.resolve()).encode()).hexdigest()[:32]
 
     def change_identity(self, identity: str) -> None:
         """Set an identity, for a copy of another folder."""
-        found = self.get(_ID)
-        self.replace(_ID, identity.encode(), found.version if found is not None else "")
+        found = self.read(_ID)
+        self.write(_ID, identity.encode(), if_version=found and found.version)
 
     def is_copy_of(self, name: str) -> bool:
         """Whether another folder, by its path, has the same identity and is not this one mounted twice."""
         other, probe = FolderObjects(Path(name)), f".probe-{uuid.uuid4().hex}"
         try:
-            mine, its = self.get(_ID), other.get(_ID)
+            mine, its = self.read(_ID), other.read(_ID)
             if mine is None or its is None or mine.data != its.data or os.path.samefile(self.root, name):
                 return False
             # Mounted twice, a folder may look like two: what comes into the one is in the other.
-            self.create(probe, b"")
-            return other.get(probe) is None
+            self.write(probe, b"", if_version=None)
+            return other.read(probe) is None
         except (OSError, ValueError, StoreUnusableError):
             return False
         finally:
@@ -77,7 +78,7 @@ class FolderObjects(Objects):
     def file_system(self) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), str(self.root)
 
-    def get(self, key: str) -> Found | None:
+    def read(self, key: str) -> StoredValue | None:
         try:
             with (
                 self._folder(key) as (folder, name),
@@ -86,24 +87,22 @@ class FolderObjects(Objects):
                 data, written = file.read(), os.fstat(file.fileno()).st_mtime
         except FileNotFoundError:
             return None
-        return Found(data, _version(data), max(0.0, time.time() - written))
+        return StoredValue(data, _version(data), max(0.0, time.time() - written))
 
-    def create(self, key: str, data: bytes) -> str | None:
-        with self._folder(key, make=True) as (folder, name), _written(folder, name, data) as temporary:
+    def write(self, key: str, data: bytes, *, if_version: str | None) -> str | None:
+        if if_version is not None:
+            found = self.read(key)
+            if found is None or found.version != if_version:
+                return found.version if found is not None and found.data == data else None
+        with self._folder(key, make=if_version is None) as (folder, name), _written(folder, name, data) as temporary:
             try:
-                os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                if if_version is None:
+                    os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                    return _version(data)
             except OSError:
-                if (found := self.get(key)) is not None:
+                if (found := self.read(key)) is not None:
                     return found.version if found.data == data else None
                 # The file system has no hard links.
-                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        return _version(data)
-
-    def replace(self, key: str, data: bytes, version: str) -> str | None:
-        found = self.get(key)
-        if found is None or found.version != version:
-            return found.version if found is not None and found.data == data else None
-        with self._folder(key) as (folder, name), _written(folder, name, data) as temporary:
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         return _version(data)
 

@@ -53,11 +53,11 @@ def seam_millis_on_s3(url: str, session: AwsSession, now: Callable[[], StreamPos
     of_s3 = AwsSession(replace(session.options, endpoint_url=None, ca_bundle=None))
     objects = S3Objects(Place.parse(folder), session=of_s3)
     try:
-        found = objects.get(key)
+        found = objects.read(key)
         if found is None:
             document = {"version": 1, "arrivalMillis": _latest(now()), "nonce": secrets.token_hex(8)}
-            objects.create(key, json.dumps(document).encode())
-            found = objects.get(key)
+            objects.write(key, json.dumps(document).encode(), if_version=None)
+            found = objects.read(key)
             if found is None:
                 raise OffsetError(f"{url} was removed as soon as it was made")
         return _parse(url, found.data)

@@ -124,7 +124,7 @@ class ObjectClaim:
             penstock.aws.AwsError: the store cannot be reached.
         """
         now = self._clock()
-        found = self._objects.get(self._key)
+        found = self._objects.read(self._key)
         before = _Held.parse(found.data) if found is not None else None
         if found is not None and before is not None and not before.released:
             if self._seen is None or self._seen[0] != found.version:
@@ -141,10 +141,7 @@ class ObjectClaim:
             nonce=secrets.token_hex(16),
             seconds=self._seconds,
         )
-        if found is None:
-            version = self._objects.create(self._key, mine.dump())
-        else:
-            version = self._objects.replace(self._key, mine.dump(), found.version)
+        version = self._objects.write(self._key, mine.dump(), if_version=found and found.version)
         if version is None:
             return False
         self._held, self._version, self._renewed_at = mine, version, now
@@ -170,7 +167,7 @@ class ObjectClaim:
         held, self._held = self._held, None
         if held is not None and self._lost is None:
             try:
-                self._objects.replace(self._key, replace(held, released=True).dump(), self._version)
+                self._objects.write(self._key, replace(held, released=True).dump(), if_version=self._version)
                 if remove:
                     # Another driver may hold it by now: then a result is computed twice at worst, and committed once.
                     self._objects.delete([self._key])
@@ -194,7 +191,7 @@ class ObjectClaim:
                 return
             mine = replace(held, beat=held.beat + 1)
             try:
-                version = self._objects.replace(self._key, mine.dump(), self._version)
+                version = self._objects.write(self._key, mine.dump(), if_version=self._version)
             except Exception as error:
                 if self._clock() - self._renewed_at > self._seconds:
                     self._lose(f"it could not be renewed for {self._clock() - self._renewed_at:.0f} s: {error}")

@@ -149,7 +149,8 @@ class StageResult:
         self._check()
         self._attempt, self._files, self._schemas, self._by_spark = uuid.uuid4().hex, {}, {}, False
         # All drivers would write the same.
-        self._objects.create(self._key + _STARTED, json.dumps({"stage": stage, "fingerprint": self.name[1]}).encode())
+        started = json.dumps({"stage": stage, "fingerprint": self.name[1]}).encode()
+        self._objects.write(self._key + _STARTED, started, if_version=None)
 
     def write(self, vertex: str, frame: DataFrame) -> None:
         """Write the rows of a vertex; no reader sees them before `commit`."""
@@ -186,7 +187,7 @@ class StageResult:
         mine = _Marker(
             result=stage, attempt=self._attempt, files=self._files, schemas=self._schemas, by_spark=self._by_spark
         )
-        if self._objects.create(self._key + _MARKER, mine.dump()) is None:
+        if self._objects.write(self._key + _MARKER, mine.dump(), if_version=None) is None:
             # A driver that was taken for dead was first: what it has computed is as good.
             other = self._marker()
             if other is None:
@@ -264,7 +265,7 @@ class StageResult:
         return {name: size for name, size in found.items() if name.startswith("part-") and name.endswith(".parquet")}
 
     def _marker(self) -> _Marker | None:
-        found = self._objects.get(self._key + _MARKER)
+        found = self._objects.read(self._key + _MARKER)
         try:
             marker = _Marker.parse(found.data, found.age_seconds) if found is not None else None
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -274,7 +275,7 @@ class StageResult:
         return marker if marker.attempt or self._objects.spark_reaches else None
 
     def _names_us(self, name: str) -> bool:
-        found = self._objects.get(self._key + name)
+        found = self._objects.read(self._key + name)
         try:
             document = json.loads(found.data if found is not None else b"")
             return (safe_name(document["stage"]), document["fingerprint"]) == self.name

@@ -125,13 +125,13 @@ class StageStore:
             self._part_from_original(self._objects)
         elif not self._objects.conditional:
             # A greater number than the driver before, also of a scheduler that has lost its memory since then.
-            found = self._stages.get(self._pins())
+            found = self._stages.read(self._pins())
             while found is not None and self._claim.token <= _token(found.data):
                 self._claim.release()
                 if not self._claim.acquire():
                     raise StoreInUseError(self.name, self._claim.holder)
         # Once for each store: where conditions are ignored, two drivers would both be let in.
-        elif self._claim.token == 1 and self._objects.create(_CLAIM, b"{}") is not None:
+        elif self._claim.token == 1 and self._objects.write(_CLAIM, b"{}", if_version=None) is not None:
             reason = "this service ignores If-None-Match, by which S3 makes an object only where there is none"
             raise StoreUnusableError(self.name, reason)
 
@@ -147,7 +147,8 @@ class StageStore:
             return
         identity = secrets.token_hex(16)
         # In this order: a driver that is killed between the two does the same again.
-        stages.create(f".pins/{identity}.json", json.dumps(asdict(replace(found, store=self.name))).encode())
+        pins = json.dumps(asdict(replace(found, store=self.name))).encode()
+        stages.write(f".pins/{identity}.json", pins, if_version=None)
         folder.change_identity(identity)
 
     def __exit__(
@@ -208,7 +209,7 @@ class StageStore:
 
     def pins(self) -> RunPins | None:
         """The results that the last run on this store uses."""
-        found = self._stages.get(self._pins())
+        found = self._stages.read(self._pins())
         return RunPins.parse(found.data) if found is not None else None
 
     def pin(self, pins: RunPins) -> None:
@@ -216,7 +217,7 @@ class StageStore:
         self._claim.check()
         key = self._pins()
         while True:
-            found = self._stages.get(key)
+            found = self._stages.read(key)
             # Most runs continue with what is pinned; a file takes some 10 ms to reach the disk.
             if found is not None and RunPins.parse(found.data) == pins and _token(found.data) == self._claim.token:
                 return
@@ -241,7 +242,7 @@ class StageStore:
 
     def adopted(self, sink: str) -> str | None:
         """The location outside of the store where a query has its checkpoint; None if there is none."""
-        found = self._objects.get(_adopted(sink))
+        found = self._objects.read(_adopted(sink))
         if found is None:
             return None
         try:
@@ -258,10 +259,8 @@ class StageStore:
 
     def _put(self, objects: Objects, key: str, document: dict[str, object]) -> bool:
         """Create or replace a document, unless another driver does so at the same time."""
-        data, found = json.dumps(document | {"nonce": secrets.token_hex(8)}).encode(), objects.get(key)
-        if found is None:
-            return objects.create(key, data) is not None
-        return objects.replace(key, data, found.version) is not None
+        data, found = json.dumps(document | {"nonce": secrets.token_hex(8)}).encode(), objects.read(key)
+        return objects.write(key, data, if_version=found and found.version) is not None
 
     def forget(self) -> None:
         """Remove the checkpoints, seams, and all results but those that another store pins.
@@ -318,7 +317,7 @@ class StageStore:
         """Folders of stages, and fingerprints, of the results that runs pin."""
         found: set[tuple[str, str]] = set()
         for one in self._stages.list(".pins/"):
-            data = self._stages.get(one.key) if one.key.endswith(".json") else None
+            data = self._stages.read(one.key) if one.key.endswith(".json") else None
             pins = RunPins.parse(data.data) if data is not None else None
             if pins is not None:
                 used = (*pins.stages.items(), *pins.refreshing.items())
@@ -326,7 +325,7 @@ class StageStore:
         return found
 
     def _is_seam(self, key: str) -> bool:
-        found = self._objects.get(key)
+        found = self._objects.read(key)
         try:
             return found is not None and "arrivalMillis" in json.loads(found.data)
         except (ValueError, TypeError):
