@@ -37,7 +37,7 @@ from penstock.registration import (
     open_registry,
     open_store,
 )
-from penstock.registration.errors import ConsumerHeldError, RegistryAccessError
+from penstock.registration.errors import ConsumerHeldError, RegistrationError
 from penstock.rpc import ClientSecurity, GrpcServer, ServerSecurity, ServerSettings
 from penstock.rpc.testing import ServiceProcess, service_process
 
@@ -386,7 +386,7 @@ def test_a_lease_belongs_to_its_principal_also_after_a_restart(emulator: Running
         taking = AcquireRequest(
             stream_name="orders", consumer_name="shared", job_id="one", conflict_policy=ConflictPolicy.TAKE_OVER
         )
-        with pytest.raises(RegistryAccessError, match="may not take over what others hold: write admin = true in line"):
+        with pytest.raises(RegistrationError, match="may not take over what others hold: write admin = true in line"):
             other.acquire(taking)
         assert other.release(lease) is False
         (consumer,) = own.list_consumers("orders")

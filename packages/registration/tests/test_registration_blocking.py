@@ -19,7 +19,7 @@ from registry_homes import known
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.registration import AcquireRequest, BlockingConsumerRegistry, ConflictPolicy, open_registry
-from penstock.registration.errors import ConsumerHeldError, LeaseLostError, WrongProcessError
+from penstock.registration.errors import ConsumerHeldError, LeaseLostError, RegistrationError
 
 OpenOne = Callable[..., AbstractContextManager[BlockingConsumerRegistry]]
 
@@ -121,8 +121,8 @@ def test_after_a_fork_it_says_so(open_one: OpenOne) -> None:
             try:
                 registry.list_consumers()
                 answer = b"no error"
-            except WrongProcessError as error:
-                answer = type(error).__name__.encode()
+            except RegistrationError as error:
+                answer = error.code.encode()
             except BaseException as error:
                 answer = repr(error).encode()
             registry.close()
@@ -131,7 +131,7 @@ def test_after_a_fork_it_says_so(open_one: OpenOne) -> None:
         os.close(writing)
         os.waitpid(child, 0)
         with os.fdopen(reading, "rb") as pipe:
-            assert pipe.read() == b"WrongProcessError"
+            assert pipe.read() == b"REGISTRY_FORKED"
         assert registry.list_consumers() == []
 
 

@@ -12,7 +12,7 @@ from penstock.registration import (
     RegistrarConfig,
     RegistrationStrategy,
 )
-from penstock.registration.errors import InvalidRequestError, RegistrationOptionError
+from penstock.registration.errors import RegistrationOptionError
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights/consumer/delays:1700000001"
 
@@ -80,6 +80,6 @@ def test_a_lease_setting_out_of_range_is_named(options: dict[str, Any], option: 
 )
 def test_a_request_that_makes_no_sense_is_refused(options: dict[str, Any], field: str) -> None:
     """The error names the field."""
-    with pytest.raises(InvalidRequestError) as raised:
+    with pytest.raises(RegistrationOptionError) as raised:
         AcquireRequest(**{"stream_name": "flights", "job_id": "job", "consumer_name": "delays", **options})
-    assert raised.value.field == field
+    assert raised.value.option == field

@@ -13,7 +13,7 @@ from penstock.registration.errors import (
     ConsumerDeregisteredError,
     ConsumerHeldError,
     LeaseLostError,
-    RegistrationDeniedError,
+    RegistrationError,
     RegistryUnavailableError,
 )
 from penstock.registration.testing import ManualClock
@@ -47,7 +47,7 @@ class ScriptedRegistry(Unasked):
 
 HELD = Heartbeat(held=True, time_to_live_seconds=30.0)
 LOST = Heartbeat(held=False, time_to_live_seconds=0.0)
-DENIED = RegistrationDeniedError(operation="RegisterStreamConsumer", reason="AccessDenied")
+DENIED = RegistrationError.of("REGISTRATION_DENIED", operation="RegisterStreamConsumer", reason="AccessDenied")
 AWAY = RegistryUnavailableError(where="it", reason="away")
 
 
@@ -196,7 +196,7 @@ async def test_a_lease_that_ran_out_is_taken_back_and_kept() -> None:
             LeaseLostError(stream_name="s", consumer_name="c", fencing_token=3, reason="an operator ended it"),
             "operator",
         ),
-        (DENIED, "cannot be taken back: not allowed to call RegisterStreamConsumer"),
+        (DENIED, "cannot be taken back: [REGISTRATION_DENIED]"),
     ],
 )
 async def test_what_cannot_be_taken_back_is_lost_with_the_reason(answer: Exception, reason: str) -> None:

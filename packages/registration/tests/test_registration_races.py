@@ -22,8 +22,7 @@ from penstock.registration import (
 from penstock.registration._remote import servicer
 from penstock.registration._remote.heartbeats import HeartbeatInbox
 from penstock.registration.errors import (
-    RegistrationDeniedError,
-    RegistryAccessError,
+    RegistrationError,
     RegistryUnavailableError,
 )
 from penstock.rpc import ClientSecurity, ServerSecurity
@@ -126,8 +125,9 @@ async def test_a_wrong_token_is_refused(parts: Parts, serving: Serving) -> None:
     """As an access error that no retry helps."""
     async with serving(parts().registry, ServerSecurity(token="a-right-token-of-tests-with-32-characters")) as server:
         async with RemoteConsumerRegistry(server.address, ClientSecurity(token="wrong" * 7)) as registry:
-            with pytest.raises(RegistryAccessError):
+            with pytest.raises(RegistrationError) as raised:
                 await registry.list_consumers()
+            assert raised.value.code == "REGISTRY_ACCESS"
         async with RemoteConsumerRegistry(
             server.address, ClientSecurity(token="a-right-token-of-tests-with-32-characters")
         ) as registry:
@@ -297,8 +297,9 @@ async def test_a_registration_that_kinesis_refused_is_not_taken_for_ours_later(p
     """Somebody else registers the same name afterwards: it is used, and left alone."""
     home = parts()
     home.kinesis.fail("register_stream_consumer", "AccessDeniedException")
-    with pytest.raises(RegistrationDeniedError):
+    with pytest.raises(RegistrationError) as raised:
         await home.acquire()
+    assert raised.value.code == "REGISTRATION_DENIED"
     home.kinesis.register_outside("flights", "delays")
     assert await home.local.sweep() == []
     lease = await home.acquire()

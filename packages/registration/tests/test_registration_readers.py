@@ -22,7 +22,7 @@ from penstock.registration import (
     ReaderFiles,
     RemoteReaderDirectory,
 )
-from penstock.registration.errors import InvalidRequestError, RegistryAccessError, RegistryUnavailableError
+from penstock.registration.errors import RegistrationError, RegistrationOptionError, RegistryUnavailableError
 from penstock.registration.testing import ManualClock
 from penstock.rpc import ClientSecurity, GrpcServer, ServerSecurity, ServerSettings
 
@@ -99,9 +99,9 @@ async def test_a_reader_that_is_not_to_be_asked_names_its_worst_shards(directory
     await directory.announce(reader)
     (found,) = await directory.readers()
     assert found.worst_shards == reader.worst_shards
-    with pytest.raises(InvalidRequestError, match="worst_shards"):
+    with pytest.raises(RegistrationOptionError, match="worst_shards"):
         replace(reader, worst_shards=(shard,) * (MOST_ANNOUNCED_SHARDS + 1))
-    with pytest.raises(InvalidRequestError, match="cause"):
+    with pytest.raises(RegistrationOptionError, match="cause"):
         replace(shard, cause="x" * 1_025)
 
 
@@ -135,7 +135,7 @@ async def test_a_reader_that_ends_is_forgotten_at_once_and_others_are_not(direct
     ],
 )
 def test_what_cannot_be_is_refused_by_name(field: str, value: Any) -> None:
-    with pytest.raises(InvalidRequestError, match=field):
+    with pytest.raises(RegistrationOptionError, match=field):
         replace(READER, **{field: value})
 
 
@@ -186,8 +186,9 @@ async def test_a_service_with_tokens_tells_nobody_else(clock: ManualClock) -> No
         right = RemoteReaderDirectory(server.address, ClientSecurity(token="a-token-of-these-tests-with-32-characters"))
         wrong = RemoteReaderDirectory(server.address, ClientSecurity(token="another-of-these-tests-with-32-characters"))
         await right.announce(READER)
-        with pytest.raises(RegistryAccessError):
+        with pytest.raises(RegistrationError) as raised:
             await wrong.readers()
+        assert raised.value.code == "REGISTRY_ACCESS"
         assert len(await right.readers()) == 1
         for one in (right, wrong):
             await one.close()

@@ -13,9 +13,8 @@ from penstock.registration import (
 from penstock.registration.errors import (
     AcquireTimeoutError,
     ConsumerHeldError,
-    ConsumerLimitError,
-    InvalidRequestError,
-    RegistrationDeniedError,
+    RegistrationError,
+    RegistrationOptionError,
     StreamNotFoundError,
 )
 
@@ -173,31 +172,34 @@ async def test_a_consumer_deleted_outside_is_registered_again(home: Home) -> Non
 async def test_a_failed_registration_gives_the_lease_back(home: Home) -> None:
     """The next job is not refused for the sake of one that holds nothing."""
     home.kinesis.fail("register_stream_consumer", "AccessDeniedException")
-    with pytest.raises(RegistrationDeniedError):
+    with pytest.raises(RegistrationError) as raised:
         await home.acquire("first")
+    assert raised.value.code == "REGISTRATION_DENIED"
     assert (await home.acquire("second")).job_id == "second"
 
 
 @pytest.mark.parametrize(
-    ("operation", "code", "kind"),
+    ("operation", "code", "kind", "ours"),
     [
-        ("describe_stream_summary", "ResourceNotFoundException", StreamNotFoundError),
-        ("describe_stream_summary", "AccessDeniedException", RegistrationDeniedError),
-        ("register_stream_consumer", "InvalidArgumentException", InvalidRequestError),
+        ("describe_stream_summary", "ResourceNotFoundException", StreamNotFoundError, ""),
+        ("describe_stream_summary", "AccessDeniedException", RegistrationError, "REGISTRATION_DENIED"),
+        ("register_stream_consumer", "InvalidArgumentException", RegistrationOptionError, ""),
     ],
 )
-async def test_errors_of_kinesis_come_through(home: Home, operation: str, code: str, kind: type[Exception]) -> None:
-    """As the same type from both homes."""
+async def test_errors_of_kinesis_come_through(
+    home: Home, operation: str, code: str, kind: type[RegistrationError], ours: str
+) -> None:
+    """As the same type, or the same code, from both homes."""
     home.kinesis.fail(operation, code)
-    with pytest.raises(kind):
+    with pytest.raises(kind) as raised:
         await home.acquire()
+    assert raised.value.code == ours
 
 
 async def test_a_full_stream_comes_through_with_its_fields(home: Home) -> None:
     """Fields cross gRPC as well as the message."""
     home.kinesis.limit = 1
     home.kinesis.register_outside("flights", "other")
-    with pytest.raises(ConsumerLimitError) as raised:
+    with pytest.raises(RegistrationError) as raised:
         await home.acquire()
-    assert raised.value.existing == ["other"]
-    assert "consumers of the stream: other" in str(raised.value)
+    assert (raised.value.code, raised.value.facts["existing"]) == ("CONSUMER_LIMIT", ["other"])

@@ -7,7 +7,7 @@ import pytest
 from registry_process import Command, ConsumerNames, Eventually, MakeRequest, Serve, lease_of
 
 from penstock.registration import open_registry
-from penstock.registration.errors import ConsumerHeldError, LeaseLostError, RegistryAccessError
+from penstock.registration.errors import ConsumerHeldError, LeaseLostError, RegistrationError
 from penstock.rpc import ClientSecurity
 
 MODULE = "penstock.services.consumer_registry"
@@ -59,8 +59,9 @@ def test_sigterm_drains_at_once_and_a_restart_loses_no_lease(
 def test_the_token_is_asked_for(serve: Serve, command: Command) -> None:
     """From the environment on both sides; without it nothing is told."""
     with serve(PENSTOCK_REGISTRY_TOKEN="a-secret-of-these-tests-with-32-characters") as service:
-        with open_registry(endpoint=service.address) as registry, pytest.raises(RegistryAccessError):
+        with open_registry(endpoint=service.address) as registry, pytest.raises(RegistrationError) as raised:
             registry.list_consumers()
+        assert raised.value.code == "REGISTRY_ACCESS"
         with open_registry(
             endpoint=service.address, security=ClientSecurity(token="a-secret-of-these-tests-with-32-characters")
         ) as registry:

@@ -14,10 +14,8 @@ from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import running_emulator
 from penstock.registration import KinesisCalls, RegisteredConsumer, RegistrarConfig, StreamConsumerRegistrar
 from penstock.registration.errors import (
-    ConsumerLimitError,
-    InvalidRequestError,
-    RegistrationDeniedError,
-    RegistrationFailedError,
+    RegistrationError,
+    RegistrationOptionError,
     StreamNotFoundError,
 )
 from penstock.registration.testing import FakeKinesis, ManualClock
@@ -125,27 +123,28 @@ async def test_a_full_stream_is_told_with_its_consumers() -> None:
     world = World(limit=2)
     world.kinesis.register_outside("flights", "one")
     world.kinesis.register_outside("flights", "two")
-    with pytest.raises(ConsumerLimitError) as raised:
+    with pytest.raises(RegistrationError) as raised:
         await world.register()
-    assert raised.value.existing == ["one", "two"]
+    assert (raised.value.code, raised.value.facts["existing"]) == ("CONSUMER_LIMIT", ["one", "two"])
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"),
+    ("code", "kind", "ours"),
     [
-        ("AccessDeniedException", RegistrationDeniedError),
-        ("UnrecognizedClientException", RegistrationDeniedError),
-        ("InvalidArgumentException", InvalidRequestError),
-        ("ResourceNotFoundException", StreamNotFoundError),
-        ("SomethingNew", RegistrationFailedError),
+        ("AccessDeniedException", RegistrationError, "REGISTRATION_DENIED"),
+        ("UnrecognizedClientException", RegistrationError, "REGISTRATION_DENIED"),
+        ("InvalidArgumentException", RegistrationOptionError, ""),
+        ("ResourceNotFoundException", StreamNotFoundError, ""),
+        ("SomethingNew", RegistrationError, "REGISTRATION_FAILED"),
     ],
 )
-async def test_fatal_errors_are_not_retried(code: str, kind: type[Exception]) -> None:
+async def test_fatal_errors_are_not_retried(code: str, kind: type[RegistrationError], ours: str) -> None:
     """Each becomes the error that says what to do."""
     world = World()
     world.kinesis.fail("register_stream_consumer", code)
-    with pytest.raises(kind):
+    with pytest.raises(kind) as raised:
         await world.register()
+    assert raised.value.code == ours
     assert world.kinesis.calls.count("register_stream_consumer") == 1
 
 

@@ -20,7 +20,7 @@ from penstock.registration import (
     SqliteLeaseStore,
     StreamConsumerRegistrar,
 )
-from penstock.registration.errors import ConsumerHeldError, InvalidRequestError
+from penstock.registration.errors import ConsumerHeldError, RegistrationOptionError
 from penstock.registration.testing import DynamoDbClients, FakeKinesis, InMemoryLeaseStore, ManualClock
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
@@ -69,7 +69,7 @@ async def test_streams_of_one_name_elsewhere_are_others(other: dict[str, Any]) -
     second = await two.acquire(request_for(job_id="second"))
     assert first.stream_arn != second.stream_arn
     assert {each.stream_arn for each in await one.list_consumers("flights")} == {first.stream_arn, second.stream_arn}
-    with pytest.raises(InvalidRequestError, match=f"{second.stream_arn}.*give its ARN"):
+    with pytest.raises(RegistrationOptionError, match=f"{second.stream_arn}.*give its ARN"):
         await one.force_release("flights", "delays")
     assert known(await two.force_release(second.stream_arn, "delays")).job_id == "second"
     assert (here.names(), there.names()) == ({"delays"}, set())
@@ -95,9 +95,9 @@ async def test_many_requests_by_name_ask_for_the_arn_once(home: Home) -> None:
 )
 def test_names_and_arns_that_contradict_each_other_are_refused(options: Any, field: str) -> None:
     """Before anything is leased on a stream that is not meant."""
-    with pytest.raises(InvalidRequestError) as raised:
+    with pytest.raises(RegistrationOptionError) as raised:
         request_for(**{"stream_name": "flights", **options})
-    assert raised.value.field == field
+    assert raised.value.option == field
 
 
 async def test_a_lease_without_its_arn_is_that_of_the_name(home: Home) -> None:

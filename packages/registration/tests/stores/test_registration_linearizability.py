@@ -28,7 +28,7 @@ from penstock.registration import (
     Renewal,
     StreamConsumerRegistrar,
 )
-from penstock.registration.errors import ConsumerHeldError, StaleFencingTokenError
+from penstock.registration.errors import ConsumerHeldError, RegistrationError
 from penstock.registration.testing import FakeKinesis, InMemoryLeaseStore, ManualClock
 
 KEY = ("flights", "delays")
@@ -275,8 +275,8 @@ async def lease_history(
                 last = await registry.acquire(request)
             except ConsumerHeldError as error:
                 return "refused", error.holder_job_id
-            except StaleFencingTokenError as error:
-                return "given, and overtaken", error.fencing_token
+            except RegistrationError as error:
+                return f"given, and {error.code}", error.facts["fencing_token"]
             return "given", last.fencing_token
 
         async def heartbeat(registry: LocalConsumerRegistry, lease: Lease) -> bool:

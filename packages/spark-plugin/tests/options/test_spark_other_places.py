@@ -19,7 +19,7 @@ from penstock.efo_consumer import LocationMismatchError as OtherReader
 from penstock.efo_consumer import RemoteShardReader, StreamConsumer
 from penstock.efo_consumer._reader.api import OpenRequest
 from penstock.emulator.testing import RunningEmulator, running_emulator
-from penstock.registration.errors import LocationMismatchError as OtherRegistry
+from penstock.registration.errors import RegistrationError as OtherRegistry
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.session.session import open_session
 from penstock.spark_plugin._reading.start.initial_positions import initial_positions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -76,6 +76,28 @@ class AwsLocation:
             if mine and theirs and mine != theirs:
                 return LocationMismatch(name.removesuffix("_id"), mine, theirs)
         return None
+
+    async def stream_mismatch(
+        self,
+        service: AwsLocation,
+        stream: str,
+        stream_arn: Callable[[str], Awaitable[str | None]],
+        aliases: Collection[str] = (),
+    ) -> LocationMismatch | None:
+        """As `mismatch`, for a stream: the service's account is the account that owns what it knows by that name.
+
+        The ARN of a stream says which stream it is, also one of another account: then no accounts are compared.
+
+        Args:
+            service: the service's own location.
+            stream: name or ARN, as the caller gave it.
+            stream_arn: asks the service's Kinesis for the ARN of a name, if the caller's account is known.
+            aliases: further URLs by which callers know the service's endpoint.
+        """
+        account = ""
+        if self.account_id and not stream.startswith("arn:"):
+            account = account_of(await stream_arn(stream) or "")
+        return self.mismatch(replace(service, account_id=account), aliases)
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,11 @@ from penstock.registration._values import AcquireRequest, ConflictPolicy, Heartb
 from penstock.registration.errors import (
     ConsumerDeregisteredError,
     ConsumerHeldError,
-    InvalidRequestError,
     LeaseLostError,
-    LocationMismatchError,
-    RegistrationDeniedError,
     RegistrationOptionError,
-    RegistryAccessError,
     StreamNotFoundError,
 )
+from penstock.rpc.errors import CodedError
 
 _logger = logging.getLogger(__name__)
 
@@ -37,16 +34,8 @@ _TRIES_PER_HEARTBEAT: Final = 4
 _REGISTRATIONS: Final = 3
 """After so many anew within the time below, whoever deregisters the consumer does not stop by itself."""
 _REGISTRATIONS_WITHIN_SECONDS: Final = 3600.0
-_FINAL: Final = (
-    ConsumerHeldError,
-    LeaseLostError,
-    StreamNotFoundError,
-    RegistrationDeniedError,
-    RegistrationOptionError,
-    RegistryAccessError,
-    InvalidRequestError,
-    LocationMismatchError,
-)
+_FINAL: Final = (ConsumerHeldError, LeaseLostError, StreamNotFoundError, RegistrationOptionError)
+_FINAL_CODES: Final = frozenset({"REGISTRATION_DENIED", "REGISTRY_ACCESS", "REGISTRY_LOCATION_MISMATCH"})
 """Answers to a job that takes its lease back after which asking again is of no use."""
 
 
@@ -259,7 +248,7 @@ class LeaseKeeper:
                 _logger.warning("the lease on %s ran out; taking it back", name)
                 sent_at = self._clock()
                 answer = await self._take_back(lease, request)
-                if isinstance(answer, _FINAL):
+                if isinstance(answer, _FINAL) or (isinstance(answer, CodedError) and answer.code in _FINAL_CODES):
                     reason = _why(answer)
                     break
             now = self._clock()

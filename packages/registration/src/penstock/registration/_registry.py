@@ -28,9 +28,9 @@ class ConsumerRegistry(Protocol):
         Raises:
             ConsumerHeldError: another job holds it, and the policy is refuse.
             AcquireTimeoutError: the request's timeout passed.
-            StaleFencingTokenError: another acquire overtook this one while Kinesis was registering.
-            StreamNotFoundError, RegistrationDeniedError, ConsumerLimitError, RegistrationTimeoutError,
-            RegistrationFailedError: of Kinesis.
+            StreamNotFoundError: Kinesis does not know the stream.
+            RegistrationError: STALE_FENCING_TOKEN: another acquire overtook this one while Kinesis was registering;
+                REGISTRATION_DENIED, CONSUMER_LIMIT, REGISTRATION_TIMEOUT, REGISTRATION_FAILED: by Kinesis.
             RegistryUnavailableError: the registry or Kinesis cannot be reached.
         """
         ...
@@ -87,7 +87,7 @@ class RegistryAdministration(Protocol):
 
         Raises:
             ConsumerNotFoundError, StreamNotFoundError: Kinesis does not know it.
-            InvalidRequestError: it is being deleted.
+            RegistrationError: CONSUMER_DELETING: it is being deleted.
         """
         ...
 

@@ -22,9 +22,7 @@ from penstock.registration._remote.registry import RemoteConsumerRegistry
 from penstock.registration._values import AcquireRequest, Lease
 from penstock.registration.errors import (
     RegistrationError,
-    RegistryClosedError,
     RegistryUnavailableError,
-    WrongProcessError,
 )
 from penstock.rpc import ClientSecurity, Synchronous, synchronous
 
@@ -179,21 +177,21 @@ class BlockingConsumerRegistry(Synchronous[ConsumerRegistry]):
         """
         try:
             return self._call(lambda: self._api.heartbeat(lease)).held
-        except RegistryClosedError:
-            raise
         except RegistrationError as error:
+            if error.code == "REGISTRY_CLOSED":
+                raise
             _logger.info("the registry does not say whether consumer %s is held: %s", lease.consumer_name, error)
             return False
 
     def _closed(self) -> Exception:
-        return RegistryClosedError()
+        return RegistrationError.of("REGISTRY_CLOSED")
 
     def _forked(self, *, made_in: int, used_in: int) -> Exception:
-        return WrongProcessError(made_in=made_in, used_in=used_in)
+        return RegistrationError.of("REGISTRY_FORKED", made_in=made_in, used_in=used_in)
 
     async def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if not self._lives:
-            raise RegistryClosedError
+            raise RegistrationError.of("REGISTRY_CLOSED")
         return await call()
 
     async def _open(self, make: Callable[[], ConsumerRegistry]) -> ConsumerRegistry:

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from penstock.aws import AwsLocation
 from penstock.registration._config import RegistrarConfig
-from penstock.registration.errors import InvalidRequestError, RegistrationOptionError
+from penstock.registration.errors import RegistrationOptionError
 
 _CONSUMER_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _CONSUMER_ARN: Final = re.compile(
@@ -107,8 +107,8 @@ class AcquireRequest:
     """Asks for a lease on a stream consumer.
 
     Raises:
-        InvalidRequestError: a name or ARN is missing, malformed or contradicts another, or a consumer's ARN is given
-            without the strategy none.
+        RegistrationOptionError: a name or ARN is missing, malformed or contradicts another, or a consumer's ARN is
+            given without the strategy none.
     """
 
     stream_name: str
@@ -144,19 +144,16 @@ class AcquireRequest:
     def __post_init__(self) -> None:
         for name in ("stream_name", "job_id"):
             if not getattr(self, name):
-                raise InvalidRequestError(field=name, reason="is empty")
+                raise RegistrationOptionError(option=name, reason="is empty")
         for name in ("time_to_live", "timeout"):
             value = getattr(self, name)
             if value is not None and value <= timedelta(0):
-                raise InvalidRequestError(field=name, reason="must be positive")
-        try:
-            object.__setattr__(self, "strategy", one_of(RegistrationStrategy, self.strategy, "strategy"))
-            policy = one_of(ConflictPolicy, self.conflict_policy, "conflict_policy")
-            object.__setattr__(self, "conflict_policy", policy)
-            self._check_consumer()
-            self._check_stream()
-        except RegistrationOptionError as error:
-            raise InvalidRequestError(field=error.option, reason=error.reason) from error
+                raise RegistrationOptionError(option=name, reason="must be positive")
+        object.__setattr__(self, "strategy", one_of(RegistrationStrategy, self.strategy, "strategy"))
+        policy = one_of(ConflictPolicy, self.conflict_policy, "conflict_policy")
+        object.__setattr__(self, "conflict_policy", policy)
+        self._check_consumer()
+        self._check_stream()
 
     def _check_stream(self) -> None:
         arns = {
@@ -171,23 +168,23 @@ class AcquireRequest:
             check_stream_arn(arn, name)
             if arn != known or stream_name_of(arn) != stream_name_of(self.stream_name):
                 said = known if arn != known else self.stream_name
-                raise InvalidRequestError(field=name, reason=f"{arn!r} contradicts {said!r}: it is another stream")
+                raise RegistrationOptionError(option=name, reason=f"{arn!r} contradicts {said!r}: it is another stream")
         object.__setattr__(self, "stream_arn", known)
 
     def _check_consumer(self) -> None:
         if self.strategy is not RegistrationStrategy.NONE:
             if self.consumer_arn:
-                raise InvalidRequestError(field="consumer_arn", reason="is for the strategy none only")
+                raise RegistrationOptionError(option="consumer_arn", reason="is for the strategy none only")
             if not self.consumer_name:
-                raise InvalidRequestError(field="consumer_name", reason="is needed unless the strategy is none")
+                raise RegistrationOptionError(option="consumer_name", reason="is needed unless the strategy is none")
             check_consumer_name(self.consumer_name)
             return
         if not self.consumer_arn:
-            raise InvalidRequestError(field="consumer_arn", reason="is needed with the strategy none")
+            raise RegistrationOptionError(option="consumer_arn", reason="is needed with the strategy none")
         name = consumer_name_of(self.consumer_arn)
         if self.consumer_name and self.consumer_name != name:
-            raise InvalidRequestError(
-                field="consumer_name", reason=f"{self.consumer_name!r} contradicts the ARN, which says {name!r}"
+            raise RegistrationOptionError(
+                option="consumer_name", reason=f"{self.consumer_name!r} contradicts the ARN, which says {name!r}"
             )
         object.__setattr__(self, "consumer_name", name)
 

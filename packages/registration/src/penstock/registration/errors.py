@@ -1,38 +1,89 @@
 """Errors of registration.
 
-RegistrationError
-├── RegistrationOptionError     an option is missing, wrong or contradicts another
-├── InvalidRequestError         a request that no retry makes right
-├── LocationMismatchError       the caller means another region, account or endpoint than the registry
+RegistrationError               and its codes
+├── RegistrationOptionError     an option or a field of a request is missing, wrong or contradicts another
 ├── StreamNotFoundError         no such stream
 ├── ConsumerNotFoundError       no such consumer, or it was deleted from outside
 ├── ConsumerHeldError           another job holds the consumer
-├── StaleFencingTokenError      a newer lease on the consumer was given in the meantime
 ├── AcquireTimeoutError         waited for another job's lease for as long as was allowed
-├── RegistrationDeniedError     IAM does not allow the call
-├── ConsumerLimitError          Kinesis takes no more consumers
-├── RegistrationTimeoutError    Kinesis did not finish in time
-├── RegistrationFailedError     Kinesis answered with an error that none of the above describes
 ├── RegistryUnavailableError    the registry, or Kinesis behind it, cannot be reached: worth a retry
-├── RegistryAccessError         the registry refused the caller
-├── RegistryClosedError         used after close()
-├── WrongProcessError           used after a fork
 ├── LeaseStoreError             the store of leases cannot be used
 ├── ConsumerDeregisteredError   others deregister the consumer of a job again and again
 └── LeaseLostError              given to `on_lost`, or raised by an acquire that takes a lease back: stop reading
 
-Each keeps its facts as fields of plain data, under the names of its keyword arguments, so that it crosses gRPC whole.
+Each keeps its facts as plain data: a class as fields with the names of its keyword arguments, a code in `facts`. So all
+of them cross gRPC whole.
 """
 
-from penstock.aws import mismatch_message
+from collections.abc import Mapping
+from typing import ClassVar
+
+from penstock.rpc.errors import Code, CodedError
 
 
-class RegistrationError(Exception):
+class RegistrationError(CodedError):
     """Base of everything that this package raises on purpose."""
+
+    codes: ClassVar[Mapping[str, Code]] = {
+        "REGISTRY_LOCATION_MISMATCH": Code(
+            when="The caller means a stream of another region, account or endpoint than the registry.",
+            message="{reason}",
+            cure="Set `region`, `endpointUrl` or `streamArn` to what is meant, or name the registry of that place.",
+        ),
+        "STALE_FENCING_TOKEN": Code(
+            when="A newer lease on the consumer was given while this one was made.",
+            message="the lease {fencing_token} on consumer {consumer_name!r} of stream {stream_name!r} was overtaken"
+            " by {newest_token}",
+            cure="Stop reading under the old lease. Acquire a new one if the job is to continue.",
+        ),
+        "REGISTRATION_DENIED": Code(
+            when="IAM does not allow a call to Kinesis.",
+            message="not allowed to call {operation}: {reason}",
+            cure="Allow `operation` to the role, on the stream and its consumers.",
+        ),
+        "CONSUMER_LIMIT": Code(
+            when="Kinesis accepts no more consumers: 20 per stream, and at most 5 of an account in CREATING.",
+            message="Kinesis registers no consumer {consumer_name!r} on stream {stream_name!r}: a limit is reached;"
+            " consumers of the stream: {existing}; ours and idle, so that `penstock registry gc` ends them:"
+            " {ours_and_idle}",
+            cure="Deregister consumers that are not needed: `penstock registry gc` ends those that are ours and idle."
+            " Read by `polling` where 20 consumers are not enough.",
+        ),
+        "CONSUMER_DELETING": Code(
+            when="A consumer that is being deleted cannot be adopted.",
+            message="consumer {consumer_name!r} of stream {stream_name!r} is being deleted",
+            cure="Wait until it is gone; the next lease registers it again.",
+        ),
+        "REGISTRATION_TIMEOUT": Code(
+            when="A consumer did not reach the wanted state in time.",
+            message="consumer {consumer} is not {state} after {timeout_seconds:g} s",
+            cure="Try again: Kinesis is slow now. Raise `register_timeout` or `deregister_timeout` if it stays slow.",
+        ),
+        "REGISTRATION_FAILED": Code(
+            when="Kinesis or the registry answered with an error that is not retryable and has no code here.",
+            message="{operation} failed with {error}: {reason}",
+            cure="Follow `error` and the service's words.",
+        ),
+        "REGISTRY_ACCESS": Code(
+            when="The registry refused the caller's token or certificate.",
+            message="{where} refused the caller: {reason}",
+            cure="Give the token, or the certificate, that the registry asks for.",
+        ),
+        "REGISTRY_CLOSED": Code(
+            when="A registry was used after `close()`.",
+            message="the registry is closed",
+            cure="Open another registry.",
+        ),
+        "REGISTRY_FORKED": Code(
+            when="A registry was used after a fork: threads and connections do not survive it.",
+            message="the registry belongs to process {made_in} and cannot be used in {used_in}: open one there",
+            cure="Open a registry in each process, after the fork.",
+        ),
+    }
 
 
 class RegistrationOptionError(RegistrationError):
-    """An option is missing, wrong or contradicts another.
+    """An option or a field of a request is missing, wrong or contradicts another.
 
     Cure: Correct the option that is named.
     """
@@ -41,41 +92,6 @@ class RegistrationOptionError(RegistrationError):
         super().__init__(f"{option}: {reason}")
         self.option = option
         self.reason = reason
-
-
-class InvalidRequestError(RegistrationError):
-    """A request that no retry makes right.
-
-    Cure: Correct the field that is named.
-    """
-
-    def __init__(self, *, field: str, reason: str) -> None:
-        super().__init__(f"{field}: {reason}")
-        self.field = field
-        self.reason = reason
-
-
-class LocationMismatchError(RegistrationError):
-    """The caller means a stream of another region, account or endpoint than the registry would.
-
-    Cure: Set `region`, `endpointUrl` or `streamArn` to what is meant, or name the registry of that place.
-    """
-
-    def __init__(self, *, stream_name: str, fact: str, caller: str, found: str) -> None:
-        super().__init__(
-            mismatch_message(
-                service="the registry",
-                option="registryEndpoint",
-                subject=f"stream {stream_name}",
-                fact=fact,
-                caller=caller,
-                found=found,
-            )
-        )
-        self.stream_name = stream_name
-        self.fact = fact
-        self.caller = caller
-        self.found = found
 
 
 class StreamNotFoundError(RegistrationError):
@@ -129,23 +145,6 @@ class ConsumerHeldError(RegistrationError):
         self.remaining_seconds = remaining_seconds
 
 
-class StaleFencingTokenError(RegistrationError):
-    """A newer lease on the consumer was given while this one was made.
-
-    Cure: Stop reading under the old lease, and acquire a new one if the job is to go on.
-    """
-
-    def __init__(self, *, stream_name: str, consumer_name: str, fencing_token: int, newest_token: int) -> None:
-        super().__init__(
-            f"the lease {fencing_token} on consumer {consumer_name!r} of stream {stream_name!r} was overtaken"
-            f" by {newest_token}"
-        )
-        self.stream_name = stream_name
-        self.consumer_name = consumer_name
-        self.fencing_token = fencing_token
-        self.newest_token = newest_token
-
-
 class AcquireTimeoutError(RegistrationError):
     """Acquiring took longer than the request's timeout. `holder_job_id` is the job that holds the consumer, if known.
 
@@ -175,66 +174,6 @@ class AcquireTimeoutError(RegistrationError):
         self.holder_job_id = holder_job_id
 
 
-class RegistrationDeniedError(RegistrationError):
-    """IAM does not allow the call.
-
-    Cure: Allow `operation` to the role on the stream and its consumers.
-    """
-
-    def __init__(self, *, operation: str, reason: str) -> None:
-        super().__init__(f"not allowed to call {operation}: {reason}")
-        self.operation = operation
-        self.reason = reason
-
-
-class ConsumerLimitError(RegistrationError):
-    """Kinesis takes no more consumers: 20 per stream, at most 5 of an account in CREATING.
-
-    Cure: Deregister what nobody needs: `penstock registry gc` ends those that are ours and idle. Read by `polling`
-    where 20 consumers are not enough.
-    """
-
-    def __init__(
-        self, *, stream_name: str, consumer_name: str, existing: list[str], ours_and_idle: list[str] | None = None
-    ) -> None:
-        names = ", ".join(existing) or "none"
-        idle = ", ".join(ours_and_idle or ()) or "none"
-        super().__init__(
-            f"Kinesis registers no consumer {consumer_name!r} on stream {stream_name!r}: a limit is reached;"
-            f" consumers of the stream: {names}; ours and idle, so that `penstock registry gc` ends them: {idle}"
-        )
-        self.stream_name = stream_name
-        self.consumer_name = consumer_name
-        self.existing = existing
-        self.ours_and_idle = ours_and_idle or []
-
-
-class RegistrationTimeoutError(RegistrationError):
-    """The consumer did not reach the state in time.
-
-    Cure: Try again: Kinesis is slow now. Raise `register_timeout` or `deregister_timeout` if that stays.
-    """
-
-    def __init__(self, *, consumer: str, state: str, timeout_seconds: float) -> None:
-        super().__init__(f"consumer {consumer} is not {state} after {timeout_seconds:g} s")
-        self.consumer = consumer
-        self.state = state
-        self.timeout_seconds = timeout_seconds
-
-
-class RegistrationFailedError(RegistrationError):
-    """Kinesis answered with an error that is neither retryable nor one of the others here.
-
-    Cure: Follow `code` and the service's words.
-    """
-
-    def __init__(self, *, operation: str, code: str, reason: str) -> None:
-        super().__init__(f"{operation} failed with {code}: {reason}")
-        self.operation = operation
-        self.code = code
-        self.reason = reason
-
-
 class RegistryUnavailableError(RegistrationError):
     """The registry, or Kinesis behind it, cannot be reached. The lease may still be held: retry.
 
@@ -246,40 +185,6 @@ class RegistryUnavailableError(RegistrationError):
         super().__init__(f"{where} is not available: {reason}")
         self.where = where
         self.reason = reason
-
-
-class RegistryAccessError(RegistrationError):
-    """The registry refused the caller: token or certificate.
-
-    Cure: Give the token, or the certificate, that the registry asks for.
-    """
-
-    def __init__(self, *, where: str, reason: str) -> None:
-        super().__init__(f"{where} refused the caller: {reason}")
-        self.where = where
-        self.reason = reason
-
-
-class RegistryClosedError(RegistrationError):
-    """The registry was used after `close()`.
-
-    Cure: Open another registry.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("the registry is closed")
-
-
-class WrongProcessError(RegistrationError):
-    """The registry was made in another process: threads and connections do not survive a fork.
-
-    Cure: Open a registry in each process, after the fork.
-    """
-
-    def __init__(self, *, made_in: int, used_in: int) -> None:
-        super().__init__(f"the registry belongs to process {made_in} and cannot be used in {used_in}: open one there")
-        self.made_in = made_in
-        self.used_in = used_in
 
 
 class LeaseStoreError(RegistrationError):

@@ -44,7 +44,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "check endpointUrl ({endpoint}), the region ({region}), and the network to it",
     ),
     (
-        r"^ConsumerLimitError",
+        r"\[CONSUMER_LIMIT\]",
         "deregister a consumer that nobody needs, read by recordPublisher=polling, or have the limit raised",
     ),
     (r"^AwsOptionError: region", "give the option region, set AWS_REGION, or name a profile that has a region"),

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.aws import AwsError, AwsLocation, account_of
+from penstock.aws import AwsError, AwsLocation, LocationMismatch, account_of
 from penstock.efo_consumer.errors import EfoConsumerError, LocationMismatchError
 
 if TYPE_CHECKING:
@@ -45,29 +44,28 @@ class ReaderLocation:
         consumers = {one.stream_name: one.consumer_arn for one in request.consumers}
         for stream in request.positions.streams:
             if request.caller is not None:
-                is_named = not stream.startswith("arn:")
-                caller = request.caller if is_named else replace(request.caller, account_id="")
-                await self._compare(stream, caller)
-            if stream in consumers:
-                # Its consumer's ARN says which stream was leased, whoever leased it.
-                leased = consumers[stream].split(":")
-                if len(leased) > 5:
-                    await self._compare(stream, AwsLocation(region=leased[3], account_id=leased[4]))
+                await self._compare(stream, request.caller)
+            # Its consumer's ARN says which stream was leased, whoever leased it.
+            leased = consumers.get(stream, "").split(":")
+            if len(leased) > 5:
+                consumer = AwsLocation(region=leased[3], account_id=leased[4])
+                self._refuse(stream, consumer.mismatch(AwsLocation(account_id=account_of(stream))))
+                await self._compare(stream, consumer)
 
     async def _compare(self, stream: str, caller: AwsLocation) -> None:
-        account = await self._account(stream) if caller.account_id else ""
-        different = caller.mismatch(replace(self._location, account_id=account), self._endpoint_aliases)
+        found = await caller.stream_mismatch(self._location, stream, self._arn, self._endpoint_aliases)
+        self._refuse(stream, found)
+
+    def _refuse(self, stream: str, different: LocationMismatch | None) -> None:
         if different is not None:
             raise LocationMismatchError(
                 stream=stream, fact=different.fact, caller=different.caller, found=different.service
             )
 
-    async def _account(self, stream: str) -> str:
-        if stream.startswith("arn:"):
-            return account_of(stream)
+    async def _arn(self, stream: str) -> str | None:
         try:
-            return account_of(await self._stream_arn(stream) or "")
+            return await self._stream_arn(stream)
         except (AwsError, EfoConsumerError) as error:
             # Reading needs no permission for it. The region and the endpoint are compared all the same.
             _log.warning("cannot compare the account of stream %s with its caller's: %s", stream, error)
-            return ""
+            return None

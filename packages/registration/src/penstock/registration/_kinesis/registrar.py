@@ -30,14 +30,9 @@ from penstock.registration._clock import Clock, elapsed_seconds
 from penstock.registration._config import RegistrarConfig
 from penstock.registration._values import is_arn
 from penstock.registration.errors import (
-    ConsumerLimitError,
     ConsumerNotFoundError,
-    InvalidRequestError,
-    RegistrationDeniedError,
     RegistrationError,
-    RegistrationFailedError,
     RegistrationOptionError,
-    RegistrationTimeoutError,
     RegistryUnavailableError,
     StreamNotFoundError,
 )
@@ -73,18 +68,20 @@ def typed_error(error: BaseException, operation: str, subject: str) -> Registrat
         if isinstance(error, AwsOptionError):
             return RegistrationOptionError(option=error.option, reason=error.reason)
         if classify(error) is ErrorKind.FATAL:
-            return RegistrationFailedError(operation=operation, code=type(error).__name__, reason=message)
+            return RegistrationError.of(
+                "REGISTRATION_FAILED", operation=operation, error=type(error).__name__, reason=message
+            )
         return RegistryUnavailableError(where="Kinesis", reason=f"{operation}: {message}")
     if code in NOT_FOUND:
         return ConsumerNotFoundError(stream_name="", consumer_name=subject)
     if code in _DENIED:
-        return RegistrationDeniedError(operation=operation, reason=f"{code}: {message}")
+        return RegistrationError.of("REGISTRATION_DENIED", operation=operation, reason=f"{code}: {message}")
     if code in _INVALID:
         # Perhaps looked at before it was sent: an empty name, say.
-        return InvalidRequestError(field=subject or "name", reason=message)
+        return RegistrationOptionError(option=subject or "name", reason=message)
     if classify(error) is not ErrorKind.FATAL:
         return RegistryUnavailableError(where="Kinesis", reason=f"{operation}: {code}: {message}")
-    return RegistrationFailedError(operation=operation, code=code, reason=message)
+    return RegistrationError.of("REGISTRATION_FAILED", operation=operation, error=code, reason=message)
 
 
 _CALLS_PER_SECOND: Final = MappingProxyType(
@@ -313,9 +310,10 @@ class StreamConsumerRegistrar:
         certainly not registered anything.
 
         Raises:
-            StreamNotFoundError, RegistrationDeniedError, ConsumerLimitError, InvalidRequestError,
-            RegistrationFailedError, RegistryUnavailableError: of the calls, after their retries.
-            RegistrationTimeoutError: not ACTIVE within `register_timeout`.
+            StreamNotFoundError, RegistrationOptionError,
+            RegistryUnavailableError: of the calls, after their retries.
+            RegistrationError: REGISTRATION_DENIED, CONSUMER_LIMIT, REGISTRATION_FAILED of the calls;
+                REGISTRATION_TIMEOUT: not ACTIVE within `register_timeout`.
         """
         attributes = {"aws.kinesis.stream_name": stream_name, "penstock.consumer_name": consumer_name}
         with self._tracer.start_as_current_span("registration.register", attributes=attributes) as span:
@@ -340,8 +338,9 @@ class StreamConsumerRegistrar:
         By ARN: it holds the creation time, so that a newer consumer of the same name is never hit.
 
         Raises:
-            RegistrationDeniedError, RegistrationFailedError, RegistryUnavailableError: after the retries.
-            RegistrationTimeoutError: not gone within `deregister_timeout`.
+            RegistryUnavailableError: after the retries.
+            RegistrationError: REGISTRATION_DENIED, REGISTRATION_FAILED; REGISTRATION_TIMEOUT: not gone within
+                `deregister_timeout`.
         """
         give_up = self._deadline(self._config.deregister_timeout, consumer_arn, "gone")
         attempt = 0
@@ -412,8 +411,12 @@ class StreamConsumerRegistrar:
                 await on_refused()
             if error_code(error) == "LimitExceededException":
                 existing = [consumer.name for consumer in await self.list_consumers(stream_arn)]
-                raise ConsumerLimitError(
-                    stream_name=stream_name, consumer_name=consumer_name, existing=existing
+                raise RegistrationError.of(
+                    "CONSUMER_LIMIT",
+                    stream_name=stream_name,
+                    consumer_name=consumer_name,
+                    existing=existing,
+                    ours_and_idle=[],
                 ) from error
             if error_code(error) in NOT_FOUND:
                 raise StreamNotFoundError(stream_name=stream_name) from error
@@ -434,7 +437,9 @@ class StreamConsumerRegistrar:
 
         def give_up() -> None:
             if self._clock() >= deadline:
-                raise RegistrationTimeoutError(consumer=consumer, state=state, timeout_seconds=timeout.total_seconds())
+                raise RegistrationError.of(
+                    "REGISTRATION_TIMEOUT", consumer=consumer, state=state, timeout_seconds=timeout.total_seconds()
+                )
 
         return give_up
 

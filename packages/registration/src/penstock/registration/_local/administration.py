@@ -18,7 +18,6 @@ from penstock.registration._local.registrations import Registrations
 from penstock.registration._values import Consumer, ConsumerState, Lease, Orphan, OrphanFate, stream_name_of
 from penstock.registration.errors import (
     ConsumerNotFoundError,
-    InvalidRequestError,
     RegistrationError,
     StreamNotFoundError,
 )
@@ -86,7 +85,7 @@ class Administration:
             if found is None:
                 raise ConsumerNotFoundError(stream_name=stream_name, consumer_name=key[1])
             if found.status == ConsumerState.DELETING:
-                raise InvalidRequestError(field="consumer_name", reason=f"{key[1]!r} is being deleted")
+                raise RegistrationError.of("CONSUMER_DELETING", stream_name=stream_name, consumer_name=key[1])
             arn = found.arn
             record = await self._records.change(
                 key,

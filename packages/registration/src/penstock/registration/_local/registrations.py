@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from penstock.registration._clock import Clock
 from penstock.registration._kinesis.registrar import StreamConsumerRegistrar
@@ -13,7 +13,7 @@ from penstock.registration._lease.record import ConsumerRecord, RegistrationPhas
 from penstock.registration._lease.watch import Key, Watch
 from penstock.registration._local.records import Records
 from penstock.registration._values import AcquireRequest, RegistrationStrategy, stream_name_of
-from penstock.registration.errors import ConsumerLimitError, StaleFencingTokenError, StreamNotFoundError
+from penstock.registration.errors import RegistrationError, StreamNotFoundError
 
 _PATIENCE_SECONDS: Final = 10.0
 """For another registry that said it would register a consumer: longer than its call takes, retries included."""
@@ -84,7 +84,9 @@ class Registrations:
                 before_register=begin,
                 on_refused=abandon,
             )
-        except ConsumerLimitError as error:
+        except RegistrationError as error:
+            if error.code != "CONSUMER_LIMIT":
+                raise
             raise await self._with_idle(error, key[0]) from error
         await self._records.change(
             key,
@@ -109,20 +111,19 @@ class Registrations:
         del self._others[key]
         return False
 
-    async def _with_idle(self, error: ConsumerLimitError, stream_arn: str) -> ConsumerLimitError:
+    async def _with_idle(self, error: RegistrationError, stream_arn: str) -> RegistrationError:
         """The same error, with those consumers of ours that nobody uses."""
+        existing = list(cast("Iterable[str]", error.facts["existing"]))
         idle = [
             record.consumer_name
             for record in await self._records.list(stream_arn)
-            if record.consumer_name in error.existing
+            if record.consumer_name in existing
             and lease_rules.is_ours(record, record.consumer_arn)
             and self._watch.is_over(record)
         ]
-        return ConsumerLimitError(
-            stream_name=error.stream_name,
-            consumer_name=error.consumer_name,
-            existing=error.existing,
-            ours_and_idle=idle,
+        return RegistrationError.of(
+            "CONSUMER_LIMIT",
+            **{**error.facts, "ours_and_idle": idle},
         )
 
     async def reconcile(self, record: ConsumerRecord) -> None:
@@ -183,9 +184,13 @@ class Registrations:
             return ""
         return "" if found is None else found.arn
 
-    async def overtaken(self, key: Key, token: int) -> StaleFencingTokenError:
+    async def overtaken(self, key: Key, token: int) -> RegistrationError:
         """The error for a lease that is not the newest one any more."""
         newest = (await self._records.read(key)).fencing_token
-        return StaleFencingTokenError(
-            stream_name=stream_name_of(key[0]), consumer_name=key[1], fencing_token=token, newest_token=newest
+        return RegistrationError.of(
+            "STALE_FENCING_TOKEN",
+            stream_name=stream_name_of(key[0]),
+            consumer_name=key[1],
+            fencing_token=token,
+            newest_token=newest,
         )

@@ -45,9 +45,9 @@ from penstock.registration.errors import (
     AcquireTimeoutError,
     ConsumerHeldError,
     ConsumerNotFoundError,
-    InvalidRequestError,
     LeaseLostError,
     RegistrationError,
+    RegistrationOptionError,
     StreamNotFoundError,
 )
 
@@ -345,7 +345,7 @@ class LocalConsumerRegistry:
 
         Raises:
             ConsumerNotFoundError: the registry does not know the consumer.
-            InvalidRequestError: there are several streams of that name.
+            RegistrationOptionError: there are several streams of that name.
         """
         if is_arn(stream_name):
             return stream_name, consumer_name
@@ -355,7 +355,9 @@ class LocalConsumerRegistry:
             raise ConsumerNotFoundError(stream_name=stream_name, consumer_name=consumer_name)
         if len(keys) > 1:
             arns = ", ".join(arn for arn, _ in keys)
-            raise InvalidRequestError(field="stream_name", reason=f"{stream_name!r} may be any of {arns}: give its ARN")
+            raise RegistrationOptionError(
+                option="stream_name", reason=f"{stream_name!r} may be any of {arns}: give its ARN"
+            )
         return keys[0]
 
     async def _end_orphan(self, key: Key) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from penstock.registration.errors import InvalidRequestError
+from penstock.registration.errors import RegistrationOptionError
 from penstock.rpc import MIN_TOKEN_CHARACTERS
 
 TIME_TO_LIVE_SECONDS: Final = 20.0
@@ -27,7 +27,7 @@ class AnnouncedShard:
     """A shard that a reader follows; numbers are since its session was opened.
 
     Raises:
-        InvalidRequestError: a field is too long; checked at construction, and named.
+        RegistrationOptionError: a field is too long; checked at construction, and named.
     """
 
     stream_name: str
@@ -57,7 +57,7 @@ class AnnouncedShard:
 def _check_lengths(value: object, *names: str) -> None:
     for name in names:
         if len(getattr(value, name)) > _MOST_CHARACTERS:
-            raise InvalidRequestError(field=name, reason=f"must be at most {_MOST_CHARACTERS:,} characters")
+            raise RegistrationOptionError(option=name, reason=f"must be at most {_MOST_CHARACTERS:,} characters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class AnnouncedReader:
     """A reader inside a driver, or on an executor of it.
 
     Raises:
-        InvalidRequestError: a field is invalid; checked at construction, and named.
+        RegistrationOptionError: a field is invalid; checked at construction, and named.
     """
 
     job_id: str
@@ -109,16 +109,20 @@ class AnnouncedReader:
     def __post_init__(self) -> None:
         for name in ("job_id", "reader_id"):
             if not getattr(self, name):
-                raise InvalidRequestError(field=name, reason="is required")
+                raise RegistrationOptionError(option=name, reason="is required")
         _check_lengths(self, "job_id", "reader_id", "view_token", "query", "owner", "condition")
         if not _ADDRESS.fullmatch(self.address):
-            raise InvalidRequestError(field="address", reason=f"{self.address[:200]!r} is not host:port")
+            raise RegistrationOptionError(option="address", reason=f"{self.address[:200]!r} is not host:port")
         if self.is_asked and len(self.view_token) < MIN_TOKEN_CHARACTERS:
-            raise InvalidRequestError(field="view_token", reason=f"must be at least {MIN_TOKEN_CHARACTERS} characters")
+            raise RegistrationOptionError(
+                option="view_token", reason=f"must be at least {MIN_TOKEN_CHARACTERS} characters"
+            )
         if len(self.stream_names) > _MOST_STREAMS:
-            raise InvalidRequestError(field="stream_names", reason=f"must be at most {_MOST_STREAMS:,} streams")
+            raise RegistrationOptionError(option="stream_names", reason=f"must be at most {_MOST_STREAMS:,} streams")
         if len(self.worst_shards) > MOST_ANNOUNCED_SHARDS:
-            raise InvalidRequestError(field="worst_shards", reason=f"must be at most {MOST_ANNOUNCED_SHARDS} shards")
+            raise RegistrationOptionError(
+                option="worst_shards", reason=f"must be at most {MOST_ANNOUNCED_SHARDS} shards"
+            )
 
 
 class ReaderDirectory(Protocol):
@@ -174,12 +178,14 @@ class KnownReaders:
         self._known: dict[tuple[str, str], _Known] = {}
 
     async def announce(self, reader: AnnouncedReader) -> float:
-        """See ReaderDirectory. Raises: InvalidRequestError: there are too many readers."""
+        """See ReaderDirectory. Raises: RegistrationOptionError: there are too many readers."""
         now = self._now()
         key = reader.job_id, reader.reader_id
         known = self._known.get(key)
         if known is None and len(self._known) >= self._most:
-            raise InvalidRequestError(field="reader", reason=f"{self._most:,} readers are announced, and no more fit")
+            raise RegistrationOptionError(
+                option="reader", reason=f"{self._most:,} readers are announced, and no more fit"
+            )
         self._known[key] = _Known(reader, now if known is None else known.first, now)
         return self._time_to_live_seconds
 

@@ -9,7 +9,7 @@ import grpc
 from penstock.proto.reader_directory.v1 import reader_directory_pb2 as pb
 from penstock.registration._readers.directory import AnnouncedReader, KnownReaders, ReaderDirectory
 from penstock.registration._remote.status import STATUS, registration_error
-from penstock.registration.errors import InvalidRequestError
+from penstock.registration.errors import RegistrationOptionError
 from penstock.rpc import (
     ClientSecurity,
     Contract,
@@ -49,7 +49,7 @@ def _seen(message: pb.AnnouncedReader) -> AnnouncedReader:
 
 _MESSAGES: Final = Messages(
     by_hand={AnnouncedReader: (_listed, _seen)},
-    invalid=lambda field, value: InvalidRequestError(field=field, reason=f"{value!r} is unknown"),
+    invalid=lambda field, value: RegistrationOptionError(option=field, reason=f"{value!r} is unknown"),
 )
 _CONTRACT: Final = Contract(
     ReaderDirectory,

@@ -18,7 +18,7 @@ from penstock.registration._values import (
     OrphanFate,
     RegistrationStrategy,
 )
-from penstock.registration.errors import InvalidRequestError, RegistrationOptionError
+from penstock.registration.errors import RegistrationOptionError
 from penstock.rpc import Contract, Messages, Rpc
 
 
@@ -44,17 +44,17 @@ def _backoff_message(policy: BackoffPolicy) -> Backoff:
 
 
 def acquire_request(message: pb.AcquireRequest) -> AcquireRequest:
-    """Raises InvalidRequestError when the message is not a valid request."""
+    """Raises RegistrationOptionError when the message is not a valid request."""
     seconds = message.time_to_live_seconds
     try:
         time_to_live = timedelta(seconds=seconds) if seconds else None
     except (OverflowError, ValueError) as error:
         reason = f"{seconds} s is not a valid lifetime of a lease"
-        raise InvalidRequestError(field="time_to_live_seconds", reason=reason) from error
+        raise RegistrationOptionError(option="time_to_live_seconds", reason=reason) from error
     try:
         config = _config_of(message)
     except (OverflowError, ValueError, RegistrationOptionError) as error:
-        raise InvalidRequestError(field="register_backoff", reason=str(error)) from error
+        raise RegistrationOptionError(option="register_backoff", reason=str(error)) from error
     return MESSAGES.of(AcquireRequest, message, time_to_live=time_to_live, config=config, timeout=None)
 
 
@@ -99,7 +99,7 @@ MESSAGES: Final = Messages(
         ConflictPolicy: ConflictPolicy.REFUSE,
         OrphanFate: OrphanFate.KEPT,
     },
-    invalid=lambda field, value: InvalidRequestError(field=field, reason=f"{value!r} is unknown"),
+    invalid=lambda field, value: RegistrationOptionError(option=field, reason=f"{value!r} is unknown"),
 )
 CONTRACT: Final = Contract(
     ServedRegistry,

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import grpc
 
-from penstock.aws import AwsLocation, account_of
+from penstock.aws import AwsLocation, mismatch_message
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration._registry import ServedRegistry
 from penstock.registration._remote.heartbeats import HeartbeatInbox
 from penstock.registration._remote.messages import CONTRACT, MESSAGES, acquire_request, lease_named
 from penstock.registration._remote.status import STATUS
 from penstock.registration._values import AcquireRequest
-from penstock.registration.errors import LocationMismatchError
+from penstock.registration.errors import RegistrationError
 from penstock.rpc import MethodRights, Servicer, ServiceRights, errors_as_status
 
 SERVICE_NAME: Final = CONTRACT.service.full_name
@@ -106,24 +105,19 @@ class ConsumerRegistryServicer(Servicer):
         """Refuse a stream of another place, before anything is registered there.
 
         Raises:
-            LocationMismatchError: the caller's region, endpoint or account is not the registry's.
+            RegistrationError: REGISTRY_LOCATION_MISMATCH.
         """
         if request.caller is None or self._location is None:
             return
-        location = self._location
-        if request.stream_arn is not None or request.stream_name.startswith("arn:"):
-            # It may be shared by another account: the ARN says which stream it is.
-            location = replace(location, account_id="")
-        elif request.caller.account_id:
-            found = account_of(await self._registry.stream_arn(request.stream_name))
-            location = replace(location, account_id=found)
-        different = request.caller.mismatch(location, self._endpoint_aliases)
+        different = await request.caller.stream_mismatch(
+            self._location, request.stream_arn or request.stream_name, self._registry.stream_arn, self._endpoint_aliases
+        )
         if different is not None:
-            raise LocationMismatchError(
-                stream_name=request.stream_name,
-                fact=different.fact,
-                caller=different.caller,
-                found=different.service,
+            facts = {"fact": different.fact, "caller": different.caller, "found": different.service}
+            subject = f"stream {request.stream_name}"
+            reason = mismatch_message(service="the registry", option="registryEndpoint", subject=subject, **facts)
+            raise RegistrationError.of(
+                "REGISTRY_LOCATION_MISMATCH", stream_name=request.stream_name, reason=reason, **facts
             )
 
     async def Heartbeat(

@@ -7,36 +7,32 @@ from typing import Final
 import grpc
 
 from penstock.registration import errors
-from penstock.registration.errors import (
-    RegistrationError,
-    RegistrationFailedError,
-    RegistryAccessError,
-    RegistryUnavailableError,
-)
+from penstock.registration.errors import RegistrationError, RegistryUnavailableError
 from penstock.rpc import StatusTable, typed_error
 
 STATUS: Final[StatusTable] = {
     errors.RegistrationOptionError: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.LocationMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    "REGISTRY_LOCATION_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
+    "CONSUMER_DELETING": grpc.StatusCode.FAILED_PRECONDITION,
     errors.StreamNotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.ConsumerNotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.ConsumerHeldError: grpc.StatusCode.ALREADY_EXISTS,
-    errors.StaleFencingTokenError: grpc.StatusCode.ABORTED,
+    "STALE_FENCING_TOKEN": grpc.StatusCode.ABORTED,
     errors.LeaseLostError: grpc.StatusCode.ABORTED,
     errors.AcquireTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
-    errors.RegistrationTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
-    errors.RegistrationDeniedError: grpc.StatusCode.PERMISSION_DENIED,
-    errors.ConsumerLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    errors.RegistrationFailedError: grpc.StatusCode.INTERNAL,
+    "REGISTRATION_TIMEOUT": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "REGISTRATION_DENIED": grpc.StatusCode.PERMISSION_DENIED,
+    "CONSUMER_LIMIT": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "REGISTRATION_FAILED": grpc.StatusCode.INTERNAL,
     errors.RegistryUnavailableError: grpc.StatusCode.UNAVAILABLE,
     errors.LeaseStoreError: grpc.StatusCode.UNAVAILABLE,
-    errors.RegistryClosedError: grpc.StatusCode.UNAVAILABLE,
+    "REGISTRY_CLOSED": grpc.StatusCode.UNAVAILABLE,
 }
 """What the servicer answers. The error's class and fields travel along, so that the caller gets the same error back."""
 
-_TYPES: Final[tuple[type[Exception], ...]] = tuple(
-    kind for kind in STATUS if isinstance(kind, type) and issubclass(kind, RegistrationError)
+_TYPES: Final[tuple[type[Exception], ...]] = (
+    RegistrationError,
+    *(kind for kind in STATUS if isinstance(kind, type) and issubclass(kind, RegistrationError)),
 )
 _REFUSED: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _AWAY: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -57,8 +53,10 @@ def registration_error(error: grpc.RpcError, endpoint: str, operation: str) -> R
     if code in _AWAY:
         return RegistryUnavailableError(where=where, reason=details or code.name.lower())
     if code in _REFUSED:
-        return RegistryAccessError(where=where, reason=details)
-    return RegistrationFailedError(operation=f"{operation} of {where}", code=code.name, reason=details)
+        return RegistrationError.of("REGISTRY_ACCESS", where=where, reason=details)
+    return RegistrationError.of(
+        "REGISTRATION_FAILED", operation=f"{operation} of {where}", error=code.name, reason=details
+    )
 
 
 def deadline_passed(error: grpc.RpcError) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from penstock.aws import AwsConnectionError, AwsError, AwsOptions, AwsServiceError
 from penstock.efo_consumer import EfoConsumerError
-from penstock.registration.errors import InvalidRequestError, RegistrationError
+from penstock.registration.errors import RegistrationError, RegistrationOptionError
 from penstock.rpc.service import serve
 from penstock.services.shard_reader._lag import add_lag_arguments, lag
 from penstock.services.shard_reader._serve import KIND, ReaderSettings, reader_server
@@ -63,7 +63,7 @@ def _look(arguments: argparse.Namespace, prog: str) -> int:
     look = tail if arguments.command == "tail" else lag
     try:
         asyncio.run(_until_told(look(arguments, AwsOptions.from_arguments(arguments), sys.stdout)))
-    except InvalidRequestError as error:
+    except RegistrationOptionError as error:
         # The name of a consumer is all that a request has of this command.
         return _refuse(f"--efo: {error.reason}", ExitCode.USAGE, prog)
     except (AwsError, EfoConsumerError, RegistrationError) as error:
