@@ -13,7 +13,7 @@ import pytest
 from botocore.config import Config
 from registry_homes import Serving
 
-from penstock.aws import AwsSession
+from penstock.aws import AwsSession, BackoffPolicy
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.registration import (
@@ -23,11 +23,11 @@ from penstock.registration import (
     LeaseSettings,
     LeaseStore,
     OrphanFate,
-    RegistrarConfig,
     RemoteConsumerRegistry,
     SqliteLeaseStore,
     open_local_registry,
 )
+from penstock.registration._kinesis import registrar
 from penstock.registration.errors import (
     ConsumerNotFoundError,
     RegistrationError,
@@ -97,15 +97,15 @@ def wire(emulator: RunningEmulator) -> Iterator[Wire]:
 
 
 @pytest.fixture
-def open_remote(wire: Wire, serving: Serving, tmp_path: Path) -> OpenRemote:
+def open_remote(wire: Wire, serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenRemote:
     """Opens a registry behind gRPC; those of one test share a store."""
+    monkeypatch.setattr(registrar, "_RETRIES", BackoffPolicy(max_attempts=3))
 
     @asynccontextmanager
     async def open_it(store: LeaseStore | None = None, **settings: Any) -> AsyncIterator[RemoteConsumerRegistry]:
         local = open_local_registry(
             AwsSession(emulator_options(wire.url)),
             store=store or SqliteLeaseStore(tmp_path / "leases.db"),
-            config=RegistrarConfig(register_max_retries=2),
             settings=LeaseSettings(default_time_to_live=LIFE, longest_time_to_live=LIFE, **settings),
         )
         async with serving(local) as server, RemoteConsumerRegistry(server.address) as remote:

@@ -128,8 +128,7 @@ class AcquireRequest:
     timeout: timedelta | None = None
     """How long to wait, for another job's lease and for Kinesis together. Default: as long as it takes."""
     config: RegistrarConfig | None = None
-    """How calls that register and look up the consumer are tried again for this request, and for how long. The
-    registry's own counts where None, and for deregistering, which is its own business."""
+    """How long registering may take for this request (`register_timeout`). Default: the registry's own setting."""
     caller: AwsLocation | None = None
     """Where the caller's stream is: a registry behind an endpoint refuses a stream of another place than its own."""
     claim: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False)

@@ -6,7 +6,7 @@ import asyncio
 import random as random_module
 from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, Protocol, Self
@@ -20,6 +20,7 @@ from penstock.aws import (
     AwsOptionError,
     AwsServiceError,
     AwsSession,
+    BackoffPolicy,
     ErrorKind,
     JsonClient,
     classify,
@@ -37,6 +38,8 @@ from penstock.registration.errors import (
     StreamNotFoundError,
 )
 
+_RETRIES: Final = BackoffPolicy(max_attempts=11)
+"""Of each call: FLIP-128's defaults. Also the pauses of a wait for a consumer, and the stagger of lazy starts."""
 NOT_FOUND: Final = frozenset({"ResourceNotFoundException"})
 _DENIED: Final = frozenset(
     {
@@ -200,7 +203,8 @@ async def _nothing() -> None:
 class StreamConsumerRegistrar:
     """Looks up, registers and deregisters stream consumers, as FLIP-128 has it, below Kinesis's limits.
 
-    Retryable errors are retried as the config says; the last one is raised as an error of this package.
+    Retryable errors are retried up to 10 times with FLIP-128's back-off; the last one is raised as an error of this
+    package.
     """
 
     def __init__(
@@ -229,12 +233,11 @@ class StreamConsumerRegistrar:
         return (self._config.register_timeout + self._config.deregister_timeout).total_seconds()
 
     def configured(self, config: RegistrarConfig | None) -> Self:
-        """The same registrar, with the retries and times of a request; those of deregistering stay its own."""
+        """The same registrar, with the `register_timeout` of a request."""
         if config is None:
             return self
-        asked = {one.name: getattr(config, one.name) for one in fields(config) if not one.name.startswith("dereg")}
         same = copy(self)
-        same._config = replace(self._config, **asked)
+        same._config = replace(self._config, register_timeout=config.register_timeout)
         return same
 
     async def find_stream_arn(self, stream_name: str) -> str:
@@ -258,7 +261,7 @@ class StreamConsumerRegistrar:
         """
         which = "StreamARN" if is_arn(stream_name) else "StreamName"
         try:
-            answer = await self._call("list", "describe_stream_summary", **{which: stream_name})
+            answer = await self._call("describe_stream_summary", **{which: stream_name})
         except ConsumerNotFoundError as error:
             raise StreamNotFoundError(stream_name=stream_name) from error
         summary = answer["StreamDescriptionSummary"]
@@ -274,9 +277,7 @@ class StreamConsumerRegistrar:
         """The consumer in whatever state it is; None when there is none of that name."""
         stream_arn = stream_arn or await self.find_stream_arn(stream_name)
         try:
-            answer = await self._call(
-                "list", "describe_stream_consumer", StreamARN=stream_arn, ConsumerName=consumer_name
-            )
+            answer = await self._call("describe_stream_consumer", StreamARN=stream_arn, ConsumerName=consumer_name)
         except ConsumerNotFoundError:
             return None
         return _found(answer["ConsumerDescription"])
@@ -286,7 +287,7 @@ class StreamConsumerRegistrar:
         consumers: list[FoundConsumer] = []
         page: dict[str, str] = {}
         while True:
-            answer = await self._call("list", "list_stream_consumers", StreamARN=stream_arn, **page)
+            answer = await self._call("list_stream_consumers", StreamARN=stream_arn, **page)
             consumers += map(_found, answer["Consumers"])
             if not answer.get("NextToken"):
                 return consumers
@@ -318,7 +319,7 @@ class StreamConsumerRegistrar:
         attributes = {"aws.kinesis.stream_name": stream_name, "penstock.consumer_name": consumer_name}
         with self._tracer.start_as_current_span("registration.register", attributes=attributes) as span:
             if stagger:
-                await self._sleep(self._config.policy("register").delay_seconds(0, self._random))
+                await self._sleep(_RETRIES.delay_seconds(0, self._random))
             stream_arn = stream_arn or await self.find_stream_arn(stream_name)
             found = await self.find(stream_name, consumer_name, stream_arn=stream_arn)
             if found is not None and found.status == "ACTIVE":
@@ -349,9 +350,9 @@ class StreamConsumerRegistrar:
             while True:
                 if not asked:
                     asked = await self._deregister_once(consumer_arn)
-                await self._call("list", "describe_stream_consumer", ConsumerARN=consumer_arn)
+                await self._call("describe_stream_consumer", ConsumerARN=consumer_arn)
                 give_up()
-                await self._sleep(self._config.policy("list").delay_seconds(attempt, self._random))
+                await self._sleep(_RETRIES.delay_seconds(attempt, self._random))
                 attempt += 1
         except ConsumerNotFoundError:
             return
@@ -381,7 +382,7 @@ class StreamConsumerRegistrar:
                 # What is going away is nobody's: the one that comes after it has another ARN.
                 made = False
             give_up()
-            await self._sleep(self._config.policy("list").delay_seconds(attempt, self._random))
+            await self._sleep(_RETRIES.delay_seconds(attempt, self._random))
             attempt += 1
             found = await self.find(stream_name, consumer_name, stream_arn=stream_arn)
         return RegisteredConsumer(arn=found.arn, made=made)
@@ -405,7 +406,7 @@ class StreamConsumerRegistrar:
             return True
 
         try:
-            return await retry(call, self._config.policy("register"), sleep=self._sleep, random=self._random)
+            return await retry(call, _RETRIES, sleep=self._sleep, random=self._random)
         except AwsError as error:
             if not unanswered:
                 await on_refused()
@@ -425,7 +426,7 @@ class StreamConsumerRegistrar:
     async def _deregister_once(self, consumer_arn: str) -> bool:
         """Ask Kinesis to deregister. Returns False when the consumer is in a state that does not allow it yet."""
         try:
-            await self._call("deregister", "deregister_stream_consumer", ConsumerARN=consumer_arn)
+            await self._call("deregister_stream_consumer", ConsumerARN=consumer_arn)
         except Exception as error:
             if error.__cause__ is not None and error_code(error.__cause__) == "ResourceInUseException":
                 return False
@@ -451,11 +452,11 @@ class StreamConsumerRegistrar:
             await self._sleep(seconds)
         return await self._kinesis.call(operation, **parameters)
 
-    async def _call(self, policy: str, operation: str, **parameters: Any) -> Any:
+    async def _call(self, operation: str, **parameters: Any) -> Any:
         try:
             return await retry(
                 lambda: self._attempt(operation, **parameters),
-                self._config.policy(policy),
+                _RETRIES,
                 sleep=self._sleep,
                 random=self._random,
             )

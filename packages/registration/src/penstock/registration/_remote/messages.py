@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from penstock.aws import BackoffPolicy
-from penstock.proto.aws.v1.aws_pb2 import Backoff
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration._config import RegistrarConfig
 from penstock.registration._registry import ServedRegistry
@@ -28,50 +26,23 @@ def acquire_message(request: AcquireRequest) -> pb.AcquireRequest:
     if request.time_to_live is not None:
         message.time_to_live_seconds = request.time_to_live.total_seconds()
     if request.config is not None:
-        message.register_backoff.CopyFrom(_backoff_message(request.config.policy("register")))
-        message.list_backoff.CopyFrom(_backoff_message(request.config.policy("list")))
         message.register_timeout_seconds = request.config.register_timeout.total_seconds()
     return message
 
 
-def _backoff_message(policy: BackoffPolicy) -> Backoff:
-    return Backoff(
-        base_seconds=policy.base.total_seconds(),
-        maximum_seconds=policy.maximum.total_seconds(),
-        exponent=policy.exponent,
-        max_attempts=policy.max_attempts or 0,
-    )
-
-
 def acquire_request(message: pb.AcquireRequest) -> AcquireRequest:
     """Raises RegistrationOptionError when the message is not a valid request."""
-    seconds = message.time_to_live_seconds
-    try:
-        time_to_live = timedelta(seconds=seconds) if seconds else None
-    except (OverflowError, ValueError) as error:
-        reason = f"{seconds} s is not a valid lifetime of a lease"
-        raise RegistrationOptionError(option="time_to_live_seconds", reason=reason) from error
-    try:
-        config = _config_of(message)
-    except (OverflowError, ValueError, RegistrationOptionError) as error:
-        raise RegistrationOptionError(option="register_backoff", reason=str(error)) from error
+    time_to_live = _time("time_to_live_seconds", message.time_to_live_seconds)
+    register = _time("register_timeout_seconds", message.register_timeout_seconds)
+    config = None if register is None else RegistrarConfig(register_timeout=register)
     return MESSAGES.of(AcquireRequest, message, time_to_live=time_to_live, config=config, timeout=None)
 
 
-def _config_of(message: pb.AcquireRequest) -> RegistrarConfig | None:
-    if not message.HasField("register_backoff") or not message.HasField("list_backoff"):
-        return None
-    values: dict[str, Any] = {}
-    for call, backoff in (("register", message.register_backoff), ("list", message.list_backoff)):
-        values |= {
-            f"{call}_max_retries": backoff.max_attempts - 1,
-            f"{call}_backoff_base": timedelta(seconds=backoff.base_seconds),
-            f"{call}_backoff_max": timedelta(seconds=backoff.maximum_seconds),
-            f"{call}_backoff_expconst": backoff.exponent,
-        }
-    if message.register_timeout_seconds:
-        values["register_timeout"] = timedelta(seconds=message.register_timeout_seconds)
-    return RegistrarConfig(**values)
+def _time(field: str, seconds: float) -> timedelta | None:
+    try:
+        return timedelta(seconds=seconds) if seconds else None
+    except (OverflowError, ValueError) as error:
+        raise RegistrationOptionError(option=field, reason=f"{seconds} s is not a valid time") from error
 
 
 def lease_named(message: pb.HeartbeatRequest | pb.ReleaseRequest, consumer_arn: str = "") -> Lease:

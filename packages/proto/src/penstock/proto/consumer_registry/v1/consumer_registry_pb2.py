@@ -25,55 +25,55 @@ _sym_db = _symbol_database.Default()
 from penstock.proto.aws.v1 import aws_pb2 as penstock_dot_proto_dot_aws_dot_v1_dot_aws__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n;penstock/proto/consumer_registry/v1/consumer_registry.proto\x12#penstock.proto.consumer_registry.v1\x1a\x1fpenstock/proto/aws/v1/aws.proto\"\xc0\x01\n\x05Lease\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\x12\x0e\n\x06job_id\x18\x03 \x01(\t\x12\x14\n\x0c\x63onsumer_arn\x18\x04 \x01(\t\x12\x15\n\rfencing_token\x18\x05 \x01(\x03\x12\x1c\n\x14time_to_live_seconds\x18\x06 \x01(\x01\x12\x1c\n\x14registration_is_ours\x18\x07 \x01(\x08\x12\x12\n\nstream_arn\x18\x08 \x01(\t\"\xa1\x04\n\x0e\x41\x63quireRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x12\n\nstream_arn\x18\x02 \x01(\t\x12\x15\n\rconsumer_name\x18\x03 \x01(\t\x12\x0e\n\x06job_id\x18\x04 \x01(\t\x12K\n\x08strategy\x18\x05 \x01(\x0e\x32\x39.penstock.proto.consumer_registry.v1.RegistrationStrategy\x12\x14\n\x0c\x63onsumer_arn\x18\x06 \x01(\t\x12L\n\x0f\x63onflict_policy\x18\x07 \x01(\x0e\x32\x33.penstock.proto.consumer_registry.v1.ConflictPolicy\x12\x1c\n\x14time_to_live_seconds\x18\x08 \x01(\x01\x12\x32\n\x06\x63\x61ller\x18\t \x01(\x0b\x32\".penstock.proto.aws.v1.AwsLocation\x12\x38\n\x10register_backoff\x18\n \x01(\x0b\x32\x1e.penstock.proto.aws.v1.Backoff\x12\x34\n\x0clist_backoff\x18\x0b \x01(\x0b\x32\x1e.penstock.proto.aws.v1.Backoff\x12 \n\x18register_timeout_seconds\x18\x0c \x01(\x01\x12\x1b\n\x13\x61\x66ter_fencing_token\x18\r \x01(\x03\x12\r\n\x05\x63laim\x18\x0e \x01(\t\"L\n\x0f\x41\x63quireResponse\x12\x39\n\x05lease\x18\x01 \x01(\x0b\x32*.penstock.proto.consumer_registry.v1.Lease\"y\n\x10HeartbeatRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\x12\x0e\n\x06job_id\x18\x03 \x01(\t\x12\x15\n\rfencing_token\x18\x04 \x01(\x03\x12\x12\n\nstream_arn\x18\x05 \x01(\t\"k\n\x11HeartbeatResponse\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\x12\x0c\n\x04held\x18\x03 \x01(\x08\x12\x1c\n\x14time_to_live_seconds\x18\x04 \x01(\x01\"\x96\x01\n\x0eReleaseRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\x12\x0e\n\x06job_id\x18\x03 \x01(\t\x12\x15\n\rfencing_token\x18\x04 \x01(\x03\x12\x12\n\nstream_arn\x18\x05 \x01(\t\x12\x1d\n\x15\x64isowned_consumer_arn\x18\x06 \x01(\t\"*\n\x0fReleaseResponse\x12\x17\n\x0fwill_deregister\x18\x01 \x01(\x08\"?\n\x14ListConsumersRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x12\n\nwith_state\x18\x02 \x01(\x08\"\xdd\x02\n\x08\x43onsumer\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\x12\x14\n\x0c\x63onsumer_arn\x18\x03 \x01(\t\x12\x1c\n\x14registration_is_ours\x18\x04 \x01(\x08\x12\x39\n\x05lease\x18\x05 \x01(\x0b\x32*.penstock.proto.consumer_registry.v1.Lease\x12\x13\n\x0b\x61ge_seconds\x18\x06 \x01(\x01\x12\x41\n\x05state\x18\x07 \x01(\x0e\x32\x32.penstock.proto.consumer_registry.v1.ConsumerState\x12\x14\n\x0cheld_seconds\x18\x08 \x01(\x01\x12\x1e\n\x11\x63ost_per_hour_usd\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x12\n\nstream_arn\x18\n \x01(\tB\x14\n\x12_cost_per_hour_usd\"Y\n\x15ListConsumersResponse\x12@\n\tconsumers\x18\x01 \x03(\x0b\x32-.penstock.proto.consumer_registry.v1.Consumer\"A\n\x13\x46orceReleaseRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\"Q\n\x14\x46orceReleaseResponse\x12\x39\n\x05lease\x18\x01 \x01(\x0b\x32*.penstock.proto.consumer_registry.v1.Lease\"V\n\x14\x41\x64optConsumerRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\x12\x12\n\nstream_arn\x18\x03 \x01(\t\"X\n\x15\x41\x64optConsumerResponse\x12?\n\x08\x63onsumer\x18\x01 \x01(\x0b\x32-.penstock.proto.consumer_registry.v1.Consumer\"=\n\x15\x43ollectGarbageRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"\x98\x01\n\x06Orphan\x12?\n\x08\x63onsumer\x18\x01 \x01(\x0b\x32-.penstock.proto.consumer_registry.v1.Consumer\x12=\n\x04\x66\x61te\x18\x02 \x01(\x0e\x32/.penstock.proto.consumer_registry.v1.OrphanFate\x12\x0e\n\x06reason\x18\x03 \x01(\t\"V\n\x16\x43ollectGarbageResponse\x12<\n\x07orphans\x18\x01 \x03(\x0b\x32+.penstock.proto.consumer_registry.v1.Orphan*\x9f\x01\n\rConsumerState\x12\x1e\n\x1a\x43ONSUMER_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43ONSUMER_STATE_CREATING\x10\x01\x12\x19\n\x15\x43ONSUMER_STATE_ACTIVE\x10\x02\x12\x1b\n\x17\x43ONSUMER_STATE_DELETING\x10\x03\x12\x19\n\x15\x43ONSUMER_STATE_ABSENT\x10\x04*\x83\x01\n\nOrphanFate\x12\x1b\n\x17ORPHAN_FATE_UNSPECIFIED\x10\x00\x12\x14\n\x10ORPHAN_FATE_KEPT\x10\x01\x12\x13\n\x0fORPHAN_FATE_DUE\x10\x02\x12\x15\n\x11ORPHAN_FATE_ENDED\x10\x03\x12\x16\n\x12ORPHAN_FATE_FAILED\x10\x04*\x86\x01\n\x0e\x43onflictPolicy\x12\x1f\n\x1b\x43ONFLICT_POLICY_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43ONFLICT_POLICY_REFUSE\x10\x01\x12\x18\n\x14\x43ONFLICT_POLICY_WAIT\x10\x02\x12\x1d\n\x19\x43ONFLICT_POLICY_TAKE_OVER\x10\x03*\x9e\x01\n\x14RegistrationStrategy\x12%\n!REGISTRATION_STRATEGY_UNSPECIFIED\x10\x00\x12\x1e\n\x1aREGISTRATION_STRATEGY_LAZY\x10\x01\x12\x1f\n\x1bREGISTRATION_STRATEGY_EAGER\x10\x02\x12\x1e\n\x1aREGISTRATION_STRATEGY_NONE\x10\x03\x32\xa9\x07\n\x17\x43onsumerRegistryService\x12t\n\x07\x41\x63quire\x12\x33.penstock.proto.consumer_registry.v1.AcquireRequest\x1a\x34.penstock.proto.consumer_registry.v1.AcquireResponse\x12~\n\tHeartbeat\x12\x35.penstock.proto.consumer_registry.v1.HeartbeatRequest\x1a\x36.penstock.proto.consumer_registry.v1.HeartbeatResponse(\x01\x30\x01\x12t\n\x07Release\x12\x33.penstock.proto.consumer_registry.v1.ReleaseRequest\x1a\x34.penstock.proto.consumer_registry.v1.ReleaseResponse\x12\x86\x01\n\rListConsumers\x12\x39.penstock.proto.consumer_registry.v1.ListConsumersRequest\x1a:.penstock.proto.consumer_registry.v1.ListConsumersResponse\x12\x83\x01\n\x0c\x46orceRelease\x12\x38.penstock.proto.consumer_registry.v1.ForceReleaseRequest\x1a\x39.penstock.proto.consumer_registry.v1.ForceReleaseResponse\x12\x86\x01\n\rAdoptConsumer\x12\x39.penstock.proto.consumer_registry.v1.AdoptConsumerRequest\x1a:.penstock.proto.consumer_registry.v1.AdoptConsumerResponse\x12\x89\x01\n\x0e\x43ollectGarbage\x12:.penstock.proto.consumer_registry.v1.CollectGarbageRequest\x1a;.penstock.proto.consumer_registry.v1.CollectGarbageResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n;penstock/proto/consumer_registry/v1/consumer_registry.proto\x12#penstock.proto.consumer_registry.v1\x1a\x1fpenstock/proto/aws/v1/aws.proto\"\xc0\x01\n\x05Lease\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\x12\x0e\n\x06job_id\x18\x03 \x01(\t\x12\x14\n\x0c\x63onsumer_arn\x18\x04 \x01(\t\x12\x15\n\rfencing_token\x18\x05 \x01(\x03\x12\x1c\n\x14time_to_live_seconds\x18\x06 \x01(\x01\x12\x1c\n\x14registration_is_ours\x18\x07 \x01(\x08\x12\x12\n\nstream_arn\x18\x08 \x01(\t\"\xbd\x03\n\x0e\x41\x63quireRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x12\n\nstream_arn\x18\x02 \x01(\t\x12\x15\n\rconsumer_name\x18\x03 \x01(\t\x12\x0e\n\x06job_id\x18\x04 \x01(\t\x12K\n\x08strategy\x18\x05 \x01(\x0e\x32\x39.penstock.proto.consumer_registry.v1.RegistrationStrategy\x12\x14\n\x0c\x63onsumer_arn\x18\x06 \x01(\t\x12L\n\x0f\x63onflict_policy\x18\x07 \x01(\x0e\x32\x33.penstock.proto.consumer_registry.v1.ConflictPolicy\x12\x1c\n\x14time_to_live_seconds\x18\x08 \x01(\x01\x12\x32\n\x06\x63\x61ller\x18\t \x01(\x0b\x32\".penstock.proto.aws.v1.AwsLocation\x12 \n\x18register_timeout_seconds\x18\x0c \x01(\x01\x12\x1b\n\x13\x61\x66ter_fencing_token\x18\r \x01(\x03\x12\r\n\x05\x63laim\x18\x0e \x01(\tJ\x04\x08\n\x10\x0bJ\x04\x08\x0b\x10\x0c\"L\n\x0f\x41\x63quireResponse\x12\x39\n\x05lease\x18\x01 \x01(\x0b\x32*.penstock.proto.consumer_registry.v1.Lease\"y\n\x10HeartbeatRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\x12\x0e\n\x06job_id\x18\x03 \x01(\t\x12\x15\n\rfencing_token\x18\x04 \x01(\x03\x12\x12\n\nstream_arn\x18\x05 \x01(\t\"k\n\x11HeartbeatResponse\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\x12\x0c\n\x04held\x18\x03 \x01(\x08\x12\x1c\n\x14time_to_live_seconds\x18\x04 \x01(\x01\"\x96\x01\n\x0eReleaseRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\x12\x0e\n\x06job_id\x18\x03 \x01(\t\x12\x15\n\rfencing_token\x18\x04 \x01(\x03\x12\x12\n\nstream_arn\x18\x05 \x01(\t\x12\x1d\n\x15\x64isowned_consumer_arn\x18\x06 \x01(\t\"*\n\x0fReleaseResponse\x12\x17\n\x0fwill_deregister\x18\x01 \x01(\x08\"?\n\x14ListConsumersRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x12\n\nwith_state\x18\x02 \x01(\x08\"\xdd\x02\n\x08\x43onsumer\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\x12\x14\n\x0c\x63onsumer_arn\x18\x03 \x01(\t\x12\x1c\n\x14registration_is_ours\x18\x04 \x01(\x08\x12\x39\n\x05lease\x18\x05 \x01(\x0b\x32*.penstock.proto.consumer_registry.v1.Lease\x12\x13\n\x0b\x61ge_seconds\x18\x06 \x01(\x01\x12\x41\n\x05state\x18\x07 \x01(\x0e\x32\x32.penstock.proto.consumer_registry.v1.ConsumerState\x12\x14\n\x0cheld_seconds\x18\x08 \x01(\x01\x12\x1e\n\x11\x63ost_per_hour_usd\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x12\n\nstream_arn\x18\n \x01(\tB\x14\n\x12_cost_per_hour_usd\"Y\n\x15ListConsumersResponse\x12@\n\tconsumers\x18\x01 \x03(\x0b\x32-.penstock.proto.consumer_registry.v1.Consumer\"A\n\x13\x46orceReleaseRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\"Q\n\x14\x46orceReleaseResponse\x12\x39\n\x05lease\x18\x01 \x01(\x0b\x32*.penstock.proto.consumer_registry.v1.Lease\"V\n\x14\x41\x64optConsumerRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x15\n\rconsumer_name\x18\x02 \x01(\t\x12\x12\n\nstream_arn\x18\x03 \x01(\t\"X\n\x15\x41\x64optConsumerResponse\x12?\n\x08\x63onsumer\x18\x01 \x01(\x0b\x32-.penstock.proto.consumer_registry.v1.Consumer\"=\n\x15\x43ollectGarbageRequest\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"\x98\x01\n\x06Orphan\x12?\n\x08\x63onsumer\x18\x01 \x01(\x0b\x32-.penstock.proto.consumer_registry.v1.Consumer\x12=\n\x04\x66\x61te\x18\x02 \x01(\x0e\x32/.penstock.proto.consumer_registry.v1.OrphanFate\x12\x0e\n\x06reason\x18\x03 \x01(\t\"V\n\x16\x43ollectGarbageResponse\x12<\n\x07orphans\x18\x01 \x03(\x0b\x32+.penstock.proto.consumer_registry.v1.Orphan*\x9f\x01\n\rConsumerState\x12\x1e\n\x1a\x43ONSUMER_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43ONSUMER_STATE_CREATING\x10\x01\x12\x19\n\x15\x43ONSUMER_STATE_ACTIVE\x10\x02\x12\x1b\n\x17\x43ONSUMER_STATE_DELETING\x10\x03\x12\x19\n\x15\x43ONSUMER_STATE_ABSENT\x10\x04*\x83\x01\n\nOrphanFate\x12\x1b\n\x17ORPHAN_FATE_UNSPECIFIED\x10\x00\x12\x14\n\x10ORPHAN_FATE_KEPT\x10\x01\x12\x13\n\x0fORPHAN_FATE_DUE\x10\x02\x12\x15\n\x11ORPHAN_FATE_ENDED\x10\x03\x12\x16\n\x12ORPHAN_FATE_FAILED\x10\x04*\x86\x01\n\x0e\x43onflictPolicy\x12\x1f\n\x1b\x43ONFLICT_POLICY_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43ONFLICT_POLICY_REFUSE\x10\x01\x12\x18\n\x14\x43ONFLICT_POLICY_WAIT\x10\x02\x12\x1d\n\x19\x43ONFLICT_POLICY_TAKE_OVER\x10\x03*\x9e\x01\n\x14RegistrationStrategy\x12%\n!REGISTRATION_STRATEGY_UNSPECIFIED\x10\x00\x12\x1e\n\x1aREGISTRATION_STRATEGY_LAZY\x10\x01\x12\x1f\n\x1bREGISTRATION_STRATEGY_EAGER\x10\x02\x12\x1e\n\x1aREGISTRATION_STRATEGY_NONE\x10\x03\x32\xa9\x07\n\x17\x43onsumerRegistryService\x12t\n\x07\x41\x63quire\x12\x33.penstock.proto.consumer_registry.v1.AcquireRequest\x1a\x34.penstock.proto.consumer_registry.v1.AcquireResponse\x12~\n\tHeartbeat\x12\x35.penstock.proto.consumer_registry.v1.HeartbeatRequest\x1a\x36.penstock.proto.consumer_registry.v1.HeartbeatResponse(\x01\x30\x01\x12t\n\x07Release\x12\x33.penstock.proto.consumer_registry.v1.ReleaseRequest\x1a\x34.penstock.proto.consumer_registry.v1.ReleaseResponse\x12\x86\x01\n\rListConsumers\x12\x39.penstock.proto.consumer_registry.v1.ListConsumersRequest\x1a:.penstock.proto.consumer_registry.v1.ListConsumersResponse\x12\x83\x01\n\x0c\x46orceRelease\x12\x38.penstock.proto.consumer_registry.v1.ForceReleaseRequest\x1a\x39.penstock.proto.consumer_registry.v1.ForceReleaseResponse\x12\x86\x01\n\rAdoptConsumer\x12\x39.penstock.proto.consumer_registry.v1.AdoptConsumerRequest\x1a:.penstock.proto.consumer_registry.v1.AdoptConsumerResponse\x12\x89\x01\n\x0e\x43ollectGarbage\x12:.penstock.proto.consumer_registry.v1.CollectGarbageRequest\x1a;.penstock.proto.consumer_registry.v1.CollectGarbageResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.consumer_registry.v1.consumer_registry_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CONSUMERSTATE']._serialized_start=2526
-  _globals['_CONSUMERSTATE']._serialized_end=2685
-  _globals['_ORPHANFATE']._serialized_start=2688
-  _globals['_ORPHANFATE']._serialized_end=2819
-  _globals['_CONFLICTPOLICY']._serialized_start=2822
-  _globals['_CONFLICTPOLICY']._serialized_end=2956
-  _globals['_REGISTRATIONSTRATEGY']._serialized_start=2959
-  _globals['_REGISTRATIONSTRATEGY']._serialized_end=3117
+  _globals['_CONSUMERSTATE']._serialized_start=2426
+  _globals['_CONSUMERSTATE']._serialized_end=2585
+  _globals['_ORPHANFATE']._serialized_start=2588
+  _globals['_ORPHANFATE']._serialized_end=2719
+  _globals['_CONFLICTPOLICY']._serialized_start=2722
+  _globals['_CONFLICTPOLICY']._serialized_end=2856
+  _globals['_REGISTRATIONSTRATEGY']._serialized_start=2859
+  _globals['_REGISTRATIONSTRATEGY']._serialized_end=3017
   _globals['_LEASE']._serialized_start=134
   _globals['_LEASE']._serialized_end=326
   _globals['_ACQUIREREQUEST']._serialized_start=329
-  _globals['_ACQUIREREQUEST']._serialized_end=874
-  _globals['_ACQUIRERESPONSE']._serialized_start=876
-  _globals['_ACQUIRERESPONSE']._serialized_end=952
-  _globals['_HEARTBEATREQUEST']._serialized_start=954
-  _globals['_HEARTBEATREQUEST']._serialized_end=1075
-  _globals['_HEARTBEATRESPONSE']._serialized_start=1077
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1184
-  _globals['_RELEASEREQUEST']._serialized_start=1187
-  _globals['_RELEASEREQUEST']._serialized_end=1337
-  _globals['_RELEASERESPONSE']._serialized_start=1339
-  _globals['_RELEASERESPONSE']._serialized_end=1381
-  _globals['_LISTCONSUMERSREQUEST']._serialized_start=1383
-  _globals['_LISTCONSUMERSREQUEST']._serialized_end=1446
-  _globals['_CONSUMER']._serialized_start=1449
-  _globals['_CONSUMER']._serialized_end=1798
-  _globals['_LISTCONSUMERSRESPONSE']._serialized_start=1800
-  _globals['_LISTCONSUMERSRESPONSE']._serialized_end=1889
-  _globals['_FORCERELEASEREQUEST']._serialized_start=1891
-  _globals['_FORCERELEASEREQUEST']._serialized_end=1956
-  _globals['_FORCERELEASERESPONSE']._serialized_start=1958
-  _globals['_FORCERELEASERESPONSE']._serialized_end=2039
-  _globals['_ADOPTCONSUMERREQUEST']._serialized_start=2041
-  _globals['_ADOPTCONSUMERREQUEST']._serialized_end=2127
-  _globals['_ADOPTCONSUMERRESPONSE']._serialized_start=2129
-  _globals['_ADOPTCONSUMERRESPONSE']._serialized_end=2217
-  _globals['_COLLECTGARBAGEREQUEST']._serialized_start=2219
-  _globals['_COLLECTGARBAGEREQUEST']._serialized_end=2280
-  _globals['_ORPHAN']._serialized_start=2283
-  _globals['_ORPHAN']._serialized_end=2435
-  _globals['_COLLECTGARBAGERESPONSE']._serialized_start=2437
-  _globals['_COLLECTGARBAGERESPONSE']._serialized_end=2523
-  _globals['_CONSUMERREGISTRYSERVICE']._serialized_start=3120
-  _globals['_CONSUMERREGISTRYSERVICE']._serialized_end=4057
+  _globals['_ACQUIREREQUEST']._serialized_end=774
+  _globals['_ACQUIRERESPONSE']._serialized_start=776
+  _globals['_ACQUIRERESPONSE']._serialized_end=852
+  _globals['_HEARTBEATREQUEST']._serialized_start=854
+  _globals['_HEARTBEATREQUEST']._serialized_end=975
+  _globals['_HEARTBEATRESPONSE']._serialized_start=977
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1084
+  _globals['_RELEASEREQUEST']._serialized_start=1087
+  _globals['_RELEASEREQUEST']._serialized_end=1237
+  _globals['_RELEASERESPONSE']._serialized_start=1239
+  _globals['_RELEASERESPONSE']._serialized_end=1281
+  _globals['_LISTCONSUMERSREQUEST']._serialized_start=1283
+  _globals['_LISTCONSUMERSREQUEST']._serialized_end=1346
+  _globals['_CONSUMER']._serialized_start=1349
+  _globals['_CONSUMER']._serialized_end=1698
+  _globals['_LISTCONSUMERSRESPONSE']._serialized_start=1700
+  _globals['_LISTCONSUMERSRESPONSE']._serialized_end=1789
+  _globals['_FORCERELEASEREQUEST']._serialized_start=1791
+  _globals['_FORCERELEASEREQUEST']._serialized_end=1856
+  _globals['_FORCERELEASERESPONSE']._serialized_start=1858
+  _globals['_FORCERELEASERESPONSE']._serialized_end=1939
+  _globals['_ADOPTCONSUMERREQUEST']._serialized_start=1941
+  _globals['_ADOPTCONSUMERREQUEST']._serialized_end=2027
+  _globals['_ADOPTCONSUMERRESPONSE']._serialized_start=2029
+  _globals['_ADOPTCONSUMERRESPONSE']._serialized_end=2117
+  _globals['_COLLECTGARBAGEREQUEST']._serialized_start=2119
+  _globals['_COLLECTGARBAGEREQUEST']._serialized_end=2180
+  _globals['_ORPHAN']._serialized_start=2183
+  _globals['_ORPHAN']._serialized_end=2335
+  _globals['_COLLECTGARBAGERESPONSE']._serialized_start=2337
+  _globals['_COLLECTGARBAGERESPONSE']._serialized_end=2423
+  _globals['_CONSUMERREGISTRYSERVICE']._serialized_start=3020
+  _globals['_CONSUMERREGISTRYSERVICE']._serialized_end=3957
 # @@protoc_insertion_point(module_scope)

@@ -197,8 +197,6 @@ class AcquireRequest(_message.Message):
     CONFLICT_POLICY_FIELD_NUMBER: _builtins.int
     TIME_TO_LIVE_SECONDS_FIELD_NUMBER: _builtins.int
     CALLER_FIELD_NUMBER: _builtins.int
-    REGISTER_BACKOFF_FIELD_NUMBER: _builtins.int
-    LIST_BACKOFF_FIELD_NUMBER: _builtins.int
     REGISTER_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     AFTER_FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     CLAIM_FIELD_NUMBER: _builtins.int
@@ -232,14 +230,6 @@ class AcquireRequest(_message.Message):
     def caller(self) -> _aws_pb2.AwsLocation:
         """Where the caller's stream is. The registry refuses a stream of another place than its own; what is absent is not compared."""
 
-    @_builtins.property
-    def register_backoff(self) -> _aws_pb2.Backoff:
-        """Attempts of RegisterStreamConsumer for this request; the registry's own setting where absent."""
-
-    @_builtins.property
-    def list_backoff(self) -> _aws_pb2.Backoff:
-        """Attempts of the look-ups for this request, and the pauses while the consumer is waited for; the registry's own where absent."""
-
     def __init__(
         self,
         *,
@@ -252,15 +242,13 @@ class AcquireRequest(_message.Message):
         conflict_policy: Global___ConflictPolicy.ValueType = ...,
         time_to_live_seconds: _builtins.float = ...,
         caller: _aws_pb2.AwsLocation | None = ...,
-        register_backoff: _aws_pb2.Backoff | None = ...,
-        list_backoff: _aws_pb2.Backoff | None = ...,
         register_timeout_seconds: _builtins.float = ...,
         after_fencing_token: _builtins.int = ...,
         claim: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "list_backoff", b"list_backoff", "register_backoff", b"register_backoff"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_fencing_token", b"after_fencing_token", "caller", b"caller", "claim", b"claim", "conflict_policy", b"conflict_policy", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "job_id", b"job_id", "list_backoff", b"list_backoff", "register_backoff", b"register_backoff", "register_timeout_seconds", b"register_timeout_seconds", "strategy", b"strategy", "stream_arn", b"stream_arn", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_fencing_token", b"after_fencing_token", "caller", b"caller", "claim", b"claim", "conflict_policy", b"conflict_policy", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "job_id", b"job_id", "register_timeout_seconds", b"register_timeout_seconds", "strategy", b"strategy", "stream_arn", b"stream_arn", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
