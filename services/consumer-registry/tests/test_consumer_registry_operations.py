@@ -13,7 +13,7 @@ from registry_process import Command, ConsumerNames, Eventually, MakeRequest, Se
 from penstock.emulator.testing import RunningEmulator
 from penstock.registration import Consumer, ConsumerState, Lease, Orphan, OrphanFate, open_registry
 from penstock.registration.errors import LeaseLostError
-from penstock.services.consumer_registry._table import consumer_table, orphan_table
+from penstock.services.consumer_registry._commands import consumer_table, orphan_table
 from penstock.terminal import Screen, Table
 
 

@@ -27,7 +27,7 @@ from penstock.registration import (
     SqliteLeaseStore,
     open_local_registry,
 )
-from penstock.registration._kinesis import registrar
+from penstock.registration import _registrar as registrar
 from penstock.registration.errors import (
     ConsumerNotFoundError,
     RegistrationError,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.registration._kinesis.registrar import CallPace
+from penstock.registration._registrar import CallPace
 
 
 def moments(operation: str, streams: Sequence[str], count: int) -> list[float]:

@@ -1,9 +1,19 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
-from ._config import LeaseSettings, RegistrarConfig
 from ._dead_holders import HolderWatch, LeaseMarks
 from ._held import HeldLeases
 from ._keeper import LeaseKeeper, OnLost, OnRegained
-from ._kinesis.registrar import (
+from ._lease.record import ConsumerRecord, Holding, LeaseStore, RegistrationPhase, Renewal
+from ._local.administration import CONSUMER_SHARD_HOUR_USD
+from ._local.registry import LocalConsumerRegistry, open_local_registry
+from ._readers import (
+    MOST_ANNOUNCED_SHARDS,
+    AnnouncedReader,
+    AnnouncedShard,
+    KnownReaders,
+    ReaderDirectory,
+    ReaderFiles,
+)
+from ._registrar import (
     AwsClients,
     FoundConsumer,
     FoundStream,
@@ -11,26 +21,15 @@ from ._kinesis.registrar import (
     RegisteredConsumer,
     StreamConsumerRegistrar,
 )
-from ._lease.record import ConsumerRecord, Holding, RegistrationPhase
-from ._local.administration import CONSUMER_SHARD_HOUR_USD
-from ._local.registry import LocalConsumerRegistry, open_local_registry
-from ._readers.directory import (
-    MOST_ANNOUNCED_SHARDS,
-    AnnouncedReader,
-    AnnouncedShard,
-    KnownReaders,
-    ReaderDirectory,
-)
-from ._readers.files import ReaderFiles
-from ._readers.remote import READERS_SERVICE_NAME, ReaderDirectoryServicer, RemoteReaderDirectory
 from ._registry import ConsumerRegistry, RegistryAdministration, ServedRegistry
+from ._remote.readers import READERS_SERVICE_NAME, ReaderDirectoryServicer, RemoteReaderDirectory
 from ._remote.registry import RemoteConsumerRegistry
 from ._remote.servicer import SERVICE_NAME, ConsumerRegistryServicer
 from ._stores.dynamodb import DynamoDbLeaseStore
 from ._stores.sqlite import SqliteLeaseStore
-from ._stores.store import LeaseStore, Renewal
 from ._stores.url import default_store_path, open_store, store_location
 from ._synchronous import BlockingConsumerRegistry, open_registry
+from ._times import LeaseSettings, RegistrarConfig
 from ._values import (
     AcquireRequest,
     ConflictPolicy,

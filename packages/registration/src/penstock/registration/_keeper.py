@@ -12,8 +12,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
 
-from penstock.registration._clock import Clock, elapsed_seconds
 from penstock.registration._registry import ConsumerRegistry
+from penstock.registration._times import Clock, elapsed_seconds
 from penstock.registration._values import AcquireRequest, ConflictPolicy, Heartbeat, Lease, RegistrationStrategy
 from penstock.registration.errors import (
     ConsumerDeregisteredError,

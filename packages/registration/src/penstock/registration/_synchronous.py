@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.aws import AwsOptions, AwsSession
-from penstock.registration._clock import elapsed_seconds
-from penstock.registration._config import LeaseSettings, RegistrarConfig
 from penstock.registration._keeper import LeaseKeeper, OnLost, OnRegained
 from penstock.registration._local.registry import LocalConsumerRegistry, open_local_registry
 from penstock.registration._registry import ConsumerRegistry
 from penstock.registration._remote.registry import RemoteConsumerRegistry
+from penstock.registration._times import LeaseSettings, RegistrarConfig, elapsed_seconds
 from penstock.registration._values import AcquireRequest, Lease
 from penstock.registration.errors import (
     RegistrationError,

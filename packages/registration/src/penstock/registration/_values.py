@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from penstock.aws import AwsLocation
-from penstock.registration._config import RegistrarConfig
+from penstock.registration._times import RegistrarConfig
 from penstock.registration.errors import RegistrationOptionError
 
 _CONSUMER_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")

@@ -12,8 +12,7 @@ from typing import Any
 
 from penstock.aws import AwsServiceError
 from penstock.registration._lease import rules as lease_rules
-from penstock.registration._lease.record import ConsumerRecord
-from penstock.registration._stores.store import Renewal
+from penstock.registration._lease.record import ConsumerRecord, Renewal
 from penstock.registration._testing_servers import DynamoDbClients, Wire, WireCall, running_dynamodb, running_wire
 
 __all__ = [

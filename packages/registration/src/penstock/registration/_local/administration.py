@@ -9,12 +9,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Final
 
-from penstock.registration._kinesis.registrar import FoundConsumer, StreamConsumerRegistrar
 from penstock.registration._lease import rules as lease_rules
 from penstock.registration._lease.record import ConsumerRecord
 from penstock.registration._lease.watch import Key, Standing, Watch, consumer_of
 from penstock.registration._local.records import Records
 from penstock.registration._local.registrations import Registrations
+from penstock.registration._registrar import FoundConsumer, StreamConsumerRegistrar
 from penstock.registration._values import Consumer, ConsumerState, Lease, Orphan, OrphanFate, stream_name_of
 from penstock.registration.errors import (
     ConsumerNotFoundError,

@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from penstock.registration._clock import Clock
-from penstock.registration._lease.record import ConsumerRecord, RegistrationPhase
+from penstock.registration._lease.record import ConsumerRecord, LeaseStore, RegistrationPhase, Renewal
 from penstock.registration._lease.watch import Key, Watch
-from penstock.registration._stores.store import LeaseStore, Renewal
+from penstock.registration._times import Clock
 from penstock.registration._values import Lease, stream_arn_of, stream_name_of
 
 T = TypeVar("T")

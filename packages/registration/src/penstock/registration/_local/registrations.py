@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, cast
 
-from penstock.registration._clock import Clock
-from penstock.registration._kinesis.registrar import StreamConsumerRegistrar
 from penstock.registration._lease import rules as lease_rules
 from penstock.registration._lease.record import ConsumerRecord, RegistrationPhase
 from penstock.registration._lease.watch import Key, Watch
 from penstock.registration._local.records import Records
+from penstock.registration._registrar import StreamConsumerRegistrar
+from penstock.registration._times import Clock
 from penstock.registration._values import AcquireRequest, RegistrationStrategy, stream_name_of
 from penstock.registration.errors import RegistrationError, StreamNotFoundError
 

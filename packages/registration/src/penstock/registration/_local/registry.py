@@ -19,19 +19,17 @@ from weakref import WeakValueDictionary
 from opentelemetry import metrics
 
 from penstock.aws import AwsSession
-from penstock.registration._clock import Clock, elapsed_seconds
-from penstock.registration._config import LeaseSettings, RegistrarConfig
-from penstock.registration._kinesis.registrar import KinesisCalls, StreamConsumerRegistrar
 from penstock.registration._lease import rules as lease_rules
-from penstock.registration._lease.record import ConsumerRecord, RegistrationPhase
+from penstock.registration._lease.record import ConsumerRecord, LeaseStore, RegistrationPhase
 from penstock.registration._lease.watch import Key, Watch, consumer_of, is_listed
 from penstock.registration._local.administration import CONSUMER_SHARD_HOUR_USD, Administration
 from penstock.registration._local.records import Records
 from penstock.registration._local.registrations import Registrations
+from penstock.registration._registrar import KinesisCalls, StreamConsumerRegistrar
 from penstock.registration._registry import holder_of
 from penstock.registration._stores.sqlite import SqliteLeaseStore
-from penstock.registration._stores.store import LeaseStore
 from penstock.registration._stores.url import default_store_path
+from penstock.registration._times import Clock, LeaseSettings, RegistrarConfig, elapsed_seconds
 from penstock.registration._values import (
     AcquireRequest,
     Consumer,

@@ -13,8 +13,14 @@ from penstock.aws import BackoffPolicy, retry
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration._registry import ConsumerRegistry, RegistryAdministration, holder_of
 from penstock.registration._remote.heartbeats import HeartbeatStream
-from penstock.registration._remote.messages import CONTRACT, MESSAGES, acquire_message
-from penstock.registration._remote.status import deadline_passed, is_transport_failure, registration_error
+from penstock.registration._remote.messages import (
+    CONTRACT,
+    MESSAGES,
+    acquire_message,
+    deadline_passed,
+    is_transport_failure,
+    registration_error,
+)
 from penstock.registration._values import AcquireRequest, Heartbeat, Lease
 from penstock.registration.errors import AcquireTimeoutError, RegistryUnavailableError
 from penstock.rpc import ClientSecurity, RemoteApi, calls

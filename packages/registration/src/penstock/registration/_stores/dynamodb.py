@@ -12,9 +12,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, DynamoDbTable, Item
-from penstock.registration._kinesis.registrar import AwsClients
-from penstock.registration._lease.record import ConsumerRecord, Holding, RegistrationPhase
-from penstock.registration._stores.store import Renewal
+from penstock.registration._lease.record import ConsumerRecord, Holding, RegistrationPhase, Renewal
+from penstock.registration._registrar import AwsClients
 from penstock.registration.errors import LeaseStoreError
 
 _PARTITION_KEY: Final = "stream"

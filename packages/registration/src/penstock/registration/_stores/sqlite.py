@@ -2,15 +2,308 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
+import contextlib
+import os
+import queue
 import sqlite3
-from collections.abc import Sequence
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
-from penstock.registration._lease.record import ConsumerRecord, Holding, RegistrationPhase
-from penstock.registration._stores.sqlite_file import SqliteFile
-from penstock.registration._stores.store import Renewal
+from penstock.registration._lease.record import ConsumerRecord, Holding, RegistrationPhase, Renewal
+from penstock.registration.errors import LeaseStoreError
+
+T = TypeVar("T")
+
+_SCHEMA_VERSION: Final = 2
+"""2 has leases by the ARN of their stream, and the tokens that operators ended."""
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS consumers (
+  namespace TEXT NOT NULL,
+  stream_name TEXT NOT NULL,
+  consumer_name TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  fencing_token INTEGER NOT NULL,
+  created_at REAL NOT NULL,
+  phase TEXT NOT NULL,
+  consumer_arn TEXT NOT NULL,
+  registration_is_ours INTEGER NOT NULL,
+  registering_token INTEGER NOT NULL,
+  job_id TEXT,
+  holding_token INTEGER,
+  acquired_at REAL,
+  renewed_at REAL,
+  time_to_live_seconds REAL,
+  idle_since REAL,
+  ended_token INTEGER NOT NULL DEFAULT 0,
+  claim TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (namespace, stream_name, consumer_name)
+) WITHOUT ROWID
+"""
+_UPGRADES: Final = {
+    1: (
+        "ALTER TABLE consumers ADD COLUMN ended_token INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE consumers ADD COLUMN claim TEXT NOT NULL DEFAULT ''",
+    )
+}
+"""From one schema to the next. Records by the name of a stream are moved to its ARN by the registry."""
+_OLDEST_SQLITE: Final = (3, 35, 0)
+_BUSY_SECONDS: Final = 30.0
+_LOCKED_PAUSE_SECONDS: Final = 0.02
+_LONGEST_GROUP: Final = 2_000
+"""Operations of one transaction: other processes wait for its end."""
+
+Outcome = tuple[Any, BaseException | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    call: Callable[[sqlite3.Connection], Any]
+    writes: bool
+    future: asyncio.Future[Any]
+
+
+class SqliteFile:
+    """Runs operations in the order of their arrival; those that arrive while others run share a transaction.
+
+    A transaction costs a write to the disk, however much is in it: a thousand heartbeats that arrive together cost
+    hardly more than one. An operation that fails is on its own: the others are run again without it.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self._read_only = read_only
+        self._path = path
+        self.schema = _SCHEMA_VERSION
+        """Of the open file: an older one only where it may not be changed."""
+        self._connection: sqlite3.Connection | None = None
+        # One thread: a SQLite connection is for one user at a time.
+        self._thread = DaemonThread(name="penstock lease store")
+        self._waiting: list[_Operation] = []
+        self._lock = threading.Lock()
+
+    async def run(self, call: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
+        """Run the operation in a transaction. What it wrote is on the disk when this returns.
+
+        Cancelling stops the waiting, not the operation.
+
+        Raises:
+            LeaseStoreError: the file cannot be used; nothing was written.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._waiting.append(_Operation(call, writes, future))
+            is_first = len(self._waiting) == 1
+        if is_first:
+            self._thread.submit(self._run_waiting)
+        return await future
+
+    async def close(self) -> None:
+        """Close the file. It is opened again when it is used again."""
+
+        def close() -> None:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+        await asyncio.wrap_future(self._thread.submit(close))
+        self._thread.close()
+
+    def _run_waiting(self) -> None:
+        while True:
+            with self._lock:
+                group = self._waiting[:_LONGEST_GROUP]
+            _answer(group, self._run_group(group))
+            with self._lock:
+                del self._waiting[: len(group)]
+                # Whoever comes to an empty list wakes this thread again.
+                if not self._waiting:
+                    return
+
+    def _run_group(self, group: Sequence[_Operation]) -> list[Outcome]:
+        writes = any(operation.writes for operation in group)
+        try:
+            connection = self._open()
+            if writes:
+                # Immediate: a transaction that begins by reading fails at its first write if another process wrote.
+                connection.execute("BEGIN IMMEDIATE")
+        except Exception as error:
+            return [(None, self._typed(error)) for _ in group]
+        try:
+            results: list[Outcome] = [(operation.call(connection), None) for operation in group]
+            if writes:
+                connection.execute("COMMIT")
+        except Exception as error:
+            self._roll_back(connection)
+            if len(group) > 1:
+                return [outcome for operation in group for outcome in self._run_group([operation])]
+            return [(None, self._typed(error))]
+        return results
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            # Of no use any more, such as after an error of the disk: the next operation opens another one.
+            connection.close()
+            self._connection = None
+
+    def _typed(self, error: Exception) -> Exception:
+        if not isinstance(error, sqlite3.Error | OSError):
+            return error
+        typed = LeaseStoreError(store=str(self._path), reason=str(error))
+        typed.__cause__ = error
+        return typed
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None and self._read_only:
+            self._connection = self._open_to_read()
+        if self._connection is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            give_up_at = time.monotonic() + _BUSY_SECONDS
+            while (connection := self._try_to_open(last=time.monotonic() > give_up_at)) is None:
+                time.sleep(_LOCKED_PAUSE_SECONDS)
+            self._connection = connection
+        return self._connection
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        """A connection that neither makes nor changes the file."""
+        if not self._path.is_file():
+            raise FileNotFoundError("there is no such file: no job keeps its leases there")
+        url = f"{self._path.absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(url, uri=True, timeout=_BUSY_SECONDS, check_same_thread=False)
+        try:
+            connection.row_factory = sqlite3.Row
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if not 1 <= version <= _SCHEMA_VERSION:
+                raise sqlite3.DatabaseError(f"it holds no leases: its schema is {version}, and {_SCHEMA_VERSION} here")
+            self.schema = version
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _try_to_open(self, *, last: bool) -> sqlite3.Connection | None:
+        """A connection; None when another process is setting up the file: SQLite does not wait for that by itself."""
+        with contextlib.suppress(FileExistsError):
+            # SQLite would let everybody read it.
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            connection.row_factory = sqlite3.Row
+            _set_up(connection)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, sqlite3.OperationalError) and _is_busy(error) and not last:
+                return None
+            raise
+        return connection
+
+
+def _answer(group: Sequence[_Operation], outcomes: Sequence[Outcome]) -> None:
+    """Wake each loop once, whatever the number of its operations."""
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Outcome]]] = defaultdict(list)
+    for operation, outcome in zip(group, outcomes, strict=True):
+        by_loop[operation.future.get_loop()].append((operation.future, outcome))
+    for loop, answers in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle, answers)
+        except RuntimeError:
+            # The loop is closed: nobody waits any more.
+            continue
+
+
+def _settle(answers: Sequence[tuple[asyncio.Future[Any], Outcome]]) -> None:
+    for future, (result, error) in answers:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    # The low byte is the error; the rest says more about it.
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise sqlite3.NotSupportedError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 has RETURNING")
+    connection.execute("PRAGMA journal_mode = WAL")
+    # A token that was given must not be given again after a power cut.
+    connection.execute("PRAGMA synchronous = FULL")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version == _SCHEMA_VERSION:
+        return
+    if version > _SCHEMA_VERSION:
+        raise sqlite3.DatabaseError(f"the file has schema {version}, this release knows {_SCHEMA_VERSION}")
+    connection.execute("BEGIN IMMEDIATE")
+    # Again, under the lock: another process may have been faster.
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    for statement in _UPGRADES.get(version, ()):
+        connection.execute(statement)
+    connection.execute(_CREATE)
+    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+    connection.execute("COMMIT")
+
+
+class _Job(Generic[T]):
+    def __init__(self, call: Callable[[], T]) -> None:
+        self.future: Future[T] = Future()
+        self._call = call
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self._call())
+        except BaseException as error:
+            self.future.set_exception(error)
+
+
+class DaemonThread:
+    """Runs blocking calls, one after the other.
+
+    `asyncio.to_thread` uses threads that the interpreter joins when it exits: a file whose disk hangs would then hold
+    up the end of the process that merely keeps a lease.
+    """
+
+    def __init__(self, *, name: str) -> None:
+        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._name = name
+        self._lock = threading.Lock()
+        self._lives = False
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Run the call in the thread, for whoever cares about its outcome."""
+        job: _Job[T] = _Job(call)
+        with self._lock:
+            if not self._lives:
+                self._lives = True
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        self._jobs.put(job)
+        return job.future
+
+    def close(self) -> None:
+        """Let the thread end after what it is doing now. Does not wait."""
+        with self._lock:
+            if self._lives:
+                self._lives = False
+                self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job.run()
+
 
 _COLUMNS: Final = (
     # Its ARN: the name in rows of the first release, whose jobs go on to look for them by this column.

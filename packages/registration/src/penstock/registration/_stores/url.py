@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 from platformdirs import user_state_path
 
 from penstock.aws import AwsSession
+from penstock.registration._lease.record import LeaseStore
 from penstock.registration._stores.dynamodb import DynamoDbLeaseStore
 from penstock.registration._stores.sqlite import SqliteLeaseStore
-from penstock.registration._stores.store import LeaseStore
 from penstock.registration.errors import RegistrationOptionError
 
 _TABLE: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")

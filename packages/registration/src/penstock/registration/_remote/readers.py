@@ -7,8 +7,8 @@ from typing import Any, Final
 import grpc
 
 from penstock.proto.reader_directory.v1 import reader_directory_pb2 as pb
-from penstock.registration._readers.directory import AnnouncedReader, KnownReaders, ReaderDirectory
-from penstock.registration._remote.status import STATUS, registration_error
+from penstock.registration._readers import AnnouncedReader, KnownReaders, ReaderDirectory
+from penstock.registration._remote.messages import STATUS, registration_error
 from penstock.registration.errors import RegistrationOptionError
 from penstock.rpc import (
     ClientSecurity,

@@ -27,8 +27,7 @@ from penstock.aws import (
     error_code,
     retry,
 )
-from penstock.registration._clock import Clock, elapsed_seconds
-from penstock.registration._config import RegistrarConfig
+from penstock.registration._times import Clock, RegistrarConfig, elapsed_seconds
 from penstock.registration._values import is_arn
 from penstock.registration.errors import (
     ConsumerNotFoundError,

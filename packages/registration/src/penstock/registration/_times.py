@@ -1,7 +1,9 @@
-"""How long registrations may take, and how long leases live."""
+"""How long registrations may take and leases live, and the clock that measures both."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -57,3 +59,16 @@ class LeaseSettings:
     def time_to_live_seconds(self, wanted: timedelta | None) -> float:
         """What a request gets."""
         return min(wanted or self.default_time_to_live, self.longest_time_to_live).total_seconds()
+
+
+Clock = Callable[[], float]
+"""Seconds; only grows, at the rate of real time."""
+
+
+def elapsed_seconds() -> float:
+    """Seconds since some moment, counting also those that the machine slept, where the system counts them.
+
+    A registry must notice that it was away, also while a laptop was closed: on Linux `time.monotonic` does not.
+    """
+    boot_time = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)

@@ -1,1 +1,0 @@
-"""Stream consumers with Kinesis: looked up, registered and deregistered, below its limits."""
