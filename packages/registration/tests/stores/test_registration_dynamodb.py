@@ -171,3 +171,44 @@ async def test_a_renewal_whose_answer_was_lost_is_made_again(store: DynamoDbLeas
     meddling.after["update_item"] = [LOST]
     renewal = Renewal(stream_arn="flights", consumer_name="delays", job_id="job", fencing_token=1, at=9.0)
     assert await store.renew([renewal]) == [30.0]
+
+
+async def test_an_item_of_an_earlier_release_is_read_and_renewed(
+    store: DynamoDbLeaseStore, meddling: Meddling, dynamodb_table: str
+) -> None:
+    await store.list()  # makes the table
+    item = {
+        "stream": {"S": "flights "},
+        "consumer_name": {"S": "delays"},
+        "namespace": {"S": ""},
+        "stream_name": {"S": "flights"},
+        "version": {"N": "5"},
+        "write_id": {"S": "w"},
+        "fencing_token": {"N": "7"},
+        "created_at": {"N": "1.0"},
+        "phase": {"S": "registered"},
+        "consumer_arn": {"S": "arn:c"},
+        "registration_is_ours": {"BOOL": True},
+        "registering_token": {"N": "0"},
+        "ended_token": {"N": "2"},
+        "job_id": {"S": "job"},
+        "holding_token": {"N": "7"},
+        "acquired_at": {"N": "1795419231.0"},
+        "renewed_at": {"N": "1795419232.5"},
+        "time_to_live_seconds": {"N": "30.0"},
+        "claim": {"S": "run/1"},
+    }
+    await meddling.call("put_item", TableName=dynamodb_table, Item=item)
+    holding = Holding(
+        job_id="job",
+        fencing_token=7,
+        acquired_at=1795419231.0,
+        renewed_at=1795419232.5,
+        time_to_live_seconds=30.0,
+        claim="run/1",
+    )
+    registered: Any = {"phase": "registered", "consumer_arn": "arn:c", "registration_is_ours": True}
+    record = new_record(version=5, fencing_token=7, ended_token=2, holding=holding, **registered)
+    assert await store.get("flights", "delays") == record
+    renewal = Renewal(stream_arn="flights", consumer_name="delays", job_id="job", fencing_token=7, at=1795419240.0)
+    assert await store.renew([renewal]) == [30.0]

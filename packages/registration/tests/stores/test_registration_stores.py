@@ -128,6 +128,18 @@ async def test_sqlite_keeps_namespaces_apart(tmp_path: Path) -> None:
     await other.close()
 
 
+async def test_a_row_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+    store = SqliteLeaseStore(tmp_path / "leases.db")
+    assert await store.list() == []  # makes the file
+    row = "'','flights','delays',5,7,1.0,'registered','arn:c',1,0,'job',7,1.5,2.25,30.0,NULL,2,'run-1'"
+    with sqlite3.connect(tmp_path / "leases.db") as connection:
+        connection.execute(f"INSERT INTO consumers VALUES ({row})")
+    registered: Any = {"phase": "registered", "consumer_arn": "arn:c", "registration_is_ours": True}
+    record = new_record(version=5, fencing_token=7, ended_token=2, holding=HOLDING, **registered)
+    assert await store.get("flights", "delays") == record
+    await store.close()
+
+
 async def test_sqlite_says_what_it_cannot_open(tmp_path: Path) -> None:
     """A file that is not a database is an error of this package, which names it."""
     path = tmp_path / "leases.db"

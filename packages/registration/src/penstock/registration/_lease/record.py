@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.registration._values import is_arn, stream_name_of
 
@@ -84,6 +84,51 @@ class ConsumerRecord:
         given for a stream of that name, in whatever account.
         """
         return not is_arn(self.stream_arn)
+
+
+def to_columns(record: ConsumerRecord) -> dict[str, Any]:
+    """The record as flat columns, with the version that it will have when it is written; None: no value."""
+    columns = asdict(record)
+    holding = columns.pop("holding") or {}
+    return columns | {
+        # The name of the first release, whose jobs look for the ARN under it, too.
+        "stream_name": columns.pop("stream_arn"),
+        "version": record.version + 1,
+        "phase": record.phase.value,
+        "holding_token": holding.get("fencing_token"),
+        **{
+            name: holding.get(name) for name in ("job_id", "acquired_at", "renewed_at", "time_to_live_seconds", "claim")
+        },
+    }
+
+
+def from_columns(columns: Mapping[str, Any]) -> ConsumerRecord:
+    """The record as it was written. The first release had no columns `ended_token` and `claim`."""
+    holding = None
+    if columns.get("holding_token") is not None:
+        holding = Holding(
+            job_id=columns["job_id"],
+            fencing_token=int(columns["holding_token"]),
+            acquired_at=float(columns["acquired_at"]),
+            renewed_at=float(columns["renewed_at"]),
+            time_to_live_seconds=float(columns["time_to_live_seconds"]),
+            claim=columns.get("claim") or "",
+        )
+    idle_since = columns.get("idle_since")
+    return ConsumerRecord(
+        stream_arn=columns["stream_name"],
+        consumer_name=columns["consumer_name"],
+        created_at=float(columns["created_at"]),
+        version=int(columns["version"]),
+        fencing_token=int(columns["fencing_token"]),
+        phase=RegistrationPhase(columns["phase"]),
+        consumer_arn=columns["consumer_arn"],
+        registration_is_ours=bool(columns["registration_is_ours"]),
+        registering_token=int(columns["registering_token"]),
+        holding=holding,
+        idle_since=None if idle_since is None else float(idle_since),
+        ended_token=int(columns.get("ended_token") or 0),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

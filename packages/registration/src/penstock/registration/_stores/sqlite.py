@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from penstock.registration._lease.record import ConsumerRecord, Holding, RegistrationPhase, Renewal
+from penstock.registration._lease.record import ConsumerRecord, Renewal, from_columns, to_columns
 from penstock.registration.errors import LeaseStoreError
 
 T = TypeVar("T")
@@ -410,7 +410,7 @@ class SqliteLeaseStore:
         def read(connection: sqlite3.Connection) -> builtins.list[ConsumerRecord]:
             # A file that may only be read stays as an older release left it.
             query = f"{_SELECT_1 if self._file.schema == 1 else _SELECT} {rest}"
-            return [_from_row(row) for row in connection.execute(query, (self._namespace, *values))]
+            return [from_columns(dict(row)) for row in connection.execute(query, (self._namespace, *values))]
 
         return await self._file.run(read, writes=False)
 
@@ -420,59 +420,6 @@ def _key_of(renewal: Renewal) -> tuple[str, str]:
 
 
 def _to_row(record: ConsumerRecord) -> tuple[object, ...]:
-    """In the order of `_COLUMNS`, with the version that it will have when it is written."""
-    holding = record.holding
-    held = (
-        (None,) * 5
-        if holding is None
-        else (
-            holding.job_id,
-            holding.fencing_token,
-            holding.acquired_at,
-            holding.renewed_at,
-            holding.time_to_live_seconds,
-        )
-    )
-    return (
-        record.stream_arn,
-        record.consumer_name,
-        record.version + 1,
-        record.fencing_token,
-        record.created_at,
-        record.phase.value,
-        record.consumer_arn,
-        int(record.registration_is_ours),
-        record.registering_token,
-        *held,
-        record.idle_since,
-        record.ended_token,
-        "" if holding is None else holding.claim,
-    )
-
-
-def _from_row(row: sqlite3.Row) -> ConsumerRecord:
-    """The record as it was written."""
-    holding = None
-    if row["holding_token"] is not None:
-        holding = Holding(
-            job_id=row["job_id"],
-            fencing_token=row["holding_token"],
-            acquired_at=row["acquired_at"],
-            renewed_at=row["renewed_at"],
-            time_to_live_seconds=row["time_to_live_seconds"],
-            claim=row["claim"],
-        )
-    return ConsumerRecord(
-        stream_arn=row["stream_name"],
-        consumer_name=row["consumer_name"],
-        created_at=row["created_at"],
-        version=row["version"],
-        fencing_token=row["fencing_token"],
-        phase=RegistrationPhase(row["phase"]),
-        consumer_arn=row["consumer_arn"],
-        registration_is_ours=bool(row["registration_is_ours"]),
-        registering_token=row["registering_token"],
-        holding=holding,
-        idle_since=row["idle_since"],
-        ended_token=row["ended_token"],
-    )
+    """In the order of `_COLUMNS`."""
+    columns = to_columns(record)
+    return *(columns[name] for name in _COLUMNS[:-1]), columns["claim"] or ""
