@@ -185,7 +185,7 @@ _MISSING = {
 class _Checkpoints:
     """Checkpoints in a `ConditionalStore`, which are replaced if they still are what was read or written last.
 
-    With `remembers` no checkpoint is read again as long as nobody else writes it.
+    With `remembers` a checkpoint is read again only after another consumer wrote it.
     """
 
     def __init__(self, store: ConditionalStore, clock: Callable[[], float], *, remembers: bool = True) -> None:
