@@ -22,7 +22,7 @@ from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 from penstock.spark_plugin._reading.start import service_time
 from penstock.spark_plugin._reading.start.initial_positions import initial_positions
 from penstock.spark_plugin._reading.start.seam import seam_millis, seam_millis_on_s3
-from penstock.spark_plugin.errors import InvalidOptionError, OffsetError
+from penstock.spark_plugin.errors import OffsetError, OptionError
 from penstock.spark_plugin.testing import endpoint_options
 
 DEADLINE = 60
@@ -215,6 +215,7 @@ def test_a_seam_lies_on_s3(emulator: RunningEmulator, clock: ManualClock, monkey
         with pytest.raises(OffsetError) as broken:
             millis("s3://seams/a/broken.json")
         assert str(broken.value) == "s3://seams/a/broken.json is not a seam"
-    with pytest.raises(InvalidOptionError) as refused:
+    with pytest.raises(OptionError) as refused:
         KinesisOptions.parse(endpoint_options(emulator.endpoint_url, name, endingPosition="s3://seams"))
+    assert refused.value.code == "INVALID_OPTION"
     assert str(refused.value) == "option 'endingPosition' is 's3://seams'; it must be s3://BUCKET/KEY of a seam"

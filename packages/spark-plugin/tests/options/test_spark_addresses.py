@@ -25,7 +25,7 @@ from penstock.spark_plugin._reading.session.driver_settings import driver_settin
 from penstock.spark_plugin._reading.session.reachability import check_reachable, near_endpoints
 from penstock.spark_plugin._reading.session.session import KinesisSession
 from penstock.spark_plugin._reading.stream.partition import KinesisPartition, read_partition
-from penstock.spark_plugin.errors import ReaderAddressError, ReaderUnreachableError
+from penstock.spark_plugin.errors import SparkPluginError
 from penstock.spark_plugin.testing import endpoint_options
 
 STANDALONE = {"spark.master": "spark://10.0.0.1:7077"}
@@ -113,9 +113,10 @@ def test_a_task_that_cannot_reach_the_reader_says_what_to_do() -> None:
     """A closed port is told at once, with address, port, and the options that help."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = f"127.0.0.1:{server.getsockname()[1]}"
-    with pytest.raises(ReaderUnreachableError) as told:
+    with pytest.raises(SparkPluginError) as told:
         list(read_partition(partition(closed)))
-    assert told.value.address == closed
+    assert told.value.code == "READER_UNREACHABLE"
+    assert told.value.facts["address"] == closed
     assert all(part in str(told.value) for part in (closed, "refused", "readerHost", "readerEndpoint", "readerPort"))
 
 
@@ -129,9 +130,10 @@ def test_a_task_on_the_drivers_machine_takes_its_socket(tmp_path: Path) -> None:
             assert near_endpoints({address: path}) == {}  # nobody listens yet
             listening.listen()
             assert near_endpoints({address: path, "other:1": tmp_path / "none"}) == {address: f"unix:{path}"}
-        with pytest.raises(ReaderUnreachableError) as told:
+        with pytest.raises(SparkPluginError) as told:
             list(read_partition(partition(address, path)))
-        assert told.value.address == address
+        assert told.value.code == "READER_UNREACHABLE"
+        assert told.value.facts["address"] == address
         assert near_endpoints({address: path}) == {}
 
 
@@ -142,10 +144,8 @@ def test_a_task_waits_for_a_silent_address_only_so_long() -> None:
         for one in (first, more):  # the queue is full then, and what comes next is not answered
             one.setblocking(False)
             one.connect_ex(address)
-        with pytest.raises(ReaderUnreachableError, match=r"no answer within 0\.3 s") as told:
+        with pytest.raises(SparkPluginError, match=r"READER_UNREACHABLE.*no answer within 0\.3 s"):
             check_reachable(f"127.0.0.1:{address[1]}", timeout_seconds=0.3)
-    # Far below what the system tries for, which is two minutes.
-    assert told.value.seconds < 60
 
 
 def test_a_reader_that_goes_away_while_it_is_asked_is_told_in_the_same_words() -> None:
@@ -160,12 +160,12 @@ def test_a_reader_that_goes_away_while_it_is_asked_is_told_in_the_same_words() -
         address = f"127.0.0.1:{server.getsockname()[1]}"
         thread = threading.Thread(target=hang_up, args=(server,), daemon=True)
         thread.start()
-        with pytest.raises(ReaderUnreachableError, match="readerEndpoint") as told:
+        with pytest.raises(SparkPluginError, match=r"READER_UNREACHABLE.*readerEndpoint") as told:
             list(read_partition(partition(address)))
-        assert told.value.address == address
+        assert told.value.facts["address"] == address
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
-    with pytest.raises(ReaderUnreachableError, match="refused"):
+    with pytest.raises(SparkPluginError, match=r"READER_UNREACHABLE.*refused"):
         list(read_partition(partition(address)))
 
 
@@ -196,7 +196,9 @@ def test_other_users_of_the_host_are_kept_out(session: KinesisSession) -> None:
 def test_an_address_of_another_machine_cannot_be_listened_on(kinesis: RunningEmulator) -> None:
     """The driver says which setting gave the address, and what to set instead."""
     options = endpoint_options(kinesis.endpoint_url, "nothing", readerHost="198.51.100.1")
-    with pytest.raises(ReaderAddressError, match=r"198\.51\.100\.1:0 \(from readerHost\).*readerBindAddress"):
+    with pytest.raises(
+        SparkPluginError, match=r"READER_ADDRESS_UNUSABLE.*198\.51\.100\.1:0 \(from readerHost\).*readerBindAddress"
+    ):
         KinesisSession(KinesisOptions.parse(options, environ={}), StreamPositions({"nothing": {}}))
 
 

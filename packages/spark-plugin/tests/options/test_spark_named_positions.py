@@ -14,7 +14,7 @@ from penstock.efo_consumer import DataLossError
 from penstock.emulator.testing import ManualClock, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
-from penstock.spark_plugin.errors import ContradictoryOptionsError
+from penstock.spark_plugin.errors import OptionError
 from penstock.spark_plugin.testing import endpoint_options
 
 Keys = list[tuple[str, str]]
@@ -256,7 +256,9 @@ def test_a_read_that_ends_before_one_of_its_streams_begins_names_the_stream() ->
         options = endpoint_options(
             emulator.endpoint_url, "flights,trains", initialPosition=json.dumps(position), endingPosition="2026-01-02"
         )
-        with pytest.raises(ContradictoryOptionsError, match=r"the read of trains ends 86400\.000 s before it begins"):
+        with pytest.raises(
+            OptionError, match=r"CONTRADICTORY_OPTIONS.*the read of trains ends 86400\.000 s before it begins"
+        ):
             bounded(options)
 
 

@@ -26,7 +26,7 @@ from penstock.spark_plugin._reading.session import leases as leases_module
 from penstock.spark_plugin._reading.session import session as session_module
 from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
 from penstock.spark_plugin._writing.sinks import make_sink, sink_config
-from penstock.spark_plugin.errors import ContradictoryOptionsError, MisplacedOptionError, MissingOptionError
+from penstock.spark_plugin.errors import OptionError
 
 PROOFS = ("serviceToken", "serviceTokenFile", "serviceCaFile", "serviceCertificateFile", "servicePrivateKeyFile")
 """What services are shown: of no use without one."""
@@ -158,12 +158,13 @@ def test_an_option_acts_in_its_home_or_is_refused_there(
         endpoint = {name: text for name, text in endpoint.items() if name != "efoConsumerName"}
     options = {**endpoint, **options}
     if any(one.with_option in endpoint and not one.when for one in spec.refused_with):
-        with pytest.raises(ContradictoryOptionsError) as caught:
+        with pytest.raises(OptionError) as caught:
             parse(options)
-        assert set(caught.value.options) & {one.with_option for one in spec.refused_with}
+        assert caught.value.code == "CONTRADICTORY_OPTIONS"
+        assert {caught.value.option, caught.value.facts["other"]} & {one.with_option for one in spec.refused_with}
         return
     if place is None and spec.name in PROOFS:
-        with pytest.raises(MissingOptionError):
+        with pytest.raises(OptionError, match="MISSING_OPTION"):
             parse(options)
         return
     parsed = parse(options)
@@ -231,15 +232,16 @@ def test_an_option_is_refused_in_a_use_in_which_it_would_do_nothing(spec: Option
         if use in spec.uses:
             check_use(options, use)
             continue
-        with pytest.raises(MisplacedOptionError) as caught:
+        with pytest.raises(OptionError) as caught:
             check_use(options, use)
-        assert (caught.value.option, caught.value.found_on) == (key, use.value)
+        assert caught.value.code == "MISPLACED_OPTION"
+        assert (caught.value.option, caught.value.facts["found_on"]) == (key, use.value)
 
 
 def test_what_a_bounded_read_does_anyway_may_be_said() -> None:
     """It polls; options that are of use with enhanced fan-out are not."""
     check_use({"kinesis.consumerType": "GetRecords"}, Use.READ)
-    with pytest.raises(MisplacedOptionError):
+    with pytest.raises(OptionError, match="MISPLACED_OPTION"):
         check_use({"kinesis.consumerType": "SubscribeToShard"}, Use.READ)
 
 
@@ -251,9 +253,10 @@ def test_what_only_enhanced_fan_out_uses_is_refused_without_it(spec: OptionSpec)
     for name in (spec.name, *spec.aliases):
         key = f"{name}.s" if spec.prefix else name
         for publisher, other in (({}, "recordPublisher"), ({"consumerMode": "polling"}, "consumerMode")):
-            with pytest.raises(ContradictoryOptionsError) as caught:
+            with pytest.raises(OptionError) as caught:
                 parse({key: text_of(spec), **publisher})
-            assert caught.value.options == (key, other)
+            assert caught.value.code == "CONTRADICTORY_OPTIONS"
+            assert (caught.value.option, caught.value.facts["other"]) == (key, other)
 
 
 def test_every_option_says_where_it_acts() -> None:

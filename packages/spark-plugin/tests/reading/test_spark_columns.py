@@ -15,7 +15,7 @@ from penstock.spark_plugin._schema import SinkColumns, check_read_schema, read_s
 from penstock.spark_plugin._writing.records import RecordMaker
 from penstock.spark_plugin._writing.sink_task import WriteSummary, total
 from penstock.spark_plugin._writing.sinks import make_sink
-from penstock.spark_plugin.errors import ContradictoryOptionsError, SchemaError, SparkPluginError
+from penstock.spark_plugin.errors import OptionError, SchemaError, SparkPluginError
 
 OPTIONS = KinesisOptions(stream_name=("out",))
 
@@ -125,7 +125,7 @@ def test_commit_messages_add_up() -> None:
 def test_a_writer_writes_one_stream() -> None:
     """Several streams are for reading."""
     source = KinesisDataSource({"streamName": "a,b"})
-    with pytest.raises(ContradictoryOptionsError):
+    with pytest.raises(OptionError, match="CONTRADICTORY_OPTIONS"):
         source.writer(schema(data=BinaryType, partitionKey=StringType), overwrite=False)
 
 

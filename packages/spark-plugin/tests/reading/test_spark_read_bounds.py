@@ -9,7 +9,7 @@ from penstock.efo_consumer import DataLossError, ShardPosition, StreamPositions
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
-from penstock.spark_plugin.errors import ContradictoryOptionsError
+from penstock.spark_plugin.errors import OptionError
 from penstock.spark_plugin.testing import endpoint_options
 
 HOUR = 3600.0
@@ -114,13 +114,15 @@ def test_nonsense_is_refused_before_anything_is_read(day: Day) -> None:
         day.options(startingPosition="LATEST", endingPosition=f"{begin:.3f}"),
         day.options(startingPosition=f"{time.time() + HOUR:.3f}"),
     ):
-        with pytest.raises(ContradictoryOptionsError, match="before it begins") as caught:
+        with pytest.raises(OptionError, match=r"CONTRADICTORY_OPTIONS.*before it begins") as caught:
             day.partitions(options)
-        assert caught.value.options == ("startingPosition", "endingPosition"), "as they were written"
+        assert (caught.value.option, caught.value.facts["other"]) == ("startingPosition", "endingPosition"), (
+            "as they were written"
+        )
     shard = next(iter(day.put_keys))[0]
     first, *_, last = (number for one, number in day.put_keys if one == shard)
     backwards = day.options(startingPosition=json.dumps({shard: last}), endingPosition=json.dumps({shard: first}))
-    with pytest.raises(ContradictoryOptionsError, match="before it begins"):
+    with pytest.raises(OptionError, match=r"CONTRADICTORY_OPTIONS.*before it begins"):
         day.partitions(backwards)
     assert (
         day.keys(day.options(startingPosition=json.dumps({shard: last}), endingPosition=json.dumps({shard: last})))
@@ -212,6 +214,7 @@ def test_shards_that_end_after_a_sequence_number_are_divided(day: Day, count: in
 
 def test_contradictory_numbers_of_partitions_are_refused() -> None:
     """At least four and at most two cannot be."""
-    with pytest.raises(ContradictoryOptionsError) as caught:
+    with pytest.raises(OptionError) as caught:
         KinesisOptions.parse({"streamName": "s", "minPartitions": "4", "maxPartitions": "2"})
-    assert caught.value.options == ("minPartitions", "maxPartitions")
+    assert caught.value.code == "CONTRADICTORY_OPTIONS"
+    assert (caught.value.option, caught.value.facts["other"]) == ("minPartitions", "maxPartitions")

@@ -19,7 +19,7 @@ from penstock.spark_plugin._reading.executors.roster import (
     join_roster,
     make_certificate,
 )
-from penstock.spark_plugin.errors import ExecutorReadersError, ReadersStoppedError
+from penstock.spark_plugin.errors import ExecutorReadersError
 
 TOKEN = "a-token-of-this-session-alone-with-32-characters"
 
@@ -108,7 +108,7 @@ def test_a_query_finds_who_is_there_now(tmp_path: Path) -> None:
     assert fleet.sockets() == {"127.0.0.1:1": Path("/s/0")}
     assert [one.stat().st_mode & 0o777 for one in (file.folder, *file.folder.iterdir())] == [0o700, 0o600]
     file.remove()
-    with pytest.raises(ReadersStoppedError):
+    with pytest.raises(ExecutorReadersError, match="READERS_STOPPED"):
         fleet.addresses()
 
 

@@ -13,7 +13,7 @@ from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc.testing import service_process
 from penstock.spark_plugin import KinesisDataSource, WriteSummary
 from penstock.spark_plugin._writing.sink_task import MAX_OPEN_SINKS
-from penstock.spark_plugin.errors import RowError, WriteStalledError
+from penstock.spark_plugin.errors import SparkPluginError
 from penstock.spark_plugin.testing import endpoint_options
 
 ROWS = StructType([StructField("data", StringType()), StructField("partitionKey", StringType())])
@@ -92,7 +92,7 @@ def test_what_is_given_up_fails_the_task_or_is_a_dead_letter(emulator: RunningEm
     with pytest.raises(RecordsRejectedError):
         write(options, numbered(3))
     rows = [*numbered(3), ("4", None), ("5" * 200, "k")]
-    with pytest.raises(RowError, match=r"row 3 .* partition key is null"):
+    with pytest.raises(SparkPluginError, match=r"UNWRITABLE_ROW.*row 3 .* partition key is null"):
         write(options, rows, batch_rows=2)
     summary = write(options | {"deadLetterPath": str(tmp_path / "dead")}, rows, batch_rows=2)
     (file,) = (tmp_path / "dead").iterdir()
@@ -110,9 +110,12 @@ def test_what_is_given_up_fails_the_task_or_is_a_dead_letter(emulator: RunningEm
 def test_a_wrong_endpoint_ends_the_task_with_its_words(caplog: pytest.LogCaptureFixture) -> None:
     """Nobody waits for ever: progress is told while it is tried, then the error says what answered last."""
     options = endpoint_options(REFUSED, "s", stallTimeout="500ms")
-    with caplog.at_level(logging.WARNING), pytest.raises(WriteStalledError, match="endpointUrl") as caught:
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(SparkPluginError, match=r"WRITE_STALLED.*endpointUrl") as caught,
+    ):
         write(options, numbered(3))
-    assert caught.value.last_failure
+    assert str(caught.value.facts["last_failure"])
     assert any("has taken none of" in record.message for record in caplog.records)
 
 
@@ -140,7 +143,7 @@ def test_a_row_of_an_empty_stream_is_a_bad_row(emulator: RunningEmulator, tmp_pa
     if not default:
         del options["streamName"]
     rows = [("0", "k", name), ("1", "k", "")]
-    with pytest.raises(RowError, match=r"row 1 .* its stream is empty"):
+    with pytest.raises(SparkPluginError, match=r"UNWRITABLE_ROW.*row 1 .* its stream is empty"):
         write(options, rows, ROUTED)
     summary = write(options | {"deadLetterPath": str(tmp_path)}, rows, ROUTED)
     assert (summary.records, summary.dead_letters) == (1, 1)
@@ -171,7 +174,7 @@ def test_a_gateway_that_is_killed_fails_the_task(emulator: RunningEmulator, unti
                 yield pa.record_batch([pa.array(column) for column in zip(*rows, strict=True)], names=ROWS.names)
 
         writer = KinesisDataSource(options).writer(ROWS, overwrite=False)
-        with pytest.raises((GatewayError, WriteStalledError)):
+        with pytest.raises((GatewayError, SparkPluginError)):
             writer.write(batches())
     assert len(held(emulator, "gateway")) == 400
 

@@ -13,11 +13,7 @@ from penstock.spark_plugin._schema import SinkColumns, sink_columns
 from penstock.spark_plugin._writing.dead_letters import DeadLetterFile, dead_letter_folder, letter
 from penstock.spark_plugin._writing.record_ids import WriteAttempt
 from penstock.spark_plugin._writing.records import BadRow, RecordMaker, bad_rows, by_stream
-from penstock.spark_plugin.errors import (
-    DeadLetterError,
-    MissingOptionError,
-    SchemaError,
-)
+from penstock.spark_plugin.errors import OptionError, SchemaError, SparkPluginError
 
 ATTEMPT = WriteAttempt("query", 7, 3, 0)
 
@@ -44,7 +40,7 @@ def test_the_value_is_all_columns_but_those_that_steer_the_record() -> None:
 @pytest.mark.parametrize(
     ("given", "columns", "error", "named"),
     [
-        ({}, {"data": StringType, "partitionKey": StringType}, MissingOptionError, "streamName"),
+        ({}, {"data": StringType, "partitionKey": StringType}, OptionError, "streamName"),
         ({"streamName": "s"}, {"data": StringType, "partitionKey": DoubleType}, SchemaError, "partitionKeyColumn|cast"),
         (
             {"streamName": "s", "valueFormat": "csv", "valueColumns": "a"},
@@ -177,5 +173,7 @@ def test_dead_letters_on_s3_appear_whole_and_replace_those_of_the_run_before(mon
             assert sum(key.endswith(".json") for key in held()) == count
         gone = DeadLetterFile(dead_letter_folder("s3://no-such-bucket/dead", KEYS), ATTEMPT)
         gone.add([{"data": "x"}])
-        with pytest.raises(DeadLetterError, match="cannot be kept in s3://no-such-bucket/dead"):
+        with pytest.raises(
+            SparkPluginError, match=r"DEAD_LETTERS_NOT_KEPT.*cannot be kept in s3://no-such-bucket/dead"
+        ):
             gone.commit()

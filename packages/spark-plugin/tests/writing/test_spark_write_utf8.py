@@ -14,7 +14,7 @@ from penstock.async_sink.dead_letters import read_dead_letters, why_it_stays
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisDataSource, WriteSummary
 from penstock.spark_plugin._writing.value_text import csv_rows, json_rows
-from penstock.spark_plugin.errors import RowError
+from penstock.spark_plugin.errors import SparkPluginError
 from penstock.spark_plugin.testing import endpoint_options
 
 COLUMNS = ("data", "partitionKey", "explicitHashKey", "streamName")
@@ -47,7 +47,7 @@ def test_a_key_that_is_no_text_is_a_bad_row(emulator: RunningEmulator, tmp_path:
     good = {"data": b"x", "partitionKey": b"k", "explicitHashKey": b"1", "streamName": b"texts"}
     columns = {name: texts(good[name], good[name], good[name]) for name in COLUMNS}
     columns[column] = texts(good[column], b"\xff\xfe", good[column])
-    with pytest.raises(RowError, match=r"row 1 .* is not UTF-8"):
+    with pytest.raises(SparkPluginError, match=r"UNWRITABLE_ROW.*row 1 .* is not UTF-8"):
         write(emulator, columns)
     summary = write(emulator, columns, deadLetterPath=str(tmp_path / "dead"))
     assert (summary.records, summary.dead_letters) == (2, 1)
@@ -87,7 +87,9 @@ def test_a_value_that_avro_cannot_take_is_a_bad_row(
     schema = StructType([StructField("v", kind), StructField("partitionKey", StringType())])
     batch = pa.record_batch({"v": values, "partitionKey": ["k"] * 3})
     given = endpoint_options(emulator.endpoint_url, "texts", valueFormat="avro", stallTimeout="10s")
-    with pytest.raises(RowError, match=rf"row 1 .* it cannot be encoded as Avro: {re.escape(fault)}"):
+    with pytest.raises(
+        SparkPluginError, match=rf"UNWRITABLE_ROW.*row 1 .* it cannot be encoded as Avro: {re.escape(fault)}"
+    ):
         KinesisDataSource(given).writer(schema, overwrite=False).write(iter([batch]))
     writer = KinesisDataSource(given | {"deadLetterPath": str(tmp_path)}).writer(schema, overwrite=False)
     summary = writer.write(iter([batch]))

@@ -20,13 +20,7 @@ from penstock.spark_plugin._options.values import PositionOption, PositionOption
 from penstock.spark_plugin._reading.columns import CHANGES
 from penstock.spark_plugin._schema import CHANGE_SCHEMA, check_read_schema
 from penstock.spark_plugin._user_errors import without_frames
-from penstock.spark_plugin.errors import (
-    ContradictoryOptionsError,
-    InvalidOptionError,
-    IrrelevantOptionError,
-    MissingOptionError,
-    SparkPluginError,
-)
+from penstock.spark_plugin.errors import OptionError, SparkPluginError
 
 _FORMAT = "format 'dynamodb-streams'"
 _TABLE_NAME = re.compile(r"[\w.-]{3,255}", re.ASCII)
@@ -93,7 +87,7 @@ def dynamodb_options(options: Mapping[str, str], *, environ: Mapping[str, str] |
     """The options of a reader of a table's stream.
 
     Raises:
-        IrrelevantOptionError: an option is for writing, or for what DynamoDB Streams does not have; the error says why.
+        OptionError: an option is for writing, or for what DynamoDB Streams does not have; the error says why.
         OptionError: as in `KinesisOptions.parse`.
     """
     given: dict[str, str] = {}
@@ -107,7 +101,7 @@ def dynamodb_options(options: Mapping[str, str], *, environ: Mapping[str, str] |
             if name not in _TAKEN:
                 nearest = None if name in _REASONS else _nearest(name)
                 where = f"{_FORMAT}, {_REASONS.get(name, 'which reads the stream of a table')}"
-                raise IrrelevantOptionError(f"{name}.{suffix}" if suffix else spelled(key), nearest, where)
+                raise OptionError.irrelevant(f"{name}.{suffix}" if suffix else spelled(key), nearest, where)
             if name == "initialPosition":
                 _check_position(one, parse_value(spec, one.text))
             if name == "streamArn":
@@ -118,18 +112,18 @@ def dynamodb_options(options: Mapping[str, str], *, environ: Mapping[str, str] |
     _check_size(parsed)
     table, region = parsed.table_name, parsed.region
     if table is not None and _TABLE_NAME.fullmatch(table) is None:
-        raise InvalidOptionError("tableName", table, "a name of 3 to 255 letters, digits, _ . and -")
+        raise OptionError.invalid("tableName", table, "a name of 3 to 255 letters, digits, _ . and -")
     if arn is not None:
         parts = _STREAM_ARN.fullmatch(arn[1])
         if parts is None:
-            raise InvalidOptionError(arn[0], arn[1], _ARN_RULE)
+            raise OptionError.invalid(arn[0], arn[1], _ARN_RULE)
         if table not in (None, parts["table"]):
-            raise ContradictoryOptionsError(("tableName", arn[0]), f"the stream is one of table {parts['table']}")
+            raise OptionError.contradictory("tableName", arn[0], f"the stream is one of table {parts['table']}")
         if region not in (None, parts["region"]):
-            raise ContradictoryOptionsError(("region", arn[0]), f"the stream is in {parts['region']}, not in {region}")
+            raise OptionError.contradictory("region", arn[0], f"the stream is in {parts['region']}, not in {region}")
         table, region = parts["table"], parts["region"]
     if table is None:
-        raise MissingOptionError("tableName", "it says whose stream is read; or give its ARN as 'streamArn'")
+        raise OptionError.missing("tableName", "it says whose stream is read; or give its ARN as '$streamArn'")
     return replace(
         parsed,
         table_name=table,
@@ -145,14 +139,14 @@ def dynamodb_options(options: Mapping[str, str], *, environ: Mapping[str, str] |
 
 def _check_position(given: GivenOption, position: PositionOption) -> None:
     if position.type not in (PositionOptionType.LATEST, PositionOptionType.TRIM_HORIZON):
-        raise InvalidOptionError(spelled(given.written), given.text, _NO_TIMES)
+        raise OptionError.invalid(spelled(given.written), given.text, _NO_TIMES)
 
 
 def _check_size(parsed: KinesisOptions) -> None:
     most, default = parsed.get_records_max_records, KinesisOptions.get_records_max_records
     if _MAX_RECORDS < most != default:
         name = parsed.written.get("getRecordsMaxRecords", "getRecordsMaxRecords")
-        raise InvalidOptionError(
+        raise OptionError.invalid(
             name, most, f"at most {_MAX_RECORDS}, which is all that DynamoDB Streams gives at once"
         )
 

@@ -13,14 +13,7 @@ from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.parsing import find_option
 from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
-from penstock.spark_plugin.errors import (
-    ContradictoryOptionsError,
-    FirehoseReadError,
-    InvalidOptionError,
-    IrrelevantOptionError,
-    SparkPluginError,
-    UnknownOptionError,
-)
+from penstock.spark_plugin.errors import OptionError, SparkPluginError
 
 _SERVICES = {
     "sinkEndpoint",
@@ -53,7 +46,7 @@ def firehose_options(options: Mapping[str, str]) -> KinesisOptions:
     """The options of a writer to delivery streams.
 
     Raises:
-        IrrelevantOptionError: an option is for reading, or for Kinesis streams only.
+        OptionError: an option is for reading, or for Kinesis streams only.
         OptionError: as in `KinesisOptions.parse`.
     """
     given: dict[str, str] = {}
@@ -67,18 +60,18 @@ def firehose_options(options: Mapping[str, str]) -> KinesisOptions:
         else:
             translated = translate(key, text, by_name)
             if translated is None:
-                raise UnknownOptionError(key, _nearest(key))
+                raise OptionError.unknown(key, _nearest(key))
             names = {one.name for one in translated}
         if names - _TAKEN:
-            raise IrrelevantOptionError(key, _nearest(key), _WHERE)
+            raise OptionError.irrelevant(key, _nearest(key), _WHERE)
         if "deliveryStreamName" in names:
             if "streamname" in by_name:
-                raise ContradictoryOptionsError(("deliveryStreamName", "streamName"), "they say the same; give one")
+                raise OptionError.contradictory("deliveryStreamName", "streamName", "they say the same; give one")
             key = "streamName"
         given[key] = text
     parsed = KinesisOptions.parse(given, stream_required=False)
     if parsed.sink_rate_strategy == "shards":
-        raise InvalidOptionError("sinkRateStrategy", "shards", "aimd or none: a delivery stream has no shards to pace")
+        raise OptionError.invalid("sinkRateStrategy", "shards", "aimd or none: a delivery stream has no shards to pace")
     return parsed
 
 
@@ -102,16 +95,16 @@ class FirehoseDataSource(DataSource):
         return "firehose"
 
     def schema(self) -> StructType:
-        """There is nothing to read. Raises: FirehoseReadError."""
-        raise FirehoseReadError
+        """There is nothing to read. Raises: SparkPluginError."""
+        raise SparkPluginError.of("FIREHOSE_READ")
 
     def reader(self, schema: StructType) -> NoReturn:
-        """There is nothing to read. Raises: FirehoseReadError."""
-        raise FirehoseReadError
+        """There is nothing to read. Raises: SparkPluginError."""
+        raise SparkPluginError.of("FIREHOSE_READ")
 
     def streamReader(self, schema: StructType) -> NoReturn:
-        """There is nothing to read. Raises: FirehoseReadError."""
-        raise FirehoseReadError
+        """There is nothing to read. Raises: SparkPluginError."""
+        raise SparkPluginError.of("FIREHOSE_READ")
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer of a DataFrame."""

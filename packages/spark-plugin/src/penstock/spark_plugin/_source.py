@@ -21,7 +21,7 @@ from penstock.spark_plugin._options.spec import Use
 from penstock.spark_plugin._schema import check_read_schema, read_schema
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin._user_errors import without_frames
-from penstock.spark_plugin.errors import IrrelevantOptionError, MissingOptionError, SparkPluginError
+from penstock.spark_plugin.errors import OptionError, SparkPluginError
 
 _NO_OPTIONS = (
     "no option is given at all, as for a table: saveAsTable, toTable and CREATE TABLE leave one without any, and a "
@@ -45,9 +45,9 @@ class KinesisDataSource(DataSource):
         # Whether it is read or written is not known yet, and rows that are written may name their streams.
         parsed = KinesisOptions.parse(options, stream_required=False)
         if parsed.delivery_stream_name is not None:
-            raise IrrelevantOptionError("deliveryStreamName", "streamName", "format 'kinesis'")
+            raise OptionError.irrelevant("deliveryStreamName", "streamName", "format 'kinesis'")
         if parsed.table_name is not None:
-            raise IrrelevantOptionError("tableName", "streamName", "format 'kinesis'")
+            raise OptionError.irrelevant("tableName", "streamName", "format 'kinesis'")
         self._eager = parsed.record_publisher == "efo" and parsed.efo_registration == "eager"
         if self._eager and parsed.job_id is None:
             # The query finds the lease that is made with the DataFrame by the job's id.
@@ -106,7 +106,7 @@ class KinesisDataSource(DataSource):
         check_use(self.options, Use.WRITE)
         refuse_overwrite(overwrite)
         if not self.options and "streamName" not in schema.names:
-            raise MissingOptionError("streamName", _NO_OPTIONS)
+            raise OptionError.missing("streamName", _NO_OPTIONS)
         from penstock.spark_plugin._writing.writer import KinesisBatchWriter
 
         return KinesisBatchWriter(self._parsed, schema)
@@ -122,4 +122,4 @@ class KinesisDataSource(DataSource):
 
     def _require_stream(self, why: str = _NO_OPTIONS) -> None:
         if not self._parsed.stream_name and self._parsed.stream_name_pattern is None:
-            raise MissingOptionError("streamName", why)
+            raise OptionError.missing("streamName", why)

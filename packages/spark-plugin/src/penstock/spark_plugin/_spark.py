@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from penstock.spark_plugin.errors import PySparkUnusableError
+from penstock.spark_plugin.errors import MissingLibraryError
 
 __all__ = [
     "CHECKPOINT_FILE_MANAGER",
@@ -31,7 +31,8 @@ __all__ = [
 ]
 
 if find_spec("pyspark") is None:
-    raise PySparkUnusableError(None, sys.executable)
+    path = " (its folders `python` and `python/lib/py4j-*-src.zip` are for PYTHONPATH)"
+    raise MissingLibraryError.of("PYSPARK_UNUSABLE", version=None, python=sys.executable, found="has none", path=path)
 
 import pyspark  # after it is known to be there: whatever else keeps it from being imported says so itself
 
@@ -41,7 +42,10 @@ try:
 except ImportError as error:
     if getattr(error, "name", None) not in ("pyspark.sql", "pyspark.sql.datasource"):
         raise
-    raise PySparkUnusableError(pyspark.__version__, sys.executable) from error
+    version = pyspark.__version__
+    raise MissingLibraryError.of(
+        "PYSPARK_UNUSABLE", version=version, python=sys.executable, found=f"has {version}", path=""
+    ) from error
 
 SPARK_TELLS_LIMITS = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether `latestOffset` is asked with a start and a limit, and `Trigger.AvailableNow` is announced."""

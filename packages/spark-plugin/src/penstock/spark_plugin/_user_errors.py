@@ -3,10 +3,13 @@
 import functools
 import logging
 import os
-import re
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from penstock.aws import AwsOptionError
+from penstock.efo_consumer.errors import RecordPublisherRetriesError, ResourceMissingError, ShardFailedError
+from penstock.rpc.errors import CodedError
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin.errors import OptionError, SparkPluginError
 
@@ -14,41 +17,53 @@ _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_REMEDIES: tuple[tuple[str, str], ...] = (
+_CONSUMER, _STREAM = "consumer is missing", "stream is missing"
+_CREDENTIALS = (
+    *("UnrecognizedClient", "InvalidSignature", "SignatureDoesNotMatch", "InvalidClientTokenId", "ExpiredToken"),
+    "IncompleteSignature",
+)
+_REMEDIES: tuple[tuple[frozenset[str], str], ...] = (
     (
-        r"the stream consumer was deregistered",
-        "start the query again: it goes on from its checkpoint, by a consumer that it registers anew; with "
-        "efoRegistration none, register one yourself, and give its ARN by efoConsumerArn",
+        frozenset({_CONSUMER}),
+        "start the query again: it continues from its checkpoint, by a consumer that it registers then; with "
+        "$efoRegistration none, register one yourself, and give its ARN by $efoConsumerArn",
     ),
     (
-        # A shard that is gone says so itself; the stream's name is right then.
-        r"ResourceNotFound(?!.*this shard does not)",
-        "check streamName, the region ({region}), and of which account the credentials are; a stream of another "
-        "account goes by its streamArn",
+        frozenset({_STREAM, "StreamNotFoundError"}),
+        "check $streamName, the region ($REGION), and of which account the credentials are; a stream of another "
+        "account is named by its $streamArn",
     ),
     (
-        r"AccessDenied|NotAuthorized",
-        "allow it to the identity that the credentials are of, or give others (awsProfile, roleArn)",
+        frozenset({"AccessDenied", "NotAuthorized", "REGISTRATION_DENIED"}),
+        "allow it to the identity of the credentials, or give others ($awsProfile, $roleArn)",
     ),
     (
-        r"UnrecognizedClient|InvalidSignature|InvalidClientTokenId|ExpiredToken|IncompleteSignature",
+        frozenset(_CREDENTIALS),
         "the credentials are wrong, or have expired: check the keys, the session token, and the clock",
     ),
-    (r"WRONG_VERSION_NUMBER", "the endpoint has no TLS: write http:// in endpointUrl, or give the port that has TLS"),
     (
-        r"CERTIFICATE_VERIFY_FAILED|SSL validation failed",
-        "name the PEM file of the authority that signed the endpoint's certificate by caBundle",
+        frozenset({"WRONG_VERSION_NUMBER"}),
+        "the endpoint has no TLS: write http:// in $endpointUrl, or give the port that has TLS",
     ),
     (
-        r"no answer from|Could not connect|Connect timeout|EndpointConnectionError",
-        "check endpointUrl ({endpoint}), the region ({region}), and the network to it",
+        frozenset({"SSLCertVerificationError"}),
+        "name the PEM file of the authority that signed the endpoint's certificate by $caBundle",
     ),
     (
-        r"\[CONSUMER_LIMIT\]",
-        "deregister a consumer that nobody needs, read by recordPublisher=polling, or have the limit raised",
+        frozenset({"AwsConnectionError", "EndpointConnectionError", "ConnectTimeoutError"}),
+        "check $endpointUrl ($ENDPOINT), the region ($REGION), and the network to it",
     ),
-    (r"^AwsOptionError: region", "give the option region, set AWS_REGION, or name a profile that has a region"),
+    (
+        frozenset({"CONSUMER_LIMIT"}),
+        "deregister a consumer that is not needed, read by $recordPublisher=polling, or have the limit raised",
+    ),
+    (
+        frozenset({"AwsOptionError: region"}),
+        "give the option $region, set AWS_REGION, or name a profile that has a region",
+    ),
 )
+"""What cures errors, by what is known of these or of one of their causes: see `_facts`."""
+_LIMITS = ("getRecordsMaxRetries", "subscribeToShardMaxRetries")
 
 
 class HasOptions(Protocol):
@@ -114,17 +129,14 @@ def for_users(error: Exception, options: KinesisOptions) -> Exception:
 
     Where no remedy is known it says where the error is explained; an option that is wrong says itself what to do.
     """
-    note = remedy(error, options)
-    if note is None and not isinstance(error, OptionError):
-        note = f"more: penstock errors {type(error).__name__} (of the package penstock-cli)"
-    if note is not None:
-        note = options.in_own_words(note)
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
     if isinstance(error, OptionError):
         error.rename(options.written)
-    elif error.args and error.args[0] == str(error):
-        error.args = (options.in_own_words(str(error)), *error.args[1:])
+    note = remedy(error, options)
+    if note is None and not isinstance(error, OptionError):
+        name = (isinstance(error, CodedError) and error.code) or type(error).__name__
+        note = f"more: penstock errors {name} (of the package penstock-cli)"
+    if note is not None and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
     return error
 
 
@@ -132,18 +144,33 @@ def remedy(error: Exception, options: KinesisOptions) -> str | None:
     """What to do about an error of AWS, where its words do not say so."""
     if options.ca_bundle is not None and not os.path.isfile(options.ca_bundle):
         return f"caBundle names a file that is not there: {options.ca_bundle}"
-    text = f"{type(error).__name__}: {error}"
-    for pattern, words in _REMEDIES:
-        if re.search(pattern, text):
-            if options.table_name is not None:
-                words = words.replace("streamName", "tableName")
-            return words.format(
-                region=options.region or "from the environment",
-                endpoint=options.endpoint_url
-                or f"not given: {_endpoint_variable(options)} and AWS_ENDPOINT_URL decide, if set",
-            )
-    return None
+    causes = list(_causes(error))
+    facts = {fact for cause in causes for fact in _facts(cause)}
+    missing = next((one.resource or "stream" for one in causes if isinstance(one, ResourceMissingError)), "stream")
+    if "ResourceNotFound" in facts:
+        facts.add(f"{missing} is missing")
+    words = next((words for known, words in _REMEDIES if known & facts), None)
+    if words is None and any(isinstance(one, RecordPublisherRetriesError) for one in causes):
+        limits = [name for name in _LIMITS if name in options.written] or ["retryPatience"]
+        words = f"to bear longer outages, give ${' or $'.join(limits)} a larger value"
+    return None if words is None else options.in_own_words(words)
 
 
-def _endpoint_variable(options: KinesisOptions) -> str:
-    return "AWS_ENDPOINT_URL_KINESIS" if options.table_name is None else "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    one: BaseException | None = error
+    while one is not None:
+        yield one
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+
+
+def _facts(error: BaseException) -> Iterator[str]:
+    """Its class, the code of the service, or the class of the cause as another process names it."""
+    yield type(error).__name__
+    if isinstance(error, AwsOptionError):
+        yield f"AwsOptionError: {error.option}"
+    if isinstance(error, ssl.SSLError):
+        yield str(error.reason)
+    code = str(getattr(error, "code", ""))
+    # A reader behind an endpoint says in its words what is missing.
+    if not isinstance(error, ShardFailedError) or error.__cause__ is not None:
+        yield code.removesuffix("Exception")

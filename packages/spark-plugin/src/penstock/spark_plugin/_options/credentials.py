@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.aws import ROLE_ARN, AwsOptionError, AwsOptions
 from penstock.spark_plugin._options.declare import option
 from penstock.spark_plugin._options.spec import DRIVER, OWN_CREDENTIALS, SECONDS, TASK, field_name
-from penstock.spark_plugin.errors import (
-    ContradictoryOptionsError,
-    InvalidOptionError,
-    MissingOptionError,
-    OptionError,
-)
+from penstock.spark_plugin.errors import OptionError
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._options.kinesis_options import KinesisOptions
@@ -134,7 +129,7 @@ def check_credentials(options: "KinesisOptions") -> None:
     """
     for arn in (options.role_arn or "").split(",") if options.role_arn else ():
         if not ROLE_ARN.fullmatch(arn.strip()):
-            raise InvalidOptionError("roleArn", arn.strip(), "an ARN such as arn:aws:iam::123456789012:role/reader")
+            raise OptionError.invalid("roleArn", arn.strip(), "an ARN such as arn:aws:iam::123456789012:role/reader")
     _alone(options, "awsProfile", ("awsAccessKeyId",), "credentials come from one place")
     others: tuple[str, ...] = ("awsAccessKeyId", "awsProfile", "webIdentityTokenFile")
     _alone(options, "credentialsProvider", others, "credentials come from one place")
@@ -145,27 +140,27 @@ def check_credentials(options: "KinesisOptions") -> None:
         chosen = getattr(options, field_name(name))
         needed = _PROVIDERS.get(chosen)
         if needed is not None and getattr(options, field_name(needed)) is None:
-            raise MissingOptionError(needed, f"{name} is {chosen}")
+            raise OptionError.missing(needed, f"${name} is {chosen}")
         if chosen == "env_var":
             _alone(options, name, others, "env_var takes the environment's")
     try:
         AwsOptions.from_mapping(options.aws_mapping())
     except AwsOptionError as error:
-        raise OptionError(f"option {error.option!r}: {error.reason}", option=error.option) from error
+        raise OptionError.unusable(error.option, error.reason) from error
 
 
 def _alone(options: "KinesisOptions", name: str, others: tuple[str, ...], reason: str) -> None:
     if getattr(options, field_name(name)) is not None:
         for other in others:
             if getattr(options, field_name(other)) is not None:
-                raise ContradictoryOptionsError((name, other), reason)
+                raise OptionError.contradictory(name, other, reason)
 
 
 def check_environment(options: "KinesisOptions", environ: Mapping[str, str]) -> None:
     """Check that the environment has the credentials that are to come from it: the default chain would look elsewhere.
 
     Raises:
-        InvalidOptionError: the environment lacks them.
+        OptionError: the environment lacks them.
     """
     for name, variables in (
         ("roleCredentialsProvider", {"env_var": "AWS_ACCESS_KEY_ID"}),
@@ -180,4 +175,4 @@ def check_environment(options: "KinesisOptions", environ: Mapping[str, str]) -> 
             continue
         if variable is not None and not environ.get(variable):
             rule = f"another one, or {variable} be set in the driver's environment"
-            raise InvalidOptionError(name, chosen, rule)
+            raise OptionError.invalid(name, chosen, rule)

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.spark_plugin._options.foreign_values import CONVERTERS
 from penstock.spark_plugin._options.spec import OptionSpec
 from penstock.spark_plugin._options.table import OPTIONS
-from penstock.spark_plugin.errors import MIGRATION_PAGE, InvalidOptionError, UnknownOptionError
+from penstock.spark_plugin.errors import OptionError
 
 _log = logging.getLogger(__name__)
 _warned: set[str] = set()
@@ -130,8 +130,8 @@ def translate(name: str, text: str, given: Mapping[str, str], *, warn: bool = Tr
         warn: Whether an option that is not needed is worth a warning; the first time in this process.
 
     Raises:
-        UnknownOptionError: nothing reads the option, and its value is not what is so anyway.
-        InvalidOptionError: the value has no translation.
+        OptionError: nothing reads the option, and its value is not what is so anyway.
+        OptionError: the value has no translation.
     """
     low = name.lower()
     for beginning, one in _per_stream().items():
@@ -149,7 +149,7 @@ def translate(name: str, text: str, given: Mapping[str, str], *, warn: bool = Tr
         return [GivenOption(name, key, one) for key, one in CONVERTERS[found.convert](text.strip(), given).items()]
     if found.values:
         if value not in found.values:
-            raise InvalidOptionError(name, text, "one of " + ", ".join(found.values))
+            raise OptionError.invalid(name, text, "one of " + ", ".join(found.values))
         text = found.values[value]
     elif found.unit and value.isdecimal():
         text = value + found.unit
@@ -163,7 +163,7 @@ def _tell(option: ForeignOption, name: str, text: str, *, warn: bool) -> None:
             source = option.connector.value.removesuffix(" connector")
             _log.warning("option %r of the %s connector is not needed here: %s", name, source, option.note)
     elif option.silent:
-        rule = f"{' or '.join(option.silent)}, or left out: {MIGRATION_PAGE} says what to do instead"
-        raise InvalidOptionError(name, text, rule)
+        rule = f"{' or '.join(option.silent)}, or left out: docs/pages/migration/options.md says what to do instead"
+        raise OptionError.invalid(name, text, rule)
     else:
-        raise UnknownOptionError(name, None)
+        raise OptionError.unknown(name, None)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from penstock.spark_plugin.errors import InvalidOptionError, MissingOptionError
+from penstock.spark_plugin.errors import OptionError
 
 Converter: TypeAlias = Callable[[str, Mapping[str, str]], Mapping[str, str]]
 """From an option's text, and all options that were given, by name in lower case, to options of ours."""
@@ -20,7 +20,7 @@ def _producer_endpoint(text: str, given: Mapping[str, str]) -> dict[str, str]:
 
 def _producer_port(text: str, given: Mapping[str, str]) -> dict[str, str]:
     if "sink.producer.kinesis-endpoint" not in given:
-        raise MissingOptionError(
+        raise OptionError.missing(
             "sink.producer.kinesis-endpoint", "sink.producer.kinesis-port is the port of that host"
         )
     return {}
@@ -65,9 +65,9 @@ def _registered_consumers(text: str, given: Mapping[str, str]) -> dict[str, str]
 
 def _registered_consumer_type(text: str, given: Mapping[str, str]) -> dict[str, str]:
     if text.lower() not in ("name", "arn"):
-        raise InvalidOptionError("registeredConsumerIdType", text, "name or ARN")
+        raise OptionError.invalid("registeredConsumerIdType", text, "name or ARN")
     if text.lower() == "arn" and "registeredconsumerid" not in given:
-        raise MissingOptionError("registeredConsumerId", "registeredConsumerIdType=ARN says that it is one")
+        raise OptionError.missing("registeredConsumerId", "registeredConsumerIdType=ARN says that it is one")
     return {}
 
 
@@ -85,7 +85,7 @@ def _fan_out(text: str, given: Mapping[str, str]) -> dict[str, str]:
     _, is_arn, rest = text.partition(":stream/")
     stream = rest.partition("/consumer/")[0]
     if not is_arn or "/consumer/" not in rest:
-        raise InvalidOptionError("fanoutConsumerARN", text, "the ARN of a stream consumer")
+        raise OptionError.invalid("fanoutConsumerARN", text, "the ARN of a stream consumer")
     return {"recordPublisher": "efo", "efoRegistration": "none", f"efoConsumerArn.{stream}": text}
 
 

@@ -21,19 +21,12 @@ from penstock.spark_plugin._options.stream import StreamOptions, check_pattern, 
 from penstock.spark_plugin._options.table import BY_NAME, OPTIONS
 from penstock.spark_plugin._options.values import PositionOption
 from penstock.spark_plugin._options.writing import WritingOptions, check_writing
-from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError, OptionError, in_own_words
+from penstock.spark_plugin.errors import OptionError, in_own_words
 
 _OF_SESSION = ("region", "endpointUrl", "caBundle", "proxyUrl")
 """Options that the AWS session takes, beside credentials."""
 
 _CONSUMER_PREFIX = "penstock-"
-
-_COUNTED = (
-    ("subscribetoshard.maxretries", "subscribeToShardMaxRetries"),
-    ("getrecords.maxretries", "getRecordsMaxRetries"),
-    ("getiterator.maxretries", "getRecordsMaxRetries"),
-)
-"""Options that limit attempts, by the keys of FLIP-128 that errors of the packages below have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,20 +58,20 @@ class KinesisOptions(StreamOptions, CredentialOptions, ReadingOptions, ServiceOp
         if spec.requires is not None and value != spec.value:
             needed, why = BY_NAME[spec.requires[0]], spec.requires[1]
             if getattr(self, needed.field) == needed.value:
-                raise MissingOptionError(needed.name, f"{spec.name} {why}")
+                raise OptionError.missing(needed.name, f"${spec.name} {why}")
         if spec.at_most:
             other = BY_NAME[spec.at_most]
             most = getattr(self, other.field)
             if value is not None and most is not None and value > most:
                 reason = f"{self._shown(spec)} is more than {self._shown(other)}"
-                raise ContradictoryOptionsError((spec.name, spec.at_most), reason)
+                raise OptionError.contradictory(spec.name, spec.at_most, reason)
         if self.is_given(spec):
             for refusal in spec.refused_with:
                 found = getattr(self, BY_NAME[refusal.with_option].field)
                 applies = found == refusal.when if refusal.when else bool(found)
                 if applies and str(value).lower() != refusal.unless:
-                    end = f", or leave {spec.name} out" if refusal.when else f". Leave {spec.name} out"
-                    raise ContradictoryOptionsError((spec.name, refusal.with_option), refusal.cure + end)
+                    end = f", or leave ${spec.name} out" if refusal.when else f". Leave ${spec.name} out"
+                    raise OptionError.contradictory(spec.name, refusal.with_option, refusal.cure + end)
 
     def is_given(self, spec: OptionSpec) -> bool:
         """Whether an option was written, or has another value than its default."""
@@ -87,7 +80,7 @@ class KinesisOptions(StreamOptions, CredentialOptions, ReadingOptions, ServiceOp
     def _shown(self, spec: OptionSpec) -> str:
         value = getattr(self, spec.field)
         default = "" if self.is_given(spec) else " (the default)"
-        return f"{spec.name}={value if isinstance(value, int) else f'{value:g}'}{default}"
+        return f"${spec.name}={value if isinstance(value, int) else f'{value:g}'}{default}"
 
     @classmethod
     def parse(
@@ -115,11 +108,11 @@ class KinesisOptions(StreamOptions, CredentialOptions, ReadingOptions, ServiceOp
             if "stream_arn" in values:
                 values["stream_name"] = names_of_arns(values["stream_arn"])
             elif stream_required and "stream_name_pattern" not in values:
-                raise MissingOptionError("streamName", "it says which stream is read or written")
+                raise OptionError.missing("streamName", "it says which stream is read or written")
         elif "stream_arn" in values and values["stream_name"] != names_of_arns(values["stream_arn"]):
-            raise ContradictoryOptionsError(("streamName", "streamArn"), "they name different streams")
+            raise OptionError.contradictory("streamName", "streamArn", "they name different streams")
         elif "stream_name_pattern" in values:
-            raise ContradictoryOptionsError(("streamName", "streamNamePattern"), "streams are named once")
+            raise OptionError.contradictory("streamName", "streamNamePattern", "streams are named once")
         if arns:
             values["efo_consumer_arn"] = restore_case(arns, values.get("stream_name", ()))
         values["region"] = region_of_arns(values.get("stream_arn", ()), values.get("region"))
@@ -145,8 +138,15 @@ class KinesisOptions(StreamOptions, CredentialOptions, ReadingOptions, ServiceOp
         return DYNAMODB_STREAMS
 
     def in_own_words(self, text: str) -> str:
-        """What is told of these options, with their names as the user wrote them."""
-        return in_own_words(text, {**{key: self.written.get(name, name) for key, name in _COUNTED}, **self.written})
+        """What is told of these options: `$name` as the user wrote it, and `$REGION` and `$ENDPOINT`."""
+        is_table = self.table_name is not None
+        variable = "AWS_ENDPOINT_URL_DYNAMODB_STREAMS" if is_table else "AWS_ENDPOINT_URL_KINESIS"
+        values = {
+            "REGION": self.region or "from the environment",
+            "ENDPOINT": self.endpoint_url or f"not given: {variable} and AWS_ENDPOINT_URL decide, if set",
+            **({"streamName": "tableName"} if is_table else {}),
+        }
+        return in_own_words(text, {**values, **self.written})
 
     def arn_of(self, stream: str) -> str | None:
         """The ARN of a stream, where it was given."""
@@ -185,18 +185,19 @@ def check_beside_readers(options: KinesisOptions) -> None:
     """Refuse options that would have no effect beside readers on executors, as beside services of `readerEndpoint`.
 
     Raises:
-        ContradictoryOptionsError: an option would have no effect; the error names it.
+        OptionError: an option would have no effect; the error names it.
     """
     for spec in OPTIONS:
         refused = any(refusal.with_option == "readerEndpoint" for refusal in spec.refused_with)
         if refused and getattr(options, spec.field) != spec.value:
             cure = (
-                f"give {spec.name} to start_readers"
+                f"give ${spec.name} to start_readers"
                 if READER in spec.acts
                 else "there is no reader of the query's own that would listen anywhere"
             )
-            raise ContradictoryOptionsError(
-                (spec.name, "executorReaders"),
+            raise OptionError.contradictory(
+                spec.name,
+                "executorReaders",
                 f"this query reads by the readers that start_readers runs on the executors: {cure}, or give the query "
                 "executorReaders=false, or leave it out",
             )

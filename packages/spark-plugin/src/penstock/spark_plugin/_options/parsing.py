@@ -13,12 +13,7 @@ from penstock.spark_plugin._options.values import (
     parse_time_as,
     parse_value,
 )
-from penstock.spark_plugin.errors import (
-    ContradictoryOptionsError,
-    InvalidOptionError,
-    MisplacedOptionError,
-    UnknownOptionError,
-)
+from penstock.spark_plugin.errors import OptionError
 
 _BY_LOWER_CASE = {spec.name.lower(): spec for spec in OPTIONS}
 _BY_PREFIX = {name + ".": spec for name, spec in _BY_LOWER_CASE.items() if spec.prefix}
@@ -54,19 +49,19 @@ def nearest(name: str, names: Collection[str]) -> str | None:
     return by_lower_case[close[0]] if close else None
 
 
-def unknown_option(name: str) -> UnknownOptionError:
+def unknown_option(name: str) -> OptionError:
     """An error that names the option whose name, here or in another connector, resembles `name` most."""
     # An option that takes only a few values would be no help.
     others = {one.name.removesuffix("*"): one for one in foreign_options() if one.option or one.note}
     # Our own names go first where another connector has the same.
     match = nearest(name, [*others, *(spec.name for spec in OPTIONS)])
     if match is None:
-        return UnknownOptionError(name, None)
+        return OptionError.unknown(name, None)
     spec = _BY_LOWER_CASE.get(match.lower())
     if spec is not None:
-        return UnknownOptionError(name, f"{spec.name}.<stream>" if spec.prefix else spec.name)
+        return OptionError.unknown(name, f"{spec.name}.<stream>" if spec.prefix else spec.name)
     foreign = others[match]
-    return UnknownOptionError(name, foreign.option or None, foreign.name)
+    return OptionError.unknown(name, foreign.option or None, foreign.name)
 
 
 def resolve(
@@ -90,7 +85,7 @@ def resolve(
     if translated is None:
         if key.lower() in _OF_TABLES or key.lower().startswith("option."):
             cure = "use CREATE TEMPORARY VIEW … USING kinesis OPTIONS (…)"
-            raise MisplacedOptionError(key, "tables", "a stream", cure)
+            raise OptionError.misplaced(key, "tables", "a stream", cure)
         raise unknown_option(key)
     for one in translated:
         found = find_option(one.name)
@@ -130,11 +125,11 @@ def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str],
         is_time = spec.name == "initialTimestamp"
         try:
             value = parse_time_as(spec, one.text, pattern) if is_time else parse_value(spec, one.text)
-        except InvalidOptionError as error:
+        except OptionError as error:
             error.rename({spec.name: own})
             raise
         if spec.field in values and values[spec.field] != value:
-            raise ContradictoryOptionsError((written[spec.name], own), f"both are {spec.name!r}, with different values")
+            raise OptionError.contradictory(written[spec.name], own, f"both are {spec.name!r}, with different values")
         values[spec.field], written[spec.name] = value, own
     return values, written, arns
 
@@ -147,7 +142,7 @@ def restore_case(arns: Mapping[str, str], streams: tuple[str, ...]) -> dict[str,
             name for name in streams if name.lower() == suffix.lower()
         ]
         if len(matches) != 1:
-            raise InvalidOptionError(f"efoConsumerArn.{suffix}", arn, "for one of the streams in streamName")
+            raise OptionError.invalid(f"efoConsumerArn.{suffix}", arn, "for one of the streams in $streamName")
         restored[matches[0]] = arn
     return restored
 
@@ -159,8 +154,8 @@ def merge_initial_timestamp(values: dict[str, Any]) -> None:
         return
     position = values.get("initial_position", PositionOption(PositionOptionType.AT_TIMESTAMP))
     if position.type is not PositionOptionType.AT_TIMESTAMP or position.timestamp not in (None, time):
-        raise ContradictoryOptionsError(
-            ("initialPosition", "initialTimestamp"), "the time belongs to AT_TIMESTAMP, and is given once"
+        raise OptionError.contradictory(
+            "initialPosition", "initialTimestamp", "the time belongs to AT_TIMESTAMP, and is given once"
         )
     values["initial_position"] = PositionOption(PositionOptionType.AT_TIMESTAMP, time)
 
@@ -172,7 +167,7 @@ def name_of_arn(arn: str) -> str:
     """The name of the stream that an ARN stands for."""
     _, slash, name = arn.partition(":stream/")
     if arn.count(":") != 5 or not arn.startswith("arn:") or not slash or not name or "/" in name:
-        raise InvalidOptionError("streamArn", arn, _ARN_RULE)
+        raise OptionError.invalid("streamArn", arn, _ARN_RULE)
     return name
 
 
@@ -184,7 +179,7 @@ def names_of_arns(arns: Sequence[str]) -> tuple[str, ...]:
     names = tuple(name_of_arn(arn) for arn in arns)
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise InvalidOptionError(
+        raise OptionError.invalid(
             "streamArn",
             ",".join(arns),
             f"of streams with different names: rows tell streams apart by name. Read {', '.join(doubled)} of each "
@@ -192,7 +187,7 @@ def names_of_arns(arns: Sequence[str]) -> tuple[str, ...]:
         )
     regions = sorted({arn.split(":")[3] for arn in arns})
     if len(regions) > 1:
-        raise ContradictoryOptionsError(("streamArn", "region"), f"a query reads one region, not {', '.join(regions)}")
+        raise OptionError.contradictory("streamArn", "region", f"a query reads one region, not {', '.join(regions)}")
     return names
 
 
@@ -202,7 +197,7 @@ def region_of_arns(arns: Sequence[str], region: str | None) -> str | None:
         return region
     found = arns[0].split(":")[3]
     if region is not None and region != found:
-        raise ContradictoryOptionsError(("region", "streamArn"), f"the streams are in {found}, not in {region}")
+        raise OptionError.contradictory("region", "streamArn", f"the streams are in {found}, not in {region}")
     return found
 
 
@@ -219,7 +214,7 @@ def check_use(options: Mapping[str, str], use: Use) -> None:
     """Refuse options that would do nothing where they are.
 
     Raises:
-        MisplacedOptionError: an option belongs elsewhere; the error names it as it was written, and where it belongs.
+        OptionError: an option belongs elsewhere; the error names it as it was written, and where it belongs.
         OptionError: an option is unknown.
     """
     for one, spec, _ in resolve_all(options, warn=False):
@@ -231,10 +226,10 @@ def _check(spec: OptionSpec, key: str, text: str, use: Use) -> None:
     if use in spec.uses or (use is Use.ANY_READ and reads):
         return
     if use is WRITE:
-        raise MisplacedOptionError(key, "reads", use.value)
+        raise OptionError.misplaced(key, "reads", use.value)
     belongs_to = _BELONGS_TO[spec.uses]
     if not reads:
-        raise MisplacedOptionError(key, belongs_to, use.value, "give it to df.write or df.writeStream")
+        raise OptionError.misplaced(key, belongs_to, use.value, "give it to df.write or df.writeStream")
     if spec.elsewhere is not None and parse_value(spec, text) == spec.elsewhere:
         return
     if use is READ:
@@ -243,4 +238,4 @@ def _check(spec: OptionSpec, key: str, text: str, use: Use) -> None:
         cure = "use spark.read, or filter the frame"
     else:
         cure = "use spark.read, or end the query by trigger(availableNow=True)"
-    raise MisplacedOptionError(key, belongs_to, use.value, cure)
+    raise OptionError.misplaced(key, belongs_to, use.value, cure)

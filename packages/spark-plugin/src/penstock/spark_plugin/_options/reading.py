@@ -30,7 +30,7 @@ from penstock.spark_plugin._options.spec import (
     Refusal,
 )
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType
-from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, MissingOptionError
+from penstock.spark_plugin.errors import OptionError
 
 if TYPE_CHECKING:
     from penstock.efo_consumer import Deaggregation
@@ -292,44 +292,46 @@ def check_efo(options: "KinesisOptions") -> None:
     if options.efo_registration == "none":
         for stream in options.stream_name:
             if stream not in arns:
-                raise MissingOptionError(f"efoConsumerArn.{stream}", "efoRegistration is none")
+                raise OptionError.missing(f"efoConsumerArn.{stream}", "$efoRegistration is none")
             # Kinesis is asked for a consumer and a shard: the records would be another stream's, and nobody would tell.
             consumer = _CONSUMER_ARN.fullmatch(arns[stream])
             if consumer is None or consumer["stream"] != stream:
-                raise InvalidOptionError(
+                raise OptionError.invalid(
                     f"efoConsumerArn.{stream}", arns[stream], f"the ARN of a consumer of stream {stream}"
                 )
             # A stream of that name in another account or region is another one.
             if options.arn_of(stream) not in (None, consumer["arn"]):
-                raise ContradictoryOptionsError(
-                    ("streamArn", f"efoConsumerArn.{stream}"),
-                    f"the consumer is one of {consumer['arn']}: give that as streamArn, or another consumer",
+                raise OptionError.contradictory(
+                    "streamArn",
+                    f"efoConsumerArn.{stream}",
+                    f"the consumer is one of {consumer['arn']}: give that as $streamArn, or another consumer",
                 )
             if options.region not in (None, consumer["region"]):
-                raise ContradictoryOptionsError(
-                    ("region", f"efoConsumerArn.{stream}"),
+                raise OptionError.contradictory(
+                    "region",
+                    f"efoConsumerArn.{stream}",
                     f"the consumer is in {consumer['region']}, not in {options.region}",
                 )
             if options.efo_consumer_name not in (None, consumer["name"]):
-                raise ContradictoryOptionsError(
-                    ("efoConsumerName", f"efoConsumerArn.{stream}"), f"the ARN is that of consumer {consumer['name']}"
+                raise OptionError.contradictory(
+                    "efoConsumerName", f"efoConsumerArn.{stream}", f"the ARN is that of consumer {consumer['name']}"
                 )
     elif arns:
-        raise ContradictoryOptionsError(
-            ("efoConsumerArn", "efoRegistration"), "ARNs are given with efoRegistration=none alone"
+        raise OptionError.contradictory(
+            "efoConsumerArn", "efoRegistration", "ARNs are given with $efoRegistration=none alone"
         )
     elif options.efo_consumer_name is None and options.efo_registration == "eager":
-        raise MissingOptionError(
+        raise OptionError.missing(
             "efoConsumerName",
-            "efoRegistration is eager, which registers before there is a checkpoint to make a name of; give a name "
-            "that no other query has on these streams, and that stays the same over restarts, or efoRegistration=lazy",
+            "$efoRegistration is eager, which registers before there is a checkpoint to make a name of; give a name "
+            "that no other query has on these streams, and that stays the same over restarts, or $efoRegistration=lazy",
         )
     elif _CONSUMER_NAME.fullmatch(options.consumer_name("0" * _QUERY_LENGTH)) is None:
         given = "efoConsumerName" if options.efo_consumer_name is not None else "efoConsumerNamePrefix"
         rule = "1 to 128 letters, digits, _ . and -, with its prefix"
         if options.efo_consumer_name is None:
             rule = f"letters, digits, _ . and -, at most {128 - _QUERY_LENGTH} before a name of the checkpoint's"
-        raise InvalidOptionError(given, options.efo_consumer_name or options.efo_consumer_name_prefix or "", rule)
+        raise OptionError.invalid(given, options.efo_consumer_name or options.efo_consumer_name_prefix or "", rule)
 
 
 def check_reading(options: "KinesisOptions") -> None:
@@ -340,30 +342,32 @@ def check_reading(options: "KinesisOptions") -> None:
     """
     position, ending = options.initial_position, options.ending_position
     if position is not None and position.type is PositionOptionType.AT_TIMESTAMP and position.timestamp is None:
-        raise MissingOptionError("initialTimestamp", "initialPosition is AT_TIMESTAMP without a time")
+        raise OptionError.missing("initialTimestamp", "$initialPosition is AT_TIMESTAMP without a time")
     if ending is not None and ending.type is PositionOptionType.AT_TIMESTAMP and ending.timestamp is None:
-        raise InvalidOptionError("endingPosition", "AT_TIMESTAMP", "with its time")
+        raise OptionError.invalid("endingPosition", "AT_TIMESTAMP", "with its time")
     if ending is not None and ending.type is PositionOptionType.TRIM_HORIZON:
         reason = "now (or LATEST), a time, or sequence numbers as JSON: nothing comes before TRIM_HORIZON"
-        raise InvalidOptionError("endingPosition", "TRIM_HORIZON", reason)
+        raise OptionError.invalid("endingPosition", "TRIM_HORIZON", reason)
     for name, one in (("initialPosition", position), ("endingPosition", ending)):
         _check_streams(name, one, options)
     if options.columns != "penstock" and options.include_encryption_type:
-        raise ContradictoryOptionsError(("columns", "includeEncryptionType"), f"{options.columns} has no such column")
+        raise OptionError.contradictory("columns", "includeEncryptionType", f"{options.columns} has no such column")
     if options.min_records_per_batch is not None and options.max_records_per_shard_per_batch is not None:
-        raise ContradictoryOptionsError(
-            ("minRecordsPerBatch", "maxRecordsPerShardPerBatch"),
-            "how many shards have records is not known beforehand: bound micro-batches by maxRecordsPerBatch",
+        raise OptionError.contradictory(
+            "minRecordsPerBatch",
+            "maxRecordsPerShardPerBatch",
+            "how many shards have records is not known beforehand: bound micro-batches by $maxRecordsPerBatch",
         )
     for call, longest, retries in (
         ("subscribeToShard", options.subscribe_to_shard_backoff_max, options.subscribe_to_shard_max_retries),
         ("getRecords", options.get_records_backoff_max, options.get_records_max_retries),
     ):
         if longest < _SHORTEST_MILLIS and retries is None:
-            raise ContradictoryOptionsError(
-                (f"{call}BackoffMax", f"{call}MaxRetries"),
+            raise OptionError.contradictory(
+                f"{call}BackoffMax",
+                f"{call}MaxRetries",
                 f"without a number of attempts, delays of at most {longest:g} ms would call AWS without a pause for as "
-                f"long as retryPatience says: give {_SHORTEST_MILLIS:g} ms or more, or {call}MaxRetries",
+                f"long as $retryPatience says: give {_SHORTEST_MILLIS:g} ms or more, or ${call}MaxRetries",
             )
 
 
@@ -374,15 +378,16 @@ def _check_streams(name: str, position: PositionOption | None, options: "Kinesis
     if named == streams or (named == {""} and len(streams) == 1):
         return
     if options.stream_name_pattern is not None:
-        raise ContradictoryOptionsError(
-            (name, "streamNamePattern"),
+        raise OptionError.contradictory(
+            name,
+            "streamNamePattern",
             "which streams match is known when the query runs: give one position for all, or name the streams in "
-            "streamName",
+            "$streamName",
         )
-    rule = "a position for each stream in streamName and no other, such as "
+    rule = "a position for each stream in $streamName and no other, such as "
     rule += json.dumps(dict.fromkeys(sorted(streams), "TRIM_HORIZON")) + "; "
     if named == {""}:
-        raise InvalidOptionError(name, "shards without their streams", f"{rule}shards stand below their stream's name")
+        raise OptionError.invalid(name, "shards without their streams", f"{rule}shards stand below their stream's name")
     wrong = [f"{one} is missing" for one in sorted(streams - named)]
     wrong += [f"{one or 'a stream without a name'} is not read" for one in sorted(named - streams)]
-    raise InvalidOptionError(name, ", ".join(sorted(named)), rule + ", ".join(wrong))
+    raise OptionError.invalid(name, ", ".join(sorted(named)), rule + ", ".join(wrong))

@@ -21,7 +21,7 @@ from penstock.spark_plugin._options.spec import (
     Refusal,
     field_name,
 )
-from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, MissingOptionError
+from penstock.spark_plugin.errors import OptionError
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._options.kinesis_options import KinesisOptions
@@ -115,7 +115,7 @@ def check_services(options: "KinesisOptions") -> None:
         OptionError: an option is missing or contradicts another one; the error names it.
     """
     if options.service_token is not None and options.service_token_file is not None:
-        raise ContradictoryOptionsError(("serviceToken", "serviceTokenFile"), "there is one token")
+        raise OptionError.contradictory("serviceToken", "serviceTokenFile", "there is one token")
     endpoints = [("readerEndpoint", one) for one in options.reader_endpoint]
     endpoints += [("registryEndpoint", one) for one in (options.registry_endpoint,) if one]
     endpoints += [("sinkEndpoint", one) for one in (options.sink_endpoint,) if one]
@@ -124,17 +124,18 @@ def check_services(options: "KinesisOptions") -> None:
             check_address(endpoint)
         except RpcOptionError:
             rule = "host:port, such as 10.0.0.5:50051, or unix:PATH"
-            raise InvalidOptionError(option_name, endpoint, rule) from None
+            raise OptionError.invalid(option_name, endpoint, rule) from None
     if options.registry_endpoint and options.reader_endpoint and options.record_publisher == "polling":
-        raise ContradictoryOptionsError(
-            ("registryEndpoint", "readerEndpoint"),
+        raise OptionError.contradictory(
+            "registryEndpoint",
+            "readerEndpoint",
             "a query that polls by services has neither stream consumers to lease nor readers of its own to announce: "
-            "give recordPublisher=efo for enhanced fan-out, or leave registryEndpoint out",
+            "give $recordPublisher=efo for enhanced fan-out, or leave $registryEndpoint out",
         )
     given = [name for name in _PROOFS if getattr(options, field_name(name)) is not None]
     if given and not endpoints:
-        raise MissingOptionError(
+        raise OptionError.missing(
             "readerEndpoint",
-            f"{given[0]!r} is for services, and no service is given by it, 'registryEndpoint' or 'sinkEndpoint'. "
-            f"Give one, or leave {given[0]} out",
+            f"'${given[0]}' is for services, and no service is given by it, '$registryEndpoint' or '$sinkEndpoint'. "
+            f"Give one, or leave ${given[0]} out",
         )

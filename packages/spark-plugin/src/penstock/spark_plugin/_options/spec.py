@@ -97,7 +97,7 @@ GATEWAY_RATES = Refusal(
 )
 OF_EFO = Refusal(
     "recordPublisher",
-    "polling (the default) has no stream consumers: give recordPublisher=efo for enhanced fan-out",
+    "polling (the default) has no stream consumers: give $recordPublisher=efo for enhanced fan-out",
     when="polling",
 )
 

@@ -21,12 +21,7 @@ from penstock.spark_plugin._options.spec import (
     TASK,
     WRITE,
 )
-from penstock.spark_plugin.errors import (
-    ContradictoryOptionsError,
-    DangerousOptionError,
-    InvalidOptionError,
-    MissingOptionError,
-)
+from penstock.spark_plugin.errors import OptionError
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._options.kinesis_options import KinesisOptions
@@ -88,18 +83,19 @@ def check_streams(options: "KinesisOptions", environ: Mapping[str, str]) -> None
     Nothing is known here of what the default chain will find: only keys that look like an emulator's are not real.
 
     Raises:
-        ContradictoryOptionsError: the endpoint is in another region.
-        DangerousOptionError: an endpoint on another host has no TLS, and the credentials look real.
+        OptionError: the endpoint is in another region.
+        OptionError: an endpoint on another host has no TLS, and the credentials look real.
     """
     if options.stream_discovery_interval is not None and options.stream_name_pattern is None:
-        raise MissingOptionError(
+        raise OptionError.missing(
             "streamNamePattern",
-            "streamDiscoveryInterval is how often a running query looks for streams that match it",
+            "$streamDiscoveryInterval is how often a running query looks for streams that match it",
         )
     region = region_of_endpoint(options.endpoint_url)
     if region is not None and options.region not in (None, region):
-        raise ContradictoryOptionsError(
-            ("region", "endpointUrl"),
+        raise OptionError.contradictory(
+            "region",
+            "endpointUrl",
             f"{options.endpoint_url} is in {region}, and requests would be for {options.region}",
         )
     if options.allow_insecure_endpoint:
@@ -117,10 +113,12 @@ def check_streams(options: "KinesisOptions", environ: Mapping[str, str]) -> None
     )
     if exposed is not None:
         name, host = exposed
-        raise DangerousOptionError(
-            name,
-            f"records and session tokens would go to {host} without encryption, with credentials that may be real",
-            "use https://, or set 'allowInsecureEndpoint' to true if the way there is safe",
+        raise OptionError.of(
+            "DANGEROUS_OPTION",
+            option=name,
+            danger=f"records and session tokens would go to {host} without encryption, with credentials that may be "
+            "real",
+            cure="use https://, or set '$allowInsecureEndpoint' to true if the way there is safe",
         )
 
 
@@ -135,19 +133,20 @@ def check_pattern(options: "KinesisOptions") -> None:
         return
     if interval is not None and 0 < interval < 1:
         # ListStreams has 5 calls a second, which all of the account share.
-        raise InvalidOptionError("streamDiscoveryInterval", f"{interval:g} s", "1s or longer, or 0 for never")
+        raise OptionError.invalid("streamDiscoveryInterval", f"{interval:g} s", "1s or longer, or 0 for never")
     try:
         re.compile(pattern)
     except re.error as error:
-        raise InvalidOptionError("streamNamePattern", pattern, f"a regular expression of Python: {error}") from error
+        raise OptionError.invalid("streamNamePattern", pattern, f"a regular expression of Python: {error}") from error
     if options.stream_arn:
-        raise ContradictoryOptionsError(("streamNamePattern", "streamArn"), "streams are named once")
+        raise OptionError.contradictory("streamNamePattern", "streamArn", "streams are named once")
     if options.efo_registration == "none" and options.record_publisher == "efo":
-        raise ContradictoryOptionsError(
-            ("streamNamePattern", "efoRegistration"),
-            "the ARNs of consumers belong to streams that are named in streamName",
+        raise OptionError.contradictory(
+            "streamNamePattern",
+            "efoRegistration",
+            "the ARNs of consumers belong to streams that are named in $streamName",
         )
     if options.efo_consumer_arn:
-        raise ContradictoryOptionsError(
-            ("streamNamePattern", "efoConsumerArn"), "ARNs belong to streams that are named in streamName"
+        raise OptionError.contradictory(
+            "streamNamePattern", "efoConsumerArn", "ARNs belong to streams that are named in $streamName"
         )

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.efo_consumer import TIME_RULE, PositionsError, ShardPosition, StreamPositions, parse_time
 from penstock.spark_plugin._options.spec import OptionSpec, OptionType
 from penstock.spark_plugin._options.time_formats import parse_time_in
-from penstock.spark_plugin.errors import InvalidOptionError
+from penstock.spark_plugin.errors import OptionError
 
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*$")
 _SECONDS_PER_UNIT = {
@@ -73,7 +73,7 @@ class PositionOption:
 
 
 def parse_value(spec: OptionSpec, text: str) -> Any:
-    """The value of an option's text. Raises: InvalidOptionError, with the option's canonical name."""
+    """The value of an option's text. Raises: OptionError, with the option's canonical name."""
     value = _PARSERS[spec.type](spec, text if spec.type is OptionType.TEXT else text.strip())
     if value is None:
         return None
@@ -97,8 +97,8 @@ def _plain(number: float) -> str:
     return f"{number:.0f}" if number == int(number) else f"{number:g}"
 
 
-def _invalid(spec: OptionSpec, text: str, rule: str) -> InvalidOptionError:
-    return InvalidOptionError(spec.name, "***" if spec.secret else text, rule)
+def _invalid(spec: OptionSpec, text: str, rule: str) -> OptionError:
+    return OptionError.invalid(spec.name, "***" if spec.secret else text, rule)
 
 
 def _string(spec: OptionSpec, text: str) -> str:
@@ -167,8 +167,8 @@ def _seconds_or_off(spec: OptionSpec, text: str) -> float | None:
         return None
     try:
         return _seconds(spec, text)
-    except InvalidOptionError as error:
-        raise _invalid(spec, text, f"{error.rule}, or off") from None
+    except OptionError as error:
+        raise _invalid(spec, text, f"{error.facts['rule']}, or off") from None
 
 
 def _milliseconds(spec: OptionSpec, text: str) -> float:
@@ -277,8 +277,8 @@ def _plain_position(spec: OptionSpec, text: str) -> PositionOption:
         return PositionOption(PositionOptionType(name), _time(spec, time.strip()) if time else None)
     try:
         return PositionOption(PositionOptionType.AT_TIMESTAMP, _time(spec, text))
-    except InvalidOptionError as error:
-        if error.rule == TIME_RULE:
+    except OptionError as error:
+        if error.facts["rule"] == TIME_RULE:
             raise _invalid(spec, text, _POSITION_RULE) from None
         raise
 
@@ -297,7 +297,7 @@ def _json_position(spec: OptionSpec, text: str) -> PositionOption:
             if not by_name:
                 return PositionOption(PositionOptionType.AT_TIMESTAMP, time)
         streams = _of_offset(document) if "version" in document else _in_streams(spec, document)
-    except InvalidOptionError:
+    except OptionError:
         raise
     except (ValueError, AttributeError, PositionsError) as error:
         raise _invalid(spec, text, f"{_JSON_RULE}; {error}") from None
@@ -353,8 +353,12 @@ def _in_stream(spec: OptionSpec, stream: str, value: object) -> PositionOption:
         raise ValueError(f"{text!r} of {stream} is for a whole stream: all streams end at one time: give it alone")
     try:
         position = _plain_position(spec, text.strip())
-    except InvalidOptionError as error:
-        why = "" if error.rule == _POSITION_RULE else f" is {error.value!r}, which must be {error.rule}"
+    except OptionError as error:
+        why = (
+            ""
+            if error.facts["rule"] == _POSITION_RULE
+            else f" is {error.facts['value']!r}, which must be {error.facts['rule']}"
+        )
         raise ValueError(
             f"{text!r} of {stream}{why or ' is not one of LATEST, TRIM_HORIZON, a time or `AT_TIMESTAMP <time>`'}"
         ) from None
@@ -382,7 +386,7 @@ def _in_shard(spec: OptionSpec, shard: str, value: object) -> ShardBegin:
         return ShardPosition.after(value)
     try:
         position = _plain_position(spec, value)
-    except InvalidOptionError as error:
+    except OptionError as error:
         if value.upper().startswith("AT_TIMESTAMP"):
             raise
         at = "" if spec.name == _END else ", LATEST, AT_TIMESTAMP <time>"

@@ -20,7 +20,7 @@ from penstock.spark_plugin._options.spec import (
     TEXT,
     Refusal,
 )
-from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, MissingOptionError
+from penstock.spark_plugin.errors import OptionError
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._options.kinesis_options import KinesisOptions
@@ -93,8 +93,8 @@ class WritingOptions:
         refused_with=(
             Refusal(
                 "failOnError",
-                "the first record that Kinesis refuses fails the task, or is kept; maxAttempts=1 in the place of "
-                "failOnError keeps it without another attempt",
+                "the first record that Kinesis refuses fails the task, or is kept; $maxAttempts=1 in the place of "
+                "$failOnError keeps it without another attempt",
             ),
         ),
     )
@@ -156,27 +156,29 @@ def check_writing(options: "KinesisOptions") -> None:
     """Check that the options of writing fit together.
 
     Raises:
-        ContradictoryOptionsError: two options contradict each other; the error names both.
+        OptionError: two options contradict each other; the error names both.
     """
     if options.random_partition_key and options.partition_key_column != "partitionKey":
-        raise ContradictoryOptionsError(
-            ("randomPartitionKey", "partitionKeyColumn"), "a key is random or comes from a column"
+        raise OptionError.contradictory(
+            "randomPartitionKey", "partitionKeyColumn", "a key is random or comes from a column"
         )
     if options.csv_delimiter != "," and options.value_format != "csv":
-        raise ContradictoryOptionsError(("csvDelimiter", "valueFormat"), "the delimiter belongs to valueFormat=csv")
+        raise OptionError.contradictory("csvDelimiter", "valueFormat", "the delimiter belongs to $valueFormat=csv")
     if options.record_delimiter is not None and options.value_format == "avro":
-        raise ContradictoryOptionsError(
-            ("recordDelimiter", "valueFormat"), "Avro's bytes may hold the delimiter too: it would separate nothing"
+        raise OptionError.contradictory(
+            "recordDelimiter", "valueFormat", "Avro's bytes may hold the delimiter too: it would separate nothing"
         )
     _check_registry(options)
     if options.sink_rate_strategy == "shards" and options.aggregation:
-        raise ContradictoryOptionsError(
-            ("sinkRateStrategy", "aggregation"),
-            "the records of an aggregate are not paced by shards; leave sinkRateStrategy out, or give aimd or none",
+        raise OptionError.contradictory(
+            "sinkRateStrategy",
+            "aggregation",
+            "the records of an aggregate are not paced by shards; leave $sinkRateStrategy out, or give aimd or none",
         )
     if options.max_batch_size >= options.max_buffered_requests:
-        raise ContradictoryOptionsError(
-            ("maxBufferedRequests", "maxBatchSize"),
+        raise OptionError.contradictory(
+            "maxBufferedRequests",
+            "maxBatchSize",
             f"a task must buffer more records than the {options.max_batch_size} of a request",
         )
 
@@ -185,25 +187,26 @@ def _check_registry(options: "KinesisOptions") -> None:
     kind = options.value_format
     if options.schema_registry is None:
         if kind == "protobuf":
-            raise MissingOptionError("schemaRegistry", "valueFormat=protobuf writes a message of a registered schema")
+            raise OptionError.missing("schemaRegistry", "$valueFormat=protobuf writes a message of a registered schema")
         return
     if kind == "csv":
-        raise ContradictoryOptionsError(("schemaRegistry", "valueFormat"), f"the registry has no schemas of {kind}")
+        raise OptionError.contradictory("schemaRegistry", "valueFormat", f"the registry has no schemas of {kind}")
     if options.record_delimiter is not None:
-        raise ContradictoryOptionsError(
-            ("recordDelimiter", "schemaRegistry"),
+        raise OptionError.contradictory(
+            "recordDelimiter",
+            "schemaRegistry",
             "the header's bytes may be the delimiter's: it would separate nothing",
         )
     if options.schema_message is not None and kind != "protobuf":
-        raise ContradictoryOptionsError(("schemaMessage", "valueFormat"), "messages belong to valueFormat=protobuf")
+        raise OptionError.contradictory("schemaMessage", "valueFormat", "messages belong to $valueFormat=protobuf")
     if options.schema_auto_register and kind == "protobuf":
-        raise InvalidOptionError(
+        raise OptionError.invalid(
             "schemaAutoRegister",
             "true",
-            "false with valueFormat=protobuf: whoever writes the .proto file numbers its fields, and numbers that "
+            "false with $valueFormat=protobuf: whoever writes the .proto file numbers its fields, and numbers that "
             "followed the columns would change with them",
         )
     if options.schema_auto_register and options.schema_version is not None:
-        raise ContradictoryOptionsError(
-            ("schemaVersion", "schemaAutoRegister"), "what is written is that version, or what the columns make"
+        raise OptionError.contradictory(
+            "schemaVersion", "schemaAutoRegister", "what is written is that version, or what the columns make"
         )

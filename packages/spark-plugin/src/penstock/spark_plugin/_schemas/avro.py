@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.efo_consumer import avro_reader
-from penstock.spark_plugin.errors import ExtraMissingError, SchemaError
+from penstock.spark_plugin.errors import MissingLibraryError, SchemaError
 
 _TEXTS = (StringType, CharType, VarcharType)
 _SPARK: dict[str, DataType] = {
@@ -76,13 +76,13 @@ def parsed(definition: str) -> Any:
     """The schema, as fastavro takes it.
 
     Raises:
-        ExtraMissingError: fastavro is not installed.
+        MissingLibraryError: fastavro is not installed.
         SchemaError: the definition is not a schema of Avro.
     """
     try:
         import fastavro
     except ImportError as error:
-        raise ExtraMissingError("avro", "Avro", "fastavro") from error
+        raise MissingLibraryError.of_extra("avro", "Avro", "fastavro") from error
     try:
         return fastavro.parse_schema(json.loads(definition))
     except Exception as error:  # fastavro has several, and none in common

@@ -45,12 +45,7 @@ from penstock.spark_plugin._schemas.registry import (
     GlueSchemaRegistry,
     open_registry,
 )
-from penstock.spark_plugin.errors import (
-    InvalidOptionError,
-    IrrelevantOptionError,
-    MissingOptionError,
-    SchemaError,
-)
+from penstock.spark_plugin.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -134,11 +129,11 @@ def planned_records(
 ) -> "Records":
     """What tasks read records by; asks the registry where the type has to be found. See `from_glue`."""
     if mode not in ("FAILFAST", "PERMISSIVE"):
-        raise InvalidOptionError("mode", mode, "FAILFAST or PERMISSIVE")
+        raise OptionError.invalid("mode", mode, "FAILFAST or PERMISSIVE")
     if schema_name is None and schema is None:
-        raise MissingOptionError("schema_name", "it gives the column's type; or give `schema`")
+        raise OptionError.missing("schema_name", "it gives the column's type; or give `schema`")
     if schema_name is None and schema_version is not None:
-        raise MissingOptionError("schema_name", "schema_version belongs to it")
+        raise OptionError.missing("schema_name", "schema_version belongs to it")
     parsed = _parsed(options)
     client, reader, kind = open_registry(parsed), None, _as_type(schema)
     if schema_name is not None and (kind is None or schema_version is not None):
@@ -189,7 +184,7 @@ def _parsed(options: Mapping[str, str]) -> KinesisOptions:
     for key in options:
         found = find_option(key)
         if found is None or found[0].name not in _TAKEN:
-            raise IrrelevantOptionError(key, None, "from_glue, which takes those of credentials, region and Glue")
+            raise OptionError.irrelevant(key, None, "from_glue, which takes those of credentials, region and Glue")
     return KinesisOptions.parse(options, stream_required=False)
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from penstock.spark_plugin.errors import ExtraMissingError, SchemaError
+from penstock.spark_plugin.errors import MissingLibraryError, SchemaError
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 """The newest that the registry takes."""
@@ -135,7 +135,7 @@ def json_check(definition: str) -> Callable[[Any], str | None]:
     """Why a document does not fit a schema, or None. Nothing is fetched that the schema refers to.
 
     Raises:
-        ExtraMissingError: jsonschema is not installed.
+        MissingLibraryError: jsonschema is not installed.
         SchemaError: the schema is not a JSON Schema.
     """
     try:
@@ -143,7 +143,9 @@ def json_check(definition: str) -> Callable[[Any], str | None]:
         from jsonschema.validators import Draft7Validator, validator_for  # type: ignore[import-untyped]
         from referencing import Registry
     except ImportError as error:
-        raise ExtraMissingError("json-schema", "valueFormat=json with schemaRegistry", "jsonschema") from error
+        raise MissingLibraryError.of_extra(
+            "json-schema", "valueFormat=json with schemaRegistry", "jsonschema"
+        ) from error
     schema = _parsed(definition)
     kind = validator_for(schema, default=Draft7Validator)
     try:

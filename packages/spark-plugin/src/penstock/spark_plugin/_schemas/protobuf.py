@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 from penstock.efo_consumer import ProtoFile as CompiledProto
 from penstock.efo_consumer import message_index
 from penstock.efo_consumer.errors import SchemaDecodeError
-from penstock.spark_plugin.errors import ExtraMissingError, SchemaError
+from penstock.spark_plugin.errors import MissingLibraryError, SchemaError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP, _DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
@@ -87,13 +87,13 @@ def proto_file(definition: str) -> ProtoFile:
     """The compiled file; a process remembers the last 64.
 
     Raises:
-        ExtraMissingError: protobuf or grpcio-tools is not installed.
+        MissingLibraryError: protobuf or grpcio-tools is not installed.
         SchemaError: protoc refuses it.
     """
     try:
         return ProtoFile(definition)
     except ImportError as error:
-        raise ExtraMissingError("protobuf", "Protobuf", "protobuf and grpcio-tools") from error
+        raise MissingLibraryError.of_extra("protobuf", "Protobuf", "protobuf and grpcio-tools") from error
     except SchemaDecodeError as error:
         raise SchemaError("data", error.reason) from error
 

@@ -10,7 +10,7 @@ from penstock.efo_consumer import GlueSchemas, SchemaVersion, get_version
 from penstock.efo_consumer.errors import SchemaRegistryError
 from penstock.spark_plugin._connections import aws_options, shared_session
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin.errors import OptionError, SchemaCompatibilityError
+from penstock.spark_plugin.errors import OptionError, SparkPluginError
 
 DEFAULT_REGISTRY = "default-registry"
 """That of every account."""
@@ -54,7 +54,7 @@ class GlueSchemaRegistry(GlueSchemas):
         `compatibility` is that of a new schema.
 
         Raises:
-            SchemaCompatibilityError: the definition is not compatible with the versions before it.
+            SparkPluginError: the definition is not compatible with the versions before it.
             SchemaRegistryError: the registry refuses the definition, or cannot be asked.
         """
         name = {"RegistryName": registry, "SchemaName": schema}
@@ -104,8 +104,18 @@ def open_registry(options: KinesisOptions) -> GlueSchemaRegistry:
         try:
             AwsOptions(endpoint_url=options.glue_endpoint_url)
         except AwsOptionError as error:
-            raise OptionError(f"option 'glueEndpointUrl': {error.reason}", option="glueEndpointUrl") from error
+            raise OptionError.unusable("glueEndpointUrl", error.reason) from error
     return GlueSchemaRegistry(aws_options(options), options.glue_endpoint_url)
+
+
+_COMPATIBILITIES = {
+    "BACKWARD": "readers of the new version must be able to read the data of the old one, so columns may go, and new "
+    "ones must be nullable",
+    "FORWARD": "readers of the old version must be able to read the data of the new one, so columns may be added, and "
+    "only nullable ones may go",
+    "FULL": "readers of each version must be able to read the data of the other, so only nullable columns may be added "
+    "or go",
+}
 
 
 async def _until_checked(call: Call, new: dict[str, Any], registry: str, schema: str) -> None:
@@ -120,5 +130,13 @@ async def _until_checked(call: Call, new: dict[str, Any], registry: str, schema:
         return
     if status == "FAILURE":
         found = await call("get_schema", SchemaId={"RegistryName": registry, "SchemaName": schema})
-        raise SchemaCompatibilityError(registry, schema, found["Compatibility"])
+        compatibility = found["Compatibility"]
+        rule = next(
+            (rule for name, rule in _COMPATIBILITIES.items() if compatibility.startswith(name)),
+            "the registry lets no version follow another",
+        )
+        rule += ", and not only of the last one" if compatibility.endswith("_ALL") else ""
+        raise SparkPluginError.of(
+            "INCOMPATIBLE_SCHEMA", registry=registry, schema=schema, compatibility=compatibility, rule=rule
+        )
     raise SchemaRegistryError(f"the new version of schema {schema!r} is still {status}: start the write again")

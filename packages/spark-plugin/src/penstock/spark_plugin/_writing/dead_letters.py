@@ -21,7 +21,7 @@ from penstock.async_sink import TerminalRecord
 from penstock.aws import AwsError
 from penstock.spark_plugin._places import S3_SCHEMES, Place
 from penstock.spark_plugin._writing.record_ids import WriteAttempt
-from penstock.spark_plugin.errors import DeadLetterError, InvalidOptionError
+from penstock.spark_plugin.errors import OptionError, SparkPluginError
 
 _log = logging.getLogger(__name__)
 _FAR = (*S3_SCHEMES, "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
@@ -33,7 +33,7 @@ def dead_letter_folder(path: str, options: Mapping[str, str] | None = None) -> P
     """The folder that the option `deadLetterPath` means; `options` are those of AWS that the write has.
 
     Raises:
-        InvalidOptionError: the folder is neither on a mounted file system nor on one that Arrow reaches.
+        OptionError: the folder is neither on a mounted file system nor on one that Arrow reaches.
     """
     parts = urlsplit(path)
     if parts.scheme in _FAR:
@@ -41,9 +41,9 @@ def dead_letter_folder(path: str, options: Mapping[str, str] | None = None) -> P
         try:
             return Place.parse(path, kept)
         except ValueError as error:
-            raise InvalidOptionError("deadLetterPath", path, str(error).removeprefix("write ")) from error
+            raise OptionError.invalid("deadLetterPath", path, str(error).removeprefix("write ")) from error
     if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
-        raise InvalidOptionError(
+        raise OptionError.invalid(
             "deadLetterPath", path, "a path, or file:///…, of a file system that executors mount, or s3://BUCKET/FOLDER"
         )
     return Path(unquote(parts.path)) if parts.scheme else Path(path)
@@ -90,7 +90,7 @@ class DeadLetterFile:
         """Keep records.
 
         Raises:
-            DeadLetterError: the folder cannot be written.
+            SparkPluginError: the folder cannot be written.
         """
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         lines = [json.dumps({**letter, "time": time}, ensure_ascii=False).encode() + b"\n" for letter in letters]
@@ -107,7 +107,7 @@ class DeadLetterFile:
         """Make the file durable and give it its name. What was kept when the task ran before goes.
 
         Raises:
-            DeadLetterError: the file cannot be kept, for example because the disk is full.
+            SparkPluginError: the file cannot be kept, for example because the disk is full.
         """
         with self._lock:
             kept = self._file
@@ -194,7 +194,8 @@ class DeadLetterFile:
             yield
         except (OSError, AwsError) as error:
             folder = self.path.parent if self._place is None else self._place.shown
-            raise DeadLetterError(str(folder), getattr(error, "strerror", None) or str(error)) from error
+            reason = getattr(error, "strerror", None) or str(error)
+            raise SparkPluginError.of("DEAD_LETTERS_NOT_KEPT", path=str(folder), reason=reason) from error
 
 
 class DeadLetterFileHandler:

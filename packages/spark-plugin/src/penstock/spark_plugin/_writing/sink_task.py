@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql.datasource import WriterCommitMessage
 
 from penstock import async_sink
-from penstock.spark_plugin.errors import WriteStalledError
+from penstock.spark_plugin.errors import SparkPluginError
 
 _WARNINGS = 4
 
@@ -80,7 +80,7 @@ class SinkTask:
     """Writers by stream, on the event loop of its caller. Raises what a writer raises; then nothing is acknowledged.
 
     A writer that gets neither an acknowledgement nor a throttle for `stall_seconds` although it has records ends with
-    a WriteStalledError: a wrong endpoint must not hold a task for ever. A throttle is a sign of life, and so is what
+    the code WRITE_STALLED: a wrong endpoint must not hold a task for ever. A throttle is a sign of life, and so is what
     the `gateway` that the records go through says of its destination before they have their acknowledgement.
     """
 
@@ -155,6 +155,22 @@ class SinkTask:
         await one.writer.close()
         self.written = WriteSummary.total((self.written, WriteSummary.of(one.writer.metrics)))
 
+    def _stalled(self, stream: str, held: int, last_failure: str) -> SparkPluginError:
+        behind, cure = "", "check endpointUrl, region and the network between the executors and it"
+        if self._gateway is not None:
+            # It reaches the destination by an endpoint of its own.
+            behind = f" behind the sink gateway {self._gateway}"
+            cure = f"look at what `penstock sink --endpoint {self._gateway}` shows of it, and at the gateway's log"
+        return SparkPluginError.of(
+            "WRITE_STALLED",
+            destination=stream,
+            records=held,
+            seconds=self._stall_seconds,
+            behind=behind,
+            last_failure=last_failure or "none",
+            cure=cure,
+        )
+
     async def _watch(self, stream: str, one: _Open) -> None:
         loop, writer = asyncio.get_running_loop(), one.writer
         stall = Stall(self._stall_seconds)
@@ -169,7 +185,7 @@ class SinkTask:
                     stream, held, word.seconds, self._stall_seconds, metrics.last_failure or "no answer",
                 )  # fmt: skip
             if word.over:
-                error = WriteStalledError(stream, self._stall_seconds, held, metrics.last_failure, self._gateway)
+                error = self._stalled(stream, held, metrics.last_failure)
                 try:
                     writer.fail(error)
                 except Exception:

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.spark_plugin._writing.value_text import json_rows
-from penstock.spark_plugin.errors import ExtraMissingError, SchemaError
+from penstock.spark_plugin.errors import MissingLibraryError, SchemaError
 
 Encoded = tuple[Any, dict[int, str]]
 """A column of binaries, and why the format or the schema does not take rows, by their place: JSON instead."""
@@ -160,7 +160,7 @@ def avro_encoder(schema_json: str) -> Callable[[Any], Encoded]:
     """Makes a column of binaries of a record batch.
 
     Raises:
-        ExtraMissingError: fastavro is not installed.
+        MissingLibraryError: fastavro is not installed.
     """
     return row_encoder(avro_row_encoder(schema_json), "it cannot be encoded as Avro")
 
@@ -169,12 +169,12 @@ def avro_row_encoder(schema_json: str) -> Callable[[Any], bytes]:
     """Makes the bytes of one row, a dictionary; the encoder raises what fastavro raises for values that do not fit.
 
     Raises:
-        ExtraMissingError: fastavro is not installed.
+        MissingLibraryError: fastavro is not installed.
     """
     try:
         import fastavro
     except ImportError as error:
-        raise ExtraMissingError("avro", "valueFormat=avro", "fastavro") from error
+        raise MissingLibraryError.of_extra("avro", "valueFormat=avro", "fastavro") from error
 
     schema, buffer = fastavro.parse_schema(json.loads(schema_json)), BytesIO()
 

@@ -27,7 +27,7 @@ from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import RECORD_ID
 from penstock.spark_plugin._schemas.registry import open_registry
 from penstock.spark_plugin._writing.value_rows import Encoded, row_encoder
-from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError, SchemaError
+from penstock.spark_plugin.errors import OptionError, SchemaError
 
 ValueEncoder = Callable[[Any], Encoded]
 """Makes a column of strings or binaries, one per row, of a record batch with the value's columns; and its bad rows."""
@@ -50,7 +50,7 @@ def check_value_fields(fields: Sequence[StructField], options: KinesisOptions) -
     Raises:
         SchemaError: a column cannot be written; the error names the first one.
         SchemaRegistryError: the Glue Schema Registry has no such schema, refuses it, or cannot be asked.
-        ExtraMissingError: the format's library is not installed here.
+        MissingLibraryError: the format's library is not installed here.
     """
     if options.schema_registry is not None:
         return registered_schema(_with_id(fields, options), options)
@@ -119,9 +119,9 @@ def registered_schema(fields: Sequence[StructField], options: KinesisOptions) ->
 
     Raises:
         SchemaRegistryError: the schema does not exist, or the registry cannot be asked.
-        SchemaCompatibilityError: the new version is not compatible with those before it.
+        SparkPluginError: the new version is not compatible with those before it.
         SchemaError: a column does not fit into the schema.
-        ExtraMissingError: the library of its format is not installed here.
+        MissingLibraryError: the library of its format is not installed here.
     """
     registry, name = options.schema_registry or "", _schema_name(options)
     client = open_registry(options)
@@ -132,8 +132,9 @@ def registered_schema(fields: Sequence[StructField], options: KinesisOptions) ->
     else:
         version = client.version_of_name(registry, name, options.schema_version)
     if version.data_format != data_format:
-        raise ContradictoryOptionsError(
-            ("valueFormat", "schemaName"),
+        raise OptionError.contradictory(
+            "valueFormat",
+            "schemaName",
             f"schema {name!r} is {version.data_format}, and what is written is {options.value_format}",
         )
     if data_format == "AVRO":
@@ -155,7 +156,7 @@ def _schema_name(options: KinesisOptions) -> str:
     if options.schema_name is not None:
         return options.schema_name
     if len(options.stream_name) != 1:
-        raise MissingOptionError(
+        raise OptionError.missing(
             "schemaName", "rows name their streams, so that there is no one stream to name it after"
         )
     return options.stream_name[0]

@@ -36,7 +36,7 @@ from penstock.spark_plugin._writing.sink_task import SinkTask, WriteSummary, tot
 from penstock.spark_plugin._writing.sinks import make_sink, sink_config
 from penstock.spark_plugin._writing.value_text import compute, decoded
 from penstock.spark_plugin._writing.values import check_value_fields
-from penstock.spark_plugin.errors import InvalidOptionError, MissingOptionError, OptionError, RowError
+from penstock.spark_plugin.errors import OptionError, SparkPluginError
 
 __all__ = ["KinesisBatchWriter", "KinesisStreamWriter", "WriteSummary", "total"]
 
@@ -54,7 +54,7 @@ class _Writer:
         self._firehose = firehose
         self._kind = "firehose" if firehose else "kinesis"
         if options.glue_endpoint_url is not None and options.schema_registry is None:
-            raise MissingOptionError("schemaRegistry", "glueEndpointUrl belongs to it")
+            raise OptionError.missing("schemaRegistry", "$glueEndpointUrl belongs to it")
         self._columns = sink_columns(schema, options, firehose=firehose)
         self._schema: SchemaVersion | str | None = None
         if options.value_format is not None:
@@ -87,9 +87,9 @@ class _Writer:
         """Write a task's rows, and return when every one of them is acknowledged or a dead letter on disk.
 
         Raises:
-            RowError: a row cannot be written as it is, and there is no `deadLetterPath`.
-            WriteStalledError: the destination took nothing for `stallTimeout`.
-            DeadLetterError: dead letters cannot be kept.
+            SparkPluginError: a row cannot be written as it is, and there is no `deadLetterPath`.
+            SparkPluginError: the destination took nothing for `stallTimeout`.
+            SparkPluginError: dead letters cannot be kept.
             penstock.async_sink.errors.SinkError: a record was refused for good; the message names it.
         """
         limit_collections()
@@ -168,7 +168,8 @@ class _Writer:
         if not bad:
             return records
         if letters is None:
-            raise RowError(records.first_row + bad[0].index, bad[0].reason)
+            row, reason = records.first_row + bad[0].index, bad[0].reason
+            raise SparkPluginError.of("UNWRITABLE_ROW", row=row, reason=reason)
         streams, rows = records.streams, pa.array([one.index for one in bad], pa.int64())
         columns = {name: records.batch.column(name).take(rows) for name in records.batch.schema.names}
         data = columns.pop("data").to_pylist()
@@ -243,9 +244,9 @@ def _option_error(error: SinkOptionError) -> OptionError:
     """An error of the sink about one of its options, as one about the data source's."""
     option = option_name(error.option)
     if error.value is None or error.bound is None:
-        return OptionError(f"option {option!r}: {error.reason}", option=option)
+        return OptionError.unusable(option, error.reason)
     if error.option == "max_buffered_bytes":
         # It follows from others, and is not an option: only a request may be too large for it.
-        return InvalidOptionError("maxBatchSizeInBytes", error.bound, f"at most {error.value}")
-    by = f"{option_name(error.bounded_by)}, " if error.bounded_by else ""
-    return InvalidOptionError(option, error.value, f"{error.rule} {by}{error.bound}")
+        return OptionError.invalid("maxBatchSizeInBytes", error.bound, f"at most {error.value}")
+    by = f"${option_name(error.bounded_by)}, " if error.bounded_by else ""
+    return OptionError.invalid(option, error.value, f"{error.rule} {by}{error.bound}")

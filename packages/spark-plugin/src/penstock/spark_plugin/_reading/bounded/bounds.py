@@ -12,7 +12,7 @@ from penstock.efo_consumer import DataLossError, Shard, ShardKeys, ShardPosition
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, epoch_micros
 from penstock.spark_plugin._reading.start.initial_positions import in_shards, latest_millis, named, seam_of
-from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError
+from penstock.spark_plugin.errors import OptionError
 
 _log = logging.getLogger(__name__)
 _LONGEST_WAIT = timedelta(days=366)
@@ -109,13 +109,13 @@ class Bounds:
         """Refuse a read that ends before it begins or more than a year from now. Log how long the read waits.
 
         Raises:
-            ContradictoryOptionsError: the end lies before the beginning.
-            InvalidOptionError: the end is too far in the future.
+            OptionError: the end lies before the beginning.
+            OptionError: the end is too far in the future.
         """
         ahead = timedelta(microseconds=(self.before_micros or 0) - self.planned_micros)
         if ahead > _LONGEST_WAIT:
             end = datetime.fromtimestamp((self.before_micros or 0) / 1e6, UTC).isoformat()
-            raise InvalidOptionError("endingPosition", end, "at most a year from now: the read waits for its end")
+            raise OptionError.invalid("endingPosition", end, "at most a year from now: the read waits for its end")
         if ahead > _UNNOTED_WAIT:
             _log.warning(
                 "the end of the read is in the future: the read waits for %s",
@@ -126,8 +126,9 @@ class Bounds:
             if begin is not None and self.before_micros is not None and -(-self.before_micros // 1000) < begin:
                 seconds = begin / 1000 - self.before_micros / 1e6
                 read = "the read" if len(set(self.after.values())) == 1 else f"the read of {stream}"
-                raise ContradictoryOptionsError(
-                    ("initialPosition", "endingPosition"),
+                raise OptionError.contradictory(
+                    "initialPosition",
+                    "endingPosition",
                     f"{read} ends {seconds:.3f} s before it begins; without an end it ends now",
                 )
 
@@ -137,7 +138,7 @@ class Bounds:
         """The shards of a stream that are read, and how far. `keys` knows at least these shards.
 
         Raises:
-            ContradictoryOptionsError: a shard's end lies before its start.
+            OptionError: a shard's end lies before its start.
             DataLossError: a named shard is not listed any more, and `fail_on_data_loss` is true.
         """
         after_shards, upto_shards = self.after_shards.get(stream), self.upto_shards.get(stream)
@@ -222,8 +223,9 @@ def _is_nothing(stream: str, shard_id: str, after: ShardPosition, upto: ShardPos
         return False  # a time and a sequence number cannot be compared
     end, begin = (int(one.sequence_number or one.timestamp_millis or 0) for one in (upto, after))
     if end < begin:
-        raise ContradictoryOptionsError(
-            ("initialPosition", "endingPosition"),
+        raise OptionError.contradictory(
+            "initialPosition",
+            "endingPosition",
             f"{stream}/{shard_id} would end at {upto}, before it begins, at {after}",
         )
     return end == begin

@@ -22,7 +22,7 @@ from penstock.spark_plugin._reading.start.service_time import ask_time, now_mill
 from penstock.spark_plugin._reading.start.stream_names import describe_stream, with_streams
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
 from penstock.spark_plugin._user_errors import rows_with_remedies, with_remedies
-from penstock.spark_plugin.errors import InvalidOptionError
+from penstock.spark_plugin.errors import OptionError
 
 _SHORTEST_RETENTION_HOURS = 24
 _RECENT_MILLIS = 60_000
@@ -126,7 +126,7 @@ async def _plan(
             unseen.difference_update(one.shard_id for one in listed)
             shards += found
         if unseen:
-            raise InvalidOptionError(
+            raise OptionError.invalid(
                 "shardIds",
                 ",".join(options.shard_ids),
                 f"shards that the streams list, and {min(unseen)} is not listed",

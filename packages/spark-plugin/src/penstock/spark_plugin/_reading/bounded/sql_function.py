@@ -9,7 +9,7 @@ from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.parsing import check_use
 from penstock.spark_plugin._options.spec import Use
 from penstock.spark_plugin._schema import read_schema
-from penstock.spark_plugin.errors import InvalidOptionError
+from penstock.spark_plugin.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ class ReadKinesis:
         given = {"streamName": streamName, **options}
         for name, argument in given.items():
             if not argument.isConstantExpression:
-                raise InvalidOptionError(name, "an expression over columns", "a constant")
+                raise OptionError.invalid(name, "an expression over columns", "a constant")
         return AnalyzeResult(read_schema(_parsed({name: one.value for name, one in given.items()})))
 
     def eval(self, streamName: str, **options: Any) -> Iterator[tuple[Any, ...]]:  # SQL's name

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin._signals import spark_files_folder
-from penstock.spark_plugin.errors import ReadersStoppedError
+from penstock.spark_plugin.errors import ExecutorReadersError
 
 _FOLDER, _NAME = "penstock-readers", "fleet.json"
 
@@ -99,16 +99,19 @@ class ExecutorFleet:
             return None
         try:
             return cls(files / _FOLDER / _NAME)
-        except ReadersStoppedError:
+        except FileNotFoundError:
             return None
 
     def addresses(self) -> list[str]:
         """Of the readers that are there now.
 
         Raises:
-            ReadersStoppedError: there will be none any more.
+            ExecutorReadersError: there will be none any more.
         """
-        self._look()
+        try:
+            self._look()
+        except FileNotFoundError as error:
+            raise ExecutorReadersError.of("READERS_STOPPED") from error
         return [reader.address for reader in self._readers]
 
     def sockets(self) -> dict[str, Path]:
@@ -116,14 +119,11 @@ class ExecutorFleet:
         return {reader.address: Path(reader.socket) for reader in self._readers if reader.socket is not None}
 
     def _look(self) -> dict[str, str | None]:
-        try:
-            with self._file.open() as file:
-                found = os.fstat(file.fileno())
-                if self._stamp == (found.st_mtime_ns, found.st_ino):
-                    return {}
-                content = json.load(file)
-        except FileNotFoundError as error:
-            raise ReadersStoppedError from error
+        with self._file.open() as file:
+            found = os.fstat(file.fileno())
+            if self._stamp == (found.st_mtime_ns, found.st_ino):
+                return {}
+            content = json.load(file)
         self._stamp = found.st_mtime_ns, found.st_ino
         self._readers = tuple(ExecutorReader(**reader) for reader in content.pop("readers"))
         return dict(content)

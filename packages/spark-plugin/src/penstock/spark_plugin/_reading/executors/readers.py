@@ -20,7 +20,7 @@ from penstock.spark_plugin._options.spec import READER, OptionSpec
 from penstock.spark_plugin._reading.executors.fleet_file import ExecutorReader, FleetFile
 from penstock.spark_plugin._reading.executors.roster import SERVER_NAME, Invitation, Roster, make_certificate
 from penstock.spark_plugin._reading.session.addresses import LOOPBACK, reader_address
-from penstock.spark_plugin.errors import ExecutorReadersError, MisplacedOptionError, TaskSlotsError
+from penstock.spark_plugin.errors import ExecutorReadersError, OptionError
 
 if TYPE_CHECKING:
     from pyspark import RDD, Broadcast, SparkContext
@@ -124,7 +124,7 @@ class ExecutorReaders:
     def stop(self) -> None:
         """End the readers: their processes, ports and memory are gone when this returns. Can be called again.
 
-        Queries that read by them fail with `ReadersStoppedError`: stop those first.
+        Queries that read by them fail with the code READERS_STOPPED: stop those first.
         """
         with self._change:
             is_first = not self._stopping.is_set()
@@ -304,8 +304,8 @@ def start_readers(
 
     Raises:
         ExecutorReadersError: readers run in this session already, one cannot be started, or it is one of Spark Connect.
-        TaskSlotsError: no task slot would be left for queries.
-        ExtraMissingError: what makes certificates is not installed.
+        ExecutorReadersError: no task slot would be left for queries.
+        MissingLibraryError: what makes certificates is not installed.
         OptionError: an option is wrong, or is one of queries.
         ServerStartError: the driver cannot listen where executors would reach it.
     """
@@ -370,7 +370,7 @@ def _check_options(given: Mapping[str, str]) -> None:
     for name in given:
         found = find_option(name)
         if found is not None and not _is_of_readers(found[0]):
-            raise MisplacedOptionError(name, "a query", "start_readers", "give it to the query, which says it to them")
+            raise OptionError.misplaced(name, "a query", "start_readers", "give it to the query, which says it to them")
 
 
 def _is_of_readers(spec: OptionSpec) -> bool:
@@ -383,13 +383,17 @@ def _check_slots(context: "SparkContext", count: int, *, is_local: bool) -> None
     most = most_task_slots(context)
     if most is not None:
         if most and most <= count:
-            raise TaskSlotsError(count, most)
+            raise _no_slot(count, most)
         return
     until = time.monotonic() + (0 if is_local else _EXECUTORS_SECONDS)
     while (slots := task_slots(context)) <= count:
         if time.monotonic() >= until:
-            raise TaskSlotsError(count, slots)
+            raise _no_slot(count, slots)
         time.sleep(_LOOK_SECONDS)
+
+
+def _no_slot(count: int, slots: int) -> ExecutorReadersError:
+    return ExecutorReadersError.of("NO_FREE_TASK_SLOT", count=count, slots=slots, cores=count + 2)
 
 
 def _has_stopped(context: "SparkContext") -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock.rpc import LoopThread, ServerStartError
 from penstock.spark_plugin._reading.executors.fleet_file import ExecutorReader
-from penstock.spark_plugin.errors import ExecutorReadersError, ExtraMissingError
+from penstock.spark_plugin.errors import ExecutorReadersError, MissingLibraryError
 
 SERVER_NAME = "penstock-readers"
 """In the certificate: executors come and go at addresses that nobody knows when it is made."""
@@ -41,14 +41,14 @@ def make_certificate(now: datetime | None = None) -> SessionCertificate:
     """Make one anew.
 
     Raises:
-        ExtraMissingError: what makes certificates is not installed.
+        MissingLibraryError: what makes certificates is not installed.
     """
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError as error:
-        raise ExtraMissingError(
+        raise MissingLibraryError.of_extra(
             "encryption", "start_readers beyond loopback (encrypt=False goes without)", "cryptography"
         ) from error
     now = now or datetime.now(UTC)

@@ -3,13 +3,12 @@
 import os
 import socket
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.efo_consumer import ReaderUnavailableError
 from penstock.rpc import is_answered
-from penstock.spark_plugin.errors import ReaderUnreachableError
+from penstock.spark_plugin.errors import SparkPluginError
 
 CONNECT_SECONDS = 5.0
 """Longer than any network in one piece needs; gRPC by itself would try for twenty."""
@@ -41,17 +40,16 @@ def check_reachable(address: str, *, timeout_seconds: float = CONNECT_SECONDS) -
     gRPC tells that it failed to connect, but late, and not always why.
 
     Raises:
-        ReaderUnreachableError: no connection within the time.
+        SparkPluginError: no connection within the time.
     """
     if _is_known(address):
         return
     host, _, port = address.rpartition(":")
-    began = time.monotonic()
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout_seconds).close()
     except OSError as error:
         reason = f"no answer within {timeout_seconds:g} s" if isinstance(error, TimeoutError) else str(error)
-        raise ReaderUnreachableError(address, reason, time.monotonic() - began) from error
+        raise _unreachable(address, reason, _OPEN_PORT) from error
     _remember(address)
 
 
@@ -79,4 +77,25 @@ def unreachable(error: ReaderUnavailableError, address: str, *, is_service: bool
     if error.reason.startswith(_REFUSED):
         return error
     forget(address)
-    return ReaderUnreachableError(address, error.reason, is_service=is_service)
+    cure = _OPEN_PORT
+    if is_service:
+        cure = (
+            "It is a shard-reader service (option 'readerEndpoint'): start it again, and let executors reach that port"
+        )
+    elif error.reason.startswith("DEADLINE_EXCEEDED"):
+        cure = (
+            "It is in the process python_streaming_source_runner on the driver's machine, which stands still: let it "
+            "continue, or end it and start the query again"
+        )
+    return _unreachable(address, error.reason, cure)
+
+
+_OPEN_PORT = (
+    "It listens on the driver: open that port between executors and driver ('readerPort' fixes it), set 'readerHost' "
+    "to an address of the driver that executors can reach, or let 'readerEndpoint' name shard-reader services"
+)
+
+
+def _unreachable(address: str, reason: str, cure: str) -> SparkPluginError:
+    executor = socket.gethostname()
+    return SparkPluginError.of("READER_UNREACHABLE", executor=executor, address=address, reason=reason, cure=cure)

@@ -36,7 +36,7 @@ from penstock.spark_plugin._reading.session.addresses import reader_address
 from penstock.spark_plugin._reading.session.announcing import ReaderAnnouncer
 from penstock.spark_plugin._reading.session.configs import reader_config, session_settings
 from penstock.spark_plugin._reading.session.leases import QueryLeases
-from penstock.spark_plugin.errors import ReaderAddressError
+from penstock.spark_plugin.errors import SparkPluginError
 
 _log = logging.getLogger(__name__)
 _NOT_FOUND = "ResourceNotFoundException"
@@ -307,7 +307,7 @@ def _executor_fleet(options: KinesisOptions) -> ExecutorFleet | None:
     """The readers on executors, where the query reads by them.
 
     Raises:
-        ContradictoryOptionsError: an option would have no effect there.
+        OptionError: an option would have no effect there.
     """
     fleet = None if options.reader_endpoint or not options.executor_readers else ExecutorFleet.find()
     if fleet is not None:
@@ -327,7 +327,12 @@ def _start_host(options: KinesisOptions, aws: AwsOptions) -> ReaderHost:
     try:
         return host.start()
     except ServerStartError as error:
-        raise ReaderAddressError(f"{address.bind_host}:{address.port}", address.reason, error.reason) from error
+        raise SparkPluginError.of(
+            "READER_ADDRESS_UNUSABLE",
+            address=f"{address.bind_host}:{address.port}",
+            setting=address.reason,
+            reason=error.reason,
+        ) from error
 
 
 def open_session(
