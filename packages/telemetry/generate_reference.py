@@ -70,8 +70,8 @@ from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
 from penstock.operator_attributes._schedule.states import DRIVER, SERVICE, StageMetrics
 from penstock.registration._local.registry import SweepMetrics
-from penstock.spark_plugin._reading.progress.listener import ProgressMetrics
-from penstock.spark_plugin._reading.progress.metrics import QueryMetrics
+from penstock.spark_plugin._reading.progress_listener import ProgressMetrics
+from penstock.spark_plugin._reading.reader_numbers import QueryMetrics
 
 _ = penstock.efo_consumer, penstock.rpc
 
@@ -104,8 +104,8 @@ DECLARING = {
     "rpc/_server/audit.py",
     "rpc/_security/principals.py",
     "rpc/_security/token_file.py",
-    "spark_plugin/_reading/progress/listener.py",
-    "spark_plugin/_reading/progress/metrics.py",
+    "spark_plugin/_reading/progress_listener.py",
+    "spark_plugin/_reading/reader_numbers.py",
 }
 """Modules with instruments, all of which `_RECORD` makes."""
 

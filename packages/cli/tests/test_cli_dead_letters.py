@@ -16,7 +16,7 @@ from penstock.async_sink import TerminalReason, TerminalRecord
 from penstock.cli import main
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin._writing.dead_letters import DeadLetterFile, DeadLetterFileHandler, letter
-from penstock.spark_plugin._writing.record_ids import WriteAttempt
+from penstock.spark_plugin._writing.records import WriteAttempt
 from penstock.terminal.testing import run_main
 
 

@@ -16,8 +16,8 @@ from penstock.efo_consumer import Shard, StreamRecreatedError, list_shards
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, OtherClock, running_emulator
 from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._reading import initial_positions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
-from penstock.spark_plugin._reading.start import initial_positions
 from penstock.spark_plugin.testing import endpoint_options
 
 Keys = list[tuple[str, str]]
@@ -255,7 +255,7 @@ def test_a_read_whose_end_has_passed_waits_for_nothing(monkeypatch: pytest.Monke
         end = clock.time()
         before = sorted(source.keys)
         source.put(5)
-        monkeypatch.setattr("penstock.spark_plugin._reading.start.service_time.sleep", None)
+        monkeypatch.setattr("penstock.spark_plugin._reading.service_time.sleep", None)
         assert sorted(read(source.options(endingPosition=f"{end:.3f}"))) == before
 
 

@@ -18,10 +18,9 @@ from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import aws_options
+from penstock.spark_plugin._reading import service_time
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
-from penstock.spark_plugin._reading.start import service_time
-from penstock.spark_plugin._reading.start.initial_positions import initial_positions
-from penstock.spark_plugin._reading.start.seam import seam_millis, seam_millis_on_s3
+from penstock.spark_plugin._reading.initial_positions import initial_positions, seam_millis, seam_millis_on_s3
 from penstock.spark_plugin.errors import OffsetError, OptionError
 from penstock.spark_plugin.testing import endpoint_options
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._options.foreign import Connector, _warned, foreign_options
-from penstock.spark_plugin._options.foreign_values import CONVERTERS
+from penstock.spark_plugin._options.foreign import CONVERTERS, Connector, _warned, foreign_options
 from penstock.spark_plugin._options.parsing import check_use, find_option
 from penstock.spark_plugin._options.spec import Use
 from penstock.spark_plugin._options.time_formats import parse_time_in

@@ -20,8 +20,7 @@ from penstock.emulator.testing import RunningEmulator
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import aws_options
-from penstock.spark_plugin._reading.session.addresses import ReaderAddress, reader_address
-from penstock.spark_plugin._reading.session.driver_settings import driver_settings
+from penstock.spark_plugin._reading.session.addresses import ReaderAddress, driver_settings, reader_address
 from penstock.spark_plugin._reading.session.reachability import check_reachable, near_endpoints
 from penstock.spark_plugin._reading.session.session import KinesisSession
 from penstock.spark_plugin._reading.stream.partition import KinesisPartition, read_partition

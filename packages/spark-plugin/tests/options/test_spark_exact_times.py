@@ -13,7 +13,7 @@ from penstock.emulator.testing import ManualClock, RunningEmulator, running_emul
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.bounds import Bounds
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
-from penstock.spark_plugin._reading.start.initial_positions import initial_positions
+from penstock.spark_plugin._reading.initial_positions import initial_positions
 from penstock.spark_plugin.testing import endpoint_options
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

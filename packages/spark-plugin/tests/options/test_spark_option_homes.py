@@ -25,7 +25,7 @@ from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._reading.session import leases as leases_module
 from penstock.spark_plugin._reading.session import session as session_module
 from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
-from penstock.spark_plugin._writing.sinks import make_sink, sink_config
+from penstock.spark_plugin._writing.sink_task import make_sink, sink_config
 from penstock.spark_plugin.errors import OptionError
 
 PROOFS = ("serviceToken", "serviceTokenFile", "serviceCaFile", "serviceCertificateFile", "servicePrivateKeyFile")

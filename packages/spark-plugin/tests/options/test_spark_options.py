@@ -18,7 +18,7 @@ from penstock.spark_plugin._options.parsing import check_use
 from penstock.spark_plugin._options.spec import OptionSpec, OptionType, Use
 from penstock.spark_plugin._options.table import BY_NAME, OPTIONS
 from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
-from penstock.spark_plugin._writing.sinks import sink_config
+from penstock.spark_plugin._writing.sink_task import sink_config
 from penstock.spark_plugin.errors import OptionError
 
 NUMBERS = (OptionType.INTEGER, OptionType.NUMBER, OptionType.SECONDS, OptionType.MILLISECONDS, OptionType.BYTES)

@@ -21,8 +21,8 @@ from penstock.efo_consumer._reader.api import OpenRequest
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.registration.errors import RegistrationError as OtherRegistry
 from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._reading.initial_positions import initial_positions
 from penstock.spark_plugin._reading.session.session import open_session
-from penstock.spark_plugin._reading.start.initial_positions import initial_positions
 from penstock.spark_plugin._writing.writer import KinesisBatchWriter
 
 registry_service = pytest.importorskip("penstock.services.consumer_registry._serve")

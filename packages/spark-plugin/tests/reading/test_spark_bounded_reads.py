@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.efo_consumer import ShardPosition, StreamPositions
 from penstock.emulator.testing import running_emulator
 from penstock.spark_plugin import Pipeline
-from penstock.spark_plugin._reading.start.seam import seam_millis
+from penstock.spark_plugin._reading.initial_positions import seam_millis
 from penstock.spark_plugin.errors import OffsetError
 from penstock.spark_plugin.testing import endpoint_options
 

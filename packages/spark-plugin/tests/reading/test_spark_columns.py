@@ -13,8 +13,7 @@ from penstock.spark_plugin._reading.stream import reader as stream_reader
 from penstock.spark_plugin._reading.stream.partition import KinesisPartition
 from penstock.spark_plugin._schema import SinkColumns, check_read_schema, read_schema, sink_columns
 from penstock.spark_plugin._writing.records import RecordMaker
-from penstock.spark_plugin._writing.sink_task import WriteSummary, total
-from penstock.spark_plugin._writing.sinks import make_sink
+from penstock.spark_plugin._writing.sink_task import WriteSummary, make_sink, total
 from penstock.spark_plugin.errors import OptionError, SchemaError, SparkPluginError
 
 OPTIONS = KinesisOptions(stream_name=("out",))

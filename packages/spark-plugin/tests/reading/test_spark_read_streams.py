@@ -13,8 +13,8 @@ from reading_driver import Runs, rows_of
 from penstock.efo_consumer import InitialPositionError, StreamPositions
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
-from penstock.spark_plugin._reading.start.initial_positions import initial_positions
-from penstock.spark_plugin._reading.stream.discovery import StreamDiscovery
+from penstock.spark_plugin._reading.initial_positions import initial_positions
+from penstock.spark_plugin._reading.stream.query_streams import StreamDiscovery
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.errors import OffsetError
 

@@ -17,7 +17,6 @@ from penstock.efo_consumer import (
 )
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading.planning import group_ranges
 from penstock.spark_plugin._reading.stream.available_now import Target
 from penstock.spark_plugin._reading.stream.offsets import (
     BatchLimit,
@@ -25,6 +24,7 @@ from penstock.spark_plugin._reading.stream.offsets import (
     LeastRecords,
     batch_limit,
     default_limit,
+    group_ranges,
 )
 from penstock.spark_plugin._reading.stream.partition import KinesisPartition
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader

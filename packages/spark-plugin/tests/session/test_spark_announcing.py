@@ -25,10 +25,10 @@ from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.executors import fleet_file as fleet_module
 from penstock.spark_plugin._reading.executors.fleet_file import FleetFile
+from penstock.spark_plugin._reading.initial_positions import initial_positions
 from penstock.spark_plugin._reading.session import announcing as announcing_module
 from penstock.spark_plugin._reading.session.announcing import described
 from penstock.spark_plugin._reading.session.session import KinesisSession
-from penstock.spark_plugin._reading.start.initial_positions import initial_positions
 from penstock.spark_plugin.testing import endpoint_options
 
 

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.spark_plugin import KinesisDataSource, _gc_pauses
+from penstock.spark_plugin import KinesisDataSource, _signals
 
 
 @pytest.fixture
 def freezes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each time that everything was frozen."""
     found: list[int] = []
-    monkeypatch.setattr(_gc_pauses, "_freezes_done", 0)
+    monkeypatch.setattr(_signals, "_freezes_done", 0)
     monkeypatch.setattr("gc.freeze", lambda: found.append(1))
     return found
 

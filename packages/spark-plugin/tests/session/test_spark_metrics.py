@@ -27,7 +27,7 @@ from penstock.spark_plugin import (
     kinesis_progress,
     log_progress,
 )
-from penstock.spark_plugin._reading.progress.metrics import QueryMetrics
+from penstock.spark_plugin._reading.reader_numbers import QueryMetrics
 from penstock.spark_plugin._reading.stream import reader as stream_reader
 from penstock.spark_plugin._spark import SPARK_TELLS_LIMITS, ReadMaxRows
 from penstock.spark_plugin.testing import FakeReadingSession
@@ -212,7 +212,7 @@ def test_handlers_of_a_listener_are_independent(
         source = {"numInputRows": 1, "latestOffset": json.dumps(report)}
         listener.onQueryProgress(SimpleNamespace(progress=progress_of(run, source=source)))  # type: ignore[arg-type]
 
-    with caplog.at_level(logging.INFO, "penstock.spark_plugin._reading.progress.listener"):
+    with caplog.at_level(logging.INFO, "penstock.spark_plugin._reading.progress_listener"):
         tell("one", 5, -1)
         tell("one", 8, 30)
         listener.onQueryTerminated(SimpleNamespace(runId="one"))  # type: ignore[arg-type]  # an event

@@ -16,7 +16,7 @@ from penstock.async_sink import (
 )
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisDataSource, KinesisOptions
-from penstock.spark_plugin._writing.sinks import make_sink
+from penstock.spark_plugin._writing.sink_task import make_sink
 from penstock.spark_plugin.testing import endpoint_options
 
 ROWS = StructType([StructField("data", StringType()), StructField("partitionKey", StringType())])

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.spark_plugin import KinesisDataSource, WriteSummary
-from penstock.spark_plugin._writing import record_ids
-from penstock.spark_plugin._writing.record_ids import this_attempt
+from penstock.spark_plugin._writing import records
+from penstock.spark_plugin._writing.records import this_attempt
 from penstock.spark_plugin.testing import endpoint_options
 
 ROWS = StructType([StructField("data", StringType()), StructField("partitionKey", StringType())])
@@ -28,7 +28,7 @@ BATCH = {
 @pytest.fixture(params=[{}, BATCH], ids=["by itself", "in foreachBatch"])
 def properties(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Of the Spark task: those of a query reach the tasks of all that its `foreachBatch` does."""
-    monkeypatch.setattr(record_ids, "task_property", request.param.get)
+    monkeypatch.setattr(records, "task_property", request.param.get)
     found: dict[str, str] = request.param
     return found
 
@@ -62,12 +62,12 @@ def test_writes_with_names_of_their_own_replace_their_dead_letters(
 ) -> None:
     """By `jobId` two writes of one `foreachBatch` are told apart, and each from itself when it runs again."""
     for run in (RUN, NEXT_RUN):
-        monkeypatch.setattr(record_ids, "task_property", (BATCH | {"spark.jobGroup.id": run}).get)
+        monkeypatch.setattr(records, "task_property", (BATCH | {"spark.jobGroup.id": run}).get)
         put_aside(tmp_path, "a", "b", jobId="first")
         put_aside(tmp_path, "c", jobId="second")
     assert kept(tmp_path) == 3
     # With a new checkpoint the query has another id, and its micro-batches are counted anew.
-    monkeypatch.setattr(record_ids, "task_property", (BATCH | {"sql.streaming.queryId": "another"}).get)
+    monkeypatch.setattr(records, "task_property", (BATCH | {"sql.streaming.queryId": "another"}).get)
     put_aside(tmp_path, "d", jobId="first")
     assert kept(tmp_path) == 4
 
@@ -77,18 +77,18 @@ def test_two_writes_of_one_name_in_a_micro_batch_keep_the_dead_letters_of_both(
 ) -> None:
     """Also where the second has none; when the micro-batch runs again, those of both are replaced."""
     for run, rows in ((RUN, ["a", "b"]), (NEXT_RUN, ["a"])):
-        monkeypatch.setattr(record_ids, "task_property", (BATCH | {"spark.jobGroup.id": run}).get)
+        monkeypatch.setattr(records, "task_property", (BATCH | {"spark.jobGroup.id": run}).get)
         put_aside(tmp_path, *rows, jobId="same")
         put_aside(tmp_path, "c", jobId="same")
         put_aside(tmp_path, jobId="same")
         assert kept(tmp_path) == len(rows) + 1
-    monkeypatch.setattr(record_ids, "task_property", (BATCH | {"streaming.sql.batchId": "8"}).get)
+    monkeypatch.setattr(records, "task_property", (BATCH | {"streaming.sql.batchId": "8"}).get)
     put_aside(tmp_path, jobId="same")
     assert kept(tmp_path) == 2
     # With groups of its own for its writes, a function hides which run it is: nothing is lost by that.
     for group in ("first", "second"):
         own = {"streaming.sql.batchId": "9", "spark.jobGroup.id": group, "spark.job.interruptOnCancel": "false"}
-        monkeypatch.setattr(record_ids, "task_property", (BATCH | own).get)
+        monkeypatch.setattr(records, "task_property", (BATCH | own).get)
         put_aside(tmp_path, "d", jobId="same")
     assert kept(tmp_path) == 4
 
@@ -125,12 +125,12 @@ def test_a_micro_batch_that_runs_again_and_loses_nothing_leaves_no_dead_letters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was given up the first time has been written now. Another write of the same `jobId` is not this one."""
-    monkeypatch.setattr(record_ids, "task_property", BATCH.get)
+    monkeypatch.setattr(records, "task_property", BATCH.get)
     put_aside(tmp_path, "a", stream=True)
     assert kept(tmp_path) == 1
     assert put_aside(tmp_path, stream=True).dead_letters == 0
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(record_ids, "task_property", {}.get)
+    monkeypatch.setattr(records, "task_property", {}.get)
     put_aside(tmp_path, "a", jobId="nightly")
     put_aside(tmp_path, jobId="nightly")
     assert kept(tmp_path) == 1
@@ -143,9 +143,9 @@ def test_ids_are_those_of_the_query_or_of_the_job_that_is_named(monkeypatch: pyt
     def prefix(*, is_stream: bool, is_named: bool) -> str:
         return this_attempt("job" if is_named else None, "write", is_stream=is_stream).record_prefix
 
-    monkeypatch.setattr(record_ids, "task_property", BATCH.get)
+    monkeypatch.setattr(records, "task_property", BATCH.get)
     assert prefix(is_stream=True, is_named=True) == prefix(is_stream=False, is_named=False) == "query-7-0-"
     assert prefix(is_stream=False, is_named=True) == "job-7-0-"
-    monkeypatch.setattr(record_ids, "task_property", {}.get)
+    monkeypatch.setattr(records, "task_property", {}.get)
     assert prefix(is_stream=False, is_named=True) == "job-0-0-"
     assert prefix(is_stream=False, is_named=False) == "write-0-0-"

@@ -11,8 +11,7 @@ from s3_servers import KEYS, running_s3, s3_client
 from penstock.spark_plugin import KinesisDataSource, KinesisOptions, split_record_id
 from penstock.spark_plugin._schema import SinkColumns, sink_columns
 from penstock.spark_plugin._writing.dead_letters import DeadLetterFile, dead_letter_folder, letter
-from penstock.spark_plugin._writing.record_ids import WriteAttempt
-from penstock.spark_plugin._writing.records import BadRow, RecordMaker, bad_rows, by_stream
+from penstock.spark_plugin._writing.records import BadRow, RecordMaker, WriteAttempt, bad_rows, by_stream
 from penstock.spark_plugin.errors import OptionError, SchemaError, SparkPluginError
 
 ATTEMPT = WriteAttempt("query", 7, 3, 0)

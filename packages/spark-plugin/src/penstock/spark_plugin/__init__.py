@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._reading.bounded.sql_function import register
     from penstock.spark_plugin._reading.executors.fleet_file import ExecutorReader
     from penstock.spark_plugin._reading.executors.readers import ExecutorReaders, start_readers
-    from penstock.spark_plugin._reading.progress.listener import (
+    from penstock.spark_plugin._reading.progress_listener import (
         KinesisProgress,
         KinesisProgressListener,
         ProgressMetrics,
         kinesis_progress,
         log_progress,
     )
-    from penstock.spark_plugin._reading.progress.metrics import ReaderNumbers
+    from penstock.spark_plugin._reading.reader_numbers import ReaderNumbers
     from penstock.spark_plugin._schemas.column import from_glue
     from penstock.spark_plugin._stages.declare.automatic import plan, run_staged
     from penstock.spark_plugin._stages.declare.data_stream import DataStream, KeyedStream, WindowedStream
     from penstock.spark_plugin._stages.declare.partition_window import PartitionWindowedStream
     from penstock.spark_plugin._stages.declare.pipeline import Pipeline
     from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
-    from penstock.spark_plugin._writing.record_ids import split_record_id
+    from penstock.spark_plugin._writing.records import split_record_id
     from penstock.spark_plugin._writing.sink_task import WriteSummary
     from penstock.spark_plugin._writing.value_rows import avro_schema
 
@@ -84,23 +84,23 @@ _OF_THE_DRIVER = {
     "KeyedStream": "_stages.declare.data_stream",
     "ExecutorReader": "_reading.executors.fleet_file",
     "ExecutorReaders": "_reading.executors.readers",
-    "KinesisProgress": "_reading.progress.listener",
-    "KinesisProgressListener": "_reading.progress.listener",
+    "KinesisProgress": "_reading.progress_listener",
+    "KinesisProgressListener": "_reading.progress_listener",
     "PartitionWindowedStream": "_stages.declare.partition_window",
     "Pipeline": "_stages.declare.pipeline",
     "PipelineRun": "_stages.run.pipeline_run",
-    "ProgressMetrics": "_reading.progress.listener",
-    "ReaderNumbers": "_reading.progress.metrics",
+    "ProgressMetrics": "_reading.progress_listener",
+    "ReaderNumbers": "_reading.reader_numbers",
     "WindowedStream": "_stages.declare.data_stream",
     "from_glue": "_schemas.column",
-    "kinesis_progress": "_reading.progress.listener",
-    "log_progress": "_reading.progress.listener",
+    "kinesis_progress": "_reading.progress_listener",
+    "log_progress": "_reading.progress_listener",
     "migration_table": "_options.docs",
     "options_table": "_options.docs",
     "plan": "_stages.declare.automatic",
     "register": "_reading.bounded.sql_function",
     "run_staged": "_stages.declare.automatic",
-    "split_record_id": "_writing.record_ids",
+    "split_record_id": "_writing.records",
     "start_readers": "_reading.executors.readers",
 }
 

@@ -10,7 +10,6 @@ from typing import NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.foreign import GivenOption
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.parsing import check_use, resolve, spelled
@@ -19,6 +18,7 @@ from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, parse_value
 from penstock.spark_plugin._reading.columns import CHANGES
 from penstock.spark_plugin._schema import CHANGE_SCHEMA, check_read_schema
+from penstock.spark_plugin._signals import limit_collections
 from penstock.spark_plugin._user_errors import without_frames
 from penstock.spark_plugin.errors import OptionError, SparkPluginError
 
@@ -193,7 +193,7 @@ class DynamoDbStreamsDataSource(DataSource):
         from penstock.aws import AwsSession
         from penstock.spark_plugin._connections import aws_options
         from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
-        from penstock.spark_plugin._reading.start.stream_names import with_streams
+        from penstock.spark_plugin._reading.stream_names import with_streams
 
         # Tasks read the stream that was found when the read was planned.
         return KinesisBatchReader(with_streams(self._parsed, lambda: AwsSession(aws_options(self._parsed))))

@@ -7,11 +7,11 @@ from typing import NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
-from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.foreign import translate
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.parsing import find_option
 from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
+from penstock.spark_plugin._signals import limit_collections
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin.errors import OptionError, SparkPluginError
 

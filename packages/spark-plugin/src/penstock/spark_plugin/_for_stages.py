@@ -93,7 +93,7 @@ def arriving_bytes_per_second(recent: "Iterable[StreamingQueryProgress | Mapping
 
     Before that, they are read faster than they arrive. 0 while the rate is not known; other sources do not show it.
     """
-    from penstock.spark_plugin._reading.progress.listener import kinesis_progress
+    from penstock.spark_plugin._reading.progress_listener import kinesis_progress
 
     found: dict[int, list[tuple[float, int]]] = {}
     for one in (source for progress in recent for source in kinesis_progress(progress)):
@@ -147,7 +147,7 @@ def bounded_read(options: Mapping[str, str]) -> tuple[str, ...] | None:
 
 async def _streams(session: AwsSession, options: KinesisOptions) -> list[str]:
     """ARN and time of creation of each."""
-    from penstock.spark_plugin._reading.start.stream_names import call_about
+    from penstock.spark_plugin._reading.stream_names import call_about
 
     parts = []
     async with JsonClient(session) as client:
@@ -175,7 +175,7 @@ def _is_beginning(position: PositionOption | None) -> bool:
 
 
 def _is_end(session: AwsSession, options: KinesisOptions) -> bool:
-    from penstock.spark_plugin._reading.start.service_time import ask_time, is_seen
+    from penstock.spark_plugin._reading.service_time import ask_time, is_seen
 
     position = options.ending_position
     if position is None:

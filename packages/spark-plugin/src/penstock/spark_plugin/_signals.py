@@ -1,5 +1,6 @@
-"""Lets Spark's streaming source process end in order, and with what started it."""
+"""The processes that Spark starts: their garbage collections are short, and they end in order."""
 
+import gc
 import logging
 import os
 import signal
@@ -9,6 +10,29 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+
+from penstock.rpc import collect_seldom
+
+_DAEMON = "pyspark.daemon"
+_FREEZES = 3
+_freezes_done = 0
+
+
+def limit_collections() -> None:
+    """Spare a process collections that find nothing. One that Spark did not start is left alone: it may be the user's.
+
+    Spark's daemon collects after every task: without this each task, and each planning and commit of a write, pays for
+    scanning all modules. After three of them everything is loaded. A streaming query's source is one process.
+    """
+    global _freezes_done
+    started = getattr(sys.modules["__main__"].__spec__, "name", None)
+    if started == _RUNNER:
+        collect_seldom()
+    elif started == _DAEMON and _freezes_done < _FREEZES:
+        _freezes_done += 1
+        gc.collect()
+        gc.freeze()
+
 
 _log = logging.getLogger(__name__)
 _installed_in: int | None = None

@@ -14,11 +14,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.spark_plugin._firehose import refuse_overwrite
-from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.parsing import check_use
 from penstock.spark_plugin._options.spec import Use
 from penstock.spark_plugin._schema import check_read_schema, read_schema
+from penstock.spark_plugin._signals import limit_collections
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin._user_errors import without_frames
 from penstock.spark_plugin.errors import OptionError, SparkPluginError

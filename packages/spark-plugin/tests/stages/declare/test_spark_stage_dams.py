@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # as everybody writes it
 from penstock.operator_attributes import OperatorAttributes
 from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._for_stages import arriving_bytes_per_second
-from penstock.spark_plugin._reading.progress.metrics import COUNTERS, GAUGES
+from penstock.spark_plugin._reading.reader_numbers import COUNTERS, GAUGES
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 CURE = "with attributes=OperatorAttributes(output_only_after_end_of_stream=True) to compute it once"

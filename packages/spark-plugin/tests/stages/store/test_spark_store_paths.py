@@ -15,7 +15,7 @@ from penstock.spark_plugin._stages.store.pins import Pin, RunPins, safe_name
 from penstock.spark_plugin._stages.store.result import CommittedStage
 from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin._writing.dead_letters import DeadLetterFile
-from penstock.spark_plugin._writing.record_ids import WriteAttempt
+from penstock.spark_plugin._writing.records import WriteAttempt
 from penstock.spark_plugin.errors import PipelineDefinitionError, StoreUnusableError
 
 FINGERPRINT = "0123456789abcdef"

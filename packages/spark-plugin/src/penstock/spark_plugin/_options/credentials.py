@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.aws import ROLE_ARN, AwsOptionError, AwsOptions
-from penstock.spark_plugin._options.declare import option
 from penstock.spark_plugin._options.spec import DRIVER, OWN_CREDENTIALS, SECONDS, TASK, field_name
+from penstock.spark_plugin._options.values import option
 from penstock.spark_plugin.errors import OptionError
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.spark_plugin._options.declare import option
 from penstock.spark_plugin._options.spec import (
     BOOLEAN,
     BYTES,
@@ -29,7 +28,7 @@ from penstock.spark_plugin._options.spec import (
     TIME,
     Refusal,
 )
-from penstock.spark_plugin._options.values import PositionOption, PositionOptionType
+from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, option
 from penstock.spark_plugin.errors import OptionError
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.rpc import MIN_TOKEN_CHARACTERS, RpcOptionError, check_address
-from penstock.spark_plugin._options.declare import option
 from penstock.spark_plugin._options.spec import (
     BOOLEAN,
     DRIVER,
@@ -21,6 +20,7 @@ from penstock.spark_plugin._options.spec import (
     Refusal,
     field_name,
 )
+from penstock.spark_plugin._options.values import option
 from penstock.spark_plugin.errors import OptionError
 
 if TYPE_CHECKING:

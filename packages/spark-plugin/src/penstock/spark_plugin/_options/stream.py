@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.aws import exposed_endpoint, region_of_endpoint
-from penstock.spark_plugin._options.declare import option
 from penstock.spark_plugin._options.spec import (
     BOOLEAN,
     DRIVER,
@@ -21,6 +20,7 @@ from penstock.spark_plugin._options.spec import (
     TASK,
     WRITE,
 )
+from penstock.spark_plugin._options.values import option
 from penstock.spark_plugin.errors import OptionError
 
 if TYPE_CHECKING:

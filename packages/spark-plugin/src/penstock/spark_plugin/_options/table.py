@@ -1,11 +1,11 @@
 """All options, by what their fields declare."""
 
 from penstock.spark_plugin._options.credentials import CredentialOptions
-from penstock.spark_plugin._options.declare import declared
 from penstock.spark_plugin._options.reading import ReadingOptions, RetryOptions
 from penstock.spark_plugin._options.services import ServiceOptions
 from penstock.spark_plugin._options.spec import OptionSpec
 from penstock.spark_plugin._options.stream import StreamOptions
+from penstock.spark_plugin._options.values import declared
 from penstock.spark_plugin._options.writing import WritingOptions
 
 GROUPS: dict[str, type] = {

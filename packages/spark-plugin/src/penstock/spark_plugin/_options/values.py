@@ -1,10 +1,10 @@
-"""Texts of options to values: durations, byte counts, times, positions."""
+"""Texts of options to values: durations, byte counts, times, positions; and the fields that declare options."""
 
 import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -12,9 +12,36 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from penstock.efo_consumer import TIME_RULE, PositionsError, ShardPosition, StreamPositions, parse_time
-from penstock.spark_plugin._options.spec import OptionSpec, OptionType
+from penstock.spark_plugin._options.spec import CHOICE, STRING, STRINGS, OptionSpec, OptionType, option_name
 from penstock.spark_plugin._options.time_formats import parse_time_in
 from penstock.spark_plugin.errors import OptionError
+
+_SPEC = "option"
+
+
+def option(kind: OptionType = STRING, default: str | None = None, **declared: Any) -> Any:
+    """The field of an option.
+
+    Args:
+        kind: how its text is understood.
+        default: the text of its default; without one the field is None, or empty where it takes several values.
+        declared: further fields of `OptionSpec`.
+    """
+    if kind is STRING and "choices" in declared:
+        kind = CHOICE
+    spec = OptionSpec(type=kind, default=default, **declared)
+    if spec.prefix:
+        return field(default_factory=dict, metadata={_SPEC: replace(spec, value={})})
+    value = () if kind is STRINGS else None if default is None else parse_value(spec, default)
+    return field(default=value, repr=not spec.secret, metadata={_SPEC: replace(spec, value=value)})
+
+
+def declared(options: type, group: str) -> tuple[OptionSpec, ...]:
+    """The options that a dataclass declares, in its order."""
+    return tuple(
+        replace(one.metadata[_SPEC], name=option_name(one.name), field=one.name, group=group) for one in fields(options)
+    )
+
 
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*$")
 _SECONDS_PER_UNIT = {

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.spark_plugin._options.declare import option
 from penstock.spark_plugin._options.spec import (
     BOOLEAN,
     BYTES,
@@ -20,6 +19,7 @@ from penstock.spark_plugin._options.spec import (
     TEXT,
     Refusal,
 )
+from penstock.spark_plugin._options.values import option
 from penstock.spark_plugin.errors import OptionError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pyarrow import fs
 from penstock.async_sink import TerminalRecord
 from penstock.aws import AwsError
 from penstock.spark_plugin._places import S3_SCHEMES, Place
-from penstock.spark_plugin._writing.record_ids import WriteAttempt
+from penstock.spark_plugin._writing.records import WriteAttempt
 from penstock.spark_plugin.errors import OptionError, SparkPluginError
 
 _log = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from penstock.async_sink.errors import SinkOptionError
 from penstock.efo_consumer import SchemaVersion
 from penstock.rpc import LoopThread
 from penstock.spark_plugin._connections import aws_options, caller_location, shared_session
-from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.spec import option_name
 from penstock.spark_plugin._schema import sink_columns
+from penstock.spark_plugin._signals import limit_collections
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
 from penstock.spark_plugin._user_errors import with_remedies
@@ -30,10 +30,8 @@ from penstock.spark_plugin._writing.dead_letters import (
     dead_letter_folder,
     letter,
 )
-from penstock.spark_plugin._writing.record_ids import WriteAttempt, this_attempt
-from penstock.spark_plugin._writing.records import RecordMaker, Records, bad_rows, by_stream
-from penstock.spark_plugin._writing.sink_task import SinkTask, WriteSummary, total
-from penstock.spark_plugin._writing.sinks import make_sink, sink_config
+from penstock.spark_plugin._writing.records import RecordMaker, Records, WriteAttempt, bad_rows, by_stream, this_attempt
+from penstock.spark_plugin._writing.sink_task import SinkTask, WriteSummary, make_sink, sink_config, total
 from penstock.spark_plugin._writing.value_text import compute, decoded
 from penstock.spark_plugin._writing.values import check_value_fields
 from penstock.spark_plugin.errors import OptionError, SparkPluginError

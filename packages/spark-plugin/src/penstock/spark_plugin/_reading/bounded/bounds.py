@@ -11,7 +11,7 @@ from penstock.aws import AwsSession
 from penstock.efo_consumer import DataLossError, Shard, ShardKeys, ShardPosition, StreamKeys, with_ancestors
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, epoch_micros
-from penstock.spark_plugin._reading.start.initial_positions import in_shards, latest_millis, named, seam_of
+from penstock.spark_plugin._reading.initial_positions import in_shards, latest_millis, named, seam_of
 from penstock.spark_plugin.errors import OptionError
 
 _log = logging.getLogger(__name__)

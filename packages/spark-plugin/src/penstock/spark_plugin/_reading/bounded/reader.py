@@ -11,15 +11,15 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.aws import AwsSession, JsonClient
 from penstock.efo_consumer import ShardFilter, StreamIdentity, StreamKeys, stream_client
 from penstock.spark_plugin._connections import aws_options
-from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.bounded.bounds import BoundedShard, Bounds, divide_by_time, spread
 from penstock.spark_plugin._reading.bounded.shards import read_shards
 from penstock.spark_plugin._reading.columns import in_layout
-from penstock.spark_plugin._reading.planning import partition_bounds
-from penstock.spark_plugin._reading.start.initial_positions import list_with
-from penstock.spark_plugin._reading.start.service_time import ask_time, now_millis
-from penstock.spark_plugin._reading.start.stream_names import describe_stream, with_streams
+from penstock.spark_plugin._reading.initial_positions import list_with
+from penstock.spark_plugin._reading.service_time import ask_time, now_millis
+from penstock.spark_plugin._reading.stream.offsets import partition_bounds
+from penstock.spark_plugin._reading.stream_names import describe_stream, with_streams
+from penstock.spark_plugin._signals import limit_collections
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
 from penstock.spark_plugin._user_errors import rows_with_remedies, with_remedies
 from penstock.spark_plugin.errors import OptionError

@@ -30,8 +30,7 @@ from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.bounded.bounds import BoundedShard
 from penstock.spark_plugin._reading.columns import position_after, rows_before
-from penstock.spark_plugin._reading.session.configs import publisher_config
-from penstock.spark_plugin._reading.start.service_time import (
+from penstock.spark_plugin._reading.service_time import (
     ARRIVAL_MICROS,
     ask_time,
     guess_of_tips,
@@ -39,6 +38,7 @@ from penstock.spark_plugin._reading.start.service_time import (
     wait_until,
     wait_until_seen,
 )
+from penstock.spark_plugin._reading.session.configs import publisher_config
 
 _log = logging.getLogger(__name__)
 

@@ -26,9 +26,8 @@ from penstock.spark_plugin._reading.executors.roster import (
     report_failure,
     write_certificate,
 )
-from penstock.spark_plugin._reading.session.addresses import LOOPBACK, READER_HOST
+from penstock.spark_plugin._reading.session.addresses import LOOPBACK, READER_HOST, ancestor_command_lines
 from penstock.spark_plugin._reading.session.configs import reader_config
-from penstock.spark_plugin._reading.session.driver_settings import ancestor_command_lines
 
 _log = logging.getLogger(__name__)
 _SESSION_TIMEOUT = timedelta(hours=1)

@@ -25,11 +25,11 @@ from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.columns import position_after, rows_before
+from penstock.spark_plugin._reading.initial_positions import latest_millis
+from penstock.spark_plugin._reading.service_time import guess_of_tips, now_millis, wait_until_shown
 from penstock.spark_plugin._reading.session.configs import publisher_config
-from penstock.spark_plugin._reading.start.initial_positions import latest_millis
-from penstock.spark_plugin._reading.start.service_time import guess_of_tips, now_millis, wait_until_shown
-from penstock.spark_plugin._reading.start.stream_names import StreamKeys
 from penstock.spark_plugin._reading.stream.offsets import capped
+from penstock.spark_plugin._reading.stream_names import StreamKeys
 
 _log = logging.getLogger(__name__)
 _WINDOWS_MILLIS = (3_000, 30_000, 600_000, 3_600_000, 6 * 3_600_000, 24 * 3_600_000)

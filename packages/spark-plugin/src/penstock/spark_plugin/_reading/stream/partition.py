@@ -21,8 +21,8 @@ from penstock.efo_consumer import (
     ShardRange,
     StreamRecreatedError,
 )
-from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._signals import limit_collections
 from penstock.spark_plugin._telemetry import parent_context, tracer
 
 if TYPE_CHECKING:

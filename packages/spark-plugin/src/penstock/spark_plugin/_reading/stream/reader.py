@@ -22,17 +22,9 @@ from penstock.efo_consumer import (
     ranges_between,
 )
 from penstock.efo_consumer.errors import ShardFailedError
-from penstock.spark_plugin._gc_pauses import limit_collections
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.columns import in_layout
-from penstock.spark_plugin._reading.planning import (
-    divide_by_cuts,
-    group_ranges,
-    partition_bounds,
-    worthwhile_partitions,
-)
-from penstock.spark_plugin._reading.progress.metrics import LetGo, ReaderNumbers, SkewProgress, query_metrics
-from penstock.spark_plugin._reading.stream.discovery import StreamDiscovery
+from penstock.spark_plugin._reading.reader_numbers import LetGo, ReaderNumbers, SkewProgress, query_metrics
 from penstock.spark_plugin._reading.stream.offsets import (
     BatchLimit,
     KnownTips,
@@ -42,14 +34,18 @@ from penstock.spark_plugin._reading.stream.offsets import (
     batch_limit,
     capped,
     default_limit,
+    divide_by_cuts,
+    group_ranges,
+    partition_bounds,
     says_more,
     turnover,
     with_ended,
+    worthwhile_partitions,
 )
 from penstock.spark_plugin._reading.stream.partition import KinesisPartition, read_partition
-from penstock.spark_plugin._reading.stream.query_streams import QueryStreams
+from penstock.spark_plugin._reading.stream.query_streams import QueryStreams, StreamDiscovery
 from penstock.spark_plugin._settings import warn_in_reader
-from penstock.spark_plugin._signals import end_with_spark, exit_on_sigterm, ignore_sigterm
+from penstock.spark_plugin._signals import end_with_spark, exit_on_sigterm, ignore_sigterm, limit_collections
 from penstock.spark_plugin._spark import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from penstock.spark_plugin._telemetry import parent_context, traceparent_of, tracer
 from penstock.spark_plugin._user_errors import rows_with_remedies, with_remedies

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from penstock.spark_plugin._reading.progress.metrics import COUNTERS, GAUGES, UNKNOWN, ReaderNumbers
+from penstock.spark_plugin._reading.reader_numbers import COUNTERS, GAUGES, UNKNOWN, ReaderNumbers
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

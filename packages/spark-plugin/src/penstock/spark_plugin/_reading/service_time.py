@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from penstock.aws import AwsSession, ServiceClock
 from penstock.efo_consumer import TIP_SECONDS, StreamIdentity, stream_client
-from penstock.spark_plugin._reading.start.stream_names import call_about
+from penstock.spark_plugin._reading.stream_names import call_about
 
 ARRIVAL_MICROS = 1_000_000
 """How far arrival times may go back within a shard: Kinesis calls them approximate."""

@@ -1,1 +1,0 @@
-"""What a query reports of its progress."""

@@ -1,1 +1,0 @@
-"""Which streams are read, and where they begin."""
