@@ -15,7 +15,7 @@ from penstock.efo_consumer import OpenRequest, ReaderConfig, StreamPositions
 from penstock.efo_consumer._remote.messages import open_from_message, open_to_message
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2
 from penstock.proto.shard_reader.v1 import shard_reader_pb2
-from penstock.registration import Lease, RegistrarConfig
+from penstock.registration import Lease
 from penstock.registration._remote.messages import acquire_message, acquire_request
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import caller_location
@@ -24,7 +24,7 @@ from penstock.spark_plugin._options.spec import GATEWAY, READER, REGISTRY, Optio
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._reading.session import leases as leases_module
 from penstock.spark_plugin._reading.session import session as session_module
-from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
+from penstock.spark_plugin._reading.session.configs import reader_config
 from penstock.spark_plugin._writing.sink_task import make_sink, sink_config
 from penstock.spark_plugin.errors import OptionError
 
@@ -130,7 +130,6 @@ def effects(options: KinesisOptions, place: Place | None, monkeypatch: pytest.Mo
     if place is None:
         whole = {
             "reader": reader_config(options),
-            "registrar": registrar_config(options),
             "sink": sink_config(options),
             "aws": options.aws_mapping(),
         }
@@ -193,7 +192,7 @@ def test_a_setting_changes_one_place_alone(spec: OptionSpec) -> None:
 
     def settings(options: dict[str, str]) -> dict[str, Any]:
         parsed = parse(options)
-        whole = {"registrar": registrar_config(parsed), "reader": reader_config(parsed), "sink": sink_config(parsed)}
+        whole = {"reader": reader_config(parsed), "sink": sink_config(parsed)}
         return {place: value for name, config in whole.items() for place, value in flat(name, config)}
 
     usual, found = settings(without), settings(options)
@@ -260,6 +259,5 @@ def test_what_only_enhanced_fan_out_uses_is_refused_without_it(spec: OptionSpec)
 
 
 def test_every_option_says_where_it_acts() -> None:
-    """And no place twice; the defaults of what a request carries are those of the packages."""
+    """And no place twice."""
     assert [spec.name for spec in OPTIONS if not spec.acts or len(set(spec.acts)) < len(spec.acts)] == []
-    assert registrar_config(parse({})) == RegistrarConfig()

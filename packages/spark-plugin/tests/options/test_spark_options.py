@@ -17,7 +17,7 @@ from penstock.spark_plugin._options.foreign import foreign_options
 from penstock.spark_plugin._options.parsing import check_use
 from penstock.spark_plugin._options.spec import OptionSpec, OptionType, Use
 from penstock.spark_plugin._options.table import BY_NAME, OPTIONS
-from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
+from penstock.spark_plugin._reading.session.configs import reader_config
 from penstock.spark_plugin._writing.sink_task import sink_config
 from penstock.spark_plugin.errors import OptionError
 
@@ -145,7 +145,6 @@ def test_what_is_accepted_can_be_used(numbers: dict[str, str]) -> None:
     except OptionError:
         return
     reader_config(options)
-    registrar_config(options)
     if not {"maxBatchSizeInBytes", "maxRecordSizeInBytes"} & numbers.keys():
         sink_config(options)
 

@@ -271,7 +271,6 @@ _REFUSED = {
     "subscribeTransport": ("http2", "no enhanced fan-out"),
     "subscribeToShardTimeout": ("5s", "reads the stream of a table"),
     "subscribeToShardMaxRetries": ("5", "reads the stream of a table"),
-    "registerStreamConsumerTimeout": ("5s", "reads the stream of a table"),
     "registryEndpoint": ("there:1", "no enhanced fan-out"),
     "registryStore": ("/store", "no enhanced fan-out"),
     "readerEndpoint": ("there:1", "read by themselves"),

@@ -220,16 +220,6 @@ _polling = partial(option, acts=(TASK, READER))
 class RetryOptions:
     """Options of calls that are repeated."""
 
-    register_stream_consumer_timeout: float = option(
-        SECONDS,
-        "60s",
-        acts=(REGISTRY,),
-        refused_with=(OF_EFO,),
-        minimum=1,
-        flink="flink.stream.registerstreamconsumer.timeout",
-        databricks="registerConsumerTimeoutInterval",
-    )
-    """How long a new stream consumer may take to become ACTIVE."""
     subscribe_to_shard_timeout: float = _subscribing(
         SECONDS,
         "10s",

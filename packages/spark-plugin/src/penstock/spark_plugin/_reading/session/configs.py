@@ -10,13 +10,7 @@ from penstock.efo_consumer import (
     SessionSettings,
     SubscribeTransportType,
 )
-from penstock.registration import RegistrarConfig
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-
-
-def registrar_config(options: KinesisOptions) -> RegistrarConfig:
-    """How long registration may take."""
-    return RegistrarConfig(register_timeout=timedelta(seconds=options.register_stream_consumer_timeout))
 
 
 def reader_config(options: KinesisOptions) -> ReaderConfig:

@@ -24,7 +24,6 @@ from penstock.registration.errors import ConsumerDeregisteredError
 from penstock.registration.errors import LeaseLostError as LostLease
 from penstock.spark_plugin._connections import caller_location, service_security
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading.session.configs import registrar_config
 from penstock.spark_plugin.errors import LeaseLostError
 
 HELD_TIMEOUT = timedelta(minutes=5)
@@ -171,7 +170,6 @@ def open_query_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingCon
         security=service_security(options),
         aws=aws,
         store_path=Path(options.registry_store) if options.registry_store else None,
-        config=registrar_config(options),
         patience=timedelta(seconds=options.retry_patience),
     )
 
@@ -179,8 +177,7 @@ def open_query_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingCon
 def lease_requests(options: KinesisOptions, job_id: str, query: str = "") -> list[AcquireRequest]:
     """For a lease on the consumer of each stream."""
     claim = f"{query or uuid.uuid4().hex}/{uuid.uuid4().hex}"
-    # A registry in this process has both already.
-    config = registrar_config(options) if options.registry_endpoint else None
+    # A registry in this process has it already.
     caller = caller_location(options) if options.registry_endpoint else None
     return [
         AcquireRequest(
@@ -194,7 +191,6 @@ def lease_requests(options: KinesisOptions, job_id: str, query: str = "") -> lis
             # A predecessor that was killed leaves its lease to expire; one that lives must not be thrown out.
             conflict_policy=ConflictPolicy.WAIT,
             timeout=HELD_TIMEOUT,
-            config=config,
             caller=caller,
         )
         for stream in options.stream_name
