@@ -110,6 +110,8 @@ class OptionError(SparkPluginError, ValueError):
     """An option of the data source is wrong.
 
     `option` is its name as the user wrote it, or its canonical one; `facts` hold the rest.
+
+    Cure: Correct the option that the message names; the code of the error says what is wrong with it.
     """
 
     _given: Mapping[str, object]
