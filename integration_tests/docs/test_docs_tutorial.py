@@ -125,7 +125,7 @@ def test_the_tutorial_works_as_written(terminal: Terminal) -> None:
 
 def test_a_missing_option_is_told_as_the_tutorial_quotes_it() -> None:
     """The quoted line is what the option's check says."""
-    quoted = re.search(r"errors\.OptionError: (.*)", (PAGES / "break-it.md").read_text())
+    quoted = re.search(r"errors\.OptionError: (\[MISSING_OPTION\] .*)", (PAGES / "break-it.md").read_text())
     with pytest.raises(OptionError) as caught:
         KinesisDataSource({"region": "eu-west-1"}).schema()
     assert caught.value.code == "MISSING_OPTION"
