@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock.async_sink import RemoteSink
 from penstock.async_sink.errors import SinkError
 from penstock.operator_attributes import Claim, ClaimDecision, RemoteStageScheduler
-from penstock.operator_attributes.errors import ClaimLostError, RemoteSchedulerError
+from penstock.operator_attributes.errors import ClaimLostError, SchedulerAwayError
 from penstock.registration import AcquireRequest, BlockingConsumerRegistry, ConflictPolicy, Lease, open_registry
 from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError, LeaseLostError, RegistrationError
 from penstock.registration.testing import running_dynamodb
@@ -204,7 +204,7 @@ async def _claim_all(events: Events, settings: dict[str, Any]) -> None:
                     number += 1
             except ClaimLostError:
                 events.add("claim lost", fingerprint=fingerprint)
-            except RemoteSchedulerError as error:
+            except SchedulerAwayError as error:
                 _logger.info("claim of %s: %s", fingerprint, error)
                 await asyncio.sleep(0.5)
 
@@ -217,7 +217,7 @@ async def _compute(scheduler: RemoteStageScheduler, claimed: Claim, location: st
             if time.monotonic() >= done_at:
                 await scheduler.commit_claim(claimed, location=location)
                 return
-        except RemoteSchedulerError as error:
+        except SchedulerAwayError as error:
             _logger.info("result of %s: %s", claimed.fingerprint, error)
         await asyncio.sleep(1.5)
 

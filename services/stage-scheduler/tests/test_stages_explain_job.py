@@ -14,13 +14,13 @@ from penstock.operator_attributes import (
     StageStarted,
     compile,
 )
-from penstock.operator_attributes.errors import UnknownJobError
+from penstock.operator_attributes.errors import SchedulingError
 from penstock.operator_attributes.testing import running_stage_scheduler
 from penstock.rpc import ClientSettings
 from penstock.services.stage_scheduler.__main__ import _parser, main
 from penstock.services.stage_scheduler._ask import ask
-from penstock.services.stage_scheduler._explain import render
 from penstock.services.stage_scheduler._serve import KIND
+from penstock.services.stage_scheduler._show import render
 
 BEGINNINGS = {"text": "", "mermaid": "flowchart", "dot": "digraph", "svg": "<svg", "html": "<!doctype html"}
 
@@ -80,7 +80,7 @@ async def test_as_json_it_is_the_plan() -> None:
     async with running_stage_scheduler() as (server, client):
         await client.submit("flights", job())
         assert await explained(server.address, "json") == compile(job()).to_json()
-        with pytest.raises(UnknownJobError):
+        with pytest.raises(SchedulingError, match="UNKNOWN_JOB"):
             await asked(["explain", "--job", "x", "--endpoint", server.address], io.StringIO())
 
 

@@ -14,7 +14,7 @@ from penstock.operator_attributes import (
     StageReused,
     StageStarted,
 )
-from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerClosedError, SchedulingError
+from penstock.operator_attributes.errors import SchedulerAwayError, SchedulingError
 from penstock.rpc.testing import service_process
 
 MODULE = "penstock.services.stage_scheduler"
@@ -69,5 +69,5 @@ async def test_sigterm_does_not_wait_for_watchers_of_live_jobs() -> None:
                 )
                 with pytest.raises(SchedulingError) as caught:
                     await anext(jobs)
-                assert isinstance(caught.value, SchedulerClosedError | RemoteSchedulerError)
+                assert isinstance(caught.value, SchedulerAwayError)
                 assert await ended == 0

@@ -22,7 +22,7 @@ from penstock.operator_attributes import (
     StageReused,
     StageStarted,
 )
-from penstock.operator_attributes.errors import RemoteSchedulerError, UnknownJobError
+from penstock.operator_attributes.errors import SchedulerAwayError, SchedulingError
 from penstock.operator_attributes.testing import running_stage_scheduler
 from penstock.rpc import ClientSettings, ServerSettings
 from penstock.rpc.testing import service_process
@@ -189,10 +189,10 @@ class Restarted:
         if self._is_new:
             self._is_new = False
             yield await self._local.submit(job_id, job())
-            raise RemoteSchedulerError("UNAVAILABLE", "it is killed")
+            raise SchedulerAwayError.of("SCHEDULER_CALL_FAILED", status="UNAVAILABLE", details="it is killed")
         self._looks -= 1
         if self._looks >= 0:
-            raise UnknownJobError(job_id)
+            raise SchedulingError.of("UNKNOWN_JOB", job_id=job_id)
         for number in (1, 2):
             yield await self._local.report(job_id, StageReused(stage_id=f"stage-{number}"))
 
@@ -210,17 +210,17 @@ async def test_watch_waits_for_a_driver_that_submits_its_job_again() -> None:
 
     assert await watched(Restarted(looks=4), 30.0) == 0
     assert len(slept) == 5
-    with pytest.raises(UnknownJobError):
+    with pytest.raises(SchedulingError, match="UNKNOWN_JOB"):
         await watched(Restarted(looks=9), 2.0)
 
 
 async def test_what_is_not_there_is_told_at_once() -> None:
     """A job that nobody submitted, a service that nobody started."""
     async with running_stage_scheduler(settings=ServerSettings()) as (server, _):
-        with pytest.raises(UnknownJobError):
+        with pytest.raises(SchedulingError, match="UNKNOWN_JOB"):
             await run(Pipe(), "watch", "nothing", "--endpoint", server.address)
         address = server.address
-    with pytest.raises(RemoteSchedulerError):
+    with pytest.raises(SchedulerAwayError):
         await run(Pipe(), "watch", "job", "--endpoint", address)
 
 

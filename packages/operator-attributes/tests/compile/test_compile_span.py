@@ -5,7 +5,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes, compile
-from penstock.operator_attributes.errors import UnknownInputError
+from penstock.operator_attributes.errors import CompileError
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_graph_that_cannot_be_compiled_marks_its_span(spans: InMemorySpanExpor
     """The error is recorded where it happened."""
     graph = JobGraph()
     graph.add_sink("sink", "nothing")
-    with pytest.raises(UnknownInputError):
+    with pytest.raises(CompileError, match="UNKNOWN_INPUT"):
         compile(graph, tracer=provider.get_tracer("test"))
     (span,) = spans.get_finished_spans()
     assert span.status.status_code is StatusCode.ERROR

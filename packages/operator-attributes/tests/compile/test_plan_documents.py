@@ -16,7 +16,7 @@ from penstock.operator_attributes import (
     graphviz,
     mermaid,
 )
-from penstock.operator_attributes.errors import DuplicateNameError, InvalidDocumentError
+from penstock.operator_attributes.errors import CompileError, InvalidDocumentError
 
 
 def flights_job() -> JobGraph:
@@ -163,5 +163,5 @@ def test_names_in_a_document_are_checked_like_any_other() -> None:
     """Two vertices of one name are refused."""
     document = json.loads(flights_job().to_json())
     document["vertices"].append(document["vertices"][0])
-    with pytest.raises(DuplicateNameError):
+    with pytest.raises(CompileError, match="DUPLICATE_NAME"):
         JobGraph.from_json(json.dumps(document))

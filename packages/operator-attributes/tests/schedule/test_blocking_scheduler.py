@@ -18,12 +18,7 @@ from penstock.operator_attributes import (
     StageState,
     open_stage_scheduler,
 )
-from penstock.operator_attributes.errors import (
-    ClaimLostError,
-    JobStoreError,
-    SchedulerClosedError,
-    UnknownJobError,
-)
+from penstock.operator_attributes.errors import ClaimLostError, JobStoreError, SchedulerAwayError, SchedulingError
 from penstock.operator_attributes.testing import StageSchedulerServer
 
 
@@ -56,7 +51,7 @@ def test_a_driver_without_an_event_loop_runs_a_job_to_its_end(scheduler: Blockin
     assert scheduler.get_job("job").stage("stage-1").progress.rows == 9
     assert scheduler.get_job("job").stage("stage-1").slots == 1
     assert [one.job_id for one in scheduler.list_jobs()] == ["job"]
-    with pytest.raises(UnknownJobError):
+    with pytest.raises(SchedulingError, match="UNKNOWN_JOB"):
         scheduler.get_job("nothing")
 
 
@@ -121,7 +116,7 @@ def test_a_closed_scheduler_refuses_calls(scheduler: BlockingStageScheduler) -> 
     """Closing may be repeated."""
     scheduler.close()
     scheduler.close()
-    with pytest.raises(SchedulerClosedError):
+    with pytest.raises(SchedulerAwayError, match="SCHEDULER_CLOSED"):
         scheduler.list_jobs()
 
 

@@ -31,7 +31,7 @@ from penstock.operator_attributes import (
 from penstock.operator_attributes.errors import (
     InvalidDocumentError,
     InvalidOptionError,
-    SchedulerClosedError,
+    SchedulerAwayError,
     SchedulingError,
 )
 
@@ -135,12 +135,12 @@ class Unsteady(LocalStageScheduler):
 
     async def report(self, job_id: str, event: StageEvent) -> JobStatus:
         if self.away.is_set():
-            raise SchedulerClosedError
+            raise SchedulerAwayError.of("SCHEDULER_CLOSED")
         return await super().report(job_id, event)
 
     async def get_job(self, job_id: str) -> JobStatus:
         if self.away.is_set():
-            raise SchedulerClosedError
+            raise SchedulerAwayError.of("SCHEDULER_CLOSED")
         return await super().get_job(job_id)
 
 

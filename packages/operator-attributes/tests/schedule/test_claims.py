@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.operator_attributes import Claim, ClaimDecision, LocalStageScheduler
 from penstock.operator_attributes._schedule.claims import ClaimBook, ClaimRecord
-from penstock.operator_attributes.errors import ClaimLostError, InvalidOptionError, SchedulerClosedError
+from penstock.operator_attributes.errors import ClaimLostError, InvalidOptionError, SchedulerAwayError
 
 COMPUTE, WAIT, REUSE = ClaimDecision.COMPUTE, ClaimDecision.WAIT, ClaimDecision.REUSE
 
@@ -197,5 +197,5 @@ async def test_a_claim_that_waits_is_answered_when_the_scheduler_closes() -> Non
     await asyncio.sleep(0)
     await scheduler.close()
     async with asyncio.timeout(5):
-        with pytest.raises(SchedulerClosedError):
+        with pytest.raises(SchedulerAwayError, match="SCHEDULER_CLOSED"):
             await waiting

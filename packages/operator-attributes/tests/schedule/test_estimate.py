@@ -18,7 +18,7 @@ from penstock.operator_attributes import (
     measures_of,
     relative_error,
 )
-from penstock.operator_attributes.errors import InsufficientSlotsError, InvalidOptionError, UnknownStageError
+from penstock.operator_attributes.errors import InvalidOptionError, SchedulingError
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 
@@ -93,7 +93,7 @@ def test_under_a_slot_budget_stages_wait_for_slots_too() -> None:
     for vertex in graph:
         wide.add(dataclasses.replace(vertex, parallelism=2))
     assert estimate(compile(wide), MEASURES, slots=2).stage("stage-3").blocking_seconds == 25
-    with pytest.raises(InsufficientSlotsError):
+    with pytest.raises(SchedulingError, match="INSUFFICIENT_SLOTS"):
         estimate(two_dams(), MEASURES, slots=1)
 
 
@@ -163,7 +163,7 @@ def test_wrong_measures_are_refused() -> None:
             StageMeasure(**{option: -1})
     with pytest.raises(InvalidOptionError, match="seconds"):
         StageMeasure(seconds=math.nan)
-    with pytest.raises(UnknownStageError):
+    with pytest.raises(SchedulingError, match="UNKNOWN_STAGE"):
         estimate(two_dams(), {"stage-9": StageMeasure()})
 
 

@@ -17,7 +17,7 @@ from penstock.operator_attributes import (
     StageState,
     compile,
 )
-from penstock.operator_attributes.errors import UnknownJobError
+from penstock.operator_attributes.errors import SchedulingError
 from penstock.operator_attributes.testing import running_stage_scheduler
 
 
@@ -63,7 +63,7 @@ async def test_the_plan_of_a_job_can_be_drawn_by_anybody(api: StageSchedulerApi)
     """It has the edges and call sites of the graph, under the job's own rule for circles."""
     await api.submit("job", sorted_job("out"), cyclic_regions=CyclicRegions.HAND_OVER)
     assert await api.get_plan("job") == compile(sorted_job("out"), cyclic_regions=CyclicRegions.HAND_OVER)
-    with pytest.raises(UnknownJobError):
+    with pytest.raises(SchedulingError, match="UNKNOWN_JOB"):
         await api.get_plan("other")
 
 

@@ -17,7 +17,7 @@ from penstock.operator_attributes import (
     StageState,
     compile,
 )
-from penstock.operator_attributes.errors import IllegalEventError
+from penstock.operator_attributes.errors import SchedulingError
 
 WAITING, READY, RUNNING = StageState.WAITING, StageState.READY, StageState.RUNNING
 FINISHED, REUSED, INTERRUPTED = StageState.FINISHED, StageState.REUSED, StageState.INTERRUPTED
@@ -210,6 +210,6 @@ def test_only_what_is_committed_can_be_lost_and_only_what_runs_interrupted() -> 
     """Other reports are refused and change nothing."""
     scheduler = chain()
     for event in (StageLost(stage_id="stage-1"), StageInterrupted(stage_id="stage-1")):
-        with pytest.raises(IllegalEventError):
+        with pytest.raises(SchedulingError, match="ILLEGAL_EVENT"):
             scheduler.apply(event)
     assert states(scheduler) == [READY, WAITING, WAITING]

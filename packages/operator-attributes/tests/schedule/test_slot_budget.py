@@ -10,7 +10,7 @@ from penstock.operator_attributes import (
     StageStarted,
     compile,
 )
-from penstock.operator_attributes.errors import InsufficientSlotsError, SlotBudgetExceededError
+from penstock.operator_attributes.errors import SchedulingError
 from penstock.operator_attributes.testing import play
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
@@ -89,7 +89,7 @@ def test_starting_a_stage_that_does_not_fit_is_refused() -> None:
     """The stage stays READY, and its slots are told."""
     scheduler = StageScheduler(compile(job(a=2, b=1)), slots=2)
     start(scheduler, "a")
-    with pytest.raises(SlotBudgetExceededError, match="needs 1 slots; 0 are free"):
+    with pytest.raises(SchedulingError, match="SLOT_BUDGET_EXCEEDED"):
         start(scheduler, "b")
     finish(scheduler, "a")
     start(scheduler, "b")
@@ -97,9 +97,9 @@ def test_starting_a_stage_that_does_not_fit_is_refused() -> None:
 
 def test_live_stages_that_cannot_all_run_at_once_are_refused_at_the_beginning() -> None:
     """They never give a slot back, so one of them would never start."""
-    with pytest.raises(InsufficientSlotsError, match="need 3 slots") as caught:
+    with pytest.raises(SchedulingError, match="INSUFFICIENT_SLOTS") as caught:
         StageScheduler(compile(job(live1=2, live2=1)), slots=2)
-    assert (caught.value.needed, caught.value.slots) == (3, 2)
+    assert caught.value.facts == {"needed": 3, "slots": 2}
 
 
 def test_a_live_stage_leaves_slots_for_batch_stages_that_are_still_to_run() -> None:
@@ -113,7 +113,7 @@ def test_a_live_stage_leaves_slots_for_batch_stages_that_are_still_to_run() -> N
     for name in ("first", "second", "report"):
         assert names(scheduler) == [name]
         start(scheduler, name)
-        with pytest.raises(SlotBudgetExceededError):
+        with pytest.raises(SchedulingError, match="SLOT_BUDGET_EXCEEDED"):
             start(scheduler, "live")
         finish(scheduler, name)
     assert names(scheduler) == ["live"]

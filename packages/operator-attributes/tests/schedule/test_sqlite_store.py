@@ -24,7 +24,7 @@ from penstock.operator_attributes import (
     StoredJob,
     compile,
 )
-from penstock.operator_attributes.errors import JobStoreError, SlotBudgetExceededError, TooManyJobsError
+from penstock.operator_attributes.errors import JobStoreError, SchedulingError
 
 EVENTS: list[StageEvent] = [
     StageStarted(stage_id="stage-1", at=1.5),
@@ -121,10 +121,10 @@ async def test_a_scheduler_goes_on_where_the_last_one_stopped(tmp_path: Path) ->
         for number in (1, 2, 3):
             await scheduler.report("b", StageReused(stage_id=f"stage-{number}"))
     async with LocalStageScheduler(store=SqliteJobStore(path), max_jobs=2) as scheduler:
-        with pytest.raises(SlotBudgetExceededError):
+        with pytest.raises(SchedulingError, match="SLOT_BUDGET_EXCEEDED"):
             await scheduler.report("a", StageStarted(stage_id="stage-2"))
         await scheduler.submit("c", job())
-        with pytest.raises(TooManyJobsError):
+        with pytest.raises(SchedulingError, match="TOO_MANY_JOBS"):
             await scheduler.submit("d", job())
     async with LocalStageScheduler(store=SqliteJobStore(path)) as scheduler:
         assert [one.job_id for one in await scheduler.list_jobs()] == ["a", "c"]

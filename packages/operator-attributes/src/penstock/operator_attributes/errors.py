@@ -1,35 +1,22 @@
-"""Errors of this package, each with its facts as fields.
+"""Errors of this package, each with its facts as fields. `penstock errors CODE` explains the codes.
 
 ```
 OperatorAttributesError
 |- InvalidOptionError             an argument is outside of its range
 |- InvalidDocumentError           JSON that holds no graph or plan
-|- CompileError                   the graph cannot become a plan
-|  |- InvalidVertexError          a vertex contradicts its kind
-|  |- DuplicateNameError          two vertices have one name
-|  |- UnknownInputError           an input is not a vertex of the graph
-|  |- CycleError                  vertices depend on themselves
-|  |- FullDamOverUnboundedError   the end that an operator waits for never comes
-|  `- UnboundedBlockingEdgeError  an edge that waits for all records of a source without end
-`- SchedulingError                an event or a request does not fit the state of the job
-   |- UnknownStageError
-   |- IllegalEventError
-   |- SlotBudgetExceededError     a stage was started without a free slot
-   |- InsufficientSlotsError      the live stages do not fit the budget at once
-   |- UnknownJobError
-   |- JobExistsError              another graph has this job id
-   |- TooManyJobsError            no ended job could be forgotten for the new one
-   |- SchedulerClosedError        the scheduler is going away; the job may go on at another one
-   |- ClaimLostError              a claim ran out, and another driver may have it
-   |- JobStoreError               the file of jobs cannot be used
-   |- WrongProcessError           a blocking scheduler was used after a fork
-   `- RemoteSchedulerError        the service could not be reached, or failed
+|- CompileError                   the graph cannot become a plan: five codes
+|  `- FullDamOverUnboundedError   the end that an operator waits for never comes
+`- SchedulingError                an event or a request does not fit the state of the job: nine codes
+   |- SchedulerAwayError          the scheduler cannot be reached, failed, or is shutting down: two codes
+   |- ClaimLostError              a claim expired, and another driver may hold it
+   `- JobStoreError               the file of jobs cannot be used
 ```
-
-Each takes its facts as keyword arguments of the same names, so that it can be made again behind a gRPC call.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
+
+from penstock.rpc.errors import Code, CodedError
 
 
 class OperatorAttributesError(Exception):
@@ -52,7 +39,7 @@ class InvalidOptionError(OperatorAttributesError, ValueError):
 class InvalidDocumentError(OperatorAttributesError, ValueError):
     """A text is not the JSON of a graph or of a plan; `path` says where it differs.
 
-    Cure: Correct the text at `path`, or write it anew by `to_json`.
+    Cure: Correct the text at `path`, or write it again with `to_json`.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -61,77 +48,44 @@ class InvalidDocumentError(OperatorAttributesError, ValueError):
         self.reason = reason
 
 
-class CompileError(OperatorAttributesError):
-    """The graph cannot become a plan.
+class CompileError(OperatorAttributesError, CodedError):
+    """The graph cannot become a plan. The facts hold `call_site`, the `file:line` of the vertex, where it is known.
 
     Cure: Change the graph as the message says.
     """
 
+    codes: ClassVar[Mapping[str, Code]] = {
+        "INVALID_VERTEX": Code(
+            when="A vertex contradicts its kind: a source with inputs, a sink that feeds another vertex.",
+            message="{name!r}{place}: {reason}",
+            cure="Give sources no inputs, and let sinks feed nothing; put an operator between them.",
+        ),
+        "DUPLICATE_NAME": Code(
+            when="Two vertices have one name.",
+            message="the name {name!r}{place} is used already{first}",
+            cure="Give one of the two vertices another name.",
+        ),
+        "UNKNOWN_INPUT": Code(
+            when="An input is not a vertex of the graph. `nearest` is the most similar name, or None.",
+            message="{vertex!r}{place} reads {unknown!r}, which is not in the graph{hint}",
+            cure="Correct the name of the input; `nearest` is the likely one.",
+        ),
+        "GRAPH_CYCLE": Code(
+            when="Vertices depend on themselves. `cycle` names them along the edges, the first one again at the end.",
+            message="the graph has a cycle: {path}; let one of them read what comes before the others",
+            cure="Let one of the vertices in `cycle` read what comes before the others.",
+        ),
+        "UNBOUNDED_BLOCKING_EDGE": Code(
+            when="An edge was declared BLOCKING, but its producer never finishes.",
+            message="the edge {source!r} -> {target!r}{place} is declared blocking, but its source never ends",
+            cure="Bound the source, or do not declare the edge blocking.",
+        ),
+    }
 
-class InvalidVertexError(CompileError):
-    """A vertex contradicts its kind: a source with inputs, a sink that feeds another vertex.
-
-    Cure: Let sources have no inputs and sinks feed nothing; use an operator between.
-    """
-
-    def __init__(self, name: str, reason: str, call_site: str = "") -> None:
-        super().__init__(f"{name!r}{at(call_site)}: {reason}")
-        self.name = name
-        self.reason = reason
-        self.call_site = call_site
-
-
-class DuplicateNameError(CompileError):
-    """Two vertices have one name.
-
-    Cure: Give one of the two another name.
-    """
-
-    def __init__(self, name: str, first_call_site: str, second_call_site: str) -> None:
-        super().__init__(
-            f"the name {name!r}{at(second_call_site)} is taken already"
-            + (f" by the vertex{at(first_call_site)}" if first_call_site else "")
-        )
-        self.name = name
-        self.first_call_site = first_call_site
-        self.second_call_site = second_call_site
-
-
-class UnknownInputError(CompileError):
-    """An input is not a vertex of the graph; `nearest` is the name that resembles it most, or None.
-
-    Cure: Correct the name; `nearest` is the likely one.
-    """
-
-    def __init__(self, vertex: str, unknown: str, nearest: str | None = None, call_site: str = "") -> None:
-        hint = f"; did you mean {nearest!r}?" if nearest else ""
-        super().__init__(f"{vertex!r}{at(call_site)} reads {unknown!r}, which is not in the graph{hint}")
-        self.vertex = vertex
-        self.unknown = unknown
-        self.nearest = nearest
-        self.call_site = call_site
-
-
-class CycleError(CompileError):
-    """Vertices depend on themselves; `cycle` names them along the edges, the first one repeated last.
-
-    `call_sites` has the place of each, where it is known.
-
-    Cure: Let one of the vertices in `cycle` read what comes before the others.
-    """
-
-    def __init__(self, cycle: Sequence[str], call_sites: Sequence[str] = ()) -> None:
-        sites = [*call_sites, *[""] * (len(cycle) - len(call_sites))]
-        # The first one is there again at the end: its place is given once.
-        named = [
-            name + at(site if place < len(cycle) - 1 else "")
-            for place, (name, site) in enumerate(zip(cycle, sites, strict=True))
-        ]
-        super().__init__(
-            "the graph has a cycle: " + " -> ".join(named) + "; let one of them read what comes before the others"
-        )
-        self.cycle = tuple(cycle)
-        self.call_sites = tuple(call_sites)
+    @classmethod
+    def at(cls, call_site: str, code: str, /, **facts: object) -> Self:
+        """The error of a code, at a place of the user's code."""
+        return cls.of(code, call_site=call_site, place=at(call_site), **facts)
 
 
 class FullDamOverUnboundedError(CompileError):
@@ -151,120 +105,88 @@ class FullDamOverUnboundedError(CompileError):
         self.unbounded_sources = tuple(unbounded_sources)
 
 
-class UnboundedBlockingEdgeError(CompileError):
-    """An edge was declared BLOCKING, but its producer never finishes.
-
-    Cure: Bound the source, or do not declare the edge blocking.
-    """
-
-    def __init__(self, source: str, target: str, call_site: str) -> None:
-        super().__init__(
-            f"the edge {source!r} -> {target!r}{at(call_site)} is declared blocking, but its source never ends"
-        )
-        self.source = source
-        self.target = target
-        self.call_site = call_site
-
-
-class SchedulingError(OperatorAttributesError):
+class SchedulingError(OperatorAttributesError, CodedError):
     """An event or a request does not fit the state of the job."""
 
+    codes: ClassVar[Mapping[str, Code]] = {
+        "UNKNOWN_STAGE": Code(
+            when="The plan has no such stage.",
+            message="the plan has no stage {stage_id!r}",
+            cure="Report stages of the job's own plan; submit the graph again if it was changed.",
+        ),
+        "ILLEGAL_EVENT": Code(
+            when="The event does not follow from the stage's state.",
+            message="stage {stage_id!r} is {state}: {event} cannot follow",
+            cure="Report events in order: started, then finished or failed. After a restart submit the job again, and "
+            "continue from the answer.",
+        ),
+        "SLOT_BUDGET_EXCEEDED": Code(
+            when="A stage was started that the slot budget has no room for now.",
+            message="stage {stage_id!r} needs {needed} slots; {free} are free",
+            cure="Wait for a stage to end, or raise `slots`.",
+        ),
+        "INSUFFICIENT_SLOTS": Code(
+            when="Live stages hold their slots until the job ends, and all of them together do not fit the budget.",
+            message="the live stages need {needed} slots at the same time; the budget is {slots}",
+            cure="Raise `slots` to what is needed, or split the job.",
+        ),
+        "UNKNOWN_JOB": Code(
+            when="The scheduler knows no such job.",
+            message="no such job: {job_id!r}",
+            cure="Check the id, and submit the job again if the scheduler was started without a store.",
+        ),
+        "JOB_EXISTS": Code(
+            when="Another graph was submitted under this job id.",
+            message="job {job_id!r} exists with another graph: submit this one under another id",
+            cure="Submit the changed graph under another id, or with `restart`.",
+        ),
+        "TOO_MANY_JOBS": Code(
+            when="The scheduler holds its limit of jobs, none of which has ended.",
+            message="{limit} jobs are running, which is the limit",
+            cure="Let jobs end, or raise `--max-jobs`.",
+        ),
+        "STAGE_NOT_RESUMABLE": Code(
+            when="A stage was to be resumed by hand whose state does not allow it.",
+            message="stage {stage_id!r} cannot be resumed: {reason}",
+            cure="Do what `reason` says.",
+        ),
+        "SCHEDULER_OF_OTHER_PROCESS": Code(
+            when="A blocking scheduler was used after a fork. It lives in the process that opened it.",
+            message="the stage scheduler was opened in process {opened_in} and used in {used_in}: open another",
+            cure="Open a scheduler in each process.",
+        ),
+    }
 
-class UnknownStageError(SchedulingError, LookupError):
-    """The plan has no such stage.
 
-    Cure: Report stages of the job's own plan; submit the graph again if it was changed.
+class SchedulerAwayError(SchedulingError):
+    """The stage scheduler could not be reached, failed, or is shutting down; `status` is the name of the gRPC status.
+
+    Cure: Follow `status`: UNAVAILABLE means that no service answers at the endpoint, UNAUTHENTICATED that the token is
+    wrong.
     """
 
-    def __init__(self, stage_id: str) -> None:
-        super().__init__(f"the plan has no stage {stage_id!r}")
-        self.stage_id = stage_id
+    codes: ClassVar[Mapping[str, Code]] = {
+        "SCHEDULER_CLOSED": Code(
+            when="The scheduler is shutting down; the job may continue at another one.",
+            message="the stage scheduler is shutting down",
+            cure="Call again when it is back; runs of pipelines continue meanwhile.",
+        ),
+        "SCHEDULER_CALL_FAILED": Code(
+            when="The service could not be reached, or failed.",
+            message="the stage scheduler answered {status}: {details}",
+            cure="Follow `status`: UNAVAILABLE means that no service answers at the endpoint, UNAUTHENTICATED that the "
+            "token is wrong.",
+        ),
+    }
 
-
-class IllegalEventError(SchedulingError):
-    """The event does not follow from the stage's state.
-
-    Cure: Report events in order: started, then finished or failed. After a restart submit the job again, and go on from
-    the answer.
-    """
-
-    def __init__(self, stage_id: str, state: str, event: str) -> None:
-        super().__init__(f"stage {stage_id!r} is {state}: {event} cannot follow")
-        self.stage_id = stage_id
-        self.state = state
-        self.event = event
-
-
-class SlotBudgetExceededError(SchedulingError):
-    """A stage was started that the slot budget has no room for now.
-
-    Cure: Wait for a stage to end, or raise `slots`.
-    """
-
-    def __init__(self, stage_id: str, needed: int, free: int) -> None:
-        super().__init__(f"stage {stage_id!r} needs {needed} slots; {free} are free")
-        self.stage_id = stage_id
-        self.needed = needed
-        self.free = free
-
-
-class InsufficientSlotsError(SchedulingError):
-    """Live stages hold their slots for ever, and all of them together do not fit the budget.
-
-    Cure: Raise `slots` to what is needed, or split the job.
-    """
-
-    def __init__(self, needed: int, slots: int) -> None:
-        super().__init__(f"the live stages need {needed} slots at the same time; the budget is {slots}")
-        self.needed = needed
-        self.slots = slots
-
-
-class UnknownJobError(SchedulingError, LookupError):
-    """The scheduler knows no such job.
-
-    Cure: Check the id, and submit the job again if the scheduler was started without a store.
-    """
-
-    def __init__(self, job_id: str) -> None:
-        super().__init__(f"no such job: {job_id!r}")
-        self.job_id = job_id
-
-
-class JobExistsError(SchedulingError):
-    """Another graph was submitted under this job id.
-
-    Cure: Submit the changed graph under another id, or with `restart`.
-    """
-
-    def __init__(self, job_id: str) -> None:
-        super().__init__(f"job {job_id!r} exists with another graph: submit this one under another id")
-        self.job_id = job_id
-
-
-class TooManyJobsError(SchedulingError):
-    """The scheduler holds its limit of jobs, none of which has ended.
-
-    Cure: Let jobs end, or raise `--max-jobs`.
-    """
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} jobs are under way, which is the limit")
-        self.limit = limit
-
-
-class SchedulerClosedError(SchedulingError):
-    """The scheduler is going away; the job may go on at another one.
-
-    Cure: Call again when it is back; runs of pipelines go on meanwhile.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("the stage scheduler is shutting down")
+    @property
+    def status(self) -> str:
+        """The name of the gRPC status."""
+        return str(self.facts.get("status", "UNAVAILABLE"))
 
 
 class ClaimLostError(SchedulingError):
-    """The claim with this token is not the caller's any more: it ran out, was taken over or given up.
+    """The claim with this token is not the caller's any more: it expired, was taken over or released.
 
     Cure: Do not commit: ask again, another driver may have computed the result.
     """
@@ -290,30 +212,6 @@ class JobStoreError(SchedulingError):
     def for_clients(self) -> "JobStoreError":
         """Without the file's place, which is the service's own."""
         return JobStoreError("of the scheduler", "the service's log says why")
-
-
-class WrongProcessError(SchedulingError):
-    """A blocking scheduler lives in the process that opened it: after a fork, open another one.
-
-    Cure: Open a scheduler in each process.
-    """
-
-    def __init__(self, opened_in: int, used_in: int) -> None:
-        super().__init__(f"the stage scheduler was opened in process {opened_in} and used in {used_in}: open another")
-        self.opened_in = opened_in
-        self.used_in = used_in
-
-
-class RemoteSchedulerError(SchedulingError):
-    """The service could not be reached, or failed; `code` is the name of the gRPC status.
-
-    Cure: Follow `code`: UNAVAILABLE means that nobody answers at the endpoint, UNAUTHENTICATED that the token is wrong.
-    """
-
-    def __init__(self, code: str, details: str) -> None:
-        super().__init__(f"the stage scheduler answered {code}: {details}")
-        self.code = code
-        self.details = details
 
 
 def at(call_site: str) -> str:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.operator_attributes import OperatorAttributesBuilder
-from penstock.operator_attributes.errors import InvalidVertexError
+from penstock.operator_attributes.errors import CompileError
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import Pipeline, plan, run_staged
 from penstock.spark_plugin.errors import PipelineDefinitionError
@@ -70,16 +70,17 @@ def test_attributes_that_are_none(tmp_path: Path, attributes: Any, reason: str) 
     pipeline = Pipeline("job", store=tmp_path)
     pipeline.source(bounded=True, name="a")(rows)
     pipeline.op(attributes=attributes, name="b", inputs=["a"])(same)
-    with pytest.raises(InvalidVertexError) as caught:
+    with pytest.raises(CompileError, match="INVALID_VERTEX") as caught:
         pipeline.compile()
-    assert str(caught.value) == f"'b' ({place(same)}): {reason}"
+    assert caught.value.facts["call_site"] == place(same)
+    assert caught.value.facts["reason"] == reason
     pipeline = Pipeline("job", store=tmp_path)
     pipeline.source(bounded=True, name="a")(rows)
     pipeline.stream("a").transform(same, attributes=attributes)
     line = here(-1)
-    with pytest.raises(InvalidVertexError) as caught:
+    with pytest.raises(CompileError, match="INVALID_VERTEX") as caught:
         pipeline.compile()
-    assert str(caught.value) == f"'same' ({line}): {reason}"
+    assert caught.value.facts["call_site"] == line
 
 
 @pytest.mark.parametrize(

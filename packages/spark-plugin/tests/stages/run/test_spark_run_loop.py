@@ -23,7 +23,7 @@ from penstock.operator_attributes import (
     StagePlan,
     StageState,
 )
-from penstock.operator_attributes.errors import RemoteSchedulerError
+from penstock.operator_attributes.errors import SchedulerAwayError
 from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._stages.plans.classic import _plan_text
 from penstock.spark_plugin._stages.run.builder import StageBuilder
@@ -183,7 +183,7 @@ class Unsteady(LocalStageScheduler):
     async def commit_claim(
         self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
     ) -> None:
-        raise RemoteSchedulerError("UNAVAILABLE", "it is started again")
+        raise SchedulerAwayError.of("SCHEDULER_CALL_FAILED", status="UNAVAILABLE", details="it restarts")
 
 
 def test_a_claim_whose_commit_the_service_missed_keeps_nobody_waiting(tmp_path: Path) -> None:

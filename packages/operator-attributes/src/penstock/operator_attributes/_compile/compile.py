@@ -23,11 +23,11 @@ def compile(
     `operator_attributes.compile`.
 
     Raises:
-        UnknownInputError: an input is not a vertex of the graph.
-        InvalidVertexError: a sink is read.
-        CycleError: vertices depend on themselves.
+        CompileError (UNKNOWN_INPUT): an input is not a vertex of the graph.
+        CompileError (INVALID_VERTEX): a sink is read.
+        CompileError (GRAPH_CYCLE): vertices depend on themselves.
         FullDamOverUnboundedError: a full-dam operator reads from a source that never ends.
-        UnboundedBlockingEdgeError: an edge whose producer never ends was declared blocking.
+        CompileError (UNBOUNDED_BLOCKING_EDGE): an edge whose producer never ends was declared blocking.
     """
     tracer = tracer or trace.get_tracer("penstock.operator_attributes")
     with tracer.start_as_current_span(

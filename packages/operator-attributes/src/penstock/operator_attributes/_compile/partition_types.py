@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from penstock.operator_attributes._compile.topology import CanonicalEdge, CanonicalGraph, UnionFind
 from penstock.operator_attributes._graph.graph import Boundedness, ResultPartitionType, VertexKind
-from penstock.operator_attributes.errors import FullDamOverUnboundedError, UnboundedBlockingEdgeError
+from penstock.operator_attributes.errors import CompileError, FullDamOverUnboundedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def decide(graph: CanonicalGraph) -> Decisions:
 
     Raises:
         FullDamOverUnboundedError: a full-dam operator reads from a source that never ends.
-        UnboundedBlockingEdgeError: an edge whose producer never ends was declared blocking.
+        CompileError (UNBOUNDED_BLOCKING_EDGE): an edge whose producer never ends was declared blocking.
     """
     bounded = _boundedness(graph)
     chained = tuple(_is_chained(graph, edge) for edge in graph.edges)
@@ -61,7 +61,8 @@ def decide(graph: CanonicalGraph) -> Decisions:
     for edge, kind in zip(graph.edges, types, strict=True):
         if kind is ResultPartitionType.BLOCKING and not bounded[edge.source]:
             target = graph.vertices[edge.target]
-            raise UnboundedBlockingEdgeError(graph.vertices[edge.source].name, target.name, target.call_site)
+            source = graph.vertices[edge.source].name
+            raise CompileError.at(target.call_site, "UNBOUNDED_BLOCKING_EDGE", source=source, target=target.name)
     return Decisions(bounded, chained, chain, dams, types)
 
 

@@ -15,7 +15,7 @@ from penstock.operator_attributes._graph.graph import (
     document_text,
     read_document,
 )
-from penstock.operator_attributes.errors import UnknownStageError, at
+from penstock.operator_attributes.errors import SchedulingError, at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +148,12 @@ class StagePlan:
         """The stage with this id.
 
         Raises:
-            UnknownStageError: the plan has no such stage.
+            SchedulingError (UNKNOWN_STAGE): the plan has no such stage.
         """
         try:
             return self._by_id[stage_id]
         except KeyError:
-            raise UnknownStageError(stage_id) from None
+            raise SchedulingError.of("UNKNOWN_STAGE", stage_id=stage_id) from None
 
     def stages_of(self, vertex: str) -> tuple[Stage, ...]:
         """The stages that hold a vertex: one, unless it is read twice."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.operator_attributes._graph.graph import JobGraph, ResultPartitionType, Vertex, VertexKind
-from penstock.operator_attributes.errors import CycleError, InvalidVertexError, UnknownInputError
+from penstock.operator_attributes.errors import CompileError, at
 
 
 def topological_order(successors: Sequence[Sequence[int]]) -> list[int]:
@@ -147,9 +147,9 @@ def canonical(graph: JobGraph) -> CanonicalGraph:
     """Check the shape of a graph and number it.
 
     Raises:
-        UnknownInputError: an input is not a vertex of the graph.
-        InvalidVertexError: a sink is read.
-        CycleError: vertices depend on themselves.
+        CompileError (UNKNOWN_INPUT): an input is not a vertex of the graph.
+        CompileError (INVALID_VERTEX): a sink is read.
+        CompileError (GRAPH_CYCLE): vertices depend on themselves.
     """
     by_name = sorted(graph.vertices, key=lambda vertex: vertex.name)
     number = {vertex.name: position for position, vertex in enumerate(by_name)}
@@ -159,15 +159,24 @@ def canonical(graph: JobGraph) -> CanonicalGraph:
             source = number.get(one.source)
             if source is None:
                 nearest = difflib.get_close_matches(one.source, number, n=1)
-                raise UnknownInputError(vertex.name, one.source, nearest[0] if nearest else None, vertex.call_site)
+                raise CompileError.at(
+                    vertex.call_site,
+                    "UNKNOWN_INPUT",
+                    vertex=vertex.name,
+                    unknown=one.source,
+                    nearest=nearest[0] if nearest else None,
+                    hint=f"; did you mean {nearest[0]!r}?" if nearest else "",
+                )
             if by_name[source].kind is VertexKind.SINK:
-                raise InvalidVertexError(one.source, f"a sink cannot feed {vertex.name!r}", vertex.call_site)
+                reason = f"a sink cannot feed {vertex.name!r}"
+                raise CompileError.at(vertex.call_site, "INVALID_VERTEX", name=one.source, reason=reason)
             successors[source].append(number[vertex.name])
     order = topological_order(successors)
     if len(order) < len(by_name):
         cycle = [by_name[position] for position in find_cycle(successors)]
-        cycle.append(cycle[0])
-        raise CycleError([vertex.name for vertex in cycle], [vertex.call_site for vertex in cycle])
+        names = [vertex.name for vertex in [*cycle, cycle[0]]]
+        path = " -> ".join([*(vertex.name + at(vertex.call_site) for vertex in cycle), cycle[0].name])
+        raise CompileError.of("GRAPH_CYCLE", cycle=names, path=path)
     vertices = tuple(by_name[position] for position in order)
     number = {vertex.name: position for position, vertex in enumerate(vertices)}
     edges = tuple(

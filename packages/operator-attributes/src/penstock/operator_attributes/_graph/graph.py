@@ -11,12 +11,7 @@ import msgspec
 
 from penstock.operator_attributes._graph.attributes import OperatorAttributes, OperatorAttributesBuilder
 from penstock.operator_attributes._graph.windows import WindowAssigner, window_attributes
-from penstock.operator_attributes.errors import (
-    DuplicateNameError,
-    InvalidDocumentError,
-    InvalidOptionError,
-    InvalidVertexError,
-)
+from penstock.operator_attributes.errors import CompileError, InvalidDocumentError, InvalidOptionError, at
 
 _D = TypeVar("_D", bound=msgspec.Struct)
 _NO_ATTRIBUTES = OperatorAttributes()
@@ -88,26 +83,27 @@ class Vertex:
         if self.parallelism < 1:
             raise InvalidOptionError("parallelism", self.parallelism, "at least 1")
         if isinstance(self.attributes, OperatorAttributesBuilder):
-            raise InvalidVertexError(self.name, "its attributes are a builder: call `.build()` on it", self.call_site)
+            raise self._invalid("its attributes are a builder: call `.build()` on it")
         if not isinstance(self.attributes, OperatorAttributes):
-            raise InvalidVertexError(
-                self.name,
+            raise self._invalid(
                 f"its attributes are of type {type(self.attributes).__name__}: give "
-                "OperatorAttributes(output_only_after_end_of_stream=…, internal_sorter_supported=…)",
-                self.call_site,
+                "OperatorAttributes(output_only_after_end_of_stream=…, internal_sorter_supported=…)"
             )
         if self.chained is None:
             object.__setattr__(self, "chained", self.kind is VertexKind.OPERATOR and not self.full_dam)
         if self.kind is VertexKind.SOURCE:
             if self.inputs:
-                raise InvalidVertexError(self.name, "a source has no inputs", self.call_site)
+                raise self._invalid("a source has no inputs")
             if self.boundedness is None:
-                raise InvalidVertexError(self.name, "a source is bounded or unbounded", self.call_site)
+                raise self._invalid("a source is bounded or unbounded")
         else:
             if not self.inputs:
-                raise InvalidVertexError(self.name, f"{self.kind.value} without input", self.call_site)
+                raise self._invalid(f"{self.kind.value} without input")
             if self.boundedness is not None:
-                raise InvalidVertexError(self.name, "only sources declare boundedness", self.call_site)
+                raise self._invalid("only sources declare boundedness")
+
+    def _invalid(self, reason: str) -> CompileError:
+        return CompileError.at(self.call_site, "INVALID_VERTEX", name=self.name, reason=reason)
 
     @property
     def full_dam(self) -> bool:
@@ -133,11 +129,12 @@ class JobGraph:
         """Add a vertex and give it back.
 
         Raises:
-            DuplicateNameError: the graph has a vertex of this name.
+            CompileError (DUPLICATE_NAME): the graph has a vertex of this name.
         """
         present = self._vertices.get(vertex.name)
         if present is not None:
-            raise DuplicateNameError(vertex.name, present.call_site, vertex.call_site)
+            first = f" by the vertex{at(present.call_site)}" if present.call_site else ""
+            raise CompileError.at(vertex.call_site, "DUPLICATE_NAME", name=vertex.name, first=first)
         self._vertices[vertex.name] = vertex
         return vertex
 
@@ -326,8 +323,8 @@ class JobGraph:
 
         Raises:
             InvalidDocumentError: the text is not the JSON of a graph.
-            InvalidVertexError: a vertex contradicts its kind.
-            DuplicateNameError: two vertices have one name.
+            CompileError (INVALID_VERTEX): a vertex contradicts its kind.
+            CompileError (DUPLICATE_NAME): two vertices have one name.
         """
         document = read_document(text, _Document)
         graph = JobGraph(document.name)

@@ -9,7 +9,7 @@ from penstock.operator_attributes._compile.regions import CyclicRegions
 from penstock.operator_attributes._graph.graph import JobGraph
 from penstock.operator_attributes._schedule.claims import Claim
 from penstock.operator_attributes._schedule.states import StageEvent, StageProgress
-from penstock.operator_attributes.errors import UnknownStageError
+from penstock.operator_attributes.errors import SchedulingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +56,11 @@ class JobStatus:
         return all(stage.progress.state.committed for stage in self.stages)
 
     def stage(self, stage_id: str) -> StageStatus:
-        """The stage with this id. Raises: UnknownStageError."""
+        """The stage with this id. Raises: SchedulingError (UNKNOWN_STAGE)."""
         for stage in self.stages:
             if stage.stage_id == stage_id:
                 return stage
-        raise UnknownStageError(stage_id)
+        raise SchedulingError.of("UNKNOWN_STAGE", stage_id=stage_id)
 
 
 class StageSchedulerApi(Protocol):
@@ -97,9 +97,9 @@ class StageSchedulerApi(Protocol):
         Raises:
             CompileError: the graph cannot become a plan.
             InvalidOptionError: an argument is outside of its range.
-            InsufficientSlotsError: the live stages together need more slots than there are.
-            JobExistsError: the job id stands for another graph, and `submit` was not asked to begin anew.
-            TooManyJobsError: the scheduler is full of jobs that have not ended.
+            SchedulingError (INSUFFICIENT_SLOTS): the live stages together need more slots than there are.
+            SchedulingError (JOB_EXISTS): the job id stands for another graph, and `submit` was not asked to begin anew.
+            SchedulingError (TOO_MANY_JOBS): the scheduler is full of jobs that have not ended.
         """
         ...
 
@@ -107,21 +107,21 @@ class StageSchedulerApi(Protocol):
         """Tell what happened to a stage.
 
         Raises:
-            UnknownJobError, UnknownStageError: there is no such job or stage.
-            IllegalEventError: the event does not follow from the stage's state.
-            SlotBudgetExceededError: the stage was started without room for it.
+            SchedulingError (UNKNOWN_JOB), SchedulingError (UNKNOWN_STAGE): there is no such job or stage.
+            SchedulingError (ILLEGAL_EVENT): the event does not follow from the stage's state.
+            SchedulingError (SLOT_BUDGET_EXCEEDED): the stage was started without room for it.
         """
         ...
 
     async def get_job(self, job_id: str) -> JobStatus:
-        """The job as it stands. Raises: UnknownJobError."""
+        """The job as it stands. Raises: SchedulingError (UNKNOWN_JOB)."""
         ...
 
     async def get_plan(self, job_id: str) -> StagePlan:
         """The stages of a job with all edges and call sites, to be explained or drawn.
 
         Raises:
-            UnknownJobError: there is no such job.
+            SchedulingError (UNKNOWN_JOB): there is no such job.
         """
         ...
 
@@ -131,8 +131,8 @@ class StageSchedulerApi(Protocol):
         A slow caller misses states in between, never the last one.
 
         Raises:
-            UnknownJobError: there is no such job.
-            SchedulerClosedError: the scheduler is going away.
+            SchedulingError (UNKNOWN_JOB): there is no such job.
+            SchedulerAwayError (SCHEDULER_CLOSED): the scheduler is going away.
         """
         ...
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from penstock.operator_attributes._compile.plan import Stage, StagePlan
 from penstock.operator_attributes._schedule.scheduler import StageScheduler
 from penstock.operator_attributes._schedule.states import StageFinished, StageProgress, StageStarted
-from penstock.operator_attributes.errors import InvalidOptionError, UnknownStageError
+from penstock.operator_attributes.errors import InvalidOptionError, SchedulingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +107,11 @@ class Estimate:
         return math.fsum(stage.recomputed_seconds for stage in self.stages)
 
     def stage(self, stage_id: str) -> StageSavings:
-        """The savings at a stage. Raises: UnknownStageError."""
+        """The savings at a stage. Raises: SchedulingError (UNKNOWN_STAGE)."""
         for stage in self.stages:
             if stage.stage_id == stage_id:
                 return stage
-        raise UnknownStageError(stage_id)
+        raise SchedulingError.of("UNKNOWN_STAGE", stage_id=stage_id)
 
     def explain(self) -> str:
         """The sums and their inputs as text."""
@@ -149,8 +149,8 @@ def estimate(plan: StagePlan, measures: Mapping[str, StageMeasure], *, slots: in
         slots: the slot budget, under which stages wait for each other's slots too; None for no bound.
 
     Raises:
-        UnknownStageError: a measure is of no stage of the plan.
-        InvalidOptionError, InsufficientSlotsError: as of `StageScheduler`.
+        SchedulingError (UNKNOWN_STAGE): a measure is of no stage of the plan.
+        InvalidOptionError, SchedulingError (INSUFFICIENT_SLOTS): as of `StageScheduler`.
     """
     for stage_id in measures:
         plan.stage(stage_id)

@@ -17,13 +17,7 @@ from penstock.operator_attributes._schedule.job_store import JobStore, StoredJob
 from penstock.operator_attributes._schedule.local_claims import LocalClaims
 from penstock.operator_attributes._schedule.scheduler import DEFAULT_MAX_ATTEMPTS, StageScheduler
 from penstock.operator_attributes._schedule.states import SERVICE, StageEvent, StageMetrics
-from penstock.operator_attributes.errors import (
-    InvalidOptionError,
-    JobExistsError,
-    SchedulerClosedError,
-    TooManyJobsError,
-    UnknownJobError,
-)
+from penstock.operator_attributes.errors import InvalidOptionError, SchedulerAwayError, SchedulingError
 
 
 class _Job:
@@ -147,7 +141,7 @@ class LocalStageScheduler:
         present = self._jobs.get(job_id)
         if present is not None and not restart:
             if present.content != (_content(graph.vertices), cyclic_regions):
-                raise JobExistsError(job_id)
+                raise SchedulingError.of("JOB_EXISTS", job_id=job_id)
             return present.status(self._clock())
         scheduler = StageScheduler(
             compile(graph, cyclic_regions=cyclic_regions),
@@ -243,7 +237,7 @@ class LocalStageScheduler:
         await self._claims.forget(claim)
 
     async def close(self) -> None:
-        """End all watches with SchedulerClosedError, and refuse all calls from now on. May be repeated."""
+        """End all watches with SCHEDULER_CLOSED, and refuse all further calls. May be repeated."""
         self._closed = True
         self._claims.close()
         for job in self._jobs.values():
@@ -252,21 +246,21 @@ class LocalStageScheduler:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise SchedulerClosedError
+            raise SchedulerAwayError.of("SCHEDULER_CLOSED")
 
     def _job(self, job_id: str) -> _Job:
         self._check_open()
         try:
             return self._jobs[job_id]
         except KeyError:
-            raise UnknownJobError(job_id) from None
+            raise SchedulingError.of("UNKNOWN_JOB", job_id=job_id) from None
 
     async def _make_room(self) -> None:
         if len(self._jobs) < self._max_jobs:
             return
         ended = next((job_id for job_id, job in self._jobs.items() if job.scheduler.ended), None)
         if ended is None:
-            raise TooManyJobsError(self._max_jobs)
+            raise SchedulingError.of("TOO_MANY_JOBS", limit=self._max_jobs)
         await self._writer.write(lambda store: store.remove_job(ended))
         del self._jobs[ended]
 

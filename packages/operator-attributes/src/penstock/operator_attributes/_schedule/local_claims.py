@@ -12,7 +12,7 @@ from penstock.operator_attributes._schedule.claims import (
     ClaimRecord,
 )
 from penstock.operator_attributes._schedule.job_store import StoreWriter
-from penstock.operator_attributes.errors import InvalidOptionError, SchedulerClosedError
+from penstock.operator_attributes.errors import InvalidOptionError, SchedulerAwayError
 
 _MAX_WAIT_SECONDS: Final = 20.0
 """For an answer that is held back: less than the deadline of a call."""
@@ -72,7 +72,7 @@ class LocalClaims:
         await self._writer.change(self._drop_if(self._book.is_committed, claim))
 
     def close(self) -> None:
-        """Let those who wait go, with SchedulerClosedError."""
+        """Let those who wait go, with SchedulerAwayError (SCHEDULER_CLOSED)."""
         self._closed = True
         self._changed.set()
 
@@ -111,4 +111,4 @@ class LocalClaims:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise SchedulerClosedError
+            raise SchedulerAwayError.of("SCHEDULER_CLOSED")

@@ -16,13 +16,7 @@ from penstock.operator_attributes._schedule.states import (
     StageStarted,
     StageState,
 )
-from penstock.operator_attributes.errors import (
-    IllegalEventError,
-    InsufficientSlotsError,
-    InvalidOptionError,
-    SlotBudgetExceededError,
-    UnknownStageError,
-)
+from penstock.operator_attributes.errors import InvalidOptionError, SchedulingError
 
 DEFAULT_MAX_ATTEMPTS = 3
 
@@ -93,7 +87,7 @@ class StageScheduler:
 
         Raises:
             InvalidOptionError: an argument is outside of its range.
-            InsufficientSlotsError: the live stages together need more slots than there are.
+            SchedulingError (INSUFFICIENT_SLOTS): the live stages together need more slots than there are.
         """
         if slots is not None and not _is_count(slots):
             raise InvalidOptionError("slots", slots, "at least 1, or None for no bound")
@@ -101,7 +95,7 @@ class StageScheduler:
             raise InvalidOptionError("max_attempts", max_attempts, "at least 1")
         live = sum(stage.slots for stage in plan.stages if not stage.bounded)
         if slots is not None and live > slots:
-            raise InsufficientSlotsError(needed=live, slots=slots)
+            raise SchedulingError.of("INSUFFICIENT_SLOTS", needed=live, slots=slots)
         self.plan = plan
         self.slots = slots
         self.max_attempts = max_attempts
@@ -114,7 +108,7 @@ class StageScheduler:
                 run.state = StageState.READY
 
     def state(self, stage_id: str) -> StageState:
-        """State of a stage. Raises: UnknownStageError."""
+        """State of a stage. Raises: SchedulingError (UNKNOWN_STAGE)."""
         return self._run(stage_id).state
 
     @property
@@ -157,9 +151,9 @@ class StageScheduler:
         """Take note of an event, and say which states it changed: the stage's own first.
 
         Raises:
-            UnknownStageError: the plan has no such stage.
-            IllegalEventError: the event does not follow from the stage's state.
-            SlotBudgetExceededError: the stage was started without room for it; it stays READY.
+            SchedulingError (UNKNOWN_STAGE): the plan has no such stage.
+            SchedulingError (ILLEGAL_EVENT): the event does not follow from the stage's state.
+            SchedulingError (SLOT_BUDGET_EXCEEDED): the stage was started without room for it; it stays READY.
         """
         self.check(event)
         run = self._run(event.stage_id)
@@ -185,21 +179,25 @@ class StageScheduler:
         """Whether `apply` would take the event; changes nothing. Raises: as `apply`."""
         run = self._run(event.stage_id)
         if run.state not in _ALLOWED[type(event)]:
-            raise IllegalEventError(event.stage_id, run.state.value, type(event).__name__)
+            raise _illegal(event, run.state.value)
         if isinstance(event, StageRestarted) and run.stage.bounded:
-            raise IllegalEventError(event.stage_id, "a batch stage", type(event).__name__)
+            raise _illegal(event, "a batch stage")
         if isinstance(event, StageStarted):
             free = self._free()
             if free is not None:
                 free -= self._reserved(run.stage)
-                if self._width(run.stage) > free:
-                    raise SlotBudgetExceededError(run.stage.id, self._width(run.stage), max(0, free))
+                needed = self._width(run.stage)
+                if needed > free:
+                    stage_id = run.stage.id
+                    raise SchedulingError.of(
+                        "SLOT_BUDGET_EXCEEDED", stage_id=stage_id, needed=needed, free=max(0, free)
+                    )
 
     def _run(self, stage_id: str) -> _Run:
         try:
             return self._runs[stage_id]
         except KeyError:
-            raise UnknownStageError(stage_id) from None
+            raise SchedulingError.of("UNKNOWN_STAGE", stage_id=stage_id) from None
 
     def _width(self, stage: Stage) -> int:
         return stage.slots if self.slots is None else min(stage.slots, self.slots)
@@ -286,6 +284,10 @@ class StageScheduler:
             if not reader.missing and reader.state is StageState.WAITING:
                 changes.append(_move(reader, StageState.READY))
         return tuple(changes)
+
+
+def _illegal(event: StageEvent, state: str) -> SchedulingError:
+    return SchedulingError.of("ILLEGAL_EVENT", stage_id=event.stage_id, state=state, event=type(event).__name__)
 
 
 def _is_count(value: object) -> bool:

@@ -13,22 +13,13 @@ from penstock.operator_attributes._schedule.catch_up import catch_up
 from penstock.operator_attributes._schedule.scheduler import DEFAULT_MAX_ATTEMPTS, StageChange, StageScheduler
 from penstock.operator_attributes._schedule.states import DRIVER, StageEvent, StageMetrics, StageProgress, StageState
 from penstock.operator_attributes._service.synchronous import BlockingStageScheduler
-from penstock.operator_attributes.errors import (
-    IllegalEventError,
-    JobExistsError,
-    RemoteSchedulerError,
-    SchedulerClosedError,
-    SchedulingError,
-    SlotBudgetExceededError,
-    UnknownJobError,
-)
+from penstock.operator_attributes.errors import SchedulerAwayError, SchedulingError
 
 _log = logging.getLogger(__name__)
 _ANSWER_SECONDS: Final = 5.0
 """For which the driver waits before it decides by itself."""
 _LOOK_SECONDS: Final = 1.0
 """Between two looks for a service that went away, and at what the driver does not report by itself."""
-_GONE = (RemoteSchedulerError, SchedulerClosedError)
 
 
 class StagedJob:
@@ -63,7 +54,7 @@ class StagedJob:
 
         Raises:
             InvalidOptionError: an argument is outside of its range.
-            InsufficientSlotsError: the live stages together need more slots than there are.
+            SchedulingError (INSUFFICIENT_SLOTS): the live stages together need more slots than there are.
         """
         self.plan = plan
         self.job_id = job_id
@@ -105,7 +96,9 @@ class StagedJob:
         if resume:
             try:
                 job = self._submit(restart=False)
-            except JobExistsError:
+            except SchedulingError as error:
+                if error.code != "JOB_EXISTS":
+                    raise
                 _log.info("job %s has other stages now: it begins anew", self.job_id)
         states = {stage.progress.state for stage in job.stages} if job is not None else set()
         if job is None or job.ended or StageState.FAILED in states or job.slots != self._scheduler.slots:
@@ -124,7 +117,7 @@ class StagedJob:
         self._observe = look
 
     def state(self, stage_id: str) -> StageState:
-        """State of a stage. Raises: UnknownStageError."""
+        """State of a stage. Raises: SchedulingError (UNKNOWN_STAGE)."""
         with self._changed:
             return self._scheduler.state(stage_id)
 
@@ -227,7 +220,7 @@ class StagedJob:
         assert self._service is not None
         try:
             self._told = self._service.report(self.job_id, event)
-        except _GONE:
+        except SchedulerAwayError:
             raise
         except SchedulingError as error:
             # It was reported already, or the service has lost its memory.
@@ -239,7 +232,9 @@ class StagedJob:
         assert self._service is not None
         try:
             job = self._service.get_job(self.job_id)
-        except UnknownJobError:
+        except SchedulingError as error:
+            if error.code != "UNKNOWN_JOB":
+                raise
             job = self._submit(restart=False)
         progress = self._take_progress()
         events = catch_up(job, progress)
@@ -249,7 +244,9 @@ class StagedJob:
         for event in events:
             try:
                 job = self._service.report(self.job_id, event)
-            except (IllegalEventError, SlotBudgetExceededError) as error:
+            except SchedulingError as error:
+                if error.code not in ("ILLEGAL_EVENT", "SLOT_BUDGET_EXCEEDED"):
+                    raise
                 _log.debug("job %s: %s", self.job_id, error)
         self._told = job
 

@@ -7,7 +7,7 @@ import grpc
 from penstock.operator_attributes import errors
 from penstock.operator_attributes._schedule.api import StageSchedulerApi
 from penstock.operator_attributes._service.wire import CONTRACT
-from penstock.operator_attributes.errors import InvalidOptionError, OperatorAttributesError, RemoteSchedulerError
+from penstock.operator_attributes.errors import InvalidOptionError, OperatorAttributesError, SchedulerAwayError
 from penstock.rpc import ClientSecurity, MethodRights, RemoteApi, Servicer, ServiceRights, calls, typed_error
 
 _ERRORS = tuple(
@@ -23,8 +23,8 @@ _STORE: Final = {"stores": ("store",)}
 class RemoteStageScheduler(RemoteApi):
     """The stage scheduler behind gRPC, for the running event loop: the calls and errors of `StageSchedulerApi`.
 
-    `submit`, `claim` and `commit_claim` may be repeated after RemoteSchedulerError. After one of `report`, the event
-    may or may not have arrived: ask `get_job`. An async context manager: leaving it closes the channel.
+    `submit`, `claim` and `commit_claim` may be repeated after SchedulerAwayError. After one of `report`, the
+    event may or may not have arrived: ask `get_job`. An async context manager: leaving it closes the channel.
     """
 
     contract = CONTRACT
@@ -61,8 +61,12 @@ class RemoteStageScheduler(RemoteApi):
     def _error(self, error: grpc.RpcError, operation: str) -> Exception:
         known = typed_error(error, _ERRORS)
         if known is None and isinstance(error, grpc.aio.AioRpcError):
-            known = RemoteSchedulerError(error.code().name, error.details() or "")
-        return known or RemoteSchedulerError("UNKNOWN", str(error))
+            known = _failed(error.code().name, error.details() or "")
+        return known or _failed("UNKNOWN", str(error))
+
+
+def _failed(status: str, details: str) -> SchedulerAwayError:
+    return SchedulerAwayError.of("SCHEDULER_CALL_FAILED", status=status, details=details)
 
 
 class StageSchedulerServicer(Servicer):

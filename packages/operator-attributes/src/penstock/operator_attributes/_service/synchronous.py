@@ -13,8 +13,8 @@ from penstock.operator_attributes._service.remote import RemoteStageScheduler
 from penstock.operator_attributes.errors import (
     ClaimLostError,
     OperatorAttributesError,
-    SchedulerClosedError,
-    WrongProcessError,
+    SchedulerAwayError,
+    SchedulingError,
 )
 from penstock.rpc import ClientSecurity, Synchronous, synchronous
 
@@ -54,7 +54,7 @@ class BlockingStageScheduler(Synchronous[StageSchedulerApi]):
     """The calls of `StageSchedulerApi`, blocking, from any thread; a context manager.
 
     It lives on a daemon thread, which never keeps the process alive, and in the process that opened it: after a fork,
-    calls raise WrongProcessError, and `close` does nothing. Claims that are to be computed are renewed in the
+    calls raise SCHEDULER_OF_OTHER_PROCESS, and `close` does nothing. Claims that are to be computed are renewed in the
     background until they are committed, released or lost.
     """
 
@@ -76,10 +76,10 @@ class BlockingStageScheduler(Synchronous[StageSchedulerApi]):
     forget_claim = synchronous(StageSchedulerApi.forget_claim)
 
     def _closed(self) -> Exception:
-        return SchedulerClosedError()
+        return SchedulerAwayError.of("SCHEDULER_CLOSED")
 
     def _forked(self, *, made_in: int, used_in: int) -> Exception:
-        return WrongProcessError(opened_in=made_in, used_in=used_in)
+        return SchedulingError.of("SCHEDULER_OF_OTHER_PROCESS", opened_in=made_in, used_in=used_in)
 
     def claim(
         self,

@@ -32,18 +32,10 @@ from penstock.operator_attributes._schedule.states import (
 from penstock.operator_attributes.errors import (
     ClaimLostError,
     CompileError,
-    IllegalEventError,
-    InsufficientSlotsError,
     InvalidDocumentError,
     InvalidOptionError,
-    JobExistsError,
     JobStoreError,
     OperatorAttributesError,
-    SchedulerClosedError,
-    SlotBudgetExceededError,
-    TooManyJobsError,
-    UnknownJobError,
-    UnknownStageError,
 )
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
 from penstock.rpc import Contract, Messages, Rpc, StatusTable
@@ -52,15 +44,15 @@ STATUS_TABLE: StatusTable = {
     CompileError: grpc.StatusCode.INVALID_ARGUMENT,
     InvalidOptionError: grpc.StatusCode.INVALID_ARGUMENT,
     InvalidDocumentError: grpc.StatusCode.INVALID_ARGUMENT,
-    UnknownJobError: grpc.StatusCode.NOT_FOUND,
-    UnknownStageError: grpc.StatusCode.NOT_FOUND,
-    JobExistsError: grpc.StatusCode.ALREADY_EXISTS,
-    IllegalEventError: grpc.StatusCode.FAILED_PRECONDITION,
-    SlotBudgetExceededError: grpc.StatusCode.FAILED_PRECONDITION,
-    InsufficientSlotsError: grpc.StatusCode.FAILED_PRECONDITION,
-    TooManyJobsError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "UNKNOWN_JOB": grpc.StatusCode.NOT_FOUND,
+    "UNKNOWN_STAGE": grpc.StatusCode.NOT_FOUND,
+    "JOB_EXISTS": grpc.StatusCode.ALREADY_EXISTS,
+    "ILLEGAL_EVENT": grpc.StatusCode.FAILED_PRECONDITION,
+    "SLOT_BUDGET_EXCEEDED": grpc.StatusCode.FAILED_PRECONDITION,
+    "INSUFFICIENT_SLOTS": grpc.StatusCode.FAILED_PRECONDITION,
+    "TOO_MANY_JOBS": grpc.StatusCode.RESOURCE_EXHAUSTED,
     ClaimLostError: grpc.StatusCode.ABORTED,
-    SchedulerClosedError: grpc.StatusCode.UNAVAILABLE,
+    "SCHEDULER_CLOSED": grpc.StatusCode.UNAVAILABLE,
     JobStoreError: grpc.StatusCode.INTERNAL,
 }
 
@@ -118,8 +110,8 @@ def graph_from_wire(message: pb.JobGraph) -> JobGraph:
 
     Raises:
         InvalidDocumentError: the message does not hold a graph.
-        InvalidVertexError, InvalidOptionError: a vertex contradicts its kind, or has an impossible value.
-        DuplicateNameError: two vertices have one name.
+        CompileError (INVALID_VERTEX), InvalidOptionError: a vertex contradicts its kind, or has an impossible value.
+        CompileError (DUPLICATE_NAME): two vertices have one name.
     """
     inputs: dict[str, list[Input]] = {vertex.name: [] for vertex in message.vertices}
     for number, edge in enumerate(message.edges):

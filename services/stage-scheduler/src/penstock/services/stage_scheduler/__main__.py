@@ -5,12 +5,12 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from penstock.operator_attributes.errors import SchedulerClosedError, SchedulingError
+from penstock.operator_attributes.errors import SchedulerAwayError, SchedulingError
 from penstock.rpc import ClientSettings, RpcOptionError, flags_in
 from penstock.rpc.service import serve
 from penstock.services.stage_scheduler._ask import add_commands, ask
-from penstock.services.stage_scheduler._explain import FORMATS, explain_file
 from penstock.services.stage_scheduler._serve import KIND, StagesSettings, stage_scheduler_server
+from penstock.services.stage_scheduler._show import FORMATS, explain_file
 from penstock.terminal import Parser, run_command, with_default
 
 _GONE = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
@@ -58,7 +58,7 @@ def _ask(arguments: argparse.Namespace) -> int:
     except RpcOptionError as error:
         return KIND.refuse(error, arguments)
     except SchedulingError as error:
-        away = isinstance(error, SchedulerClosedError) or getattr(error, "code", "") in _GONE
+        away = isinstance(error, SchedulerAwayError) and error.status in _GONE
         return KIND.refuse_call(error, settings, away=away)
 
 

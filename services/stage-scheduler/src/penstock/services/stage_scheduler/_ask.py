@@ -6,13 +6,19 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Self, TextIO
 
-from penstock.operator_attributes import JobStatus, RemoteStageScheduler, StageProgress
-from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerClosedError, UnknownJobError
-from penstock.rpc import ClientSettings
-from penstock.services.stage_scheduler._explain import render
-from penstock.services.stage_scheduler._resume import resume
+from penstock.operator_attributes import (
+    JobStatus,
+    RemoteStageScheduler,
+    StageInterrupted,
+    StageProgress,
+    StageReused,
+    StageState,
+    StageStatus,
+)
+from penstock.operator_attributes.errors import SchedulerAwayError, SchedulingError
+from penstock.rpc import ClientSettings, RpcOptionError
 from penstock.services.stage_scheduler._serve import KIND
-from penstock.services.stage_scheduler._show import change_row, job_document, jobs_table, stages_table
+from penstock.services.stage_scheduler._show import change_row, job_document, jobs_table, render, stages_table
 from penstock.terminal import ExitCode, Form, Row, Screen, add_json_argument, positive_seconds
 
 if TYPE_CHECKING:
@@ -63,12 +69,68 @@ async def ask(
             out.write(render(await scheduler.get_plan(arguments.job), arguments.format, job))
             return ExitCode.OK
         if arguments.command == "resume":
-            job = await resume(scheduler, arguments.job, arguments.stage, force=arguments.force)
+            job = await _resume(scheduler, arguments.job, arguments.stage, force=arguments.force)
             row = Row(change_row(job.stage(arguments.stage)).cells, job_document(job))
             Screen(out, as_json=arguments.json).show_row(row)
             return ExitCode.OK
         with _Printer(Screen(out, as_json=arguments.json)) as printer:
             return await _watch(scheduler, arguments.job, printer, patience=arguments.patience, sleep=sleep)
+
+
+async def _resume(scheduler: RemoteStageScheduler, job_id: str, stage_id: str, *, force: bool) -> JobStatus:
+    """Resume a stage.
+
+    A running stage becomes interrupted. For a failed stage the job begins again with what it has committed: the
+    scheduler forgets the failures of all stages, and skipped stages wait again.
+
+    Args:
+        scheduler: of the job.
+        job_id: the job.
+        stage_id: one of its stages.
+        force: whether a running stage is resumed, too.
+
+    Raises:
+        RpcOptionError: the stage is running, and `force` is not set.
+        SchedulingError: STAGE_NOT_RESUMABLE: the stage is in another state, or another stage of the job is running.
+        SchedulingError: the scheduler cannot be asked, or does not know the stage. If it ends before all results were
+            reported again, drivers report them, or compute them again.
+    """
+    job = await scheduler.get_job(job_id)
+    stage = job.stage(stage_id)
+    refusal = _refusal_of(job, stage)
+    if refusal is not None:
+        raise SchedulingError.of("STAGE_NOT_RESUMABLE", stage_id=stage_id, reason=refusal)
+    if stage.progress.state is StageState.RUNNING:
+        if not force:
+            reason = f"is missing: stage {stage_id!r} is running, and runs twice if its driver is still there"
+            raise RpcOptionError("force", reason)
+        return await scheduler.report(job_id, StageInterrupted(stage_id=stage_id))
+    plan = await scheduler.get_plan(job_id)
+    committed = [one for one in job.stages if one.progress.state.committed]
+    job = await scheduler.submit(job_id, plan.graph, slots=job.slots, cyclic_regions=plan.cyclic_regions, restart=True)
+    for one in committed:
+        rows, size_bytes = one.progress.rows, one.progress.size_bytes
+        job = await scheduler.report(job_id, StageReused(stage_id=one.stage_id, rows=rows, size_bytes=size_bytes))
+    return job
+
+
+def _refusal_of(job: JobStatus, stage: StageStatus) -> str | None:
+    """Why a stage cannot be resumed, and what to do instead; None if it can."""
+    match stage.progress.state:
+        case StageState.FAILED:
+            running = [one.stage_id for one in job.stages if one.progress.state is StageState.RUNNING]
+            if not running:
+                return None
+            return f"{', '.join(running)} of the job is running: wait for it, or resume it first if its driver is gone"
+        case StageState.SKIPPED:
+            return f"it was skipped because {stage.progress.error}: resume that stage"
+        case StageState.WAITING:
+            return "it waits for its inputs, and may be deployed when they are committed"
+        case StageState.READY | StageState.INTERRUPTED:
+            return "it may be deployed already: start its driver"
+        case StageState.FINISHED | StageState.REUSED:
+            return "its result is committed: run the pipeline with resume=False to compute it again"
+    return None
 
 
 async def _watch(
@@ -83,11 +145,11 @@ async def _watch(
                     printer.show(job)
                     if job.ended:
                         return ExitCode.OK if job.succeeded else ExitCode.FAILED
-        except (SchedulerClosedError, UnknownJobError, RemoteSchedulerError) as error:
+        except SchedulingError as error:
             # A service that keeps its jobs comes back with them; else the driver submits its own again. What was never
             # there is reported at once.
-            gone = not isinstance(error, RemoteSchedulerError) or error.code == "UNAVAILABLE"
-            if not gone or left <= 0:
+            away = isinstance(error, SchedulerAwayError) and error.status == "UNAVAILABLE"
+            if not (away or error.code == "UNKNOWN_JOB") or left <= 0:
                 raise
             left -= _PAUSE_SECONDS
             await sleep(_PAUSE_SECONDS)

@@ -416,7 +416,7 @@ class Pipeline:
                 what this would have returned.
             StoreInUseError: another driver runs on the store.
             SchedulerUnavailableError: the endpoint does not answer. A scheduler that goes away later is not an error.
-            penstock.operator_attributes.errors.InsufficientSlotsError: the live stages need more slots than there are.
+            penstock.operator_attributes.errors.SchedulingError: INSUFFICIENT_SLOTS: the live stages need more slots.
         """
         from penstock.spark_plugin._stages.run.restarts import RestartPolicy
         from penstock.spark_plugin._stages.run.start import RunSettings, run_pipeline

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from penstock.operator_attributes import BlockingStageScheduler, StagedJob, StagePlan, StageState, open_stage_scheduler
-from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerClosedError
+from penstock.operator_attributes.errors import SchedulerAwayError
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin._for_stages import check_session, missing_settings
 from penstock.spark_plugin._stages.declare.refreshes import find_refreshes
@@ -148,7 +148,7 @@ class _Start:
         try:
             loop.go_on(self.job.begin(resume=resumes))
             self.job.go_on()
-        except (RemoteSchedulerError, SchedulerClosedError) as error:
+        except SchedulerAwayError as error:
             raise SchedulerUnavailableError(address, str(error)) from error
         if self.job.job_id:
             _log.info("the stage scheduler at %s knows this job as %s", address, self.job.job_id)
