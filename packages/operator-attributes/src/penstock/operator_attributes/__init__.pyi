@@ -1,9 +1,16 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
+from ._compile.attributes import (
+    GlobalWindows,
+    OperatorAttributes,
+    OperatorAttributesBuilder,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+    WindowAssigner,
+    window_attributes,
+)
 from ._compile.compile import compile
-from ._compile.plan import BlockingReason, PlannedEdge, Stage, StageInput, StagePlan
-from ._compile.regions import CyclicRegions
-from ._graph.attributes import OperatorAttributes, OperatorAttributesBuilder
-from ._graph.graph import (
+from ._compile.graph import (
     Boundedness,
     Input,
     JobGraph,
@@ -12,20 +19,13 @@ from ._graph.graph import (
     VertexKind,
     caller,
 )
-from ._graph.windows import (
-    GlobalWindows,
-    SessionWindows,
-    SlidingWindows,
-    TumblingWindows,
-    WindowAssigner,
-    window_attributes,
-)
+from ._compile.plan import BlockingReason, PlannedEdge, Stage, StageInput, StagePlan
+from ._compile.regions import CyclicRegions
 from ._render.diagrams import graphviz, mermaid
-from ._render.explain import explain
-from ._render.html import html
-from ._render.svg import svg
+from ._render.picture import html, svg
+from ._render.text import explain
 from ._schedule.api import JobStatus, StageSchedulerApi, StageStatus
-from ._schedule.catch_up import catch_up
+from ._schedule.blocking import BlockingStageScheduler, open_stage_scheduler
 from ._schedule.claims import Claim, ClaimDecision
 from ._schedule.estimate import (
     Estimate,
@@ -37,9 +37,10 @@ from ._schedule.estimate import (
 )
 from ._schedule.job_store import JobStore, StoredJob, StoredState
 from ._schedule.local import LocalStageScheduler
+from ._schedule.remote import SERVICE_NAME, RemoteStageScheduler, StageSchedulerServicer
 from ._schedule.scheduler import StageChange, StageScheduler
 from ._schedule.sqlite_store import SqliteJobStore
-from ._schedule.staged_job import StagedJob
+from ._schedule.staged_job import StagedJob, catch_up
 from ._schedule.states import (
     StageEvent,
     StageFailed,
@@ -52,8 +53,6 @@ from ._schedule.states import (
     StageStarted,
     StageState,
 )
-from ._service.remote import SERVICE_NAME, RemoteStageScheduler, StageSchedulerServicer
-from ._service.synchronous import BlockingStageScheduler, open_stage_scheduler
 
 __all__ = [
     "SERVICE_NAME",

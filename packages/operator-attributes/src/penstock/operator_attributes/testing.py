@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from penstock.operator_attributes._schedule.local import LocalStageScheduler
+from penstock.operator_attributes._schedule.remote import SERVICE_NAME, RemoteStageScheduler, StageSchedulerServicer
 from penstock.operator_attributes._schedule.scheduler import StageScheduler
 from penstock.operator_attributes._schedule.states import StageEvent, StageFailed, StageFinished, StageStarted
-from penstock.operator_attributes._service.remote import SERVICE_NAME, RemoteStageScheduler, StageSchedulerServicer
 from penstock.rpc import ClientSecurity, GrpcServer, ServerSettings
 
 __all__ = ["FakeClock", "StageSchedulerServer", "play", "running_stage_scheduler"]

@@ -2,11 +2,11 @@
 
 from opentelemetry import trace
 
+from penstock.operator_attributes._compile.graph import JobGraph
 from penstock.operator_attributes._compile.partition_types import Decisions, decide
 from penstock.operator_attributes._compile.plan import BlockingReason, PlannedEdge, Stage, StageInput, StagePlan
 from penstock.operator_attributes._compile.regions import CyclicRegions, RegionEdge, Regions, find_regions
 from penstock.operator_attributes._compile.topology import CanonicalGraph, canonical
-from penstock.operator_attributes._graph.graph import JobGraph
 
 _MAX_NAMES = 3
 

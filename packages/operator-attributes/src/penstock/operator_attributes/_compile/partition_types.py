@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from penstock.operator_attributes._compile.graph import Boundedness, ResultPartitionType, VertexKind
 from penstock.operator_attributes._compile.topology import CanonicalEdge, CanonicalGraph, UnionFind
-from penstock.operator_attributes._graph.graph import Boundedness, ResultPartitionType, VertexKind
 from penstock.operator_attributes.errors import CompileError, FullDamOverUnboundedError
 
 

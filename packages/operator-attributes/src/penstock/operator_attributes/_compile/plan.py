@@ -7,14 +7,14 @@ from typing import Literal
 
 import msgspec
 
-from penstock.operator_attributes._compile.regions import CyclicRegions
-from penstock.operator_attributes._graph.graph import (
+from penstock.operator_attributes._compile.graph import (
     JobGraph,
     ResultPartitionType,
     Vertex,
     document_text,
     read_document,
 )
+from penstock.operator_attributes._compile.regions import CyclicRegions
 from penstock.operator_attributes.errors import SchedulingError, at
 
 

@@ -4,6 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 
+from penstock.operator_attributes._compile.graph import ResultPartitionType
 from penstock.operator_attributes._compile.partition_types import Decisions
 from penstock.operator_attributes._compile.topology import (
     CanonicalGraph,
@@ -11,7 +12,6 @@ from penstock.operator_attributes._compile.topology import (
     strongly_connected,
     topological_order,
 )
-from penstock.operator_attributes._graph.graph import ResultPartitionType
 
 # Deep, dense graphs would need as many copies as vertices times blocking edges above each other.
 _MAX_TIMES = 8

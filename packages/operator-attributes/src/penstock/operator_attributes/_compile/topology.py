@@ -5,7 +5,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.operator_attributes._graph.graph import JobGraph, ResultPartitionType, Vertex, VertexKind
+from penstock.operator_attributes._compile.graph import JobGraph, ResultPartitionType, Vertex, VertexKind
 from penstock.operator_attributes.errors import CompileError, at
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from penstock.operator_attributes._compile.graph import Vertex, VertexKind
 from penstock.operator_attributes._compile.plan import Stage, StagePlan
-from penstock.operator_attributes._graph.graph import Vertex, VertexKind
 from penstock.operator_attributes._schedule.states import StageProgress, StageState
 
 _COLOURS = {

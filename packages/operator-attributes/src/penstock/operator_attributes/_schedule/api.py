@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.operator_attributes._compile.graph import JobGraph
 from penstock.operator_attributes._compile.plan import StagePlan
 from penstock.operator_attributes._compile.regions import CyclicRegions
-from penstock.operator_attributes._graph.graph import JobGraph
 from penstock.operator_attributes._schedule.claims import Claim
 from penstock.operator_attributes._schedule.states import StageEvent, StageProgress
 from penstock.operator_attributes.errors import SchedulingError

@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Self
 
 from penstock.operator_attributes._compile.compile import compile
+from penstock.operator_attributes._compile.graph import JobGraph, Vertex
 from penstock.operator_attributes._compile.plan import StagePlan
 from penstock.operator_attributes._compile.regions import CyclicRegions
-from penstock.operator_attributes._graph.graph import JobGraph, Vertex
 from penstock.operator_attributes._schedule.api import JobStatus, StageStatus
 from penstock.operator_attributes._schedule.claims import Claim, ClaimBook
 from penstock.operator_attributes._schedule.job_store import JobStore, StoredJob, StoredState, StoreWriter

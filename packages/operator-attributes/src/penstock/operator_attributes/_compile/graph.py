@@ -9,8 +9,12 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from penstock.operator_attributes._graph.attributes import OperatorAttributes, OperatorAttributesBuilder
-from penstock.operator_attributes._graph.windows import WindowAssigner, window_attributes
+from penstock.operator_attributes._compile.attributes import (
+    OperatorAttributes,
+    OperatorAttributesBuilder,
+    WindowAssigner,
+    window_attributes,
+)
 from penstock.operator_attributes.errors import CompileError, InvalidDocumentError, InvalidOptionError, at
 
 _D = TypeVar("_D", bound=msgspec.Struct)

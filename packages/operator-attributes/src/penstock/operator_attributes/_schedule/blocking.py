@@ -9,7 +9,7 @@ from typing import Final
 from penstock.operator_attributes._schedule.api import StageSchedulerApi
 from penstock.operator_attributes._schedule.claims import Claim, ClaimDecision
 from penstock.operator_attributes._schedule.local import LocalStageScheduler
-from penstock.operator_attributes._service.remote import RemoteStageScheduler
+from penstock.operator_attributes._schedule.remote import RemoteStageScheduler
 from penstock.operator_attributes.errors import (
     ClaimLostError,
     OperatorAttributesError,

@@ -1,1 +1,0 @@
-"""The job as the user wrote it."""

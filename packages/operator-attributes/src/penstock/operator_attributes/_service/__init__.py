@@ -1,1 +1,0 @@
-"""The scheduler behind gRPC, and for callers without an event loop."""
