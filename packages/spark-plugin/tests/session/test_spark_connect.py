@@ -25,9 +25,8 @@ from penstock.spark_plugin import (
     run_staged,
 )
 from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint, source_fingerprint
-from penstock.spark_plugin._stages.plans.cut import find_cuts
-from penstock.spark_plugin._stages.plans.plans import plans_of
-from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
+from penstock.spark_plugin._stages.plans.jobs import jobs_of
+from penstock.spark_plugin._stages.plans.plan import find_cuts, plans_of
 from penstock.spark_plugin.errors import PipelineDefinitionError
 from penstock.spark_plugin.testing import endpoint_options
 

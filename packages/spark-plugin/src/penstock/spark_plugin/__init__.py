@@ -28,8 +28,12 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._reading.reader_numbers import ReaderNumbers
     from penstock.spark_plugin._schemas.column import from_glue
     from penstock.spark_plugin._stages.declare.automatic import plan, run_staged
-    from penstock.spark_plugin._stages.declare.data_stream import DataStream, KeyedStream, WindowedStream
-    from penstock.spark_plugin._stages.declare.partition_window import PartitionWindowedStream
+    from penstock.spark_plugin._stages.declare.data_stream import (
+        DataStream,
+        KeyedStream,
+        PartitionWindowedStream,
+        WindowedStream,
+    )
     from penstock.spark_plugin._stages.declare.pipeline import Pipeline
     from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
     from penstock.spark_plugin._writing.records import split_record_id
@@ -86,7 +90,7 @@ _OF_THE_DRIVER = {
     "ExecutorReaders": "_reading.executors.readers",
     "KinesisProgress": "_reading.progress_listener",
     "KinesisProgressListener": "_reading.progress_listener",
-    "PartitionWindowedStream": "_stages.declare.partition_window",
+    "PartitionWindowedStream": "_stages.declare.data_stream",
     "Pipeline": "_stages.declare.pipeline",
     "PipelineRun": "_stages.run.pipeline_run",
     "ProgressMetrics": "_reading.progress_listener",

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.operator_attributes import StageState
 from penstock.spark_plugin import Pipeline
-from penstock.spark_plugin._stages.run.restarts import QueryRestarts, Restart, RestartPolicy
+from penstock.spark_plugin._stages.run.failures import QueryRestarts, Restart, RestartPolicy
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 ON_FAILURE = RestartPolicy(restart="on-failure", per_hour=4)

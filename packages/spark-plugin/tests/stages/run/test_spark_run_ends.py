@@ -13,12 +13,11 @@ from store_lives import folder_store
 
 from penstock.operator_attributes import StagedJob, StageStarted
 from penstock.spark_plugin import Pipeline
-from penstock.spark_plugin._stages.plans.session_jobs import ClassicJobs
+from penstock.spark_plugin._stages.plans.jobs import SessionJobs
 from penstock.spark_plugin._stages.run.builder import Kept
-from penstock.spark_plugin._stages.run.causes import words
-from penstock.spark_plugin._stages.run.claims import StageLookup
+from penstock.spark_plugin._stages.run.failures import words
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
-from penstock.spark_plugin._stages.run.runner import LiveQuery
+from penstock.spark_plugin._stages.run.runner import LiveQuery, StageLookup
 from penstock.spark_plugin._stages.store.file_lock import FileLock
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
 from penstock.spark_plugin._stages.store.result import CommittedStage, StageResult
@@ -235,7 +234,7 @@ class Context:
 def test_the_callers_own_job_group_is_there_again_after_a_stage(before: dict[str, str]) -> None:
     """A live stage is deployed on the thread that runs the pipeline, which may have named its jobs."""
     context = Context(**before)
-    jobs = ClassicJobs(SimpleNamespace(sparkContext=context))  # type: ignore[arg-type]  # as much as it needs
+    jobs = SessionJobs(SimpleNamespace(sparkContext=context))  # type: ignore[arg-type]  # as much as it needs
     with jobs.group("daily", "job: stage daily", None):
         assert context.getLocalProperty("spark.jobGroup.id") == "daily"
     assert {name: value for name, value in context.properties.items() if value is not None} == {

@@ -27,9 +27,9 @@ from penstock.operator_attributes.errors import SchedulerAwayError
 from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._stages.plans.classic import _plan_text
 from penstock.spark_plugin._stages.run.builder import StageBuilder
-from penstock.spark_plugin._stages.run.claims import StageClaims, StageLookup
 from penstock.spark_plugin._stages.run.loop import RunLoop
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
+from penstock.spark_plugin._stages.run.runner import StageClaims, StageLookup
 from penstock.spark_plugin._stages.store.result import CommittedStage, StageResult
 from penstock.spark_plugin._stages.store.store import StageStore
 

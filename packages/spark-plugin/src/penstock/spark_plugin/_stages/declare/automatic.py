@@ -10,9 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from penstock.operator_attributes import OperatorAttributes, StagePlan, VertexKind, caller
 from penstock.spark_plugin._stages.declare.pipeline import Pipeline, refuse_in_definitions
 from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint
-from penstock.spark_plugin._stages.plans.cut import find_cuts, stage_plan
-from penstock.spark_plugin._stages.plans.plans import Plans, plans_of
-from penstock.spark_plugin._stages.plans.tree import PlanNode, titles
+from penstock.spark_plugin._stages.plans.plan import PlanNode, Plans, find_cuts, plans_of, stage_plan, titles
 from penstock.spark_plugin._stages.store.pins import safe_name
 from penstock.spark_plugin.errors import PipelineDefinitionError
 

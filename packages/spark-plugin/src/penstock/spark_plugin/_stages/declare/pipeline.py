@@ -27,8 +27,15 @@ from penstock.operator_attributes import (
     compile,
     explain,
 )
-from penstock.spark_plugin._stages.declare.declared import Declared, Exchange, Keyed, named, place_of
-from penstock.spark_plugin._stages.declare.refreshes import find_refreshes, seconds_text
+from penstock.spark_plugin._stages.declare.declared import (
+    Declared,
+    Exchange,
+    Keyed,
+    find_refreshes,
+    named,
+    place_of,
+    seconds_text,
+)
 from penstock.spark_plugin._stages.store.opening import StorePlace
 from penstock.spark_plugin._stages.store.pins import safe_name
 from penstock.spark_plugin.errors import PipelineDefinitionError
@@ -418,7 +425,7 @@ class Pipeline:
             SchedulerUnavailableError: the endpoint does not answer. A scheduler that goes away later is not an error.
             penstock.operator_attributes.errors.SchedulingError: INSUFFICIENT_SLOTS: the live stages need more slots.
         """
-        from penstock.spark_plugin._stages.run.restarts import RestartPolicy
+        from penstock.spark_plugin._stages.run.failures import RestartPolicy
         from penstock.spark_plugin._stages.run.start import RunSettings, run_pipeline
 
         refuse_in_definitions(f"pipeline {self.name!r} ({self.site})")

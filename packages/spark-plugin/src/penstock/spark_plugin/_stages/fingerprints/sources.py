@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark_plugin._for_stages import bounded_read
 from penstock.spark_plugin._stages.fingerprints.code import digest, unique
-from penstock.spark_plugin._stages.plans.plans import plans_of
+from penstock.spark_plugin._stages.plans.plan import plans_of
 
 # Those that say which rows a plan gives; not those that say how fast.
 _SETTINGS = frozenset(

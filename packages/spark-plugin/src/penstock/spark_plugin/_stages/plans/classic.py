@@ -9,8 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint, unique
-from penstock.spark_plugin._stages.plans.plans import LiveSource
-from penstock.spark_plugin._stages.plans.tree import FULL_DAM, PlanNode, is_call_site, what_is_read
+from penstock.spark_plugin._stages.plans.plan import FULL_DAM, LiveSource, PlanNode, is_call_site, what_is_read
 
 _WHOLE_TEXTS = threading.Lock()
 

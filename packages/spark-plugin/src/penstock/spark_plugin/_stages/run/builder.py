@@ -14,9 +14,8 @@ from penstock.operator_attributes.errors import FullDamOverUnboundedError
 from penstock.spark_plugin._stages.declare.declared import Declared, named
 from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint, is_unique, unique
 from penstock.spark_plugin._stages.fingerprints.sources import session_fingerprint, source_fingerprint
-from penstock.spark_plugin._stages.plans.cut import find_cuts
-from penstock.spark_plugin._stages.plans.plans import plans_of
-from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
+from penstock.spark_plugin._stages.plans.jobs import jobs_of
+from penstock.spark_plugin._stages.plans.plan import find_cuts, plans_of
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
 from penstock.spark_plugin._stages.store.result import CommittedStage, StageResult
 from penstock.spark_plugin._stages.store.store import StageStore

@@ -25,9 +25,9 @@ from penstock.operator_attributes import (
     StageState,
 )
 from penstock.spark_plugin._for_stages import tracer
-from penstock.spark_plugin._stages.run.causes import words
-from penstock.spark_plugin._stages.run.claims import Outcome, StageClaims, StageLookup
+from penstock.spark_plugin._stages.run.failures import words
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
+from penstock.spark_plugin._stages.run.runner import Outcome, StageClaims, StageLookup
 from penstock.spark_plugin._stages.store.result import CommittedStage
 from penstock.spark_plugin.errors import PipelineDefinitionError, PipelineError
 

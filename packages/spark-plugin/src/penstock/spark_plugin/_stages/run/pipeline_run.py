@@ -29,9 +29,8 @@ from penstock.operator_attributes import (
     mermaid,
 )
 from penstock.spark_plugin._for_stages import arriving_bytes_per_second
-from penstock.spark_plugin._stages.run.causes import words
+from penstock.spark_plugin._stages.run.failures import NEVER, QueryRestarts, Restart, RestartPolicy, words
 from penstock.spark_plugin._stages.run.refreshing import LiveRefreshes, RefreshProgress
-from penstock.spark_plugin._stages.run.restarts import NEVER, QueryRestarts, Restart, RestartPolicy
 from penstock.spark_plugin._stages.run.runner import LiveQuery, PreparedQuery, StageRunner
 from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin.errors import PipelineError, StoreLostError

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.operator_attributes import StageState
-from penstock.spark_plugin._stages.declare.refreshes import Refresh, seconds_text
+from penstock.spark_plugin._stages.declare.declared import Refresh, seconds_text
 from penstock.spark_plugin._stages.run.builder import StageBuilder
-from penstock.spark_plugin._stages.run.causes import words
-from penstock.spark_plugin._stages.run.claims import StageClaims, StageLookup
+from penstock.spark_plugin._stages.run.failures import words
+from penstock.spark_plugin._stages.run.runner import StageClaims, StageLookup
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun

@@ -17,16 +17,15 @@ from penstock.operator_attributes import BlockingStageScheduler, StagedJob, Stag
 from penstock.operator_attributes.errors import SchedulerAwayError
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin._for_stages import check_session, missing_settings
-from penstock.spark_plugin._stages.declare.refreshes import find_refreshes
-from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
+from penstock.spark_plugin._stages.declare.declared import find_refreshes
+from penstock.spark_plugin._stages.plans.jobs import jobs_of
 from penstock.spark_plugin._stages.run.builder import StageBuilder
-from penstock.spark_plugin._stages.run.claims import StageClaims
+from penstock.spark_plugin._stages.run.failures import ON_FAILURE, RestartPolicy
 from penstock.spark_plugin._stages.run.loop import RunBars, RunLoop
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
-from penstock.spark_plugin._stages.run.readers import check_consumers
+from penstock.spark_plugin._stages.run.queries import check_consumers
 from penstock.spark_plugin._stages.run.refreshing import LiveRefreshes
-from penstock.spark_plugin._stages.run.restarts import ON_FAILURE, RestartPolicy
-from penstock.spark_plugin._stages.run.runner import StageRunner
+from penstock.spark_plugin._stages.run.runner import StageClaims, StageRunner
 from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin.errors import (
     PipelineDefinitionError,

@@ -79,7 +79,7 @@ class SparkFiles:
 
     def _reach(self, spark: SparkSession) -> str | None:
         """The place as Spark names it, where what Spark writes there is seen by Arrow, and the other way round."""
-        from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
+        from penstock.spark_plugin._stages.plans.jobs import jobs_of
 
         with self._lock:
             if self._reasons is None:

@@ -1,21 +1,77 @@
-"""Which checkpoint a live query goes on from: the store's own, or the one that the user has given its writer."""
+"""What is checked before a live query starts: its stream consumers, and the checkpoint that it continues from."""
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from penstock.spark_plugin._for_stages import other_streams
-from penstock.spark_plugin._stages.declare.declared import Declared
-from penstock.spark_plugin._stages.plans.plans import LiveSource, plans_of
-from penstock.spark_plugin._stages.plans.session_jobs import SessionJobs, jobs_of
+from penstock.spark_plugin._for_stages import StreamConsumer, other_streams, stream_consumers
+from penstock.spark_plugin._stages.declare.declared import Declared, named
+from penstock.spark_plugin._stages.plans.jobs import SessionJobs, jobs_of
+from penstock.spark_plugin._stages.plans.plan import LiveSource, plans_of
 from penstock.spark_plugin._stages.store.formats import spark_urls
 from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
+if TYPE_CHECKING:
+    from penstock.spark_plugin._stages.run.builder import StageBuilder
+
 _log = logging.getLogger(__name__)
+
+
+def check_consumers(readers: Mapping[str, Sequence[Declared]], builder: "StageBuilder") -> None:
+    """Refuse two queries with one stream consumer.
+
+    Args:
+        readers: The live sinks that read a source, by the source's name.
+        builder: Of the run.
+
+    Raises:
+        PipelineDefinitionError: two queries have the same one.
+    """
+    taken: dict[StreamConsumer, list[tuple[Declared, Declared]]] = {}
+    for name, sinks in readers.items():
+        try:
+            frame = builder.source(name)
+            found = {one for source in plans_of(frame).live_sources(frame) for one in _consumers(source)}
+        except PipelineDefinitionError:
+            raise
+        except Exception:  # found again, and reported, when its stage is deployed
+            _log.debug("source %s cannot be looked at", name, exc_info=True)
+            continue
+        for consumer in found:
+            taken.setdefault(consumer, []).extend((sink, builder.declared(name)) for sink in sinks)
+    for consumer, pairs in taken.items():
+        queries = {sink.name: sink for sink, _ in pairs}
+        if len(queries) > 1:
+            raise PipelineDefinitionError(
+                f"{named(list(queries.values()))} are queries of their own, and read "
+                f"{named(list({source.name: source for _, source in pairs}.values()))} with one stream consumer, "
+                f"{consumer.name!r}, of which Kinesis serves one: declare a source for each with an efoConsumerName of "
+                "its own, write both in one sink by foreachBatch, or read with recordPublisher=polling, by which each "
+                "query reads the stream"
+            )
+
+
+def check_query(sink: Declared, sources: Sequence[LiveSource]) -> None:
+    """Refuse a query that reads a stream twice with one stream consumer. Raises: PipelineDefinitionError."""
+    counted = Counter(consumer for source in sources for consumer in _consumers(source))
+    for consumer, count in counted.items():
+        if count > 1:
+            raise PipelineDefinitionError(
+                f"sink {sink.name!r} ({sink.call_site}) reads the stream {consumer.stream!r} twice in one query with "
+                f"one stream consumer, {consumer.name!r}, of which Kinesis serves one: read it once, give each read an "
+                "efoConsumerName of its own, or read with recordPublisher=polling"
+            )
+
+
+def _consumers(source: LiveSource) -> Iterator[StreamConsumer]:
+    return stream_consumers(source.options) if source.format == "kinesis" else iter(())
+
+
 _OF_SESSION = "spark.sql.streaming.checkpointLocation"
 _VERSION = "v1"
 _NO_OFFSET = "-"

@@ -1,1 +1,0 @@
-"""Plans of a Spark Connect session, as messages."""
