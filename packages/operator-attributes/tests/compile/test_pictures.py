@@ -44,7 +44,7 @@ def flights() -> StagePlan:
     graph.add_source("weather", boundedness=Boundedness.BOUNDED, call_site="flights.py:12")
     graph.add_operator("daily_weather", "weather", keyed=True, window=END_OF_STREAM, parallelism=4)
     graph.add_source("carriers", boundedness=Boundedness.BOUNDED, call_site="flights.py:28")
-    graph.add_co_group("carrier_history", "carriers", "daily_weather", window=END_OF_STREAM, parallelism=4)
+    graph.add_operator("carrier_history", "carriers", "daily_weather", keyed=True, window=END_OF_STREAM, parallelism=4)
     graph.add_source("flights", boundedness=Boundedness.UNBOUNDED, parallelism=2, call_site="flights.py:35")
     graph.add_operator("enriched_with_everything_that_is_known", "flights", "daily_weather", "carrier_history")
     graph.add_sink("alerts", "enriched_with_everything_that_is_known")

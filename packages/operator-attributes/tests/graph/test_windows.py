@@ -51,16 +51,16 @@ def test_only_the_global_window_with_the_end_of_stream_trigger_is_full_dam() -> 
 def test_windows_of_time_hold_nothing_back(window: WindowAssigner) -> None:
     """They may read what never ends, in the stage of their reader."""
     graph = two_sources(Boundedness.UNBOUNDED)
-    graph.add_co_group("pairs", "left", "right", window=window)
+    graph.add_operator("pairs", "left", "right", keyed=True, window=window)
     graph.add_sink("sink", "pairs")
     assert len(compile(graph).stages) == 1
 
 
-@pytest.mark.parametrize("operator", ["add_join", "add_co_group"])
-def test_a_join_in_a_window_that_fires_at_the_end_is_a_stage_of_its_own(operator: str) -> None:
+def test_a_join_in_a_window_that_fires_at_the_end_is_a_stage_of_its_own() -> None:
     """Both inputs are keyed, flow into it, and are sorted; what reads it waits; no checkpoints are taken."""
     graph = two_sources()
-    getattr(graph, operator)("pairs", "left", "right", window=END_OF_STREAM)
+    join = graph.add_operator("pairs", "left", "right", keyed=True, window=END_OF_STREAM)
+    assert "test_windows.py" in join.call_site
     graph.add_sink("sink", "pairs")
     plan = compile(graph)
     assert [stage.vertices for stage in plan.stages] == [("left", "right", "pairs"), ("sink",)]
@@ -73,7 +73,8 @@ def test_a_join_in_a_window_that_fires_at_the_end_is_a_stage_of_its_own(operator
 def test_a_co_group_that_sorts_internally_gets_its_inputs_as_they_come() -> None:
     """Sorting them twice would be waste."""
     graph = two_sources()
-    graph.add_co_group("pairs", "left", "right", window=END_OF_STREAM, internal_sorter_supported=True)
+    attributes = window_attributes(END_OF_STREAM, internal_sorter_supported=True)
+    graph.add_operator("pairs", "left", "right", keyed=True, attributes=attributes)
     assert not any(edge.sorted for edge in compile(graph).edges)
 
 
@@ -91,34 +92,17 @@ def test_only_the_keyed_inputs_of_an_operator_with_many_are_sorted() -> None:
 def test_keyed_inputs_are_not_sorted_while_records_flow() -> None:
     """Sorting needs an end: a join in windows of time gets its records as they come."""
     graph = two_sources()
-    graph.add_join("pairs", "left", "right", window=TumblingWindows.of(MINUTE))
+    graph.add_operator("pairs", "left", "right", keyed=True, window=TumblingWindows.of(MINUTE))
     assert not any(edge.sorted for edge in compile(graph).edges)
 
 
 def test_a_join_at_the_end_of_an_input_without_end_is_refused() -> None:
     """One side that never ends is enough; it is named."""
     graph = two_sources(Boundedness.UNBOUNDED)
-    graph.add_join("pairs", "left", "right", window=END_OF_STREAM)
+    graph.add_operator("pairs", "left", "right", keyed=True, window=END_OF_STREAM)
     with pytest.raises(FullDamOverUnboundedError) as caught:
         compile(graph)
     assert caught.value.unbounded_sources == ("right",)
-
-
-def test_a_sort_is_full_dam_and_its_own_sorter() -> None:
-    """What reads it waits for all of its input; nothing else sorts that."""
-    graph = two_sources()
-    graph.add_sort("sorted", "left", keyed=True)
-    graph.add_sink("sink", "sorted")
-    plan = compile(graph)
-    assert not edges_into(plan, "sorted")[0].sorted
-    assert edges_into(plan, "sink")[0].blocking
-
-
-def test_declarations_are_found_where_the_user_wrote_them() -> None:
-    """The call site of a join is the user's line, not one of this package."""
-    graph = two_sources()
-    assert "test_windows.py" in graph.add_join("pairs", "left", "right", window=END_OF_STREAM).call_site
-    assert "test_windows.py" in graph.add_sort("sorted", "left").call_site
 
 
 @pytest.mark.parametrize(
@@ -153,29 +137,3 @@ def test_operators_of_any_number_of_inputs_say_the_same_of_themselves(number: in
     assert [set(stage.vertices) for stage in plan.stages] == [{*names, "operator"}, {"sink"}]
     assert [(edge.blocking, edge.sorted) for edge in edges_into(plan, "operator")] == [(False, keyed)] * number
     assert plan.stages[0].batch_vertices == ("operator",)
-
-
-@pytest.mark.parametrize("keyed", [False, True])
-@pytest.mark.parametrize("sorts", [False, True])
-def test_what_takes_a_whole_partition_waits_for_its_end(keyed: bool, sorts: bool) -> None:
-    """Aggregates, reductions and sorts of partitions are full-dam; keyed input is sorted unless they sort it."""
-    graph = JobGraph()
-    graph.add_source("rows", boundedness=Boundedness.BOUNDED)
-    graph.add_source("live", boundedness=Boundedness.UNBOUNDED)
-    graph.add_full_window_partition("partitions", "rows", keyed=keyed, internal_sorter_supported=sorts)
-    graph.add_operator("joined", "live", "partitions")
-    graph.add_sink("sink", "joined")
-    plan = compile(graph)
-    assert [stage.vertices for stage in plan.stages] == [("rows", "partitions"), ("live", "joined", "sink")]
-    assert plan.stages[0].batch_vertices == ("partitions",)
-    assert [edge.source for edge in plan.blocking_edges] == ["partitions"]
-    (into,) = edges_into(plan, "partitions")
-    assert (into.blocking, into.sorted) == (False, keyed and not sorts)
-
-
-def test_partitions_of_what_never_ends_are_refused() -> None:
-    """They would never be whole; the line that asks for them is named."""
-    graph = two_sources(Boundedness.UNBOUNDED)
-    graph.add_full_window_partition("partitions", "right", call_site="job.py:7")
-    with pytest.raises(FullDamOverUnboundedError, match=r"'partitions' \(job\.py:7\).*'right'"):
-        compile(graph)

@@ -16,7 +16,6 @@ from penstock.operator_attributes import (
     compile,
     estimate,
     measures_of,
-    relative_error,
 )
 from penstock.operator_attributes.errors import InvalidOptionError, SchedulingError
 
@@ -146,14 +145,6 @@ def test_measures_come_from_the_progress_of_a_run() -> None:
     """Seconds, rows and bytes as they were reported."""
     progress = {"stage-1": StageProgress(state=StageState.FINISHED, seconds=2.5, rows=7)}
     assert measures_of(progress) == {"stage-1": StageMeasure(seconds=2.5, rows=7)}
-
-
-@pytest.mark.parametrize(("estimated", "measured", "error"), [(75, 100, 0.25), (0, 0, 0), (1, 0, math.inf)])
-def test_the_error_of_an_estimate_is_relative_to_what_was_measured(
-    estimated: float, measured: float, error: float
-) -> None:
-    """A quarter too little is 25 %."""
-    assert relative_error(estimated, measured) == error
 
 
 def test_wrong_measures_are_refused() -> None:

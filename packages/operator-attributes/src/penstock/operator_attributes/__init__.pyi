@@ -33,7 +33,6 @@ from ._schedule.estimate import (
     StageSavings,
     estimate,
     measures_of,
-    relative_error,
 )
 from ._schedule.job_store import JobStore, StoredJob, StoredState
 from ._schedule.local import LocalStageScheduler
@@ -114,7 +113,6 @@ __all__ = [
     "measures_of",
     "mermaid",
     "open_stage_scheduler",
-    "relative_error",
     "svg",
     "window_attributes",
 ]

@@ -188,90 +188,6 @@ class JobGraph:
             )
         )
 
-    def add_join(
-        self,
-        name: str,
-        left: str | Vertex | Input,
-        right: str | Vertex | Input,
-        *,
-        window: WindowAssigner,
-        internal_sorter_supported: bool = False,
-        parallelism: int = 1,
-        call_site: str | None = None,
-    ) -> Vertex:
-        """Add an operator that pairs the records of two inputs which have one key and are in one window.
-
-        Inputs are keyed, unless an `Input` says otherwise. It is full-dam if the window fires only at the end of the
-        inputs, and then sorts them itself or gets them sorted. Raises: as `add`.
-        """
-        return self._add_windowed(name, left, right, window, internal_sorter_supported, parallelism, call_site)
-
-    def add_co_group(
-        self,
-        name: str,
-        first: str | Vertex | Input,
-        second: str | Vertex | Input,
-        *,
-        window: WindowAssigner,
-        internal_sorter_supported: bool = False,
-        parallelism: int = 1,
-        call_site: str | None = None,
-    ) -> Vertex:
-        """Add an operator that takes, for each key and window, the records of both inputs together.
-
-        Otherwise as `add_join`. Raises: as `add`.
-        """
-        return self._add_windowed(name, first, second, window, internal_sorter_supported, parallelism, call_site)
-
-    def add_sort(
-        self,
-        name: str,
-        source: str | Vertex | Input,
-        *,
-        keyed: bool = False,
-        parallelism: int = 1,
-        call_site: str | None = None,
-    ) -> Vertex:
-        """Add an operator that sorts its whole input: full-dam, and its own sorter (FLIP-331, `StreamSortOperator`).
-
-        Raises: as `add`.
-        """
-        return self.add_operator(
-            name,
-            source,
-            attributes=OperatorAttributes(output_only_after_end_of_stream=True, internal_sorter_supported=True),
-            keyed=keyed,
-            parallelism=parallelism,
-            call_site=call_site,
-        )
-
-    def add_full_window_partition(
-        self,
-        name: str,
-        source: str | Vertex | Input,
-        *,
-        internal_sorter_supported: bool = False,
-        keyed: bool = False,
-        parallelism: int = 1,
-        call_site: str | None = None,
-    ) -> Vertex:
-        """Add an operator that aggregates, reduces, sorts or maps each partition of its input as a whole.
-
-        The partitions are the input's own, or with `keyed` the records of each key. They are complete at the end of the
-        input: it is full-dam (Flink's `fullWindowPartition`). One that sorts supports an internal sorter. Raises: as
-        `add`.
-        """
-        return self.add_operator(
-            name,
-            source,
-            attributes=OperatorAttributes(
-                output_only_after_end_of_stream=True, internal_sorter_supported=internal_sorter_supported
-            ),
-            keyed=keyed,
-            parallelism=parallelism,
-            call_site=call_site,
-        )
-
     def add_sink(
         self,
         name: str,
@@ -290,26 +206,6 @@ class JobGraph:
                 parallelism=parallelism,
                 call_site=caller() if call_site is None else call_site,
             )
-        )
-
-    def _add_windowed(
-        self,
-        name: str,
-        first: str | Vertex | Input,
-        second: str | Vertex | Input,
-        window: WindowAssigner,
-        internal_sorter_supported: bool,
-        parallelism: int,
-        call_site: str | None,
-    ) -> Vertex:
-        return self.add_operator(
-            name,
-            first,
-            second,
-            attributes=window_attributes(window, internal_sorter_supported=internal_sorter_supported),
-            keyed=True,
-            parallelism=parallelism,
-            call_site=call_site,
         )
 
     @property

@@ -181,13 +181,6 @@ def measures_of(progress: Mapping[str, StageProgress]) -> dict[str, StageMeasure
     }
 
 
-def relative_error(estimated: float, measured: float) -> float:
-    """By how much an estimate missed, relative to what was measured: 0.25 is 25 %."""
-    if measured == 0:
-        return 0.0 if estimated == 0 else math.inf
-    return abs(estimated - measured) / abs(measured)
-
-
 def _committed_at(plan: StagePlan, known: Mapping[str, StageMeasure], slots: int) -> dict[str, float]:
     """When each batch stage would be committed, by stage id: the scheduler itself plays the run."""
     scheduler = StageScheduler(plan, slots=slots)
