@@ -24,7 +24,7 @@ from penstock.spark_plugin import (
     register,
     run_staged,
 )
-from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint, source_fingerprint
+from penstock.spark_plugin._stages.fingerprints.stage import plan_fingerprint, source_fingerprint
 from penstock.spark_plugin._stages.plans.jobs import jobs_of
 from penstock.spark_plugin._stages.plans.plan import find_cuts, plans_of
 from penstock.spark_plugin.errors import PipelineDefinitionError

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.types import IntegerType
 
 from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
-from penstock.spark_plugin._stages.fingerprints.sources import source_fingerprint
+from penstock.spark_plugin._stages.fingerprints.stage import source_fingerprint
 
 LIMIT = 3
 

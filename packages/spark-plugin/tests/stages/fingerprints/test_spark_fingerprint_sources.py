@@ -14,7 +14,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 from penstock.spark_plugin._for_stages import bounded_read
 from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
-from penstock.spark_plugin._stages.fingerprints.sources import (
+from penstock.spark_plugin._stages.fingerprints.stage import (
     plan_fingerprint,
     session_fingerprint,
     source_fingerprint,

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # as everybody writes it
 from penstock.operator_attributes import StageState, explain
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
 from penstock.spark_plugin import plan, run_staged
-from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint, source_fingerprint
+from penstock.spark_plugin._stages.fingerprints.stage import plan_fingerprint, source_fingerprint
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 
@@ -314,7 +314,7 @@ def test_fingerprints_are_those_of_another_jvm(spark: SparkSession, tmp_path: Pa
     text = (
         "import json, sys\nfrom pyspark.sql import SparkSession, functions as F\n"
         "from penstock.spark_plugin import ensure_java\n"
-        "from penstock.spark_plugin._stages.fingerprints.sources import source_fingerprint\n"
+        "from penstock.spark_plugin._stages.fingerprints.stage import source_fingerprint\n"
         "ensure_java()\n"
         "spark = SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false').getOrCreate()\n"
         f"files = {csv}.select(F.udf(abs, 'bigint')('id').alias('id'))\n"

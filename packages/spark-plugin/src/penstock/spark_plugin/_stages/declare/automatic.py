@@ -9,7 +9,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.operator_attributes import OperatorAttributes, StagePlan, VertexKind, caller
 from penstock.spark_plugin._stages.declare.pipeline import Pipeline, refuse_in_definitions
-from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint
+from penstock.spark_plugin._stages.fingerprints.stage import plan_fingerprint
 from penstock.spark_plugin._stages.plans.plan import PlanNode, Plans, find_cuts, plans_of, stage_plan, titles
 from penstock.spark_plugin._stages.store.pins import safe_name
 from penstock.spark_plugin.errors import PipelineDefinitionError

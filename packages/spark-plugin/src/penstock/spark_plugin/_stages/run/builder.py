@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.operator_attributes import Stage, StagePlan, VertexKind
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
 from penstock.spark_plugin._stages.declare.declared import Declared, named
-from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint, is_unique, unique
-from penstock.spark_plugin._stages.fingerprints.sources import session_fingerprint, source_fingerprint
+from penstock.spark_plugin._stages.fingerprints.code import digest, is_unique, unique
+from penstock.spark_plugin._stages.fingerprints.stage import code_fingerprint, source_fingerprint, stage_fingerprint
 from penstock.spark_plugin._stages.plans.jobs import jobs_of
 from penstock.spark_plugin._stages.plans.plan import find_cuts, plans_of
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
@@ -151,19 +151,14 @@ class StageBuilder:
         inputs = {
             self.name(before): self.fingerprint(before) for before in map(self._plan.stage, stage.blocking_inputs)
         }
-        code = self._code(stage)
+        code = code_fingerprint(self._spark, [self._declared[name] for name in stage.vertices])
         pin = self._pins.get(self.name(stage))
         kept = pin is not None and (pin.code, dict(pin.inputs)) == (code, inputs)
         if pin is not None and kept and self._committed_by(stage, pin.fingerprint) is not None:
             return pin
-        parts = [code, *(f"{name}={fingerprint}" for name, fingerprint in sorted(inputs.items()))]
-        sources = {}
-        for name in stage.vertices:
-            one = self._declared[name]
-            if one.kind is VertexKind.SOURCE:
-                parts.append(self._look(name))
-                sources[name] = self._held.setdefault(name, parts[-1])
-        fingerprint = digest(*parts)
+        looked = {name: self._look(name) for name in stage.vertices if self._declared[name].kind is VertexKind.SOURCE}
+        sources = {name: self._held.setdefault(name, found) for name, found in looked.items()}
+        fingerprint = stage_fingerprint(code, inputs, looked.values())
         self._committed_by(stage, fingerprint)
         if stage.id in self._beside:
             # Whether that has changed is seen where its functions are called, which is after a result was looked for.
@@ -219,16 +214,6 @@ class StageBuilder:
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
         _log.warning("%s", text)
-
-    def _code(self, stage: Stage) -> str:
-        parts = [session_fingerprint(self._spark)]
-        for name in stage.vertices:
-            one = self._declared[name]
-            inputs = (f"{index}:{source}" for index, source in enumerate(one.inputs))
-            parts += [name, one.kind.value, *inputs, one.code or function_fingerprint(one.function)]
-            if one.wants_sorted:
-                parts += [f"sorted {source} {','.join(keys)}" for source in one.inputs if (keys := one.keys_of(source))]
-        return digest(*parts)
 
     def build(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> DataFrame:
         """The DataFrame of a source or operator in a stage.

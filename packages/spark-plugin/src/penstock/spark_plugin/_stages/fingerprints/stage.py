@@ -1,12 +1,22 @@
-"""Fingerprints of what bounded sources read."""
+"""What goes into the fingerprint of a stage's result. Two results with one fingerprint are the same rows.
 
+- `code_fingerprint`: Spark's version, the settings of the session that change rows, and each function of the stage with
+  its inputs. `code.py` follows a function to whatever it names.
+- The fingerprints of the results that the stage reads.
+- `source_fingerprint`: what each bounded source holds: plan, files, ends of a Kinesis read; or what the user declares.
+
+Whatever cannot be compared gets a fingerprint that nothing else has (`unique`): the stage is computed in each run.
+"""
+
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark_plugin._for_stages import bounded_read
-from penstock.spark_plugin._stages.fingerprints.code import digest, unique
+from penstock.spark_plugin._stages.declare.declared import Declared
+from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint, unique
 from penstock.spark_plugin._stages.plans.plan import plans_of
 
 # Those that say which rows a plan gives; not those that say how fast.
@@ -36,6 +46,28 @@ _SETTINGS = frozenset(
 _KINDS_OF_SETTINGS = ("spark.sql.ansi.", "spark.sql.legacy.")
 # Their defaults are the machine's: its time zone, and a variable of the environment.
 _SETTINGS_OF_THE_MACHINE = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
+
+
+def stage_fingerprint(code: str, inputs: Mapping[str, str], sources: Iterable[str]) -> str:
+    """Of a stage's result.
+
+    Args:
+        code: The stage's `code_fingerprint`.
+        inputs: Fingerprints of the results that it reads, by name of their stage.
+        sources: Fingerprints of what its sources hold, in the order of the stage's vertices.
+    """
+    return digest(code, *(f"{name}={fingerprint}" for name, fingerprint in sorted(inputs.items())), *sources)
+
+
+def code_fingerprint(spark: SparkSession, functions: Iterable[Declared]) -> str:
+    """Of a stage's functions, in the order of its vertices, and of the session that runs them."""
+    parts = [session_fingerprint(spark)]
+    for one in functions:
+        inputs = (f"{index}:{source}" for index, source in enumerate(one.inputs))
+        parts += [one.name, one.kind.value, *inputs, one.code or function_fingerprint(one.function)]
+        if one.wants_sorted:
+            parts += [f"sorted {source} {','.join(keys)}" for source in one.inputs if (keys := one.keys_of(source))]
+    return digest(*parts)
 
 
 def session_fingerprint(spark: SparkSession) -> str:
