@@ -11,10 +11,8 @@ SparkPluginError
 `- PipelineError                    a staged job
    |- PipelineDefinitionError       declared in a way that cannot run
    |- StageFailedError              a stage failed for the last time that it may
-   |- StoreInUseError               another driver runs on the store
    |- StoreLostError                another driver has taken the store over, or it could not be reached for too long
-   |- StoreUnusableError            the store's folder cannot be made or written
-   `- SchedulerUnavailableError     the stage scheduler cannot be asked
+   `- StoreUnusableError            the store's folder cannot be made or written
 ```
 
 Errors of reading Kinesis are those of `penstock.efo_consumer.errors`, and so are `SchemaRegistryError` and
@@ -315,6 +313,21 @@ class ExecutorReadersError(SparkPluginError):
 class PipelineError(SparkPluginError):
     """A staged job."""
 
+    codes: ClassVar[Mapping[str, Code]] = {
+        "STORE_IN_USE": Code(
+            when="Another driver runs a pipeline on the same store.",
+            message="the store {store} is in use by {holder}: stop that driver, or give this pipeline a `store=` of "
+            "its own",
+            cure="Stop the other driver, or give this pipeline a `store=` of its own.",
+        ),
+        "SCHEDULER_UNAVAILABLE": Code(
+            when="The stage scheduler that a run reports to does not answer when the run begins. Nothing was run.",
+            message="the stage scheduler at {endpoint} does not answer ({reason}): start it (`penstock stages serve`), "
+            "correct scheduler_endpoint or PENSTOCK_STAGES_ENDPOINT, or run without it by scheduler_endpoint=''",
+            cure="Start the scheduler, correct its endpoint, or run without it by `scheduler_endpoint=''`.",
+        ),
+    }
+
 
 class PipelineDefinitionError(PipelineError, ValueError):
     """The pipeline is declared in a way that cannot run.
@@ -335,19 +348,6 @@ class StageFailedError(PipelineError):
         super().__init__(f"stage {stage!r} failed: {reason}")
         self.stage = stage
         self.reason, self.run = reason, run
-
-
-class StoreInUseError(PipelineError):
-    """Another driver runs a pipeline on the same store.
-
-    Cure: Stop the other driver, or give this pipeline a `store=` of its own.
-    """
-
-    def __init__(self, store: str, holder: str) -> None:
-        super().__init__(
-            f"the store {store} is in use by {holder}: stop that driver, or give this pipeline a `store=` of its own"
-        )
-        self.store, self.holder = store, holder
 
 
 class StoreLostError(PipelineError):
@@ -379,18 +379,3 @@ class StoreUnusableError(PipelineError):
             "made, or s3://BUCKET/FOLDER, which this driver and all executors may write"
         )
         self.folder, self.reason = folder, reason
-
-
-class SchedulerUnavailableError(PipelineError):
-    """The stage scheduler that a run is to be reported to cannot be asked when the run begins; nothing was run.
-
-    Cure: Start the scheduler, correct its endpoint, or run without it by `scheduler_endpoint=''`.
-    """
-
-    def __init__(self, endpoint: str, reason: str) -> None:
-        super().__init__(
-            f"the stage scheduler at {endpoint} cannot be asked ({reason}): start it (`penstock stages serve`), "
-            "correct scheduler_endpoint or PENSTOCK_STAGES_ENDPOINT, or run without it by scheduler_endpoint=''"
-        )
-        self.endpoint = endpoint
-        self.reason = reason

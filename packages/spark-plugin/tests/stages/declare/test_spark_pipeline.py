@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # as everybody writes it
 from penstock.operator_attributes import OperatorAttributes, StageState, explain, mermaid
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
 from penstock.spark_plugin import Pipeline
-from penstock.spark_plugin.errors import PipelineDefinitionError, StageFailedError, StoreInUseError
+from penstock.spark_plugin.errors import PipelineDefinitionError, PipelineError, StageFailedError
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 
@@ -63,7 +63,7 @@ def test_the_blocking_stage_is_committed_before_the_live_one_and_used_again(
     assert run.states == {"totals": StageState.FINISHED, "out": StageState.RUNNING}
     assert run.seconds["totals"] > 0
     until(lambda: len(collected.keys) >= 30, "no rows", query=run.queries["out"])
-    with pytest.raises(StoreInUseError):
+    with pytest.raises(PipelineError, match="STORE_IN_USE"):
         pipeline.run(spark)
     run.stop()
     assert run.states["out"] is StageState.FINISHED

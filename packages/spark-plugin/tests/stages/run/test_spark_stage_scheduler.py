@@ -23,7 +23,7 @@ from penstock.operator_attributes import (
 from penstock.operator_attributes.errors import SchedulingError
 from penstock.rpc.testing import ServiceProcess, service_process
 from penstock.spark_plugin import Pipeline, PipelineRun
-from penstock.spark_plugin.errors import SchedulerUnavailableError
+from penstock.spark_plugin.errors import PipelineError
 
 pytest.importorskip("penstock.services.stage_scheduler")
 
@@ -175,9 +175,9 @@ def test_a_run_goes_on_when_its_scheduler_is_killed(
 
 def test_a_scheduler_that_is_not_there_is_told_before_anything_runs(spark: SparkSession, folder: Path) -> None:
     """With what to do; the store is free afterwards."""
-    with pytest.raises(SchedulerUnavailableError, match="penstock stages serve") as caught:
+    with pytest.raises(PipelineError, match="SCHEDULER_UNAVAILABLE") as caught:
         live(folder).run(spark, scheduler_endpoint="127.0.0.1:1")
-    assert caught.value.endpoint == "127.0.0.1:1"
+    assert caught.value.facts["endpoint"] == "127.0.0.1:1"
     assert live(folder).clean_up() == 0
 
 

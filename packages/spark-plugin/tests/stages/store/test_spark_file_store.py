@@ -28,7 +28,7 @@ from penstock.spark_plugin._stages.store.formats import StageFormat
 from penstock.spark_plugin._stages.store.opening import StorePlace
 from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin._storage.files import FileObjects
-from penstock.spark_plugin.errors import PipelineDefinitionError, StoreInUseError, StoreLostError, StoreUnusableError
+from penstock.spark_plugin.errors import PipelineDefinitionError, PipelineError, StoreLostError, StoreUnusableError
 
 pytest.importorskip("penstock.services.stage_scheduler")
 MODULE = "penstock.services.stage_scheduler"
@@ -74,7 +74,7 @@ def world(tmp_path: Path, scheduler: ServiceProcess) -> Iterator[World]:
 def test_two_drivers_at_once(world: Any, seconds: float, caplog: pytest.LogCaptureFixture) -> None:
     """The second waits and says so, and is refused when the first one renews its claim; after the release it has it."""
     with world.store(seconds=seconds) as first:
-        with pytest.raises(StoreInUseError, match=r"in use by process \d+ on .*, by the stage scheduler"):
+        with pytest.raises(PipelineError, match=r"STORE_IN_USE.* process \d+ on .*, by the stage scheduler"):
             world.store(seconds=seconds).__enter__()
         assert caplog.text.count("waiting until it is renewed or runs out") == 1
         token = first._claim.token

@@ -34,7 +34,7 @@ from penstock.spark_plugin._stages.store.object_claim import ObjectClaim
 from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin.errors import (
     PipelineDefinitionError,
-    StoreInUseError,
+    PipelineError,
     StoreLostError,
     StoreUnusableError,
 )
@@ -118,7 +118,7 @@ def test_a_store_on_s3_keeps_results_from_run_to_run(s3: str, bucket: str) -> No
 def test_two_drivers_at_once(world: World) -> None:
     """The second is refused as soon as it has seen the first one renew its claim; after the release it has it."""
     with world.store(seconds=6.0) as first:
-        with pytest.raises(StoreInUseError, match=r"in use by process \d+ on .*, last heard of \d s ago"):
+        with pytest.raises(PipelineError, match=r"STORE_IN_USE.* process \d+ on .*, last heard of \d s ago"):
             world.store(seconds=6.0).__enter__()
         token = first._claim.token
     with world.store() as second:

@@ -86,8 +86,7 @@ def run_staged(
         PipelineDefinitionError: it is not a stream's writer, was started, is one of Spark Connect whose columns refer
             to half of a blocking part, or is started by the definitions of Spark Declarative Pipelines.
         StageFailedError: as in `Pipeline.run`.
-        StoreInUseError: as in `Pipeline.run`.
-        SchedulerUnavailableError: as in `Pipeline.run`.
+        PipelineError: STORE_IN_USE, SCHEDULER_UNAVAILABLE: as in `Pipeline.run`.
     """
     site = caller(also_skip=(_PACKAGE,))
     refuse_in_definitions(f"run_staged ({site})")

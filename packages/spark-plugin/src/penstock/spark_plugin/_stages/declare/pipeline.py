@@ -421,8 +421,8 @@ class Pipeline:
                 runs, is given an option that cannot act in it, or is run by Spark Declarative Pipelines.
             StageFailedError: a stage failed for good, after all others that do not depend on it were run. Its `run` is
                 what this would have returned.
-            StoreInUseError: another driver runs on the store.
-            SchedulerUnavailableError: the endpoint does not answer. A scheduler that goes away later is not an error.
+            PipelineError: STORE_IN_USE: another driver runs on the store.
+            PipelineError: SCHEDULER_UNAVAILABLE: the endpoint does not answer when the run begins.
             penstock.operator_attributes.errors.SchedulingError: INSUFFICIENT_SLOTS: the live stages need more slots.
         """
         from penstock.spark_plugin._stages.run.failures import RestartPolicy
@@ -458,7 +458,7 @@ class Pipeline:
         Where a stage scheduler decides who may write in the store, it is that of PENSTOCK_STAGES_ENDPOINT.
 
         Raises:
-            StoreInUseError: a driver runs on the store.
+            PipelineError: STORE_IN_USE: a driver runs on the store.
         """
         from penstock.spark_plugin._stages.run.start import open_service
 

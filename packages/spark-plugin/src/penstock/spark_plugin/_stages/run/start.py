@@ -26,13 +26,7 @@ from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
 from penstock.spark_plugin._stages.run.queries import check_consumers
 from penstock.spark_plugin._stages.run.refreshing import LiveRefreshes
 from penstock.spark_plugin._stages.run.runner import StageClaims, StageRunner
-from penstock.spark_plugin._stages.store.store import StageStore
-from penstock.spark_plugin.errors import (
-    PipelineDefinitionError,
-    PipelineError,
-    SchedulerUnavailableError,
-    StageFailedError,
-)
+from penstock.spark_plugin.errors import PipelineDefinitionError, PipelineError, StageFailedError
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._stages.declare.pipeline import Pipeline
@@ -82,8 +76,35 @@ def run_pipeline(
         opened.pop_all()
     run = PipelineRun(plan, job, store, clock=clock, restarts=settings.restarts)
     store.when_lost(run.lose)
+    owner = f"{job.job_id}#{secrets.token_urlsafe(16)}"
+
+    def claims_of(builder: StageBuilder, *, resume: bool = True) -> StageClaims:
+        """What runs the stages of a builder."""
+        return StageClaims(
+            StageRunner(pipeline.name, builder, spark, store, resume=resume),
+            service=service,
+            results=store.results_identity() if service is not None else "",
+            owner=owner,
+            lease_seconds=settings.lease_seconds,
+        )
+
     try:
-        _Start(pipeline, spark, settings, service, store, job, run, clock).start()
+        if not settings.resume:
+            store.forget()
+        before = store.pins()
+        resumes = before is not None and not before.ended and not settings.refresh
+        pins = before.stages if before is not None and resumes else {}
+        builder = StageBuilder(pipeline.declared, plan, spark, store, pins)
+        run.warnings = builder.warnings
+        check_consumers(pipeline.readers(), builder)
+        refreshes = find_refreshes(pipeline.declared, plan)
+        claims = claims_of(builder, resume=settings.resume)
+        run.runner = claims.runner
+        loop = RunLoop(run, job, claims, bars=_bars(spark, settings), clock=clock)
+        _begin(job, loop, _address(settings.scheduler_endpoint), resumes=resumes)
+        loop.run()
+        if run.queries:
+            run.refresh(LiveRefreshes(refreshes, run, builder, claims_of, clock))
     except BaseException:
         run.stop()
         raise
@@ -93,64 +114,21 @@ def run_pipeline(
     return run
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """The start of one run."""
+def _bars(spark: SparkSession, settings: RunSettings) -> RunBars | None:
+    wanted = sys.stderr.isatty() if settings.progress is None else settings.progress
+    tracker = jobs_of(spark).tracker() if wanted else None
+    return RunBars(sys.stderr, tracker) if tracker is not None else None
 
-    pipeline: "Pipeline"
-    spark: SparkSession
-    settings: RunSettings
-    service: BlockingStageScheduler | None
-    store: StageStore
-    job: StagedJob
-    run: PipelineRun
-    clock: Callable[[], float]
-    secret: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
-    """Makes the name of this driver its own."""
 
-    def start(self) -> None:
-        """Run all bounded stages, start the live queries, and start their refreshes."""
-        if not self.settings.resume:
-            self.store.forget()
-        before = self.store.pins()
-        resumes = before is not None and not before.ended and not self.settings.refresh
-        pins = before.stages if before is not None and resumes else {}
-        builder = StageBuilder(self.pipeline.declared, self.run.plan, self.spark, self.store, pins)
-        self.run.warnings = builder.warnings
-        check_consumers(self.pipeline.readers(), builder)
-        refreshes = find_refreshes(self.pipeline.declared, self.run.plan)
-        claims = self._claims(builder, resume=self.settings.resume)
-        self.run.runner = claims.runner
-        loop = RunLoop(self.run, self.job, claims, bars=self._bars(), clock=self.clock)
-        self._begin(loop, resumes=resumes)
-        loop.run()
-        if self.run.queries:
-            self.run.refresh(LiveRefreshes(refreshes, self.run, builder, self._claims, self.clock))
-
-    def _claims(self, builder: StageBuilder, *, resume: bool = True) -> StageClaims:
-        """What runs the stages of a builder."""
-        return StageClaims(
-            StageRunner(self.pipeline.name, builder, self.spark, self.store, resume=resume),
-            service=self.service,
-            results=self.store.results_identity() if self.service is not None else "",
-            owner=f"{self.job.job_id}#{self.secret}",
-            lease_seconds=self.settings.lease_seconds,
-        )
-
-    def _bars(self) -> RunBars | None:
-        wanted = sys.stderr.isatty() if self.settings.progress is None else self.settings.progress
-        tracker = jobs_of(self.spark).tracker() if wanted else None
-        return RunBars(sys.stderr, tracker) if tracker is not None else None
-
-    def _begin(self, loop: RunLoop, *, resumes: bool) -> None:
-        address = _address(self.settings.scheduler_endpoint)
-        try:
-            loop.go_on(self.job.begin(resume=resumes))
-            self.job.go_on()
-        except SchedulerAwayError as error:
-            raise SchedulerUnavailableError(address, str(error)) from error
-        if self.job.job_id:
-            _log.info("the stage scheduler at %s knows this job as %s", address, self.job.job_id)
+def _begin(job: StagedJob, loop: RunLoop, address: str, *, resumes: bool) -> None:
+    """Continue where the stage scheduler knows the job to be, and report to it from now on."""
+    try:
+        loop.go_on(job.begin(resume=resumes))
+        job.go_on()
+    except SchedulerAwayError as error:
+        raise PipelineError.of("SCHEDULER_UNAVAILABLE", endpoint=address, reason=str(error)) from error
+    if job.job_id:
+        _log.info("the stage scheduler at %s knows this job as %s", address, job.job_id)
 
 
 def _raise_failure(run: PipelineRun, job: StagedJob) -> None:

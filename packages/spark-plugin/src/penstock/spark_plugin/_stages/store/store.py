@@ -39,7 +39,7 @@ from penstock.spark_plugin._stages.store.pins import RunPins, is_fingerprint, sa
 from penstock.spark_plugin._stages.store.result import StageResult
 from penstock.spark_plugin._stages.store.service_claim import ServiceClaim
 from penstock.spark_plugin._storage.folder import FolderObjects
-from penstock.spark_plugin.errors import StoreInUseError, StoreLostError, StoreUnusableError
+from penstock.spark_plugin.errors import PipelineError, StoreLostError, StoreUnusableError
 
 _log = logging.getLogger(__name__)
 _CLAIM = "claim.json"
@@ -101,12 +101,12 @@ class StageStore:
         return self._objects.name
 
     def __enter__(self) -> Self:
-        """Raises: StoreInUseError: another driver holds it."""
+        """Raises: PipelineError: STORE_IN_USE: another driver holds it."""
         with self._typed():
             waits = False
             while not self._claim.acquire():
                 if self._claim.holder_lives:
-                    raise StoreInUseError(self.name, self._claim.holder)
+                    raise PipelineError.of("STORE_IN_USE", store=self.name, holder=self._claim.holder)
                 if not waits:
                     _log.warning(
                         "%s is claimed by %s: waiting until it is renewed or runs out", self.name, self._claim.holder
@@ -129,7 +129,7 @@ class StageStore:
             while found is not None and self._claim.token <= _token(found.data):
                 self._claim.release()
                 if not self._claim.acquire():
-                    raise StoreInUseError(self.name, self._claim.holder)
+                    raise PipelineError.of("STORE_IN_USE", store=self.name, holder=self._claim.holder)
         # Once for each store: where conditions are ignored, two drivers would both be let in.
         elif self._claim.token == 1 and self._objects.write(_CLAIM, b"{}", if_version=None) is not None:
             reason = "this service ignores If-None-Match, by which S3 makes an object only where there is none"
