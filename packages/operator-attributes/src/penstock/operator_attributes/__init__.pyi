@@ -37,7 +37,7 @@ from ._schedule.estimate import (
 from ._schedule.job_store import JobStore, StoredJob, StoredState
 from ._schedule.local import LocalStageScheduler
 from ._schedule.remote import SERVICE_NAME, RemoteStageScheduler, StageSchedulerServicer
-from ._schedule.scheduler import StageChange, StageScheduler
+from ._schedule.scheduler import StageScheduler
 from ._schedule.sqlite_store import SqliteJobStore
 from ._schedule.staged_job import StagedJob, catch_up
 from ._schedule.states import (
@@ -77,7 +77,6 @@ __all__ = [
     "SlidingWindows",
     "SqliteJobStore",
     "Stage",
-    "StageChange",
     "StageEvent",
     "StageFailed",
     "StageFinished",

@@ -4,6 +4,7 @@ import difflib
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 from penstock.operator_attributes._compile.graph import JobGraph, ResultPartitionType, Vertex, VertexKind
 from penstock.operator_attributes.errors import CompileError, at
@@ -32,26 +33,17 @@ def topological_order(successors: Sequence[Sequence[int]]) -> list[int]:
 
 def find_cycle(successors: Sequence[Sequence[int]]) -> list[int]:
     """The numbers of one cycle, along its edges, from the smallest of them on; empty if there is none."""
-    ordered = set(topological_order(successors))
-    left = [node for node in range(len(successors)) if node not in ordered]
-    if not left:
-        return []
-    predecessor: dict[int, int] = {}
-    for node in left:
-        for target in successors[node]:
-            if target not in ordered:
-                predecessor.setdefault(target, node)
-    # Each number that is left has a predecessor that is left, so going back must meet itself.
-    seen: dict[int, int] = {}
-    path: list[int] = []
-    node = left[0]
-    while node not in seen:
-        seen[node] = len(path)
-        path.append(node)
-        node = predecessor[node]
-    cycle = path[seen[node] :][::-1]
-    start = cycle.index(min(cycle))
-    return cycle[start:] + cycle[:start]
+    predecessors: dict[int, list[int]] = {node: [] for node in range(len(successors))}
+    for node, targets in enumerate(successors):
+        for target in targets:
+            predecessors[target].append(node)
+    try:
+        TopologicalSorter(predecessors).prepare()
+    except CycleError as error:
+        cycle: list[int] = error.args[1][:-1]
+        start = cycle.index(min(cycle))
+        return cycle[start:] + cycle[:start]
+    return []
 
 
 def strongly_connected(successors: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -44,14 +44,7 @@ class StageMeasure:
     """Of a live stage: what reading the committed inputs takes in each micro-batch."""
 
     def __post_init__(self) -> None:
-        for option in (
-            "seconds",
-            "rows",
-            "size_bytes",
-            "blocking_seconds",
-            "arriving_bytes_per_second",
-            "read_seconds",
-        ):
+        for option in self.__slots__:
             value = getattr(self, option)
             if value is not None and not 0 <= value < math.inf:
                 raise InvalidOptionError(option, value, "a number that is not negative")

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import AsyncGenerator, Callable
-from types import TracebackType
 from typing import Self
 
 from penstock.operator_attributes._compile.compile import compile
@@ -108,9 +107,7 @@ class LocalStageScheduler:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def submit(
@@ -127,53 +124,47 @@ class LocalStageScheduler:
         self._check_open()
         if not job_id:
             raise InvalidOptionError("job_id", job_id, "a text that is not empty")
-        return await self._writer.change(self._submit(job_id, graph, slots, max_attempts, cyclic_regions, restart))
 
-    async def _submit(
-        self,
-        job_id: str,
-        graph: JobGraph,
-        slots: int | None,
-        max_attempts: int | None,
-        cyclic_regions: CyclicRegions,
-        restart: bool,
-    ) -> JobStatus:
-        present = self._jobs.get(job_id)
-        if present is not None and not restart:
-            if present.content != (_content(graph.vertices), cyclic_regions):
-                raise SchedulingError.of("JOB_EXISTS", job_id=job_id)
-            return present.status(self._clock())
-        scheduler = StageScheduler(
-            compile(graph, cyclic_regions=cyclic_regions),
-            slots=slots,
-            max_attempts=DEFAULT_MAX_ATTEMPTS if max_attempts is None else max_attempts,
-        )
-        if present is None:
-            await self._make_room()
-        stored = StoredJob(job_id=job_id, plan=scheduler.plan, slots=slots, max_attempts=scheduler.max_attempts)
-        await self._writer.write(lambda store: store.add_job(stored))
-        self._jobs.pop(job_id, None)  # it is the last one to be submitted now
-        job = self._jobs[job_id] = _Job(job_id, scheduler)
-        if present is not None:
-            job.version = present.version + 1
-            present.announce()
-        return job.status(self._clock())
+        async def submit() -> JobStatus:
+            present = self._jobs.get(job_id)
+            if present is not None and not restart:
+                if present.content != (_content(graph.vertices), cyclic_regions):
+                    raise SchedulingError.of("JOB_EXISTS", job_id=job_id)
+                return present.status(self._clock())
+            scheduler = StageScheduler(
+                compile(graph, cyclic_regions=cyclic_regions),
+                slots=slots,
+                max_attempts=DEFAULT_MAX_ATTEMPTS if max_attempts is None else max_attempts,
+            )
+            if present is None:
+                await self._make_room()
+            stored = StoredJob(job_id=job_id, plan=scheduler.plan, slots=slots, max_attempts=scheduler.max_attempts)
+            await self._writer.write(lambda store: store.add_job(stored))
+            self._jobs.pop(job_id, None)  # it is the last one to be submitted now
+            job = self._jobs[job_id] = _Job(job_id, scheduler)
+            if present is not None:
+                job.version = present.version + 1
+                present.announce()
+            return job.status(self._clock())
+
+        return await self._writer.change(submit())
 
     async def report(self, job_id: str, event: StageEvent) -> JobStatus:
         """See `StageSchedulerApi.report`."""
         self._check_open()
-        return await self._writer.change(self._report(job_id, event))
 
-    async def _report(self, job_id: str, event: StageEvent) -> JobStatus:
-        job = self._job(job_id)
-        now = self._clock()
-        event = dataclasses.replace(event, at=now)
-        job.scheduler.check(event)
-        await self._writer.write(lambda store: store.add_event(job_id, event))
-        job.scheduler.apply(event)
-        self._metrics.count(job.scheduler.plan.name, event)
-        job.announce()
-        return job.status(now)
+        async def report() -> JobStatus:
+            job = self._job(job_id)
+            now = self._clock()
+            dated = dataclasses.replace(event, at=now)
+            job.scheduler.check(dated)
+            await self._writer.write(lambda store: store.add_event(job_id, dated))
+            job.scheduler.apply(dated)
+            self._metrics.count(job.scheduler.plan.name, dated)
+            job.announce()
+            return job.status(now)
+
+        return await self._writer.change(report())
 
     async def get_job(self, job_id: str) -> JobStatus:
         """See `StageSchedulerApi.get_job`."""

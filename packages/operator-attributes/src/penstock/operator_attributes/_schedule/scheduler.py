@@ -33,15 +33,6 @@ _ALLOWED: dict[type[StageEvent], frozenset[StageState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class StageChange:
-    """A stage went from one state to another."""
-
-    stage_id: str
-    before: StageState
-    after: StageState
-
-
 @dataclass(slots=True)
 class _Run:
     stage: Stage
@@ -147,8 +138,8 @@ class StageScheduler:
                 free = None if free is None else free - width
         return tuple(chosen)
 
-    def apply(self, event: StageEvent) -> tuple[StageChange, ...]:
-        """Take note of an event, and say which states it changed: the stage's own first.
+    def apply(self, event: StageEvent) -> None:
+        """Take note of an event.
 
         Raises:
             SchedulingError (UNKNOWN_STAGE): the plan has no such stage.
@@ -159,21 +150,22 @@ class StageScheduler:
         run = self._run(event.stage_id)
         match event:
             case StageStarted():
-                return self._start(run, event.at)
+                run.attempts += 1
+                run.started_at, run.ended_at = event.at, None
+                run.state = StageState.RUNNING
             case StageFailed():
-                return self._fail(run, event)
+                self._fail(run, event)
             case StageFinished() | StageReused():
-                return self._commit(run, event)
+                self._commit(run, event)
             case StageLost():
-                return self._lose(run, event)
+                self._lose(run, event)
             case StageRestarted():
                 run.error = event.error
                 run.attempts += 1
-                return (_move(run, StageState.RUNNING),)
             case StageInterrupted():
                 run.ended_at = event.at
-                after = StageState.WAITING if run.missing else StageState.INTERRUPTED
-                return (_move(run, after), *self._skip_if_hopeless(run))
+                run.state = StageState.WAITING if run.missing else StageState.INTERRUPTED
+                self._skip_if_hopeless(run)
 
     def check(self, event: StageEvent) -> None:
         """Whether `apply` would take the event; changes nothing. Raises: as `apply`."""
@@ -222,68 +214,57 @@ class StageScheduler:
         )
         return max(0, widest - returning)
 
-    def _start(self, run: _Run, at: float) -> tuple[StageChange, ...]:
-        run.attempts += 1
-        run.started_at, run.ended_at = at, None
-        return (_move(run, StageState.RUNNING),)
-
-    def _fail(self, run: _Run, event: StageFailed) -> tuple[StageChange, ...]:
+    def _fail(self, run: _Run, event: StageFailed) -> None:
         run.error, run.ended_at = event.error, event.at
         run.failures += 1
         if event.retryable and run.failures < self.max_attempts:
             # An input that was lost while the stage ran may well be why it failed.
-            return (_move(run, StageState.WAITING if run.missing else StageState.READY), *self._skip_if_hopeless(run))
-        return (_move(run, StageState.FAILED), *self._skip_readers(run))
+            run.state = StageState.WAITING if run.missing else StageState.READY
+            self._skip_if_hopeless(run)
+        else:
+            run.state = StageState.FAILED
+            self._skip_readers(run)
 
-    def _lose(self, run: _Run, event: StageLost) -> tuple[StageChange, ...]:
+    def _lose(self, run: _Run, event: StageLost) -> None:
         run.rows = run.size_bytes = None
         run.error = event.error
         # Inputs of a reused stage may never have been there.
         run.missing = {one for one in run.stage.blocking_inputs if not self._runs[one].state.committed}
-        changes = [_move(run, StageState.WAITING if run.missing else StageState.READY)]
-        for reader_id in run.readers:
-            reader = self._runs[reader_id]
-            if reader.state.committed:
-                continue
-            reader.missing.add(run.stage.id)
-            if reader.state.deployable:
-                changes.append(_move(reader, StageState.WAITING))
-        return (*changes, *self._skip_if_hopeless(run))
+        run.state = StageState.WAITING if run.missing else StageState.READY
+        for reader in map(self._runs.__getitem__, run.readers):
+            if not reader.state.committed:
+                reader.missing.add(run.stage.id)
+                if reader.state.deployable:
+                    reader.state = StageState.WAITING
+        self._skip_if_hopeless(run)
 
-    def _skip_if_hopeless(self, run: _Run) -> list[StageChange]:
+    def _skip_if_hopeless(self, run: _Run) -> None:
         """A stage that waits for an input which will never be there is skipped, and what waits for it."""
-        if run.state is not StageState.WAITING:
-            return []
-        hopeless = next((self._runs[one] for one in run.stage.blocking_inputs if self._is_hopeless(one)), None)
-        return [] if hopeless is None else self._skip_readers(hopeless)
+        if run.state is StageState.WAITING:
+            inputs = map(self._runs.__getitem__, run.stage.blocking_inputs)
+            hopeless = next((one for one in inputs if one.state in (StageState.FAILED, StageState.SKIPPED)), None)
+            if hopeless is not None:
+                self._skip_readers(hopeless)
 
-    def _is_hopeless(self, stage_id: str) -> bool:
-        return self._runs[stage_id].state in (StageState.FAILED, StageState.SKIPPED)
-
-    def _skip_readers(self, failed: _Run) -> list[StageChange]:
-        changes = []
+    def _skip_readers(self, failed: _Run) -> None:
         pending = list(failed.readers)
         while pending:
             reader = self._runs[pending.pop(0)]
             if reader.state is StageState.WAITING:
                 reader.error = f"its input {failed.stage.id} ({failed.stage.name}) failed"
-                changes.append(_move(reader, StageState.SKIPPED))
+                reader.state = StageState.SKIPPED
                 pending += reader.readers
-        return changes
 
-    def _commit(self, run: _Run, event: StageFinished | StageReused) -> tuple[StageChange, ...]:
+    def _commit(self, run: _Run, event: StageFinished | StageReused) -> None:
         run.rows, run.size_bytes, run.error = event.rows, event.size_bytes, ""
         run.failures = 0
         if run.state is StageState.RUNNING:
             run.ended_at = event.at
-        after = StageState.FINISHED if isinstance(event, StageFinished) else StageState.REUSED
-        changes = [_move(run, after)]
-        for reader_id in run.readers:
-            reader = self._runs[reader_id]
+        run.state = StageState.FINISHED if isinstance(event, StageFinished) else StageState.REUSED
+        for reader in map(self._runs.__getitem__, run.readers):
             reader.missing.discard(run.stage.id)
             if not reader.missing and reader.state is StageState.WAITING:
-                changes.append(_move(reader, StageState.READY))
-        return tuple(changes)
+                reader.state = StageState.READY
 
 
 def _illegal(event: StageEvent, state: str) -> SchedulingError:
@@ -292,11 +273,6 @@ def _illegal(event: StageEvent, state: str) -> SchedulingError:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and value >= 1
-
-
-def _move(run: _Run, after: StageState) -> StageChange:
-    before, run.state = run.state, after
-    return StageChange(run.stage.id, before, after)
 
 
 def _progress(run: _Run, now: float) -> StageProgress:

@@ -10,7 +10,7 @@ from typing import Final
 from penstock.operator_attributes._compile.plan import Stage, StagePlan
 from penstock.operator_attributes._schedule.api import JobStatus, StageStatus
 from penstock.operator_attributes._schedule.blocking import BlockingStageScheduler
-from penstock.operator_attributes._schedule.scheduler import DEFAULT_MAX_ATTEMPTS, StageChange, StageScheduler
+from penstock.operator_attributes._schedule.scheduler import DEFAULT_MAX_ATTEMPTS, StageScheduler
 from penstock.operator_attributes._schedule.states import (
     DRIVER,
     StageEvent,
@@ -217,15 +217,14 @@ class StagedJob:
         with self._changed:
             return self._scheduler.progress(now)
 
-    def apply(self, event: StageEvent) -> tuple[StageChange, ...]:
+    def apply(self, event: StageEvent) -> None:
         """Take note of an event, and report it. Raises: as `StageScheduler.apply`."""
         with self._changed:
-            changes = self._scheduler.apply(event)
+            self._scheduler.apply(event)
             self._metrics.count(self.plan.name, event)
             if self._thread.is_alive():
                 self._events.append(event)
                 self._changed.notify_all()
-            return changes
 
     def ready(self) -> tuple[Stage, ...]:
         """The stages that may all be deployed now, batch stages first."""
