@@ -38,7 +38,7 @@ AT_END = GlobalWindows.create_with_end_of_stream_trigger()
 ATTRIBUTES = [
     OperatorAttributes(),
     window_attributes(GlobalWindows.create()),
-    window_attributes(TumblingWindows.of(timedelta(minutes=1))),
+    window_attributes(TumblingWindows(timedelta(minutes=1))),
     window_attributes(AT_END),
     window_attributes(AT_END, internal_sorter_supported=True),
 ]

@@ -21,10 +21,10 @@ from penstock.operator_attributes.errors import FullDamOverUnboundedError, Inval
 MINUTE = timedelta(minutes=1)
 END_OF_STREAM = GlobalWindows.create_with_end_of_stream_trigger()
 TIME_WINDOWS: list[WindowAssigner] = [
-    TumblingWindows.of(MINUTE),
-    TumblingWindows.of(MINUTE, offset=timedelta(seconds=-15)),
-    SlidingWindows.of(5 * MINUTE, MINUTE),
-    SessionWindows.with_gap(MINUTE),
+    TumblingWindows(MINUTE),
+    TumblingWindows(MINUTE, offset=timedelta(seconds=-15)),
+    SlidingWindows(5 * MINUTE, MINUTE),
+    SessionWindows(MINUTE),
 ]
 
 
@@ -92,7 +92,7 @@ def test_only_the_keyed_inputs_of_an_operator_with_many_are_sorted() -> None:
 def test_keyed_inputs_are_not_sorted_while_records_flow() -> None:
     """Sorting needs an end: a join in windows of time gets its records as they come."""
     graph = two_sources()
-    graph.add_operator("pairs", "left", "right", keyed=True, window=TumblingWindows.of(MINUTE))
+    graph.add_operator("pairs", "left", "right", keyed=True, window=TumblingWindows(MINUTE))
     assert not any(edge.sorted for edge in compile(graph).edges)
 
 
@@ -108,11 +108,11 @@ def test_a_join_at_the_end_of_an_input_without_end_is_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "option"),
     [
-        (lambda: TumblingWindows.of(timedelta(0)), "size"),
-        (lambda: TumblingWindows.of(MINUTE, offset=MINUTE), "offset"),
-        (lambda: SlidingWindows.of(MINUTE, timedelta(0)), "slide"),
-        (lambda: SlidingWindows.of(MINUTE, MINUTE, offset=-MINUTE), "offset"),
-        (lambda: SessionWindows.with_gap(-MINUTE), "gap"),
+        (lambda: TumblingWindows(timedelta(0)), "size"),
+        (lambda: TumblingWindows(MINUTE, offset=MINUTE), "offset"),
+        (lambda: SlidingWindows(MINUTE, timedelta(0)), "slide"),
+        (lambda: SlidingWindows(MINUTE, MINUTE, offset=-MINUTE), "offset"),
+        (lambda: SessionWindows(-MINUTE), "gap"),
     ],
 )
 def test_impossible_windows_are_refused_by_option(make: object, option: str) -> None:

@@ -151,7 +151,7 @@ def test_all_rows_share_windows_of_time_where_there_is_no_key(spark: SparkSessio
         times = [datetime(2024, 1, 1, 0, minute) for minute in (0, 0, 1, 5)]
         return spark.createDataFrame([(number, at) for number, at in enumerate(times)], "v long, at timestamp")
 
-    windows = pipeline.stream("rows").window_all(TumblingWindows.of(MINUTE), time="at")
+    windows = pipeline.stream("rows").window_all(TumblingWindows(MINUTE), time="at")
     per_minute = windows.aggregate("sum(v) as total", name="per_minute")
     last = windows.reduce(lambda one, other: max(one, other, key=lambda row: row["v"]), name="last")
     for stream in (per_minute, last):
@@ -182,7 +182,7 @@ def test_inputs_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     pipeline = Pipeline("apart", store=tmp_path)
     one, two = (pipeline.read(name, format="csv", bounded=True) for name in ("one", "two"))
     left = one.key_by("k").window(AT_END)
-    minutes = two.key_by("k").window(TumblingWindows.of(MINUTE), time="at")
+    minutes = two.key_by("k").window(TumblingWindows(MINUTE), time="at")
     with pytest.raises(PipelineDefinitionError, match="same windows"):
         left.join(minutes, name="joined")
     with pytest.raises(PipelineDefinitionError, match=r"same names.*rename"):

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.operator_attributes import TumblingWindows
 from penstock.spark_plugin import Pipeline
 
-HOURS = TumblingWindows.of(timedelta(hours=1))
+HOURS = TumblingWindows(timedelta(hours=1))
 
 
 def test_features_built_on_features_are_planned_at_once(tmp_path: Path) -> None:

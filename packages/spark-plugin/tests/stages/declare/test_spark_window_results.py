@@ -22,9 +22,9 @@ Row = tuple[int | None, int, int]
 Window = tuple[int | None, int, int]
 """Key, first second, and the one after the last."""
 
-TUMBLING = TumblingWindows.of(MINUTE, timedelta(seconds=-15))
-SLIDING = SlidingWindows.of(3 * MINUTE, MINUTE)
-SESSIONS = SessionWindows.with_gap(MINUTE)
+TUMBLING = TumblingWindows(MINUTE, timedelta(seconds=-15))
+SLIDING = SlidingWindows(3 * MINUTE, MINUTE)
+SESSIONS = SessionWindows(MINUTE)
 
 some_rows = st.lists(
     st.tuples(st.none() | st.integers(0, 1), st.integers(-5, 5), st.integers(-200, 200)), max_size=10, unique=True

@@ -73,19 +73,19 @@ def test_staged_results_are_sparks_own(
     renamed = two.transform(
         lambda frame: frame.select("k", F.col("at").alias("at2"), F.col("v").alias("w")), name="ren"
     )
-    slices = renamed.key_by("k").window(TumblingWindows.of(MINUTE), time="at2")
+    slices = renamed.key_by("k").window(TumblingWindows(MINUTE), time="at2")
     results = {
         "total": first.aggregate("sum(v) as total", lambda: F.count("*").alias("n"), name="total"),
         "most": first.reduce(more, name="most"),
         "spread": first.apply(spread, "k int, spread long", name="spread"),
         "both": first.co_group(second, both, "k int, l long, r long", name="both"),
         "counts": first.co_group_aggregate(second, ["sum(v) as l"], ["sum(v) as r"], name="counts"),
-        "per_minute": one.key_by("k").window(TumblingWindows.of(MINUTE), time="at").join(slices, name="per_minute"),
+        "per_minute": one.key_by("k").window(TumblingWindows(MINUTE), time="at").join(slices, name="per_minute"),
         "sliding": one.key_by("k")
-        .window(SlidingWindows.of(2 * MINUTE, MINUTE), time="at")
+        .window(SlidingWindows(2 * MINUTE, MINUTE), time="at")
         .aggregate("sum(v) as total", name="sliding"),
         "sessions": one.key_by("k")
-        .window(SessionWindows.with_gap(MINUTE), time="at")
+        .window(SessionWindows(MINUTE), time="at")
         .aggregate("count(*) as n", name="sessions"),
         "sorted": one.sort("v desc", "k", "t", name="sorted"),
     }
@@ -128,7 +128,7 @@ def test_the_last_window_of_a_bounded_input_is_complete(spark: SparkSession, tmp
     def windows(bounded: bool, target: str) -> Pipeline:
         pipeline = Pipeline(f"last-{bounded}", store=tmp_path / f"store-{bounded}")
         rows = pipeline.read("rows", format="csv", bounded=bounded, schema=schema, options=options)
-        window = TumblingWindows.of(MINUTE)
+        window = TumblingWindows(MINUTE)
         keyed = rows.transform(timed).key_by("k").window(window, time="at", watermark="0 seconds")
         trigger = None if bounded else {"availableNow": True}
         counts = keyed.aggregate("count(*) as n", name="counts")
@@ -150,9 +150,9 @@ def test_windows_that_cannot_give_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineDefinitionError, match="never fires"):
         keyed.window(GlobalWindows.create())
     with pytest.raises(PipelineDefinitionError, match="time"):
-        keyed.window(TumblingWindows.of(MINUTE))
+        keyed.window(TumblingWindows(MINUTE))
     with pytest.raises(PipelineDefinitionError, match="session"):
-        keyed.window(SessionWindows.with_gap(MINUTE), time="timestamp").reduce(more, name="sessions")
+        keyed.window(SessionWindows(MINUTE), time="timestamp").reduce(more, name="sessions")
     keyed.window(AT_END).aggregate("count(*) as n", name="endless").write_to("out", format="noop")
     with pytest.raises(FullDamOverUnboundedError, match=r"test_spark_windows\.py:\d+"):
         pipeline.compile()
@@ -180,7 +180,7 @@ def test_what_is_built_on_streams_is_used_again(spark: SparkSession, tmp_path: P
 
 def test_what_python_computes_of_a_window_waits_for_the_end(tmp_path: Path) -> None:
     """Over a stream Spark would hand it the rows of one micro-batch: refused, with the line."""
-    minutes = TumblingWindows.of(MINUTE)
+    minutes = TumblingWindows(MINUTE)
     for number in range(3):
         pipeline = Pipeline("python", store=tmp_path)
         one, two = (
@@ -211,7 +211,7 @@ def test_streams_are_joined_by_their_windows(spark: SparkSession, tmp_path: Path
         rows = pipeline.read(name, format="csv", bounded=False, schema="k int, v int, t long", options=options)
         columns = ("k", f"v as {name}", f"timestamp_seconds(t) as at_{name}")
         timed_rows = rows.transform(lambda frame, columns=columns: frame.selectExpr(*columns), name=f"timed_{name}")
-        window = TumblingWindows.of(MINUTE)
+        window = TumblingWindows(MINUTE)
         sides.append(timed_rows.key_by("k").window(window, time=f"at_{name}", watermark="10 minutes"))
     path = str(tmp_path / "out")
     joined = sides[0].join(sides[1], name="joined")

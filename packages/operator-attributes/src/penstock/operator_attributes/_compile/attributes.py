@@ -8,6 +8,7 @@ from typing import Protocol, Self
 from penstock.operator_attributes.errors import InvalidOptionError
 
 _log = logging.getLogger(__name__)
+_ZERO = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +101,6 @@ def window_attributes(window: WindowAssigner, *, internal_sorter_supported: bool
     )
 
 
-_ZERO = timedelta(0)
-
-
 @dataclass(frozen=True, slots=True)
 class TumblingWindows:
     """Windows of one size, each beginning where the one before ends (Flink's `TumblingEventTimeWindows`)."""
@@ -114,11 +112,6 @@ class TumblingWindows:
     def __post_init__(self) -> None:
         _positive("size", self.size)
         _offset(self.offset, self.size, "size")
-
-    @classmethod
-    def of(cls, size: timedelta, offset: timedelta = _ZERO) -> Self:
-        """Windows of this size. Raises: InvalidOptionError."""
-        return cls(size, offset)
 
     @property
     def fires_only_at_end_of_stream(self) -> bool:
@@ -144,11 +137,6 @@ class SlidingWindows:
         _positive("slide", self.slide)
         _offset(self.offset, self.slide, "slide")
 
-    @classmethod
-    def of(cls, size: timedelta, slide: timedelta, offset: timedelta = _ZERO) -> Self:
-        """Windows of this size and slide. Raises: InvalidOptionError."""
-        return cls(size, slide, offset)
-
     @property
     def fires_only_at_end_of_stream(self) -> bool:
         """False: each window fires when its time is over."""
@@ -164,11 +152,6 @@ class SessionWindows:
 
     def __post_init__(self) -> None:
         _positive("gap", self.gap)
-
-    @classmethod
-    def with_gap(cls, gap: timedelta) -> Self:
-        """Sessions that end after this gap. Raises: InvalidOptionError."""
-        return cls(gap)
 
     @property
     def fires_only_at_end_of_stream(self) -> bool:

@@ -4,20 +4,9 @@ from collections.abc import Mapping
 
 from penstock.operator_attributes._compile.graph import Vertex, VertexKind
 from penstock.operator_attributes._compile.plan import Stage, StagePlan
-from penstock.operator_attributes._schedule.states import StageProgress, StageState
+from penstock.operator_attributes._render.theme import LIGHT, STATES
+from penstock.operator_attributes._schedule.states import StageProgress
 
-_COLOURS = {
-    StageState.WAITING: "#eeeeee",
-    StageState.READY: "#fff3c4",
-    StageState.RUNNING: "#cfe8ff",
-    StageState.FINISHED: "#d3f2d3",
-    StageState.FAILED: "#f8c9c4",
-    StageState.SKIPPED: "#e2d6d4",
-    StageState.REUSED: "#c9efe6",
-    StageState.INTERRUPTED: "#e6dbf3",
-}
-# Mermaid writes in white where the reader prefers the dark; the colours are for the light.
-_INK = "#17232e"
 _MERMAID_SHAPES = {
     VertexKind.SOURCE: ('(["', '"])'),
     VertexKind.OPERATOR: ('["', '"]'),
@@ -43,7 +32,8 @@ def mermaid(plan: StagePlan, progress: Mapping[str, StageProgress] | None = None
         lines.append(f"    {ids[edge.source_stage, edge.source]} {arrow} {ids[edge.target_stage, edge.target]}")
     for number, stage in enumerate(plan.stages, 1):
         if stage.id in progress:
-            lines.append(f"    style s{number} fill:{_COLOURS[progress[stage.id].state]},color:{_INK}")
+            # Mermaid writes in white for readers who prefer dark pages; these colours are for light ones.
+            lines.append(f"    style s{number} fill:{STATES[progress[stage.id].state][1][1]},color:{LIGHT['ink']}")
     return "\n".join(lines) + "\n"
 
 
@@ -63,7 +53,7 @@ def graphviz(plan: StagePlan, progress: Mapping[str, StageProgress] | None = Non
         lines.append(f"    subgraph cluster_{number} {{")
         lines.append(f"        label={_dot_text(_title(stage, current))};")
         if current is not None:
-            lines.append(f'        style=filled; fillcolor="{_COLOURS[current.state]}";')
+            lines.append(f'        style=filled; fillcolor="{STATES[current.state][1][1]}";')
         for vertex in (vertices[name] for name in stage.vertices):
             lines.append(
                 f"        {ids[stage.id, vertex.name]} "

@@ -52,6 +52,8 @@ STATES: Mapping[StageState, tuple[str, tuple[str, str], tuple[str, str]]] = {
     StageState.REUSED: ("↻", ("#0c5e57", "#d0f0eb"), ("#8be0d6", "#10332f")),
     StageState.INTERRUPTED: ("‖", ("#5d3a86", "#ece1f7"), ("#d4b8f2", "#2f2140")),
 }
+# What XML 1.0 cannot hold, not even escaped.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 
 
 def variables(selector: str) -> str:
@@ -62,10 +64,6 @@ def variables(selector: str) -> str:
         light += f"--{state.value}:{day[0]};--{state.value}-fill:{day[1]};"
         dark += f"--{state.value}:{night[0]};--{state.value}-fill:{night[1]};"
     return f"{selector}{{{light}}}@media(prefers-color-scheme:dark){{{selector}{{{dark}}}}}"
-
-
-# What XML 1.0 cannot hold, not even escaped.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 
 
 def render(name: str, **values: object) -> str:

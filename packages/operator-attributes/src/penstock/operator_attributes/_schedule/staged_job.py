@@ -27,6 +27,11 @@ from penstock.operator_attributes._schedule.states import (
 from penstock.operator_attributes.errors import SchedulerAwayError, SchedulingError
 
 _GIVEN_UP = (StageState.FAILED, StageState.SKIPPED)
+_log = logging.getLogger(__name__)
+_ANSWER_SECONDS: Final = 5.0
+"""For which the driver waits before it decides by itself."""
+_LOOK_SECONDS: Final = 1.0
+"""Between two looks for a service that went away, and at what the driver does not report by itself."""
 
 
 def catch_up(job: JobStatus, progress: Mapping[str, StageProgress]) -> tuple[StageEvent, ...] | None:
@@ -104,13 +109,6 @@ def _started(stages: tuple[StageStatus, ...], progress: Mapping[str, StageProgre
 
 def _inputs_are_there(stage: StageStatus, progress: Mapping[str, StageProgress]) -> bool:
     return all(progress[one].state.committed for one in stage.blocking_inputs)
-
-
-_log = logging.getLogger(__name__)
-_ANSWER_SECONDS: Final = 5.0
-"""For which the driver waits before it decides by itself."""
-_LOOK_SECONDS: Final = 1.0
-"""Between two looks for a service that went away, and at what the driver does not report by itself."""
 
 
 class StagedJob:

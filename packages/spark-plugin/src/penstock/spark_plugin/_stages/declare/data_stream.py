@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 _SORTS_ITSELF = OperatorAttributes(output_only_after_end_of_stream=True, internal_sorter_supported=True)
 _PARTITION = "penstock_partition"
+_PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 class PartitionWindowedStream:
@@ -99,9 +100,6 @@ class PartitionWindowedStream:
             return frame.groupBy(*keys).applyInPandas(one, schema)
 
         return self._stream._add(map_partition, name=name, keyed=bool(keys), attributes=_FULL_DAM)
-
-
-_PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 class DataStream:

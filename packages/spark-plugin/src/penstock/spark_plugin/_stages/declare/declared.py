@@ -16,6 +16,9 @@ Keyed = bool | str | Sequence[str] | Mapping[str, str | Sequence[str]]
 """`True`, a column, columns, or either by the name of the input."""
 Exchange = str | Mapping[str, str]
 """`"pipelined"` or `"blocking"`, or either by the name of the input."""
+_INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|seconds?|minutes?|hours?|days?)")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_FIRST_PAUSE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +102,6 @@ def named(declared: Sequence[Declared]) -> str:
     kind = declared[0].kind.value
     words = [f"{one.name!r} ({one.call_site})" for one in declared]
     return f"{kind} {words[0]}" if len(words) == 1 else f"{kind}s {', '.join(words[:-1])} and {words[-1]}"
-
-
-_INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|seconds?|minutes?|hours?|days?)")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_FIRST_PAUSE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,17 +151,8 @@ class Pipeline:
                     f"source {function.__name__!r} ({place_of(function)}) does not say whether it ends: write "
                     "`@pipeline.source(bounded=True)`, or False of a stream"
                 )
-            self._add(
-                Declared(
-                    name=name or function.__name__,
-                    kind=VertexKind.SOURCE,
-                    function=function,
-                    inputs=(),
-                    bounded=bounded,
-                    parallelism=parallelism,
-                    fingerprint=fingerprint,
-                )
-            )
+            how: dict[str, Any] = {"bounded": bounded, "parallelism": parallelism, "fingerprint": fingerprint}
+            self.declare(name or function.__name__, VertexKind.SOURCE, function, **how)
             return function
 
         return declare
@@ -205,24 +196,17 @@ class Pipeline:
         """
         _refuse(misplaced, "op")
 
-        def declare(function: Callable[_P, _R]) -> Callable[_P, _R]:
-            self._add(
-                Declared(
-                    name=name or function.__name__,
-                    kind=VertexKind.OPERATOR,
-                    function=function,
-                    inputs=_inputs(function, inputs),
-                    attributes=attributes,
-                    keyed=keyed,
-                    chained=chained,
-                    exchange=exchange,
-                    parallelism=parallelism,
-                    refresh=refresh,
-                )
-            )
-            return function
-
-        return declare
+        return self._declaring(
+            VertexKind.OPERATOR,
+            name,
+            inputs,
+            attributes=attributes,
+            keyed=keyed,
+            chained=chained,
+            exchange=exchange,
+            parallelism=parallelism,
+            refresh=refresh,
+        )
 
     def sink(
         self,
@@ -250,18 +234,20 @@ class Pipeline:
         """
         _refuse(misplaced, "sink")
 
+        return self._declaring(
+            VertexKind.SINK,
+            name,
+            inputs,
+            trigger=trigger,
+            exchange=exchange,
+            parallelism=parallelism,
+        )
+
+    def _declaring(
+        self, kind: VertexKind, name: str | None, inputs: Sequence[str] | None, **how: Any
+    ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         def declare(function: Callable[_P, _R]) -> Callable[_P, _R]:
-            self._add(
-                Declared(
-                    name=name or function.__name__,
-                    kind=VertexKind.SINK,
-                    function=function,
-                    inputs=_inputs(function, inputs),
-                    trigger=trigger,
-                    exchange=exchange,
-                    parallelism=parallelism,
-                )
-            )
+            self.declare(name or function.__name__, kind, function, inputs=_inputs(function, inputs), **how)
             return function
 
         return declare

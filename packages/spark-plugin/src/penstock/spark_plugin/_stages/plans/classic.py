@@ -12,6 +12,10 @@ from penstock.spark_plugin._stages.fingerprints.code import digest, function_fin
 from penstock.spark_plugin._stages.plans.plan import FULL_DAM, LiveSource, PlanNode, is_call_site, what_is_read
 
 _WHOLE_TEXTS = threading.Lock()
+# Leaves that are distinguished by their text, or by what `leaf_text` adds to it; files are looked up one by one.
+_KNOWN = frozenset({"LocalRelation", "Range", "OneRowRelation"})
+# Leaves whose rows lie somewhere else.
+_READING = frozenset({"LogicalRelation", "DataSourceV2Relation", "HiveTableRelation"})
 
 
 class ClassicPlans:
@@ -251,12 +255,6 @@ def _field(writer: DataStreamWriter, name: str) -> Any:
     field = writer._jwrite.getClass().getDeclaredField(name)
     field.setAccessible(True)
     return field
-
-
-# Leaves that are distinguished by their text, or by what `leaf_text` adds to it; files are looked up one by one.
-_KNOWN = frozenset({"LocalRelation", "Range", "OneRowRelation"})
-# Leaves whose rows lie somewhere else.
-_READING = frozenset({"LogicalRelation", "DataSourceV2Relation", "HiveTableRelation"})
 
 
 def items(sequence: Any) -> Iterator[Any]:

@@ -38,6 +38,11 @@ _TEXT = "unparsed_identifier"
 _OTHERS = (Expression.UnresolvedStar, Expression.UnresolvedRegex)
 _COLUMN_ID = re.compile(r"#(\d+)")
 _QUALIFIER = re.compile(r"^\s*(?:`((?:[^`]|``)+)`|([^`.]+))\s*\.")
+_NOT_TO_BE_CUT = (
+    "columns above a blocking part are not found in its result: refer to them by name, or declare the stages "
+    "with a Pipeline"
+)
+_WHOLE_TEXTS = "spark.sql.debug.maxToStringFields"
 
 
 class Exchange:
@@ -189,13 +194,6 @@ def positions_in(plan: str, count: int) -> list[int]:
 def quoted(name: str) -> str:
     """A column's name as text that is parsed to that name."""
     return "`" + name.replace("`", "``") + "`"
-
-
-_NOT_TO_BE_CUT = (
-    "columns above a blocking part are not found in its result: refer to them by name, or declare the stages "
-    "with a Pipeline"
-)
-_WHOLE_TEXTS = "spark.sql.debug.maxToStringFields"
 
 
 class ConnectPlans:

@@ -19,6 +19,42 @@ from penstock.spark_plugin._stages.plans.plan import FULL_DAM, PlanNode, is_call
 # Leaves whose message, with the files below it, says all about their rows.
 _KNOWN_LEAVES = frozenset({"local_relation", "cached_local_relation", "chunked_cached_local_relation", "range"})
 _FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
+# By the names that classic plans have for the same.
+_KINDS = {
+    "aggregate": "Aggregate",
+    "limit": "GlobalLimit",
+    "group_map": "FlatMapGroupsInPandas",
+    "co_group_map": "FlatMapCoGroupsInPandas",
+    "with_watermark": "EventTimeWatermark",
+    # Statistics, which Spark computes as aggregates.
+    "summary": "Aggregate",
+    "describe": "Aggregate",
+    "crosstab": "Aggregate",
+    "cov": "Aggregate",
+    "corr": "Aggregate",
+    "approx_quantile": "Aggregate",
+    "freq_items": "Aggregate",
+    "transpose": "Aggregate",
+}
+_SET_OPERATIONS = {
+    SetOperation.SET_OP_TYPE_INTERSECT: "Intersect",
+    SetOperation.SET_OP_TYPE_EXCEPT: "Except",
+    SetOperation.SET_OP_TYPE_UNION: "Union",
+}
+_OPAQUE = frozenset({"sql", "cached_remote_relation", "extension"})
+# In a projection without groups they make an aggregate of it.
+_AGGREGATE = (
+    "any|any_value|approx_count_distinct|approx_percentile|array_agg|avg|bit_and|bit_or|bit_xor|"
+    "bitmap_construct_agg|bitmap_or_agg|bool_and|bool_or|collect_list|collect_set|corr|count|count_distinct|"
+    "count_if|count_min_sketch|covar_pop|covar_samp|every|first|first_value|grouping|grouping_id|"
+    "histogram_numeric|hll_sketch_agg|hll_union_agg|kurtosis|last|last_value|listagg|max|max_by|mean|median|"
+    "min|min_by|mode|percentile|percentile_approx|percentile_cont|percentile_disc|regr_avgx|regr_avgy|"
+    "regr_count|regr_intercept|regr_r2|regr_slope|regr_sxx|regr_sxy|regr_syy|schema_of_variant_agg|skewness|"
+    "some|std|stddev|stddev_pop|stddev_samp|string_agg|sum|try_avg|try_sum|var_pop|var_samp|variance"
+)
+_AGGREGATES = frozenset(_AGGREGATE.split("|"))
+_MAYBE_DAM = re.compile(rf"\bover\b|\b({_AGGREGATE})\s*\(", re.IGNORECASE)
+_OPERATOR = re.compile(r"^[\s:|+\-~!']*([A-Z]\w+)(.*)$")
 
 
 def child_fields(relation: Relation) -> list[tuple[Message, FieldDescriptor]]:
@@ -142,44 +178,6 @@ def _pickled(command: bytes) -> str:
     except Exception:
         # What cannot be read cannot be compared either.
         return unique()
-
-
-# By the names that classic plans have for the same.
-_KINDS = {
-    "aggregate": "Aggregate",
-    "limit": "GlobalLimit",
-    "group_map": "FlatMapGroupsInPandas",
-    "co_group_map": "FlatMapCoGroupsInPandas",
-    "with_watermark": "EventTimeWatermark",
-    # Statistics, which Spark computes as aggregates.
-    "summary": "Aggregate",
-    "describe": "Aggregate",
-    "crosstab": "Aggregate",
-    "cov": "Aggregate",
-    "corr": "Aggregate",
-    "approx_quantile": "Aggregate",
-    "freq_items": "Aggregate",
-    "transpose": "Aggregate",
-}
-_SET_OPERATIONS = {
-    SetOperation.SET_OP_TYPE_INTERSECT: "Intersect",
-    SetOperation.SET_OP_TYPE_EXCEPT: "Except",
-    SetOperation.SET_OP_TYPE_UNION: "Union",
-}
-_OPAQUE = frozenset({"sql", "cached_remote_relation", "extension"})
-# In a projection without groups they make an aggregate of it.
-_AGGREGATE = (
-    "any|any_value|approx_count_distinct|approx_percentile|array_agg|avg|bit_and|bit_or|bit_xor|"
-    "bitmap_construct_agg|bitmap_or_agg|bool_and|bool_or|collect_list|collect_set|corr|count|count_distinct|"
-    "count_if|count_min_sketch|covar_pop|covar_samp|every|first|first_value|grouping|grouping_id|"
-    "histogram_numeric|hll_sketch_agg|hll_union_agg|kurtosis|last|last_value|listagg|max|max_by|mean|median|"
-    "min|min_by|mode|percentile|percentile_approx|percentile_cont|percentile_disc|regr_avgx|regr_avgy|"
-    "regr_count|regr_intercept|regr_r2|regr_slope|regr_sxx|regr_sxy|regr_syy|schema_of_variant_agg|skewness|"
-    "some|std|stddev|stddev_pop|stddev_samp|string_agg|sum|try_avg|try_sum|var_pop|var_samp|variance"
-)
-_AGGREGATES = frozenset(_AGGREGATE.split("|"))
-_MAYBE_DAM = re.compile(rf"\bover\b|\b({_AGGREGATE})\s*\(", re.IGNORECASE)
-_OPERATOR = re.compile(r"^[\s:|+\-~!']*([A-Z]\w+)(.*)$")
 
 
 class Server(Protocol):

@@ -17,6 +17,8 @@ from penstock.spark_plugin._stages.plans.plan import is_connect
 
 _log = logging.getLogger(__name__)
 _OF_JOBS = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+_SIZE = re.compile(r"(-?\d+)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
 
 class SessionJobs:
@@ -91,10 +93,6 @@ class SessionJobs:
             # PySpark asks the session that is active in the thread, which in a thread of our own none is.
             jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
         tell_lines(self._spark)
-
-
-_SIZE = re.compile(r"(-?\d+)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
-_POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
 
 class ConnectJobs(SessionJobs):

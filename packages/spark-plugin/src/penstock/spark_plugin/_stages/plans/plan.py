@@ -45,6 +45,8 @@ _NAMES = ("streamName", "streamNamePattern", "subscribe", "topic", "dbtable")
 """Options that name what is read."""
 _CALL_SITE = re.compile(r"^[^()]+:\d+$")
 """Of Python. Spark gives a place in the JVM where it does not know it."""
+# Spark runs these on streams row by row, or by keeping state: they do not wait for an end there.
+_INCREMENTAL = frozenset({"Deduplicate", "Distinct", "GlobalLimit"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,10 +204,6 @@ def plans_of(one: DataFrame | SparkSession | Any) -> Plans:
     from penstock.spark_plugin._stages.plans.classic import ClassicPlans
 
     return ClassicPlans()
-
-
-# Spark runs these on streams row by row, or by keeping state: they do not wait for an end there.
-_INCREMENTAL = frozenset({"Deduplicate", "Distinct", "GlobalLimit"})
 
 
 def find_cuts(root: PlanNode, *, output_mode: str = "append", site: str = "") -> tuple[PlanNode, ...]:

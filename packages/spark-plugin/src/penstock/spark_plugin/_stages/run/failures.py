@@ -16,6 +16,14 @@ _OF_LIBRARIES = re.compile(
 _OF_SPARK = re.compile(r"\n(?:=== Streaming Query ===|JVM stacktrace:|Driver stacktrace:|\s+at [\w.$]+\().*", re.DOTALL)
 _STATE = re.compile(r"(\s*SQLSTATE: \w+)+\s*$")
 _LONGEST = 500
+NEVER, ON_FAILURE = "never", "on-failure"
+_HOUR_SECONDS = 3600.0
+# Names of errors that pass by themselves: what the query speaks to is away. All others are its own.
+_OF_OTHERS = re.compile(
+    r"^[\w.]*(Connect|Timeout|TimedOut|Unavailable|Unreachable|Throttl|BrokenPipe|Broken|Reset|EndOfFile|Interrupted)\w*"
+    r"(:|$)",
+    re.IGNORECASE,
+)
 
 
 def words(error: BaseException) -> str:
@@ -60,16 +68,6 @@ def _of_python(text: str) -> str:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:_LONGEST]
-
-
-NEVER, ON_FAILURE = "never", "on-failure"
-_HOUR_SECONDS = 3600.0
-# Names of errors that pass by themselves: what the query speaks to is away. All others are its own.
-_OF_OTHERS = re.compile(
-    r"^[\w.]*(Connect|Timeout|TimedOut|Unavailable|Unreachable|Throttl|BrokenPipe|Broken|Reset|EndOfFile|Interrupted)\w*"
-    r"(:|$)",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._stages.run.builder import StageBuilder
 
 _log = logging.getLogger(__name__)
+_OF_SESSION = "spark.sql.streaming.checkpointLocation"
+_VERSION = "v1"
+_NO_OFFSET = "-"
 
 
 def check_consumers(readers: Mapping[str, Sequence[Declared]], builder: "StageBuilder") -> None:
@@ -70,11 +73,6 @@ def check_query(sink: Declared, sources: Sequence[LiveSource]) -> None:
 
 def _consumers(source: LiveSource) -> Iterator[StreamConsumer]:
     return stream_consumers(source.options) if source.format == "kinesis" else iter(())
-
-
-_OF_SESSION = "spark.sql.streaming.checkpointLocation"
-_VERSION = "v1"
-_NO_OFFSET = "-"
 
 
 class Checkpoints:

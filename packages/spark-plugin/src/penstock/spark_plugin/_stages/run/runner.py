@@ -29,6 +29,9 @@ from penstock.spark_plugin.errors import PipelineDefinitionError
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 """Some sinks make a table of the query's name."""
+_log = logging.getLogger(__name__)
+_WAIT_SECONDS = 2.0
+"""For which an answer is held back; then it is looked whether the run goes on at all."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -212,11 +215,6 @@ def _release(kept: list[Kept]) -> None:
     with ExitStack() as ending:
         while kept:
             ending.callback(kept.pop().release)
-
-
-_log = logging.getLogger(__name__)
-_WAIT_SECONDS = 2.0
-"""For which an answer is held back; then it is looked whether the run goes on at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
