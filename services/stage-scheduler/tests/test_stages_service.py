@@ -10,11 +10,8 @@ from penstock.operator_attributes import (
     JobGraph,
     OperatorAttributes,
     RemoteStageScheduler,
-    StageFinished,
-    StageReused,
-    StageStarted,
 )
-from penstock.operator_attributes.errors import SchedulerAwayError, SchedulingError
+from penstock.operator_attributes.errors import SchedulerAwayError
 from penstock.rpc.testing import service_process
 
 MODULE = "penstock.services.stage_scheduler"
@@ -30,33 +27,6 @@ def job() -> JobGraph:
     return graph
 
 
-async def test_a_driver_and_a_watcher_meet_over_the_service() -> None:
-    """What one client reports another one sees, to the end of the job."""
-    with service_process(MODULE, ["serve"]) as service:
-        async with (
-            asyncio.timeout(DEADLINE),
-            RemoteStageScheduler(service.address) as driver,
-            RemoteStageScheduler(service.address) as watcher,
-        ):
-            submitted = await driver.submit("job", job(), slots=2)
-            assert submitted.deployable == ("stage-1",)
-            versions = []
-            async with aclosing(watcher.watch("job")) as jobs:
-                async for seen in jobs:
-                    versions.append(seen.version)
-                    match seen.version:
-                        case 1:
-                            await driver.report("job", StageStarted(stage_id="stage-1"))
-                        case 2:
-                            await driver.report("job", StageFinished(stage_id="stage-1", rows=9))
-                        case 3:
-                            assert seen.stage("stage-1").progress.rows == 9
-                            assert seen.deployable == ("stage-2",)
-                            await driver.report("job", StageReused(stage_id="stage-2"))
-            assert versions == [1, 2, 3, 4]
-            assert [one.job_id for one in await watcher.list_jobs()] == ["job"]
-
-
 async def test_sigterm_does_not_wait_for_watchers_of_live_jobs() -> None:
     """Open watches end at once, with an error that says why, not after the whole drain time."""
     with service_process(MODULE, ["serve", "--drain-seconds", "3600"]) as service:
@@ -67,7 +37,6 @@ async def test_sigterm_does_not_wait_for_watchers_of_live_jobs() -> None:
                 ended = asyncio.create_task(
                     asyncio.to_thread(service.terminate, DEADLINE), name="terminate the service"
                 )
-                with pytest.raises(SchedulingError) as caught:
+                with pytest.raises(SchedulerAwayError):
                     await anext(jobs)
-                assert isinstance(caught.value, SchedulerAwayError)
                 assert await ended == 0

@@ -5,7 +5,6 @@ Where that relation is within a cut, it is gone from the new plan; so are the al
 above a cut that refer to these are found out by asking the server which column of the cut each one is.
 """
 
-import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -20,6 +19,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from penstock.spark_plugin._stages.fingerprints.code import digest
 from penstock.spark_plugin._stages.plans.connect_tree import (
+    Server,
     child_fields,
     messages,
     parts_of,
@@ -36,13 +36,11 @@ from penstock.spark_plugin.errors import PipelineDefinitionError
 Attribute = Expression.UnresolvedAttribute
 _TEXT = "unparsed_identifier"
 _OTHERS = (Expression.UnresolvedStar, Expression.UnresolvedRegex)
-_COLUMN_ID = re.compile(r"#(\d+)")
 _QUALIFIER = re.compile(r"^\s*(?:`((?:[^`]|``)+)`|([^`.]+))\s*\.")
 _NOT_TO_BE_CUT = (
     "columns above a blocking part are not found in its result: refer to them by name, or declare the stages "
     "with a Pipeline"
 )
-_WHOLE_TEXTS = "spark.sql.debug.maxToStringFields"
 
 
 class Exchange:
@@ -174,23 +172,6 @@ def rebuild(root: PlanNode, exchanges: Mapping[str, Exchange]) -> Relation:
     return new
 
 
-def projection(cut: Relation, attributes: Sequence[Any]) -> Relation:
-    """Attributes of a cut, and after them all of its columns."""
-    probe = Relation()
-    probe.project.input.CopyFrom(cut)
-    for attribute in attributes:
-        probe.project.expressions.add().unresolved_attribute.CopyFrom(attribute)
-    probe.project.expressions.add().unresolved_star.SetInParent()
-    return probe
-
-
-def positions_in(plan: str, count: int) -> list[int]:
-    """Which of a cut's columns `count` attributes are, by the analyzed plan of their `projection`."""
-    ids = _COLUMN_ID.findall(plan.partition("\n")[0])
-    asked, columns = ids[:count], ids[count:]
-    return [columns.index(one) for one in asked]
-
-
 def quoted(name: str) -> str:
     """A column's name as text that is parsed to that name."""
     return "`" + name.replace("`", "``") + "`"
@@ -200,7 +181,7 @@ class ConnectPlans:
     """See `Plans`."""
 
     def read(self, frame: DataFrame) -> PlanNode:
-        return read_relation(_relation(frame), ConnectServer(_session(frame)))
+        return read_relation(_relation(frame), Server(_session(frame)))
 
     def part(self, frame: DataFrame, cut: PlanNode) -> DataFrame:
         rows = _frame(_session(frame), cut.plan)
@@ -217,12 +198,12 @@ class ConnectPlans:
             found = [index for name in using for index, one in enumerate(names) if one.lower() == name.lower()]
         else:
             columns = belonging(_compared(join.plan.join.join_condition), cut.plan)
-            found = ConnectServer(session).positions(cut.plan, columns) if columns else []
+            found = Server(session).positions(cut.plan, columns) if columns else []
         return tuple(dict.fromkeys(f"c{index}" for index in found))
 
     def rebuild(self, frame: DataFrame, root: PlanNode, committed: Mapping[str, DataFrame]) -> DataFrame:
         session = _session(frame)
-        server = ConnectServer(session)
+        server = Server(session)
         cuts = {node.name: node for node in root.nodes() if node.name in committed}
         exchanges = {
             name: Exchange(
@@ -284,38 +265,6 @@ class ConnectPlans:
 
     def streams(self, frame: DataFrame) -> list[Mapping[str, str]]:
         return []  # a plan that reads Kinesis is one whose rows cannot be seen
-
-
-class ConnectServer:
-    """See `Server`."""
-
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session
-
-    def is_streaming(self, relation: Relation) -> bool:
-        return bool(self._session.client._analyze(method="is_streaming", plan=Plan(root=relation)).is_streaming)
-
-    def analyzed(self, relation: Relation) -> str:
-        text = self._session.client.explain_string(Plan(root=relation), "extended")
-        # The line below the title has the columns.
-        plan = text.partition("== Analyzed Logical Plan ==\n")[2].partition("\n== Optimized Logical Plan ==")[0]
-        return plan.partition("\n")[2]
-
-    def positions(self, cut: Relation, attributes: Sequence[Message]) -> list[int]:
-        """Which columns of a relation some attributes are."""
-        with self._whole_texts():
-            return positions_in(self.analyzed(projection(cut, attributes)), len(attributes))
-
-    @contextlib.contextmanager
-    def _whole_texts(self) -> Iterator[None]:
-        conf = self._session.conf
-        before = conf.get(_WHOLE_TEXTS)
-        # The default leaves columns out after the 25th.
-        conf.set(_WHOLE_TEXTS, "100000")
-        try:
-            yield
-        finally:
-            conf.set(_WHOLE_TEXTS, before or "25")
 
 
 class _Given(LogicalPlan):

@@ -3,15 +3,17 @@
 The client's plan is not analyzed: SQL texts are asked of the server, everything else is read off the messages.
 """
 
+import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from pyspark import cloudpickle
-from pyspark.sql.connect.proto import Expression, Origin, Relation, SetOperation
+from pyspark.sql.connect.proto import Expression, Origin, Plan, Relation, SetOperation
+from pyspark.sql.connect.session import SparkSession
 
 from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint, unique
 from penstock.spark_plugin._stages.plans.plan import FULL_DAM, PlanNode, is_call_site, what_is_read
@@ -55,6 +57,8 @@ _AGGREGATE = (
 _AGGREGATES = frozenset(_AGGREGATE.split("|"))
 _MAYBE_DAM = re.compile(rf"\bover\b|\b({_AGGREGATE})\s*\(", re.IGNORECASE)
 _OPERATOR = re.compile(r"^[\s:|+\-~!']*([A-Z]\w+)(.*)$")
+_COLUMN_ID = re.compile(r"#(\d+)")
+_WHOLE_TEXTS = "spark.sql.debug.maxToStringFields"
 
 
 def child_fields(relation: Relation) -> list[tuple[Message, FieldDescriptor]]:
@@ -180,14 +184,38 @@ def _pickled(command: bytes) -> str:
         return unique()
 
 
-class Server(Protocol):
-    """What has to be asked of the server."""
+class Server:
+    """Asks the server of a session what the messages do not say."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
 
     def is_streaming(self, relation: Relation) -> bool:
         """Whether a relation is a stream."""
+        return bool(self._session.client._analyze(method="is_streaming", plan=Plan(root=relation)).is_streaming)
 
     def analyzed(self, relation: Relation) -> str:
         """The text of the analyzed plan."""
+        text = self._session.client.explain_string(Plan(root=relation), "extended")
+        # The line below the title has the columns.
+        plan = text.partition("== Analyzed Logical Plan ==\n")[2].partition("\n== Optimized Logical Plan ==")[0]
+        return plan.partition("\n")[2]
+
+    def positions(self, cut: Relation, attributes: Sequence[Message]) -> list[int]:
+        """Which columns of a relation some attributes are."""
+        with self._whole_texts():
+            return _positions_in(self.analyzed(_projection(cut, attributes)), len(attributes))
+
+    @contextlib.contextmanager
+    def _whole_texts(self) -> Iterator[None]:
+        conf = self._session.conf
+        before = conf.get(_WHOLE_TEXTS)
+        # The default leaves columns out after the 25th.
+        conf.set(_WHOLE_TEXTS, "100000")
+        try:
+            yield
+        finally:
+            conf.set(_WHOLE_TEXTS, before or "25")
 
 
 def read_relation(root: Relation, server: Server) -> PlanNode:
@@ -287,3 +315,20 @@ def _call_site(relation: Relation) -> str:
             if is_call_site(site):
                 return site
     return ""
+
+
+def _projection(cut: Relation, attributes: Sequence[Any]) -> Relation:
+    """Attributes of a cut, and after them all of its columns."""
+    probe = Relation()
+    probe.project.input.CopyFrom(cut)
+    for attribute in attributes:
+        probe.project.expressions.add().unresolved_attribute.CopyFrom(attribute)
+    probe.project.expressions.add().unresolved_star.SetInParent()
+    return probe
+
+
+def _positions_in(plan: str, count: int) -> list[int]:
+    """Which of a cut's columns `count` attributes are, by the analyzed plan of their `_projection`."""
+    ids = _COLUMN_ID.findall(plan.partition("\n")[0])
+    asked, columns = ids[:count], ids[count:]
+    return [columns.index(one) for one in asked]
