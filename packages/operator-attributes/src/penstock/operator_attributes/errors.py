@@ -186,7 +186,7 @@ class SchedulerAwayError(SchedulingError):
 
 
 class ClaimLostError(SchedulingError):
-    """The claim with this token is not the caller's any more: it expired, was taken over or released.
+    """The caller no longer holds the claim with this token: it expired, was taken over or released.
 
     Cure: Do not commit: ask again, another driver may have computed the result.
     """
@@ -215,5 +215,5 @@ class JobStoreError(SchedulingError):
 
 
 def at(call_site: str) -> str:
-    """` (file:line)`, or nothing where the call site is not known."""
+    """` (file:line)`; empty if the call site is unknown."""
     return f" ({call_site})" if call_site else ""

@@ -49,7 +49,7 @@ _SETTINGS_OF_THE_MACHINE = ("spark.sql.session.timeZone", "spark.sql.ansi.enable
 
 
 def stage_fingerprint(code: str, inputs: Mapping[str, str], sources: Iterable[str]) -> str:
-    """Of a stage's result.
+    """The fingerprint of a stage's result.
 
     Args:
         code: The stage's `code_fingerprint`.
@@ -60,7 +60,7 @@ def stage_fingerprint(code: str, inputs: Mapping[str, str], sources: Iterable[st
 
 
 def code_fingerprint(spark: SparkSession, functions: Iterable[Declared]) -> str:
-    """Of a stage's functions, in the order of its vertices, and of the session that runs them."""
+    """The fingerprint of a stage's functions, in the order of its vertices, and of the session that runs them."""
     parts = [session_fingerprint(spark)]
     for one in functions:
         inputs = (f"{index}:{source}" for index, source in enumerate(one.inputs))
@@ -71,7 +71,7 @@ def code_fingerprint(spark: SparkSession, functions: Iterable[Declared]) -> str:
 
 
 def session_fingerprint(spark: SparkSession) -> str:
-    """Of Spark's version and the settings of a session that change results."""
+    """The fingerprint of Spark's version and of the session settings that change results."""
     # Each question is a round trip of Spark Connect.
     given = {
         name: value
@@ -83,9 +83,9 @@ def session_fingerprint(spark: SparkSession) -> str:
 
 
 def source_fingerprint(frame: DataFrame) -> str:
-    """Of what a bounded source reads: its plan, and the path, size and modification time of each of its files.
+    """The fingerprint of what a bounded source reads: its plan, and path, size and modification time of each file.
 
-    Of a bounded read of Kinesis: its stream, and both of its ends.
+    A bounded read of Kinesis counts by its stream and both of its ends.
 
     Unique for a source whose rows cannot be seen from here: a database, a topic, an RDD, a file of another machine.
     """
@@ -100,7 +100,7 @@ def source_fingerprint(frame: DataFrame) -> str:
 
 
 def plan_fingerprint(frame: DataFrame) -> str:
-    """Of what a DataFrame does to its sources: its plan, and the Python functions in it."""
+    """The fingerprint of what a DataFrame does to its sources: its plan, and the Python functions in it."""
     return plans_of(frame).fingerprint(frame)
 
 
