@@ -16,7 +16,7 @@ import pytest
 from botocore.config import Config
 from kinesis_local import running_kinesis_local
 
-from penstock.emulator._state.limits import OPERATION_LIMITS
+from penstock.emulator._state.quotas import OPERATION_LIMITS
 from penstock.emulator.testing import kinesis_client, running_emulator
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.eventstream import EventStreamBuffer
 
-from penstock.emulator._http.eventstream import encode_event
+from penstock.emulator._http.codec import encode_event
 from penstock.emulator._state.records import FrameCache, RecordLog
 from penstock.emulator._state.subscription import RecordsEvent
 

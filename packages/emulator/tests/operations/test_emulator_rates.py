@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.emulator._state.limits import DAILY_LIMITS, OPERATION_LIMITS
+from penstock.emulator._state.quotas import DAILY_LIMITS, OPERATION_LIMITS
 
 LIMIT = "LimitExceededException"
 ACCOUNT = "arn:aws:kinesis:us-east-1:000000000000"

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.emulator import EmulatorConfig, EmulatorConfigError, EmulatorServer, Kinesis
-from penstock.emulator._http.eventstream import encode_frame
+from penstock.emulator._http.codec import encode_frame
 from penstock.emulator._operations.perform import perform
+from penstock.emulator._state.positions import TokenSealer
 from penstock.emulator._state.sequence import SequenceNumbers
-from penstock.emulator._state.tokens import TokenSealer
 from penstock.emulator.testing import ManualClock, OtherClock
 
 NOW = 1_750_000_000.0

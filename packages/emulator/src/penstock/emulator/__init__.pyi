@@ -1,11 +1,10 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
-from ._behaviour import Behaviour
 from ._clock import (
     Clock,
     SystemClock,
     Timer,
 )
-from ._config import EmulatorConfig
+from ._config import Behaviour, EmulatorConfig
 from ._faults import (
     Fault,
     FaultPlan,

@@ -17,8 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from penstock.emulator._behaviour import PROFILES, Behaviour
-from penstock.emulator._config import EmulatorConfig
+from penstock.emulator._config import PROFILES, Behaviour, EmulatorConfig
 from penstock.emulator._server import EmulatorServer
 from penstock.emulator.errors import EmulatorConfigError, EmulatorError
 

@@ -17,7 +17,7 @@ import msgspec
 from penstock.emulator._faults import Target
 from penstock.emulator._http.dispatch import whole_response
 from penstock.emulator._operations.validation import validate_request
-from penstock.emulator._state.limits import TokenBucket
+from penstock.emulator._state.quotas import TokenBucket
 from penstock.emulator.errors import KinesisError, invalid_argument
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from penstock.emulator._clock import ManualClock, SystemClock
 from penstock.emulator._config import EmulatorConfig
 from penstock.emulator._dynamodb_streams import DynamoDbStreams
 from penstock.emulator._firehose import Firehose
+from penstock.emulator._http.connections import Http1Connection, Http2Connection
 from penstock.emulator._http.dispatch import Dispatcher, Router
-from penstock.emulator._http.http1 import Http1Connection
-from penstock.emulator._http.http2 import Http2Connection
 from penstock.emulator._state.kinesis import Kinesis
 from penstock.emulator.errors import EmulatorConfigError, EmulatorError
 
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from penstock.emulator._behaviour import Behaviour
     from penstock.emulator._clock import Clock
+    from penstock.emulator._config import Behaviour
     from penstock.emulator._faults import FaultPlan
 
 OWN_SERVICES = frozenset({"kinesis", "firehose", "dynamodbstreams"})

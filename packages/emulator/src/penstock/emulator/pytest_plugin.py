@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.emulator._behaviour import Behaviour
+    from penstock.emulator._config import Behaviour
     from penstock.emulator.testing import RunningEmulator
 
 _MARKER = "kinesis_emulator"
@@ -61,7 +61,7 @@ def kinesis_behaviour(pytestconfig: pytest.Config) -> Behaviour:
 
     The marker and `kinesis_emulator_options` have the last word where they name `behaviour`.
     """
-    from penstock.emulator._behaviour import Behaviour
+    from penstock.emulator._config import Behaviour
 
     return Behaviour.profile(pytestconfig.option.kinesis_profile, seed=pytestconfig.option.kinesis_seed)
 

@@ -1,21 +1,26 @@
-"""The two encodings of requests and answers: AWS JSON 1.1, and CBOR as the SDKs for Java use it.
-
-In CBOR a blob is a byte string, and a timestamp is tag 1 around *milliseconds*, against the tag's definition (see
-aws-sdk-java-v2#4661), in both directions. Everywhere else here a timestamp is a float of seconds.
-"""
+"""JSON and CBOR of requests and answers, and the frames of application/vnd.amazon.eventstream."""
 
 from __future__ import annotations
 
 import inspect
-from functools import cache
+import struct
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
+from zlib import crc32
 
 import msgspec
 import pybase64
 from botocore.model import ListShape, MapShape, StructureShape
 
 from penstock.emulator._operations.validation import service_model
+from penstock.emulator._state.subscription import RecordsEvent
 from penstock.emulator.errors import KinesisError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from botocore.model import Shape
+
 
 try:
     import cbor2
@@ -23,10 +28,6 @@ except ImportError:
     # It has no wheels here.
     cbor2 = None  # type: ignore[assignment]
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from botocore.model import Shape
 
 _EPOCH_TAG = 1
 
@@ -157,3 +158,77 @@ def _compile(shape: Shape) -> Callable[[Any], Any]:
 def _plain(value: Any) -> Any:
     # Records are kept as the JSON in which they are sent.
     return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+
+
+CONTENT_TYPE = "application/vnd.amazon.eventstream"
+_JSON_TYPE = "application/json"
+_STRING = 7
+_CRC = struct.Struct("!I")
+_EVENT = ((":message-type", "event"), (":event-type", "SubscribeToShardEvent"), (":content-type", _JSON_TYPE))
+
+
+@lru_cache
+def _headers(*pairs: tuple[str, str]) -> bytes:
+    encoded = bytearray()
+    for name, value in pairs:
+        name_bytes, value_bytes = name.encode(), value.encode()
+        encoded += struct.pack("!B", len(name_bytes)) + name_bytes
+        encoded += struct.pack("!BH", _STRING, len(value_bytes)) + value_bytes
+    return bytes(encoded)
+
+
+def encode_frame(headers: tuple[tuple[str, str], ...], payload: bytes) -> bytes:
+    """Put headers and payload into a frame."""
+    opening = _opening(headers, len(payload))
+    crc = crc32(payload, crc32(opening))
+    return b"".join((opening, payload, _CRC.pack(crc)))
+
+
+def _opening(headers: tuple[tuple[str, str], ...], payload_bytes: int) -> bytes:
+    encoded = _headers(*headers)
+    prelude = struct.pack("!II", 16 + len(encoded) + payload_bytes, len(encoded))
+    return b"".join((prelude, _CRC.pack(crc32(prelude)), encoded))
+
+
+def initial_response() -> bytes:
+    """The frame that opens every stream of the JSON protocol."""
+    headers = ((":message-type", "event"), (":event-type", "initial-response"), (":content-type", _JSON_TYPE))
+    return encode_frame(headers, b"{}")
+
+
+def encode_event(event: RecordsEvent | KinesisError) -> bytes:
+    """The frame of an event, or of an exception inside the stream."""
+    if isinstance(event, RecordsEvent):
+        return _records_frame(event) if event.records else encode_frame(_EVENT, _payload_without_records(event))
+    headers = ((":message-type", "exception"), (":exception-type", event.code), (":content-type", _JSON_TYPE))
+    return encode_frame(headers, msgspec.json.encode({"message": event.message}))
+
+
+def _records_frame(event: RecordsEvent) -> bytes:
+    # What stands before and in the records is the same for all subscribers. What stands behind is not, but has a fixed
+    # length (JSON does not mind the blanks), so that neither the prelude nor the CRC up to there has to be made anew.
+    assert event.continuation is not None
+    tail = b'],"ContinuationSequenceNumber":"%b","MillisBehindLatest":%-15d}' % (
+        event.continuation.encode(),
+        event.millis_behind_latest,
+    )
+    key = (event.records.first_counter, event.records.last_counter)
+    shared = event.frames.get(key) if event.frames is not None else None
+    if shared is None:
+        records = b'{"Records":[' + b",".join(event.records.encoded)
+        opening = b"".join((_opening(_EVENT, len(records) + len(tail)), records))
+        shared = opening, crc32(opening), len(tail)
+        if event.frames is not None:
+            event.frames.put(key, shared)
+    opening, crc, tail_bytes = shared
+    assert tail_bytes == len(tail)
+    return b"".join((opening, tail, _CRC.pack(crc32(tail, crc))))
+
+
+def _payload_without_records(event: RecordsEvent) -> bytes:
+    payload: dict[str, object] = {"Records": [], "MillisBehindLatest": event.millis_behind_latest}
+    if event.continuation is not None:
+        payload["ContinuationSequenceNumber"] = event.continuation
+    if event.child_shards:
+        payload["ChildShards"] = event.child_shards
+    return msgspec.json.encode(payload)

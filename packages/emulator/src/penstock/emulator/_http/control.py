@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.emulator._behaviour import Behaviour
 from penstock.emulator._clock import AdjustableClock
+from penstock.emulator._config import Behaviour
 from penstock.emulator.errors import EmulatorConfigError, EmulatorError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.emulator._clock import sleep
-from penstock.emulator._http.eventstream import encode_event, initial_response
+from penstock.emulator._http.codec import encode_event, initial_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

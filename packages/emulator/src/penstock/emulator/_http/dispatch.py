@@ -9,14 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.emulator._clock import http_date
+from penstock.emulator._http.codec import CONTENT_TYPE as EVENT_STREAM
 from penstock.emulator._http.codec import codec_for
 from penstock.emulator._http.control import PREFIX, Control, Statistics
 from penstock.emulator._http.delivery import Delivery, FaultySend
-from penstock.emulator._http.eventstream import CONTENT_TYPE as EVENT_STREAM
 from penstock.emulator._http.signatures import SignatureVerifier
 from penstock.emulator._operations.perform import OPERATIONS, perform
 from penstock.emulator._state.quotas import target_of
-from penstock.emulator._state.subscription import Subscription
 from penstock.emulator.errors import KinesisError
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.emulator._http.codec import Codec
     from penstock.emulator._http.delivery import Send
     from penstock.emulator._state.kinesis import Kinesis
+    from penstock.emulator._state.subscription import Subscription
 
 _logger = logging.getLogger(__name__)
 _TARGET_PREFIX = "Kinesis_20131202."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.emulator._operations import consumers, records, settings, shards, streams, tags
+from penstock.emulator._operations import records, settings, shards, streams
 from penstock.emulator._operations.validation import service_model, validate_request
 from penstock.emulator.errors import KinesisError
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from penstock.emulator._state.subscription import Subscription
 
 OPERATIONS: dict[str, Callable[[Kinesis, dict[str, Any], float], dict[str, Any] | Subscription]] = {
-    "AddTagsToStream": tags.add_tags_to_stream,
+    "AddTagsToStream": settings.add_tags_to_stream,
     "CreateStream": streams.create_stream,
     "DecreaseStreamRetentionPeriod": settings.decrease_stream_retention_period,
     "DeleteStream": streams.delete_stream,
-    "DeregisterStreamConsumer": consumers.deregister_stream_consumer,
+    "DeregisterStreamConsumer": streams.deregister_stream_consumer,
     "DescribeLimits": streams.describe_limits,
     "DescribeStream": streams.describe_stream,
-    "DescribeStreamConsumer": consumers.describe_stream_consumer,
+    "DescribeStreamConsumer": streams.describe_stream_consumer,
     "DescribeStreamSummary": streams.describe_stream_summary,
     "DisableEnhancedMonitoring": settings.disable_enhanced_monitoring,
     "EnableEnhancedMonitoring": settings.enable_enhanced_monitoring,
@@ -30,21 +30,21 @@ OPERATIONS: dict[str, Callable[[Kinesis, dict[str, Any], float], dict[str, Any] 
     "GetShardIterator": records.get_shard_iterator,
     "IncreaseStreamRetentionPeriod": settings.increase_stream_retention_period,
     "ListShards": shards.list_shards,
-    "ListStreamConsumers": consumers.list_stream_consumers,
+    "ListStreamConsumers": streams.list_stream_consumers,
     "ListStreams": streams.list_streams,
-    "ListTagsForResource": tags.list_tags_for_resource,
-    "ListTagsForStream": tags.list_tags_for_stream,
+    "ListTagsForResource": settings.list_tags_for_resource,
+    "ListTagsForStream": settings.list_tags_for_stream,
     "MergeShards": shards.merge_shards,
     "PutRecord": records.put_record,
     "PutRecords": records.put_records,
-    "RegisterStreamConsumer": consumers.register_stream_consumer,
-    "RemoveTagsFromStream": tags.remove_tags_from_stream,
+    "RegisterStreamConsumer": streams.register_stream_consumer,
+    "RemoveTagsFromStream": settings.remove_tags_from_stream,
     "SplitShard": shards.split_shard,
     "StartStreamEncryption": settings.start_stream_encryption,
     "StopStreamEncryption": settings.stop_stream_encryption,
-    "SubscribeToShard": consumers.subscribe_to_shard,
-    "TagResource": tags.tag_resource,
-    "UntagResource": tags.untag_resource,
+    "SubscribeToShard": streams.subscribe_to_shard,
+    "TagResource": settings.tag_resource,
+    "UntagResource": settings.untag_resource,
     "UpdateMaxRecordSize": settings.update_max_record_size,
     "UpdateShardCount": shards.update_shard_count,
     "UpdateStreamMode": settings.update_stream_mode,

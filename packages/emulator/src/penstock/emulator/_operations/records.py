@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from penstock.emulator._state.hash_keys import MAX_HASH_KEY, hash_key
-from penstock.emulator._state.positions import resolve_position
-from penstock.emulator._state.tokens import ShardIterator
+from penstock.emulator._state.positions import ShardIterator, resolve_position
+from penstock.emulator._state.sequence import MAX_HASH_KEY, hash_key
 from penstock.emulator.errors import KinesisError, invalid_argument, throughput_exceeded
 
 if TYPE_CHECKING:

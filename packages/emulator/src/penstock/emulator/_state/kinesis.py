@@ -6,17 +6,16 @@ import re
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
-from penstock.emulator._behaviour import Conduct
+from penstock.emulator._config import Conduct
 from penstock.emulator._faults import FaultPlan
+from penstock.emulator._state.positions import TokenSealer
 from penstock.emulator._state.quotas import Quotas
 from penstock.emulator._state.stream import Former, Stream
 from penstock.emulator._state.subscription import Subscription
-from penstock.emulator._state.tokens import TokenSealer
 from penstock.emulator.errors import in_use, invalid_argument, not_found
 
 if TYPE_CHECKING:
-    from penstock.emulator._behaviour import Behaviour
-    from penstock.emulator._config import EmulatorConfig
+    from penstock.emulator._config import Behaviour, EmulatorConfig
     from penstock.emulator._state.shard import Shard
     from penstock.emulator._state.stream import Consumer
 

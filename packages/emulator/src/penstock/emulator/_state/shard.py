@@ -6,17 +6,16 @@ import math
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.emulator._state.limits import TokenBucket
+from penstock.emulator._state.quotas import TokenBucket
 from penstock.emulator._state.records import FrameCache, RecordLog, encode_record
 from penstock.emulator._state.sequence import IssueTimes, SequenceNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.emulator._behaviour import Conduct
-    from penstock.emulator._config import EmulatorConfig
-    from penstock.emulator._state.hash_keys import HashKeyRange
+    from penstock.emulator._config import Conduct, EmulatorConfig
     from penstock.emulator._state.records import RecordSlice
+    from penstock.emulator._state.sequence import HashKeyRange
 
 _MS = timedelta(milliseconds=1)
 

@@ -7,15 +7,14 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.emulator._state.hash_keys import HashKeyRange, plan_uniform_scaling, uniform_ranges
+from penstock.emulator._state.sequence import HashKeyRange, plan_uniform_scaling, uniform_ranges
 from penstock.emulator._state.shard import Shard
 from penstock.emulator.errors import in_use, invalid_argument, limit_exceeded, not_found
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.emulator._behaviour import Conduct
-    from penstock.emulator._config import EmulatorConfig
+    from penstock.emulator._config import Conduct, EmulatorConfig
 
 
 @dataclass(slots=True)

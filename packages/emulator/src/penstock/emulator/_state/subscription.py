@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.emulator._state.limits import TokenBucket
+from penstock.emulator._state.quotas import TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.emulator._behaviour import Behaviour, Conduct
-    from penstock.emulator._config import EmulatorConfig
+    from penstock.emulator._config import Behaviour, Conduct, EmulatorConfig
     from penstock.emulator._state.records import FrameCache, RecordSlice
     from penstock.emulator._state.shard import Shard
     from penstock.emulator.errors import KinesisError
