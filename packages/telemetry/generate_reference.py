@@ -66,7 +66,7 @@ import penstock.efo_consumer._reader.metrics
 import penstock.rpc._server.audit
 import penstock.rpc._security.principals
 import penstock.rpc._security.token_file
-from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
+from penstock.async_sink._spans import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
 from penstock.operator_attributes._schedule.states import DRIVER, SERVICE, StageMetrics
 from penstock.registration._local.registry import SweepMetrics
@@ -95,7 +95,7 @@ _INSTRUMENTS = (
     "create_observable_up_down_counter",
 )
 DECLARING = {
-    "async_sink/_telemetry/metrics.py",
+    "async_sink/_metrics.py",
     "efo_consumer/_publish/metrics.py",
     "efo_consumer/_continuity/guard.py",
     "efo_consumer/_reader/metrics.py",

@@ -13,7 +13,7 @@ from typing import Any
 from penstock.async_sink import AsyncSinkWriter, ResultHandler
 from penstock.async_sink._core.entries import EntryFailure, RequestEntryWrapper
 from penstock.async_sink._core.settlement import TerminalReason, Termination
-from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
+from penstock.async_sink._spans import SinkTelemetry
 from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer import Consumer, ShardStats
 from penstock.efo_consumer._continuity.guard import Loss, report

@@ -1,10 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.async_sink._core.batches import Batch
 from penstock.async_sink._core.buffer import RequestBuffer
 from penstock.async_sink._core.entries import RequestEntryWrapper
-from penstock.async_sink._core.runs import EntryRows, EntryRun, fall_apart
+from penstock.async_sink._core.runs import Batch, EntryRows, EntryRun, fall_apart
 
 
 def wrapper(number: int, size: int = 10, not_before: float = 0.0) -> RequestEntryWrapper[str]:

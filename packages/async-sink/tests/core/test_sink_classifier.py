@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 from penstock.async_sink import FatalExceptionClassifier
-from penstock.async_sink._core.classifier import EVERYTHING_IS_FATAL
+from penstock.async_sink._core.entries import EVERYTHING_IS_FATAL
 
 
 def chain_of(*errors: Exception) -> Exception:

@@ -20,10 +20,10 @@ from penstock.async_sink import (
     state_from_bytes,
     state_to_bytes,
 )
-from penstock.async_sink._destinations.dynamodb import entry as dynamodb
+from penstock.async_sink._destinations import dynamodb_items as dynamodb
+from penstock.async_sink._destinations import sqs
 from penstock.async_sink._destinations.kinesis import entry as kinesis
-from penstock.async_sink._destinations.sqs import entry as sqs
-from penstock.async_sink._destinations.sqs.entry import number_of
+from penstock.async_sink._destinations.sqs import number_of
 from penstock.async_sink.errors import StateFormatError
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

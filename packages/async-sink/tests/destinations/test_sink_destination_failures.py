@@ -26,7 +26,7 @@ from penstock.async_sink import (
     firehose_config,
     sqs_config,
 )
-from penstock.async_sink._destinations.dynamodb.entry import attribute_value
+from penstock.async_sink._destinations.dynamodb_items import attribute_value
 from penstock.async_sink.errors import DestinationError, RecordsRejectedError
 from penstock.aws.testing import emulator_options
 

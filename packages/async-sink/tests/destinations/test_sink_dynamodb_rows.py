@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.async_sink import DynamoDbRequestEntry
-from penstock.async_sink._destinations.dynamodb.codec import plain_rows
+from penstock.async_sink._destinations.dynamodb_items import plain_rows
 
 TEXTS = pa.map_(pa.string(), pa.string())
 

@@ -14,8 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.async_sink import AggregationConfig, KinesisRequestEntry, KinesisStreamsSink
-from penstock.async_sink._core.batches import Batch
-from penstock.async_sink._core.runs import EntryRows, EntryRun
+from penstock.async_sink._core.runs import Batch, EntryRows, EntryRun
 from penstock.async_sink._destinations.kinesis.entry import size_in_bytes
 from penstock.async_sink._destinations.kinesis.put_records import CborPutRecordsCodec, PutRecordsCodec, default_format
 from penstock.async_sink._destinations.kinesis.rows import check_rows

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
 
-from penstock.async_sink._telemetry import request_spans
+from penstock.async_sink import _spans as request_spans
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -143,7 +143,7 @@ async def test_what_nobody_records_is_asked_for_once_a_second(
 def test_a_forked_child_counts_although_its_parent_was_counting() -> None:
     """A thread that is not there any more cannot hold the child's collection up."""
     code = (
-        "import os\nfrom penstock.async_sink._telemetry import metrics as counting\ncounting._lock.acquire()\n"
+        "import os\nfrom penstock.async_sink import _metrics as counting\ncounting._lock.acquire()\n"
         "if os.fork() == 0:\n    os._exit(0 if counting._lock.acquire(timeout=5) else 1)\n"
         "raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
     )

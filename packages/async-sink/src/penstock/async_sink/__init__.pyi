@@ -3,7 +3,6 @@ from ._config import (
     AsyncSinkConfig,
     Ordering,
 )
-from ._core.classifier import FatalExceptionClassifier
 from ._core.entries import (
     BufferedRequestState,
     ElementConverter,
@@ -12,6 +11,7 @@ from ._core.entries import (
     EntryListener,
     EntryRunListener,
     FailedAttempt,
+    FatalExceptionClassifier,
     WriteContext,
 )
 from ._core.settlement import (
@@ -31,28 +31,28 @@ from ._core.writer import (
 )
 from ._destinations.aws import SinkOptions
 from ._destinations.columns import RowFault
-from ._destinations.dynamodb.entry import DynamoDbRequestEntry
-from ._destinations.dynamodb.sink import (
+from ._destinations.dynamodb import (
     DynamoDbSink,
     dynamodb_config,
 )
+from ._destinations.dynamodb_items import DynamoDbRequestEntry
 from ._destinations.firehose import (
     FirehoseRequestEntry,
     FirehoseSink,
     firehose_config,
 )
 from ._destinations.kinesis.aggregate import AggregationConfig
-from ._destinations.kinesis.entry import KinesisRequestEntry
-from ._destinations.kinesis.partition_key import (
+from ._destinations.kinesis.entry import (
     KinesisElementConverter,
+    KinesisRequestEntry,
     PartitionKey,
 )
 from ._destinations.kinesis.sink import (
     KinesisStreamsSink,
     kinesis_aggregation_config,
 )
-from ._destinations.sqs.entry import SqsRequestEntry
-from ._destinations.sqs.sink import (
+from ._destinations.sqs import (
+    SqsRequestEntry,
     SqsSink,
     sqs_config,
 )
@@ -61,12 +61,17 @@ from ._destinations.state_format import (
     state_to_bytes,
 )
 from ._gateway.client import RemoteSink
+from ._metrics import (
+    SinkGauges,
+    SinkMetrics,
+)
 from ._rate.congestion import (
     AIMDScalingStrategy,
     CongestionControlConfig,
     CongestionControlInfo,
     CongestionControlRateLimitingStrategy,
     CongestionControlStrategy,
+    GradientRateLimitingStrategy,
     NoOpScalingStrategy,
     ProportionalScalingStrategy,
     ScalingDecision,
@@ -82,7 +87,6 @@ from ._rate.defaults import (
     rate_strategy,
     slow_start_strategy,
 )
-from ._rate.gradient import GradientRateLimitingStrategy
 from ._rate.per_shard import PerShardRateLimitingStrategy
 from ._rate.strategy import (
     All,
@@ -95,11 +99,7 @@ from ._rate.strategy import (
     RateLimitingStrategy,
     RequestInfo,
     ResultInfo,
-)
-from ._rate.token_bucket import TokenBucketRateLimitingStrategy
-from ._telemetry.metrics import (
-    SinkGauges,
-    SinkMetrics,
+    TokenBucketRateLimitingStrategy,
 )
 from ._write_batches import (
     WriteSummary,

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from penstock.async_sink._telemetry.metrics import SinkMetrics
+from penstock.async_sink._metrics import SinkMetrics
 from penstock.rpc import LoopThread
 
 

@@ -5,10 +5,9 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from penstock.async_sink._config import AsyncSinkConfig, Ordering
-from penstock.async_sink._core.batches import Batch
 from penstock.async_sink._core.buffer import Backlog, KeyOf
 from penstock.async_sink._core.entries import EntryFailure, RequestEntryWrapper, total_size_in_bytes
-from penstock.async_sink._core.runs import EntryRun, Part, fall_apart, rows_until
+from penstock.async_sink._core.runs import Batch, EntryRun, Part, fall_apart, rows_until
 from penstock.async_sink._core.settlement import (
     EXPIRED,
     Settlement,

@@ -9,14 +9,17 @@ from typing import Generic, Protocol, TypeVar
 from opentelemetry.trace import Span
 
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._core.batches import Batch
-from penstock.async_sink._core.classifier import FatalExceptionClassifier
 from penstock.async_sink._core.dispatcher import Dispatcher
-from penstock.async_sink._core.entries import EntryListener, EntryRunListener, RequestEntryWrapper
-from penstock.async_sink._core.runs import Part
+from penstock.async_sink._core.entries import (
+    EntryListener,
+    EntryRunListener,
+    FatalExceptionClassifier,
+    RequestEntryWrapper,
+)
+from penstock.async_sink._core.runs import Batch, Part
 from penstock.async_sink._core.settlement import Outcome, ResultHandler, all_failed
 from penstock.async_sink._core.terminal import Handover, TerminalRecordHandler
-from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
+from penstock.async_sink._spans import SinkTelemetry
 from penstock.async_sink.errors import SinkError, UnansweredRequestError
 from penstock.rpc import Signal
 

@@ -6,9 +6,8 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._core.batches import Batch
 from penstock.async_sink._core.entries import EntryFailure, FailedAttempt, RequestEntryWrapper, total_size_in_bytes
-from penstock.async_sink._core.runs import Part
+from penstock.async_sink._core.runs import Batch, Part
 from penstock.async_sink._rate.strategy import LaneLimiter, LaneObservation
 from penstock.aws import BackoffPolicy
 

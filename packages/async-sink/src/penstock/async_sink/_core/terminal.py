@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from penstock.async_sink._core.dispatcher import Dispatcher
 from penstock.async_sink._core.entries import FailedAttempt, RequestEntryWrapper
 from penstock.async_sink._core.settlement import TerminalReason, Termination
-from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
+from penstock.async_sink._spans import SinkTelemetry
 from penstock.async_sink.errors import RecordsRejectedError, RejectedRecord, SinkError
 
 

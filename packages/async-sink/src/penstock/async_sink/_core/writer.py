@@ -12,12 +12,13 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._core.classifier import EVERYTHING_IS_FATAL, FatalExceptionClassifier
 from penstock.async_sink._core.dispatcher import Dispatcher
 from penstock.async_sink._core.entries import (
+    EVERYTHING_IS_FATAL,
     BufferedRequestState,
     ElementConverter,
     EntryListener,
+    FatalExceptionClassifier,
     RequestEntryWrapper,
     function_of,
 )
@@ -25,10 +26,10 @@ from penstock.async_sink._core.pump import Clock, LoopClock, RequestPump, Submit
 from penstock.async_sink._core.runs import EntryRows, EntryRun, Rows
 from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.terminal import TerminalRecordHandler
+from penstock.async_sink._metrics import SinkGauges, SinkMetrics
 from penstock.async_sink._rate.defaults import aimd_strategy
 from penstock.async_sink._rate.strategy import CompleteStrategy, RateLimitingStrategy
-from penstock.async_sink._telemetry.metrics import SinkGauges, SinkMetrics
-from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
+from penstock.async_sink._spans import SinkTelemetry
 from penstock.async_sink.errors import BufferFullError, RecordError, SinkError
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes

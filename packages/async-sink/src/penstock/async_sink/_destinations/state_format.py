@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.async_sink._core.entries import BufferedRequestState, EntryCodec
-from penstock.async_sink._destinations.dynamodb.codec import DynamoDbEntries
-from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry
+from penstock.async_sink._destinations.dynamodb_items import DynamoDbEntries, DynamoDbRequestEntry
 from penstock.async_sink._destinations.firehose import FirehoseEntries, FirehoseRequestEntry
 from penstock.async_sink._destinations.kinesis.entry import LEGACY_MAGIC, KinesisRequestEntry, decode_legacy
 from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
-from penstock.async_sink._destinations.sqs.entry import SqsEntries, SqsRequestEntry
+from penstock.async_sink._destinations.sqs import SqsEntries, SqsRequestEntry
 from penstock.async_sink.errors import StateFormatError
 
 R = TypeVar("R")

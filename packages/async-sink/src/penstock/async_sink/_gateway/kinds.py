@@ -8,20 +8,19 @@ from typing import Any, Final
 import msgspec
 
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._destinations.dynamodb.codec import DynamoDbEntries, item_from_json
-from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry
-from penstock.async_sink._destinations.dynamodb.sink import dynamodb_config
+from penstock.async_sink._destinations.dynamodb import dynamodb_config
+from penstock.async_sink._destinations.dynamodb_items import DynamoDbEntries, DynamoDbRequestEntry, item_from_json
 from penstock.async_sink._destinations.firehose import FirehoseEntries, FirehoseRequestEntry, firehose_config
 from penstock.async_sink._destinations.kinesis.entry import MAX_PARTITION_KEY_LENGTH, KinesisRequestEntry
 from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
-from penstock.async_sink._destinations.sqs.entry import (
+from penstock.async_sink._destinations.sqs import (
     AttributeValue,
     SqsEntries,
     SqsRequestEntry,
     number_of,
+    sqs_config,
     wire_attribute,
 )
-from penstock.async_sink._destinations.sqs.sink import sqs_config
 from penstock.async_sink._destinations.writer import EntryKind
 from penstock.async_sink.errors import RecordError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb

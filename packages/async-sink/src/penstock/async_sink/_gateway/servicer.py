@@ -7,10 +7,9 @@ from typing import Any, NoReturn
 
 import grpc
 
-from penstock.async_sink._gateway.credits import CreditWindow
 from penstock.async_sink._gateway.destinations import SharedDestination, SharedDestinations
 from penstock.async_sink._gateway.kinds import KINDS
-from penstock.async_sink._gateway.session import ClientSession, entries_of
+from penstock.async_sink._gateway.session import ClientSession, CreditWindow, entries_of
 from penstock.async_sink.errors import (
     DestinationError,
     GatewayRefusedError,

@@ -12,8 +12,7 @@ from penstock.async_sink._rate.congestion import (
     ScalingTarget,
 )
 from penstock.async_sink._rate.per_shard import PerShardRateLimitingStrategy
-from penstock.async_sink._rate.strategy import All, RateLimitingStrategy
-from penstock.async_sink._rate.token_bucket import TokenBucketRateLimitingStrategy
+from penstock.async_sink._rate.strategy import All, RateLimitingStrategy, TokenBucketRateLimitingStrategy
 from penstock.async_sink.errors import SinkOptionError
 
 StrategyFactory = Callable[[AsyncSinkConfig], RateLimitingStrategy]

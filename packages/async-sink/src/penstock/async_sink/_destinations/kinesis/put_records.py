@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 import msgspec
 import pybase64
 
-from penstock.async_sink._core.batches import BatchEntries, made
 from penstock.async_sink._core.entries import EntryFailure
-from penstock.async_sink._core.runs import EntryRun
+from penstock.async_sink._core.runs import BatchEntries, EntryRun, made
 from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._destinations.aws import (
     AwsDestination,
@@ -28,8 +27,7 @@ from penstock.async_sink._destinations.kinesis.cbor import (
     encode_put_records,
     is_success_in_cbor,
 )
-from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
-from penstock.async_sink._destinations.kinesis.partition_key import PartitionKey
+from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry, PartitionKey
 from penstock.async_sink._destinations.kinesis.rows import KinesisEntries, columns_of
 from penstock.aws import AwsOptions, AwsServiceError, AwsSession, ErrorKind, JsonClient, as_json, classify
 

@@ -8,8 +8,7 @@ from typing import Any, Self, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from penstock.async_sink._core.batches import BatchEntries, made
-from penstock.async_sink._core.runs import EntryRun, Rows
+from penstock.async_sink._core.runs import BatchEntries, EntryRun, Rows, made
 from penstock.async_sink._destinations.columns import (
     ColumnValues,
     RowFault,
@@ -29,11 +28,11 @@ from penstock.async_sink._destinations.kinesis.entry import (
     MAX_HASH_KEY,
     MAX_PARTITION_KEY_LENGTH,
     KinesisRequestEntry,
+    PartitionKey,
     Plain,
     measure,
     size_in_bytes,
 )
-from penstock.async_sink._destinations.kinesis.partition_key import PartitionKey
 from penstock.async_sink._destinations.writer import RowContext
 
 DATA = "data"

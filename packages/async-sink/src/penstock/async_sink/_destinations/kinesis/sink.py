@@ -10,10 +10,8 @@ import pyarrow as pa
 from penstock.async_sink._config import MEBIBYTE, AsyncSinkConfig
 from penstock.async_sink._destinations.aws import AwsSink, ServiceLimits, SinkOptions
 from penstock.async_sink._destinations.columns import RowFault
-from penstock.async_sink._destinations.kinesis.aggregate import AggregationConfig
-from penstock.async_sink._destinations.kinesis.aggregating import AggregatedStream
-from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
-from penstock.async_sink._destinations.kinesis.partition_key import PartitionKey
+from penstock.async_sink._destinations.kinesis.aggregate import AggregatedStream, AggregationConfig
+from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry, PartitionKey
 from penstock.async_sink._destinations.kinesis.put_records import KinesisStream, WireFormat
 from penstock.async_sink._destinations.kinesis.rows import columns_of_batch, faults_of
 from penstock.async_sink._rate.defaults import aggregation_strategy, kinesis_strategy

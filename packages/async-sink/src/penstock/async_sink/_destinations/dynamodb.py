@@ -19,8 +19,7 @@ from penstock.async_sink._destinations.aws import (
     look_up,
     named,
 )
-from penstock.async_sink._destinations.dynamodb.codec import DynamoDbEntries
-from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry, Item, key_of
+from penstock.async_sink._destinations.dynamodb_items import DynamoDbEntries, DynamoDbRequestEntry, Item, key_of
 from penstock.async_sink.errors import DestinationError
 from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient
 

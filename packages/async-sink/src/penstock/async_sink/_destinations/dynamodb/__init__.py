@@ -1,1 +1,0 @@
-"""DynamoDB as a destination."""

@@ -1,1 +1,0 @@
-"""Amazon SQS as a destination."""
