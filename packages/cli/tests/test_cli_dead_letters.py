@@ -139,7 +139,7 @@ def test_one_at_a_time_redrives_a_folder(emulator: RunningEmulator, folder: Path
     with (noted / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         busy = run(emulator, "redrive", folder, "--execute")
-    said = f"penstock dead-letters redrive: {folder}: another process redrives these dead letters"
+    said = f"penstock dead-letters redrive: [DEAD_LETTERS_BUSY] {folder}: another process redrives these dead letters"
     assert (busy.returncode, busy.stderr.startswith(said)) == (1, True), busy.stderr
     assert in_stream(emulator, "flights") == []
     (noted / ".lock").unlink()

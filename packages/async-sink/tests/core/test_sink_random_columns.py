@@ -22,7 +22,7 @@ from penstock.async_sink import (
     TerminalRecord,
     aimd_strategy,
 )
-from penstock.async_sink.errors import RecordsRejectedError
+from penstock.async_sink.errors import RecordsRejectedError, SinkError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeKinesisWriter, FakeRequest
 
 KEYS = 5
@@ -193,7 +193,8 @@ def test_rows_and_elements_are_accounted_for_however_a_writer_ends(
         if error is not None and ends_after is None:
             assert isinstance(error, RecordsRejectedError), error
         elif error is not None:
-            assert isinstance(error, RecordsRejectedError) or getattr(error, "code", "") == "WRITER_CLOSED", error
+            assert isinstance(error, SinkError), error
+            assert isinstance(error, RecordsRejectedError) or error.code == "WRITER_CLOSED", error
 
         kept = [number_of(entry) for state in writer.snapshot_state() for entry, _ in state.entries]
         accepted = [number_of(entry) for entry in fake.accepted]

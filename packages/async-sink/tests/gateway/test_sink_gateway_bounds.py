@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, EntryFailure, KinesisRequestEntry, RemoteSink
-from penstock.async_sink.errors import GatewayRefusedError, SinkOptionError
+from penstock.async_sink.errors import SinkError, SinkOptionError
 from penstock.async_sink.gateway import SERVICE_NAME, CreditWindow, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeRequest, FakeWriter, wait_until
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
@@ -92,7 +92,8 @@ async def test_a_client_that_reads_no_answers_cannot_fill_the_gateway() -> None:
             sent += 1
             # One batch at a time: else it would exceed its credits before there is any answer to read.
             await wait_until(lambda: len(fake.requests) >= sent or session.error is not None)  # noqa: B023
-        assert isinstance(session.error, GatewayRefusedError)
+        assert isinstance(session.error, SinkError)
+        assert session.error.code == "GATEWAY_CREDITS"
         assert len(fake.requests) < 300
         # A word about the batch and one about its credits for each that the window has room for.
         assert len(session._answers) <= 2 * WINDOW.entries

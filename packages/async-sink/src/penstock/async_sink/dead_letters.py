@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.async_sink.errors import DeadLetterFileError, RecordError
+from penstock.async_sink.errors import RecordError, SinkError
 from penstock.rpc import lock_file
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def read_dead_letters(path: Path) -> Iterator[DeadLetter]:
 
     Raises:
         OSError: it cannot be read.
-        DeadLetterFileError: a file holds something else; names file and line.
+        SinkError: DEAD_LETTER_FILE: a file holds something else; names file and line.
     """
     in_folder = (one for one in path.glob("*.json") if not one.name.startswith("."))
     for file in sorted(in_folder) if path.is_dir() else [path]:
@@ -151,8 +151,8 @@ def redrive(
 
     Raises:
         OSError: the letters cannot be read, or nothing be noted beside them; then these were not sent.
-        DeadLetterFileError: a file holds something else; letters before it may be written.
-        DeadLetterFileError: another process redrives these letters.
+        SinkError: DEAD_LETTER_FILE: a file holds something else; letters before it may be written.
+        SinkError: DEAD_LETTERS_BUSY: another process redrives these letters.
         SinkError: a stream cannot be written at all.
     """
     summary = RedriveSummary()
@@ -263,7 +263,7 @@ def _alone(folder: Path) -> Iterator[None]:
     (folder / REDRIVEN).mkdir(exist_ok=True)
     with _own(folder / REDRIVEN / ".lock") as number:
         if not lock_file(number):
-            raise DeadLetterFileError(folder, "another process redrives these dead letters: wait until it has ended")
+            raise SinkError.of("DEAD_LETTERS_BUSY", folder=str(folder))
         yield
 
 
@@ -292,7 +292,7 @@ def _letters(file: Path) -> Iterator[DeadLetter]:
         try:
             yield _parse(file, line, is_redriven)
         except (ValueError, KeyError, TypeError) as error:
-            raise DeadLetterFileError(file, f"line {number} is not a dead letter: {error!r}") from error
+            raise SinkError.of("DEAD_LETTER_FILE", file=str(file), line=number, reason=repr(error)) from error
 
 
 def _lines(file: Path) -> Iterator[str]:

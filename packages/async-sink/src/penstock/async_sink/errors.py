@@ -1,32 +1,32 @@
 """Errors of the sink.
 
-SinkError
+SinkError                      also each error that has only a code
 ├── SinkOptionError            an option is out of range or contradicts another
 ├── RecordError                a record cannot be written as it is
 ├── RecordsRejectedError       the destination refused records for good
 ├── DestinationError           the destination refused a whole request for good
 ├── BufferFullError            a write found no room in the time that it may wait
-├── UnansweredRequestError     a writer's submit_request_entries returned without an answer
-├── StateFormatError           bytes are not the state of a sink, or of an unknown version
 ├── GatewayError               the sink gateway cannot be used, or gave up
-├── LocationMismatchError      the client means another region, account or endpoint than the gateway
-├── DeadLetterFileError        a file of dead letters holds something else, or another process redrives it
-└── GatewayRefusedError        the gateway refuses a client: it is ending, or the client broke its contract
+└── LocationMismatchError      the client means another region, account or endpoint than the gateway
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Self
 
 from penstock.aws import mismatch_message
-from penstock.rpc.errors import Code, CodedError
+from penstock.rpc import Code, CodedError
 
 
 class SinkError(CodedError):
-    """Base of all errors of this package. An error without a class of its own has a code."""
+    """Base of all errors of this package; see `penstock errors` for its codes."""
 
     codes: ClassVar[Mapping[str, Code]] = {
+        "UNANSWERED_REQUEST": Code(
+            when="A writer's `submit_request_entries` returned without calling its result handler.",
+            message="{writer}.submit_request_entries returned without an answer for {entries} entries",
+            cure="Correct the writer: call `complete`, `retry_for_entries` or `complete_exceptionally` on each path.",
+        ),
         "REQUEST_TIMED_OUT": Code(
             when="A request got no answer in time, and `fail_on_timeout` is set.",
             message="a request of {entries} entries from record {first_record_number} got no answer in {seconds:g} s",
@@ -35,7 +35,55 @@ class SinkError(CodedError):
         "WRITER_CLOSED": Code(
             when="A writer was used outside of its `async with` block.",
             message="{writer} is not open: use it inside `async with`",
-            cure="Write inside of the `async with` block. After an error make a new writer, perhaps from a snapshot.",
+            cure="Write inside of the `async with` block. After an error make a new writer, from a snapshot if there "
+            "is one.",
+        ),
+        "SINK_STATE_DAMAGED": Code(
+            when="Bytes are not the saved state of a sink, or they were changed or cut.",
+            message="the state is damaged: {reason}",
+            cure="Use an older snapshot; bytes of another origin cannot be read.",
+        ),
+        "SINK_STATE_VERSION": Code(
+            when="A saved state was written by a later release, or by a later version of its codec.",
+            message="the state has version {version} of {codec}, this release reads versions up to {known}",
+            cure="Read the state with the release and the codec that wrote it, or with later ones.",
+        ),
+        "SINK_STATE_CODEC": Code(
+            when="Entries have no codec, or the codec does not take one of the entries.",
+            message="no codec for these entries: {reason}",
+            cure="Give an `EntryCodec` for entries of your own destination.",
+        ),
+        "GATEWAY_DRAINING": Code(
+            when="The sink gateway is stopping. It writes the batches that it accepted, and refuses others.",
+            message="the gateway is draining; send batches for {destination} again to its successor",
+            cure="Send the batch to the gateway that takes its place. Clients of this package do so.",
+        ),
+        "GATEWAY_FULL": Code(
+            when="The sink gateway serves as many destinations as it may, and none of them is idle.",
+            message="cannot take {destination}: the gateway serves {limit} destinations, as many as its "
+            "--max-destinations, and none of them is idle",
+            cure="Raise --max-destinations, or wait until a destination is idle.",
+        ),
+        "GATEWAY_CREDITS": Code(
+            when="A client sent the sink gateway more than its credits allow.",
+            message="a batch of {entries} entries and {size_in_bytes} bytes exceeds the credits left, {entries_left} "
+            "entries and {bytes_left} bytes",
+            cure="Correct the client: wait for credits. Clients of this package do so.",
+        ),
+        "GATEWAY_CONTRACT": Code(
+            when="A client of the sink gateway broke its contract.",
+            message="{reason}",
+            cure="Correct the client as the message says.",
+        ),
+        "DEAD_LETTER_FILE": Code(
+            when="A file of dead letters holds a line that is not a dead letter.",
+            message="{file}: line {line} is not a dead letter: {reason}",
+            cure="Move the file away if it is something else, or delete a line that was cut.",
+        ),
+        "DEAD_LETTERS_BUSY": Code(
+            when="Another process redrives the dead letters of this folder.",
+            message="{folder}: another process redrives these dead letters: wait until it has ended",
+            cure="Wait until the other process has ended: two at once would write letters twice.",
         ),
     }
 
@@ -167,26 +215,6 @@ class BufferFullError(SinkError):
         self.reason = reason
 
 
-class UnansweredRequestError(SinkError):
-    """A writer's `submit_request_entries` returned without calling its result handler.
-
-    Cure: A bug of the writer that is named: call `complete`, `retry_for_entries` or `complete_exceptionally` on each
-    path.
-    """
-
-    def __init__(self, writer: str, entries: int) -> None:
-        super().__init__(f"{writer}.submit_request_entries returned without an answer for {entries} entries")
-        self.writer = writer
-        self.entries = entries
-
-
-class StateFormatError(SinkError, ValueError):
-    """Bytes are not the state of a sink, or of an unknown version.
-
-    Cure: Give the codec that wrote the state, in that version or a later one; bytes of another origin cannot be read.
-    """
-
-
 class GatewayError(SinkError):
     """The sink gateway cannot be used, or gave up. `code` is the name of the gRPC status.
 
@@ -222,39 +250,3 @@ class LocationMismatchError(SinkError):
         self.fact = fact
         self.caller = caller
         self.found = found
-
-
-class GatewayRefusedError(SinkError):
-    """The gateway refuses a client. `code` is the name of the gRPC status; `reason` says what is wrong.
-
-    Cure: Follow `reason`. UNAVAILABLE means that the gateway is ending: send the batch to the gateway that takes its
-    place. RESOURCE_EXHAUSTED means that it serves as many destinations as it may, or that a client sent more than its
-    credits allow. Clients of this package handle both.
-    """
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
-
-    @classmethod
-    def draining(cls, destination: str) -> Self:
-        """The gateway is ending: it writes the batches that it accepted, and the others go elsewhere."""
-        return cls("UNAVAILABLE", f"the gateway is draining; send batches for {destination} again to its successor")
-
-
-class DeadLetterFileError(SinkError):
-    """Files of dead letters cannot be read or redriven: a line is not a dead letter, or another process redrives them.
-
-    Cure: Move a file away that is something else, and delete a line that was cut. Wait until the other process has
-    ended: two at once would write letters twice.
-
-    Attributes:
-        path: the file, or the folder that another process redrives.
-        reason: what is wrong.
-    """
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path}: {reason}")
-        self.path = path
-        self.reason = reason

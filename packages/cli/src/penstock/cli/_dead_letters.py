@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     screen = Screen(sys.stdout, as_json=arguments.json)
     try:
         from penstock.async_sink.dead_letters import read_dead_letters
-        from penstock.async_sink.errors import DeadLetterFileError
+        from penstock.async_sink.errors import SinkError
     except ImportError as error:
         return missing(PROG, error)
     try:
@@ -97,7 +97,9 @@ def main(argv: Sequence[str]) -> int:
         cure = "name a job's deadLetterPath"
         sys.stderr.write(f"{PROG} {arguments.command}: {reason}: {cure}\n")
         return ExitCode.USAGE
-    except DeadLetterFileError as error:
+    except SinkError as error:
+        if error.code not in ("DEAD_LETTER_FILE", "DEAD_LETTERS_BUSY"):
+            raise
         sys.stderr.write(f"{PROG} {arguments.command}: {error}\n")
         return ExitCode.USAGE
     return ExitCode.OK

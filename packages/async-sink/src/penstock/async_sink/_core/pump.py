@@ -20,7 +20,7 @@ from penstock.async_sink._core.runs import Batch, Part
 from penstock.async_sink._core.settlement import Outcome, ResultHandler, all_failed
 from penstock.async_sink._core.terminal import Handover, TerminalRecordHandler
 from penstock.async_sink._spans import SinkTelemetry
-from penstock.async_sink.errors import SinkError, UnansweredRequestError
+from penstock.async_sink.errors import SinkError
 from penstock.rpc import Signal
 
 
@@ -212,7 +212,7 @@ class RequestPump(Generic[R]):
         except asyncio.CancelledError:
             # Those who cancel it have answered for it, or will on closing; this came from the destination itself.
             if not (request.answered or self._closed):
-                request.complete_exceptionally(UnansweredRequestError(self._name, len(entries)))
+                request.complete_exceptionally(self._unanswered(len(entries)))
             raise
         except Exception as error:
             if request.answered:
@@ -228,7 +228,10 @@ class RequestPump(Generic[R]):
         finally:
             self._telemetry.leave(token)
         if not request.answered:
-            request.complete_exceptionally(UnansweredRequestError(self._name, len(entries)))
+            request.complete_exceptionally(self._unanswered(len(entries)))
+
+    def _unanswered(self, entries: int) -> SinkError:
+        return SinkError.of("UNANSWERED_REQUEST", writer=self._name, entries=entries)
 
     def _expire(self, request: _Request[R]) -> None:
         request.timeout = None

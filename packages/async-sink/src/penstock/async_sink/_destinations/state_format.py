@@ -17,7 +17,7 @@ from penstock.async_sink._destinations.firehose import FirehoseEntries, Firehose
 from penstock.async_sink._destinations.kinesis.entry import LEGACY_MAGIC, KinesisRequestEntry, decode_legacy
 from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
 from penstock.async_sink._destinations.sqs import SqsEntries, SqsRequestEntry
-from penstock.async_sink.errors import StateFormatError
+from penstock.async_sink.errors import SinkError
 
 R = TypeVar("R")
 
@@ -50,14 +50,14 @@ def _codec_of(state: BufferedRequestState[Any]) -> EntryCodec[Any]:
     try:
         return _CODECS[kind]
     except KeyError:
-        raise StateFormatError(f"there is no codec for {kind.__name__}: give `codec`, an EntryCodec") from None
+        raise SinkError.of("SINK_STATE_CODEC", reason=f"{kind.__name__} has none: give `codec`") from None
 
 
 def state_to_bytes(state: BufferedRequestState[R], codec: EntryCodec[R] | None = None) -> bytes:
     """The state as bytes. Entries of your own destination need its codec.
 
     Raises:
-        StateFormatError: these entries have no codec, or their codec does not take one of them.
+        SinkError: SINK_STATE_CODEC: these entries have no codec, or their codec does not take one of them.
     """
     chosen: EntryCodec[Any] = codec if codec is not None else _codec_of(state)
     encoded = []
@@ -65,7 +65,9 @@ def state_to_bytes(state: BufferedRequestState[R], codec: EntryCodec[R] | None =
         try:
             encoded.append(chosen.encode(entry))
         except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as error:
-            raise StateFormatError(f"entry {number} is not what the codec {chosen.name!r} takes: {error}") from error
+            raise SinkError.of(
+                "SINK_STATE_CODEC", reason=f"the codec {chosen.name!r} does not take entry {number}: {error}"
+            ) from error
     body = _encoder.encode(_Body(chosen.name, chosen.version, encoded))
     return _HEAD.pack(_MAGIC, _VERSION, zlib.crc32(body)) + body
 
@@ -74,34 +76,35 @@ def state_from_bytes(raw: bytes, codecs: Iterable[EntryCodec[Any]] = ()) -> Buff
     """The state that `state_to_bytes` wrote; `codecs` are those of your own destinations.
 
     Raises:
-        StateFormatError: the bytes are not a state, are damaged, or their version or codec is not known.
+        SinkError: SINK_STATE_DAMAGED, SINK_STATE_VERSION or SINK_STATE_CODEC: the bytes are not a state, are damaged,
+            or their version or codec is not known.
     """
     if raw[:4] == LEGACY_MAGIC:
         return _state(KinesisEntries(), decode_legacy(raw))
     if raw[:4] != _MAGIC:
-        raise StateFormatError("these bytes are not the state of a sink")
+        raise SinkError.of("SINK_STATE_DAMAGED", reason="these bytes are not the state of a sink")
     if len(raw) > 4 and raw[4] != _VERSION:
-        raise StateFormatError(f"the state has version {raw[4]}, this release reads version {_VERSION}")
+        raise SinkError.of("SINK_STATE_VERSION", version=raw[4], codec="the format", known=_VERSION)
     if len(raw) < _HEAD.size or zlib.crc32(raw[_HEAD.size :]) != _HEAD.unpack_from(raw)[2]:
-        raise StateFormatError("the state is damaged: its checksum is wrong, or its end is missing")
+        raise SinkError.of("SINK_STATE_DAMAGED", reason="its checksum is wrong, or its end is missing")
     try:
         body = _decoder.decode(raw[_HEAD.size :])
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise StateFormatError(f"the state is damaged: {error}") from error
+        raise SinkError.of("SINK_STATE_DAMAGED", reason=str(error)) from error
     known = {codec.name: codec for codec in (*_CODECS.values(), *codecs)}
     codec = known.get(body.codec)
     if codec is None:
-        raise StateFormatError(f"the state is one of {body.codec!r}: give `codecs` that one; known: {', '.join(known)}")
-    if not 1 <= body.version <= codec.version:
-        raise StateFormatError(
-            f"the state's entries of {body.codec!r} have version {body.version}, its codec reads up to {codec.version}"
+        raise SinkError.of(
+            "SINK_STATE_CODEC", reason=f"the state is one of {body.codec!r}: give `codecs`; known: {', '.join(known)}"
         )
+    if not 1 <= body.version <= codec.version:
+        raise SinkError.of("SINK_STATE_VERSION", version=body.version, codec=body.codec, known=codec.version)
     entries = []
     for number, encoded in enumerate(body.entries):
         try:
             entries.append(codec.decode(encoded, body.version))
         except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-            raise StateFormatError(f"the state is damaged: entry {number}: {error}") from error
+            raise SinkError.of("SINK_STATE_DAMAGED", reason=f"entry {number}: {error}") from error
     return _state(codec, entries)
 
 

@@ -16,7 +16,7 @@ from penstock.async_sink._destinations.writer import DestinationWriter
 from penstock.async_sink._gateway.feeder import Feeder
 from penstock.async_sink._gateway.kinds import KINDS, KINESIS, DestinationKind
 from penstock.async_sink._gateway.session import Orphanage
-from penstock.async_sink.errors import DestinationError, GatewayRefusedError, SinkError
+from penstock.async_sink.errors import DestinationError, SinkError
 from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, account_of, classify, retry
 
 AnySink = AsyncSinkBase[Any, Any]
@@ -141,14 +141,14 @@ class SharedDestinations:
         """The destination, opened if need be.
 
         Raises:
-            GatewayRefusedError: no such kind, or no name.
+            SinkError: GATEWAY_CONTRACT: no such kind, or no name.
             DestinationError: there is no such destination, or it cannot be opened.
-            GatewayRefusedError: as many are open as may be.
+            SinkError: GATEWAY_FULL: as many are open as may be.
         """
         if kind not in self._make_sink or not name:
             known = ", ".join(sorted(self._make_sink))
             what = f"no destination {name!r} of kind {kind!r}; known: {known}, and a name"
-            raise GatewayRefusedError("INVALID_ARGUMENT", what)
+            raise SinkError.of("GATEWAY_CONTRACT", reason=what)
         found = self._open.get((kind, name))
         if found is not None and found.failure is None:
             found.used_at = asyncio.get_running_loop().time()
@@ -220,11 +220,7 @@ class SharedDestinations:
             return
         idle = [key for key, shared in self._open.items() if not shared.is_needed]
         if not idle:
-            raise GatewayRefusedError(
-                "RESOURCE_EXHAUSTED",
-                f"cannot take {name}: the gateway serves {self._max_destinations} destinations, as many as its "
-                "--max-destinations, and none of them is idle; raise that flag, or wait until one is idle",
-            )
+            raise SinkError.of("GATEWAY_FULL", destination=name, limit=self._max_destinations)
         await self._close_idle(min(idle, key=lambda key: self._open[key].used_at))
 
     async def _close_idle(self, key: tuple[str, str]) -> None:

@@ -10,7 +10,7 @@ from opentelemetry import context as otel_context
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._core.writer import AsyncSinkWriter
 from penstock.async_sink._gateway.session import BatchTracker
-from penstock.async_sink.errors import GatewayRefusedError, RecordError
+from penstock.async_sink.errors import RecordError, SinkError
 from penstock.rpc import Signal
 
 T = TypeVar("T")
@@ -215,7 +215,7 @@ class Feeder:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        gone = GatewayRefusedError.draining(self._writer.destination)
+        gone = SinkError.of("GATEWAY_DRAINING", destination=self._writer.destination)
         if self.failure is None:
             self._fail(self._writer.failure or gone)
         # Streams that were opened before may go on: the destination of their next batch may have been opened anew.

@@ -12,7 +12,6 @@ from penstock.async_sink._gateway.kinds import KINDS
 from penstock.async_sink._gateway.session import ClientSession, CreditWindow, entries_of
 from penstock.async_sink.errors import (
     DestinationError,
-    GatewayRefusedError,
     LocationMismatchError,
     RecordError,
     SinkError,
@@ -78,6 +77,10 @@ STATUS_OF_ERROR: StatusTable = {
     DestinationError: grpc.StatusCode.FAILED_PRECONDITION,
     LocationMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     SinkError: grpc.StatusCode.INTERNAL,
+    "GATEWAY_DRAINING": grpc.StatusCode.UNAVAILABLE,
+    "GATEWAY_FULL": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "GATEWAY_CREDITS": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "GATEWAY_CONTRACT": grpc.StatusCode.INVALID_ARGUMENT,
 }
 STATUS_OF_CODE = {
     "ResourceNotFoundException": grpc.StatusCode.NOT_FOUND,
@@ -140,7 +143,7 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
                     await next(iter(self._sessions)).ended.wait()
         except TimeoutError:
             for session in self._sessions:
-                session.fail(GatewayRefusedError.draining("destinations that are slow"))
+                session.fail(SinkError.of("GATEWAY_DRAINING", destination="destinations that are slow"))
 
     async def Write(  # the contract's name
         self, request_iterator: AsyncIterator[pb.WriteRequest], context: Any
@@ -176,11 +179,11 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         name = first.hello.destination if first is not None else ""
         if first is None:
             if requests.stopped:
-                raise GatewayRefusedError.draining(name)
+                raise SinkError.of("GATEWAY_DRAINING", destination=name)
             session.end_reading()
             return
         if first.WhichOneof("message") != "hello":
-            raise GatewayRefusedError("INVALID_ARGUMENT", "the first request must be hello")
+            raise SinkError.of("GATEWAY_CONTRACT", reason="the first request must be hello")
         await self._check_location(first.hello)
         shared = await self._destinations.get(first.hello.kind, name)
         _check_account(first.hello, shared)
@@ -188,19 +191,19 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         try:
             session.awaits_credit = first.hello.takes_signs_of_life_first
             if not await requests.unless_stopped(shared.orphanage.wait_for_room(self._window)):
-                raise GatewayRefusedError.draining(name)
+                raise SinkError.of("GATEWAY_DRAINING", destination=name)
             session.open_credit(shared.orphanage)
             with shared.client(first.hello.client_id):
                 while (request := await requests.next()) is not None:
                     if request.WhichOneof("message") != "batch":
-                        raise GatewayRefusedError("INVALID_ARGUMENT", "only the first request may be hello")
+                        raise SinkError.of("GATEWAY_CONTRACT", reason="only the first request may be hello")
                     self._write(request.batch, first.hello, shared, session)
                 session.end_reading()
                 await session.wait_until_settled()
         finally:
             saying.cancel()
         if requests.stopped:
-            raise GatewayRefusedError.draining(name)
+            raise SinkError.of("GATEWAY_DRAINING", destination=name)
 
     async def _say_progress(self, shared: SharedDestination, session: ClientSession) -> None:
         """Without it a client could not tell a gateway that hangs from one that is slow, or throttled: it sees an
@@ -294,8 +297,6 @@ async def _abort(context: Any, error: BaseException) -> NoReturn:
         # Numbers of the shared writer's records mean nothing to a client.
         without_record = DestinationError(error.destination, error.code, error.message)
         await abort_with(context, without_record, {DestinationError: status})
-    if isinstance(error, GatewayRefusedError):
-        await abort_with(context, error, {GatewayRefusedError: grpc.StatusCode[error.code]})
     if not isinstance(error, Exception):
         raise error
     await abort_with(context, error, STATUS_OF_ERROR)

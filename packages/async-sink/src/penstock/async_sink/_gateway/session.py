@@ -9,7 +9,7 @@ from typing import Any
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._gateway.kinds import DestinationKind
 from penstock.async_sink._rate.strategy import RequestInfo, ResultInfo
-from penstock.async_sink.errors import GatewayRefusedError, SinkOptionError
+from penstock.async_sink.errors import SinkError, SinkOptionError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.rpc import Signal
 
@@ -49,13 +49,15 @@ class CreditAccount:
         """A batch has come.
 
         Raises:
-            GatewayRefusedError: it was not covered.
+            SinkError: GATEWAY_CREDITS: it was not covered.
         """
         if entries > self._entries or size_in_bytes > self._bytes:
-            raise GatewayRefusedError(
-                "RESOURCE_EXHAUSTED",
-                f"a batch of {entries} entries and {size_in_bytes} bytes exceeds the credits left, "
-                f"{self._entries} entries and {self._bytes} bytes",
+            raise SinkError.of(
+                "GATEWAY_CREDITS",
+                entries=entries,
+                size_in_bytes=size_in_bytes,
+                entries_left=self._entries,
+                bytes_left=self._bytes,
             )
         self._entries -= entries
         self._bytes -= size_in_bytes
@@ -179,10 +181,10 @@ def entries_of(batch: pb.Batch, kind: DestinationKind) -> tuple[list[Any], list[
 
     Raises:
         RecordError: an entry breaks a rule of the destination; its number is the index in the batch.
-        GatewayRefusedError: the batch is empty.
+        SinkError: GATEWAY_CONTRACT: the batch is empty.
     """
     if not batch.entries:
-        raise GatewayRefusedError("INVALID_ARGUMENT", f"batch {batch.batch_id} is empty")
+        raise SinkError.of("GATEWAY_CONTRACT", reason=f"batch {batch.batch_id} is empty")
     return kind.from_messages(batch.entries)
 
 
@@ -280,7 +282,7 @@ class ClientSession:
         """Accept a batch.
 
         Raises:
-            GatewayRefusedError: the client's credits do not cover it.
+            SinkError: GATEWAY_CREDITS: the client's credits do not cover it.
         """
         self._account.spend(entry_count, size)
         tracker = BatchTracker(batch_id, entry_count, size, self._settled, self.fail)

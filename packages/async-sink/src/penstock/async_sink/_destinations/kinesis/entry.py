@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.async_sink._core.entries import WriteContext
 from penstock.async_sink._destinations.columns import read_column
-from penstock.async_sink.errors import RecordError, SinkOptionError, StateFormatError
+from penstock.async_sink.errors import RecordError, SinkError, SinkOptionError
 
 MAX_PARTITION_KEY_LENGTH = 256
 """Characters; the service counts Unicode code points."""
@@ -99,15 +99,15 @@ def decode_legacy(raw: bytes) -> list[KinesisRequestEntry]:
     """The entries of a state that begins with `LEGACY_MAGIC`: then a byte of version, and `[[entry, …]]`.
 
     Raises:
-        StateFormatError: it is damaged, or of an unknown version.
+        SinkError: SINK_STATE_DAMAGED or SINK_STATE_VERSION: it is damaged, or of an unknown version.
     """
     version = raw[4] if len(raw) > 4 else 0
     if version != _LEGACY_VERSION:
-        raise StateFormatError(f"the state has version {version}, this release reads version {_LEGACY_VERSION}")
+        raise SinkError.of("SINK_STATE_VERSION", version=version, codec="the format", known=_LEGACY_VERSION)
     try:
         body = _legacy_decoder.decode(raw[5:])
     except msgspec.MsgspecError as error:
-        raise StateFormatError(f"the state is damaged: {error}") from error
+        raise SinkError.of("SINK_STATE_DAMAGED", reason=str(error)) from error
     return [KinesisRequestEntry(*plain) for plain in body.entries]
 
 
