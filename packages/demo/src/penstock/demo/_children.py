@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.demo.errors import ended_early
+from penstock.demo.errors import DemoError
 
 
 def tell(**values: Any) -> None:
@@ -111,8 +111,13 @@ class Child:
         if key in self.latest:
             return self.latest[key]
         if is_there:
-            raise ended_early(self.name, self._process.wait(), self.log)
+            raise self.ended_early()
         raise TimeoutError(f"the {self.name} did not report {key!r} within {timeout_seconds:.0f} s; see {self.log}")
+
+    def ended_early(self) -> DemoError:
+        """The error of a child that has ended before its time; names its exit code and its log."""
+        code = self._process.wait()
+        return DemoError(f"the {self.name} ended with {code}; its last words are in {self.log}")
 
     def go_on(self) -> None:
         """Tell it to go on, if it waits for that."""

@@ -19,7 +19,7 @@ from penstock.demo._report import Report, StageTime, compare, plot_latency, read
 from penstock.demo._settings import DemoSettings, Job
 from penstock.demo._telemetry import merge_spans
 from penstock.demo._world import World, open_world
-from penstock.demo.errors import DemoError, ended_early
+from penstock.demo.errors import DemoError
 
 _READY_SECONDS = 300.0
 _LOOK_EVERY_SECONDS = 0.25
@@ -56,7 +56,7 @@ class DriverKeeper:
         # A driver that ends by itself found an error, and would find it again.
         was_killed = code < 0
         if not was_killed or not self._settings.restarts_driver or self.starts >= _MAX_STARTS:
-            raise ended_early(self.child.name, code, self.child.log)
+            raise self.child.ended_early()
         self._say(f"the Spark driver was killed by signal {-code}: starting it again from its checkpoint")
         self.child = self._start()
 
@@ -182,7 +182,7 @@ def _stream(world: World, settings: DemoSettings, driver: DriverKeeper, progress
         driver.check()
         code = producer.poll()
         if code not in (None, 0):
-            raise ended_early(producer.name, code or 0, producer.log)
+            raise producer.ended_early()
         accepted = int(producer.latest.get("accepted", 0))
         counts = read_counts(world.folders.counts)
         read = sum(count.rows for count in counts)
