@@ -1,7 +1,7 @@
 """Errors of the embedded Kinesis.
 
 EmulatorError
-├── EmulatorConfigError    an option of EmulatorConfig is out of range (field: option)
+├── EmulatorConfigError    an option of EmulatorConfig is out of range, or its service cannot start (field: option)
 ├── EmulatorStartError     the emulator's process did not come up (fields: exit_code, output)
 └── KinesisError           an answer that the API defines (fields: code, message, status)
 """
