@@ -144,11 +144,6 @@ class BufferedRequestState(Generic[R]):
     entries: tuple[tuple[R, int], ...] = ()
     """(entry, bytes) pairs."""
 
-    @property
-    def state_size(self) -> int:
-        """Bytes of all entries."""
-        return sum(size for _, size in self.entries)
-
     @classmethod
     def of(cls, wrappers: Iterable[RequestEntryWrapper[R]]) -> "BufferedRequestState[R]":
         """The state that holds these entries."""
