@@ -14,7 +14,7 @@ from console_visits import TOKEN, browsing, fill, page, shown
 from console_world import console, world
 
 from penstock.rpc import ServerSecurity
-from penstock.services.console._endpoints import Endpoint
+from penstock.services.console._settings import Endpoint
 from penstock.services.console._values import Kind
 
 PAGES = ("", "consumers", "readers", "streams", "stream?name=flights", "sinks", "jobs", "job?id=report")

@@ -167,11 +167,7 @@ async def test_a_screen_reader_is_told_everything(page: Page, services: World) -
         for landmark in (("navigation", "Pages"), ("banner", ""), ("main", ""), ("region", "Shards")):
             assert landmark in tree, landmark
         assert ("heading", "flights") in tree
-        assert ("columnheader", "Lag over time") in tree
         assert ("rowheader", "shardId-000000000002") in tree
-        pictures = [name for role, name in tree if role in ("image", "img")]
-        assert len(pictures) == 3
-        assert all(name.startswith("Lag, last ") for name in pictures)
         assert [role for role, _ in tree].count("status") == 1
         await ready(page, running.url, "job?id=report", "1,095")
         tree = await page.tree()

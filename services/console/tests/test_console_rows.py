@@ -24,14 +24,12 @@ from penstock.operator_attributes import (
 from penstock.operator_attributes.testing import FakeClock
 from penstock.registration import Consumer, ConsumerState
 from penstock.rpc import ServerSettings
-from penstock.services.console._endpoints import Endpoint
-from penstock.services.console._settings import ConsoleSettings
-from penstock.services.console._sources.history import History, Rates, lags
+from penstock.services.console._settings import ConsoleSettings, Endpoint
 from penstock.services.console._sources.services import RegistrySource
-from penstock.services.console._values import Answer, Kind, Snapshot, State
+from penstock.services.console._values import Answer, Kind, Rates, Snapshot, State, reading_counters
 from penstock.services.console._views.attention import concerns
-from penstock.services.console._views.consumers import consumer_rows
 from penstock.services.console._views.jobs import by_state, job_rows
+from penstock.services.console._views.lists import consumer_rows
 from penstock.services.console._views.streams import reader_rows, shard_page, stream_rows
 from penstock.services.console._views.view import View, endpoints
 
@@ -39,7 +37,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def view(snapshot: Snapshot) -> View:
-    return View(snapshot=snapshot, history=History(), settings=ConsoleSettings(server=ServerSettings()), now=100.0)
+    return View(snapshot=snapshot, settings=ConsoleSettings(server=ServerSettings()), now=100.0)
 
 
 def test_readers_are_told_by_session() -> None:
@@ -101,10 +99,8 @@ def test_a_stream_that_goes_by_its_arn_is_shown_by_its_name() -> None:
     )
     registry = Answer(kind=Kind.REGISTRY, endpoint="b:1", state=State.UP, value=(consumer,))
     now = view(Snapshot(readers=(reader,), registry=registry))
-    now.history.add(lags(reader.endpoint, reader.value))
     (row,) = stream_rows(now)
     assert (row.name, row.lag, row.losses, row.read_shards, row.consumers) == ("flights", 75.0, 2, 1, 1)
-    assert "now 75 s" in row.spark.label
     assert [one.session_id for one in reader_rows(now, "flights")] == ["query-1"]
     assert shard_page(now, "flights").rows[0].lag == 75.0
     assert concerns(now)[0].what == "Stream flights is read 75 s late"
@@ -248,8 +244,8 @@ def test_a_hot_shard_is_marked_where_its_reader_is_near_the_tip(lag: int, receiv
         busy = shard_stats("flights", 0, millis_behind_latest=lag, bytes=size, records=size // 10_000)
         stats = [replace(busy, buffered_bytes=size // 2), shard_stats("flights", 1)]
         answers.append(Answer(kind=Kind.READER, endpoint="a:1", value=(session("q", stats),)))
-        rates.take_readings("reader", [("a:1", answers[-1].value or ())], now)
-    now_seen = view(Snapshot(readers=(answers[-1],), rates=rates.per_second))
+        rates.take("reader", reading_counters([("a:1", answers[-1].value or ())]), now)
+    now_seen = view(Snapshot(readers=(answers[-1],), rates=rates.per_second()))
     busy_row, idle_row = shard_page(now_seen, "flights").rows
     assert busy_row.rates is not None
     assert (busy_row.rates.received_bytes, busy_row.rates.taken_bytes) == (received, received / 2)
@@ -257,5 +253,5 @@ def test_a_hot_shard_is_marked_where_its_reader_is_near_the_tip(lag: int, receiv
     assert idle_row.rates is not None
     assert (idle_row.rates.received_bytes, idle_row.rates.is_hot) == (0.0, False)
     assert any("near what a shard takes" in one.what for one in concerns(now_seen)) is is_hot
-    rates.take_readings("reader", [], 14.0)
-    assert not rates.per_second
+    rates.take("reader", {}, 14.0)
+    assert not rates.per_second()

@@ -1,4 +1,4 @@
-"""What the console computes by itself: histories, pictures, trees, costs, concerns, names and tokens."""
+"""What the console computes by itself: trees, costs, concerns, names and tokens."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ from dataclasses import fields, replace
 
 import pytest
 from console_world import session, shard_stats
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.efo_consumer import Shard
 from penstock.registration import Consumer, ConsumerState
 from penstock.rpc import ServerSettings
 from penstock.services.console._access import is_known_host, token_of
 from penstock.services.console._settings import ConsoleSettings
-from penstock.services.console._sources.history import History, Rates, lags, sink_series
-from penstock.services.console._values import Answer, Kind, SinkDestination, Snapshot, State
+from penstock.services.console._values import (
+    Answer,
+    Kind,
+    Rates,
+    SinkDestination,
+    Snapshot,
+    State,
+    sink_counters,
+    sink_series,
+)
 from penstock.services.console._views.attention import concerns
-from penstock.services.console._views.consumers import consumer_rows
-from penstock.services.console._views.shard_tree import ShardState, shard_tree
-from penstock.services.console._views.streams import shard_page, stream_rows
-from penstock.services.console._views.templates import Templates
-from penstock.services.console._views.view import HEIGHT, WIDTH, View, bytes_words, seconds_words, sparkline
+from penstock.services.console._views.lists import consumer_rows
+from penstock.services.console._views.streams import ShardState, shard_page, shard_tree, stream_rows
+from penstock.services.console._views.view import Templates, View, bytes_words, seconds_words
 
 TOP = 2**128 - 1
 
@@ -45,44 +49,9 @@ def sink(**values: int) -> SinkDestination:
     return SinkDestination(kind="kinesis", destination="delays", last_failure="", **given)
 
 
-def view(snapshot: Snapshot, history: History | None = None) -> View:
+def view(snapshot: Snapshot) -> View:
     settings = ConsoleSettings(server=ServerSettings(), consumer_shard_hour_usd=0.5)
-    return View(snapshot=snapshot, history=history or History(), settings=settings, now=100.0)
-
-
-@given(st.lists(st.one_of(st.none(), st.floats(0, 1e9)), max_size=30), st.integers(1, 8))
-def test_a_history_holds_the_last_values_in_order(values: list[float | None], points: int) -> None:
-    """Whatever came before is gone; what was not known stays so."""
-    history = History(points=points)
-    for value in values:
-        history.add({("lag", "a"): value})
-    assert history.values(("lag", "a")) == values[-points:]
-
-
-def test_a_history_is_bounded_and_forgets_what_is_silent() -> None:
-    """The series that got no value for longest goes first; a service that is down leaves gaps in its own alone."""
-    history = History(points=3, max_series=2)
-    history.add({("lag", "a"): 1.0, ("lag", "b"): 1.0})
-    history.add({("lag", "b"): 2.0})
-    history.add({("lag", "c"): 3.0})
-    assert [history.values(("lag", name)) for name in "abc"] == [[], [1.0, 2.0], [3.0]]
-    history.gap("lag", "b")
-    assert [history.values(("lag", name)) for name in "bc"] == [[1.0, 2.0, None], [3.0]]
-    assert len(history) == 2
-
-
-@given(st.lists(st.one_of(st.none(), st.floats(0, 1e12)), min_size=1, max_size=40))
-def test_a_sparkline_stays_in_its_box(values: list[float | None]) -> None:
-    """With gaps, single values and zeros too; its label says now and the most."""
-    line = sparkline(values, "Lag", lambda value: f"<{value:g}>", points=40, seconds=2.0)
-    numbers = [float(one) for one in re.findall(r"(?<!h)-?\d+(?:\.\d+)?", line.path.replace("h2", ""))]
-    assert all(0 <= x <= WIDTH for x in numbers[::2])
-    assert all(0 <= y <= HEIGHT for y in numbers[1::2])
-    known = [value for value in values if value is not None]
-    assert line.path.count("M") == sum(
-        value is not None and (place == 0 or values[place - 1] is None) for place, value in enumerate(values)
-    )
-    assert (f"<{max(known):g}>" in line.label) if known else line.label.endswith("not known yet")
+    return View(snapshot=snapshot, settings=settings, now=100.0)
 
 
 def test_shards_stand_below_those_that_they_continue() -> None:
@@ -145,12 +114,9 @@ def test_the_slowest_reader_of_a_shard_counts() -> None:
         "slow", [shard_stats("s", 1, millis_behind_latest=90_000), shard_stats("s", 2, millis_behind_latest=-1)]
     )
     reader = Answer(kind=Kind.READER, endpoint="r", state=State.UP, value=(quick, slow))
-    history = History()
-    history.add(lags(reader.endpoint, reader.value))
-    seen = view(Snapshot(readers=(reader,)), history)
+    seen = view(Snapshot(readers=(reader,)))
     (row,) = stream_rows(seen)
     assert (row.lag, row.read_shards, row.losses, row.open_shards) == (90.0, 3, 1, None)
-    assert "now 90 s" in row.spark.label or "now 2 min" in row.spark.label
     page = shard_page(seen, "s", order="lag", size=2)
     assert [row.node.shard_id[-1] for row in page.rows] == ["1", "0"]
     assert (page.pages, page.total, page.rows[0].lag) == (2, 3, 90.0)
@@ -163,18 +129,14 @@ def test_the_slowest_reader_of_a_shard_counts() -> None:
 
 
 def test_rates_are_between_two_answers() -> None:
-    """None before there are two, and when a gateway began anew; destinations that are gone leave none behind."""
-    rates, first = Rates(), sink(records_out=10, limit_entries=7)
-    answer: Answer[tuple[SinkDestination, ...]]
-    answer = Answer(kind=Kind.SINK, endpoint="g", state=State.UP, value=(first,))
-    series = sink_series("g", first, "records")
-    assert rates.take(answer, 100.0)[series] is None
-    values = rates.take(replace(answer, value=(sink(records_out=50),)), 104.0)
-    assert values[series] == rates.per_second[series] == 10.0
-    assert rates.take(replace(answer, value=(sink(records_out=5),)), 105.0)[series] is None
-    assert series not in rates.per_second
-    rates.take(replace(answer, value=()), 106.0)
-    assert rates.per_second == {}
+    """A counter has none before there are two, or after its gateway restarted; destinations that end leave none."""
+    rates, series = Rates(), sink_series("g", sink(), "records")
+    expected = [(10, 100.0, None), (50, 104.0, 10.0), (5, 105.0, None)]
+    for records, now, rate in expected:
+        rates.take("g", sink_counters("g", [sink(records_out=records)]), now)
+        assert rates.per_second().get(series) == rate
+    rates.take("g", {}, 106.0)
+    assert rates.per_second() == {}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 
 from penstock.services.console._sources import collector as collector_module
 from penstock.services.console._sources.collector import Collector
-from penstock.services.console._sources.history import History
 from penstock.services.console._values import Kind, State
 
 
@@ -42,7 +41,7 @@ async def test_a_connection_that_cannot_be_closed_does_not_end_the_asking() -> N
         await asyncio.sleep(0)
 
     source = Broken()
-    async with Collector([(source, 1.0)], History(), sleep=at_once) as collector, asyncio.timeout(10):
+    async with Collector([(source, 1.0)], sleep=at_once) as collector, asyncio.timeout(10):
         await source.answered.wait()
         assert collector.snapshot().sinks[0].state is State.UP
 
@@ -68,7 +67,7 @@ async def test_a_listing_of_many_streams_may_take_its_time(monkeypatch: pytest.M
     """Some are asked at once, the others after them: until it is due again."""
     monkeypatch.setattr(collector_module, "_ANSWER_SECONDS", 0.05)
     source = Listing()
-    async with Collector([(source, 60.0)], History()) as collector, asyncio.timeout(5):
+    async with Collector([(source, 60.0)]) as collector, asyncio.timeout(5):
         await source.answered.wait()
         await asyncio.sleep(0)
         kinesis = collector.snapshot().kinesis

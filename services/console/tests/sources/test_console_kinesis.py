@@ -9,8 +9,8 @@ from console_world import session, shard_stats
 
 from penstock.aws import AwsOptions
 from penstock.efo_consumer import StreamIdentity
-from penstock.services.console._sources import kinesis as kinesis_module
-from penstock.services.console._sources.kinesis import KinesisSource
+from penstock.services.console._sources import services as kinesis_module
+from penstock.services.console._sources.services import KinesisSource
 from penstock.services.console._values import Answer, Kind, Snapshot, State
 from penstock.services.console._views.streams import known_streams
 

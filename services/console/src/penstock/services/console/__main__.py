@@ -12,10 +12,9 @@ from penstock.aws import AwsError
 from penstock.rpc.service import ServiceKind, serve
 from penstock.services.console._serve import console_server
 from penstock.services.console._settings import ConsoleSettings
-from penstock.services.console.errors import ConsoleOptionError
 from penstock.terminal import Parser, with_default
 
-KIND: Final = ServiceKind("console", (AwsError, ConsoleOptionError))
+KIND: Final = ServiceKind("console", (AwsError,))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

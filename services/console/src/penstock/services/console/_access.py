@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from penstock.rpc import Callers, FileChanges, ServerSecurity, stamp_of
-from penstock.services.console._views.templates import Templates
+from penstock.services.console._views.view import Templates
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEADERS: Final = {

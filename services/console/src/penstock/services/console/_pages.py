@@ -12,15 +12,11 @@ from penstock.operator_attributes import svg
 from penstock.operator_attributes.errors import OperatorAttributesError
 from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._sources.collector import ASKING_ERRORS, Collector
-from penstock.services.console._sources.history import History
-from penstock.services.console._sources.kinesis import KinesisSource
-from penstock.services.console._sources.services import Plans
+from penstock.services.console._sources.services import KinesisSource, Plans
 from penstock.services.console._values import Kind
 from penstock.services.console._views.attention import concerns
-from penstock.services.console._views.consumers import consumer_rows, total_per_hour
 from penstock.services.console._views.jobs import MARKS, by_state, job_row, job_rows
-from penstock.services.console._views.readers import running_readers
-from penstock.services.console._views.sinks import sink_rows
+from penstock.services.console._views.lists import consumer_rows, running_readers, sink_rows, total_per_hour
 from penstock.services.console._views.streams import (
     ORDERS,
     PAGE_SIZES,
@@ -29,8 +25,7 @@ from penstock.services.console._views.streams import (
     stream_names,
     stream_rows,
 )
-from penstock.services.console._views.templates import STATIC, Templates
-from penstock.services.console._views.view import View, endpoints, health, missing, service_rows, span_words
+from penstock.services.console._views.view import STATIC, Templates, View, endpoints, health, missing, service_rows
 
 _MENU: Final = (
     ("overview", "/", "Overview"),
@@ -52,14 +47,12 @@ class Pages:
         self,
         settings: ConsoleSettings,
         collector: Collector,
-        history: History,
         templates: Templates,
         plans: Plans,
         kinesis: KinesisSource | None,
     ) -> None:
         self._settings = settings
         self._collector = collector
-        self._history = history
         self._templates = templates
         self._plans = plans
         self._kinesis = kinesis
@@ -220,7 +213,6 @@ class Pages:
     def _view(self) -> View:
         return View(
             snapshot=self._collector.snapshot(),
-            history=self._history,
             settings=self._settings,
             now=self._collector.now(),
         )
@@ -238,7 +230,6 @@ class Pages:
             interval=self._settings.interval_seconds,
             here=request.path_qs,
             endpoints=endpoints(view),
-            span=span_words(view.span_seconds),
             **values,
         )
         response = web.Response(text=text, content_type="text/html")

@@ -13,15 +13,13 @@ from aiohttp import web
 from penstock.registration import ReaderDirectory, ReaderFiles, RemoteReaderDirectory
 from penstock.rpc import ServerStartError
 from penstock.services.console._access import Access, tls_context
-from penstock.services.console._endpoints import Endpoint
 from penstock.services.console._pages import Pages
-from penstock.services.console._settings import ConsoleSettings
+from penstock.services.console._settings import ConsoleSettings, Endpoint
 from penstock.services.console._sources.collector import Collector
 from penstock.services.console._sources.drivers import DriversSource
-from penstock.services.console._sources.history import History
-from penstock.services.console._sources.kinesis import KinesisSource
 from penstock.services.console._sources.services import (
     AnySource,
+    KinesisSource,
     Plans,
     ReaderSource,
     RegistrySource,
@@ -30,7 +28,7 @@ from penstock.services.console._sources.services import (
 )
 from penstock.services.console._values import Kind
 from penstock.services.console._views.streams import known_streams
-from penstock.services.console._views.templates import Templates
+from penstock.services.console._views.view import Templates
 
 _SOURCES = {
     Kind.REGISTRY: RegistrySource,
@@ -59,7 +57,6 @@ async def console_server(settings: ConsoleSettings) -> AsyncIterator[ConsoleServ
         ServerStartError: the address cannot be bound.
     """
     server, tls = settings.server, tls_context(settings.server.security)
-    history = History()
     services: list[AnySource] = [_SOURCES[endpoint.kind](endpoint) for endpoint in settings.endpoints]
     sources: list[tuple[AnySource, float]] = [(one, settings.interval_seconds) for one in services]
     sources += [(one, settings.interval_seconds) for one in _drivers(settings)]
@@ -69,12 +66,12 @@ async def console_server(settings: ConsoleSettings) -> AsyncIterator[ConsoleServ
             settings.aws, lambda: known_streams(collector.snapshot(), settings.streams), lists_all=settings.list_streams
         )
         sources.append((kinesis, settings.shards_interval_seconds))
-    collector = Collector(sources, history)
+    collector = Collector(sources)
     templates, host = Templates(), server.host.strip("[]")
     access = Access(server.security, frozenset({*settings.allowed_hosts, socket.gethostname(), host}), templates)
     app = web.Application(middlewares=[access.headers, access.host, access.token])
     plans = Plans(next((one for one in services if isinstance(one, StagesSource)), None))
-    Pages(settings, collector, history, templates, plans, kinesis).add_to(app)
+    Pages(settings, collector, templates, plans, kinesis).add_to(app)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(collector)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=server.drain_seconds)

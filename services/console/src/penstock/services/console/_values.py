@@ -1,8 +1,8 @@
-"""What the console knows of the services at one moment."""
+"""What the services reported last, as plain values, and the rates of their counters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer import SessionInfo, Shard, ShardStats
     from penstock.operator_attributes import JobStatus
     from penstock.registration import Consumer
+
 
 T = TypeVar("T", covariant=True)
 
@@ -120,7 +121,7 @@ class Reading:
 
     @property
     def series(self) -> tuple[str, str, str, str, str]:
-        """Names its lag in the history."""
+        """Names the shard in the rates."""
         return ("lag", self.endpoint, self.session_id, self.stats.stream_name, self.stats.shard_id)
 
 
@@ -194,3 +195,73 @@ class Snapshot:
         if self.kinesis is None or self.kinesis.value is None:
             return None
         return self.kinesis.value.get(name_of(stream))
+
+
+Series = tuple[str, ...]
+
+
+class Rates:
+    """The newest rate of each counter, per second. Counters that a source no longer reports are forgotten."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[float, Mapping[Series, float]]] = {}
+        self._rates: dict[str, dict[Series, float]] = {}
+
+    def take(self, source: str, counters: Mapping[Series, float], now: float) -> None:
+        """Replace the counters of a source.
+
+        A counter has no rate before there are two answers, or when it has fallen because its service restarted.
+
+        Args:
+            source: names the service that reports the counters.
+            counters: all counters of the source.
+            now: monotonic seconds.
+        """
+        at, before = self._before.get(source, (now, {}))
+        self._before[source] = now, counters
+        self._rates[source] = {
+            series: (count - before[series]) / (now - at)
+            for series, count in counters.items()
+            if now > at and series in before and count >= before[series]
+        }
+
+    def per_second(self) -> dict[Series, float]:
+        """The rates of all sources."""
+        return {series: rate for rates in self._rates.values() for series, rate in rates.items()}
+
+
+def sink_series(endpoint: str, sink: SinkDestination, what: str) -> Series:
+    """Names a counter of a destination: `records`, `bytes`, `throttled` or `lost`."""
+    return ("sink", endpoint, sink.kind, sink.destination, what)
+
+
+def sink_counters(endpoint: str, sinks: Sequence[SinkDestination]) -> dict[Series, float]:
+    """The counters of a gateway's destinations."""
+    counters: dict[Series, float] = {}
+    for sink in sinks:
+        lost = sink.given_up + sink.dead_lettered
+        counted = {"records": sink.records_out, "bytes": sink.bytes_out, "throttled": sink.throttled, "lost": lost}
+        counters |= {sink_series(endpoint, sink, what): count for what, count in counted.items()}
+    return counters
+
+
+def reading_counters(readers: Iterable[tuple[str, Sequence[SessionInfo]]]) -> dict[Series, float]:
+    """What readers have received, and what was taken of their buffers, by the series of each reading.
+
+    Args:
+        readers: the endpoint and the sessions of each reader.
+    """
+    counters: dict[Series, float] = {}
+    for endpoint, sessions in readers:
+        for session in sessions:
+            for stats in session.shards:
+                series = Reading(endpoint=endpoint, session_id=session.session_id, stats=stats).series
+                taken = stats.bytes - stats.buffered_bytes
+                counted = {"records": stats.records, "bytes": stats.bytes, "taken": taken}
+                counters |= {(*series, what): count for what, count in counted.items()}
+    return counters
+
+
+def lag_seconds(millis: int) -> float | None:
+    """The seconds of `millis_behind_latest`; None when the lag is not known."""
+    return None if millis < 0 else millis / 1000

@@ -27,9 +27,8 @@ from penstock.registration import (
 )
 from penstock.registration.testing import FakeKinesis, InMemoryLeaseStore
 from penstock.rpc import GrpcServer, ServerSettings
-from penstock.services.console._endpoints import Endpoint
 from penstock.services.console._serve import ConsoleServer, console_server
-from penstock.services.console._settings import ConsoleSettings
+from penstock.services.console._settings import ConsoleSettings, Endpoint
 from penstock.services.console._values import Kind
 
 __all__ = [

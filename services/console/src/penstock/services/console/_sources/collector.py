@@ -17,9 +17,8 @@ from penstock.efo_consumer import EfoConsumerError
 from penstock.operator_attributes.errors import OperatorAttributesError
 from penstock.registration.errors import RegistrationError
 from penstock.rpc import PenstockRpcError
-from penstock.services.console._sources.history import History, Rates, lags
 from penstock.services.console._sources.services import AnySource
-from penstock.services.console._values import Answer, Kind, Snapshot, State
+from penstock.services.console._values import Answer, Kind, Rates, Snapshot, State, reading_counters, sink_counters
 
 _ANSWER_SECONDS = 5.0
 _log = logging.getLogger(__name__)
@@ -48,7 +47,6 @@ class Collector:
 
     Args:
         sources: each with the seconds between two questions to it.
-        history: gets lags, rates and limits.
         clock: monotonic seconds.
         sleep: waits for seconds.
     """
@@ -56,14 +54,12 @@ class Collector:
     def __init__(
         self,
         sources: Sequence[tuple[AnySource, float]],
-        history: History,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._clock = clock
         self._sleep = sleep
-        self._history = history
         self._rates = Rates()
         self._asked = [
             _Asked(source, seconds, Answer(kind=source.kind, endpoint=source.address)) for source, seconds in sources
@@ -98,7 +94,7 @@ class Collector:
             sinks=tuple(by_kind[Kind.SINK]),
             stages=next(iter(by_kind[Kind.STAGES]), None),
             kinesis=next(iter(by_kind[Kind.KINESIS]), None),
-            rates=dict(self._rates.per_second),
+            rates=self._rates.per_second(),
         )
 
     async def _ask_again(self, one: _Asked) -> None:
@@ -129,8 +125,6 @@ class Collector:
         if one.answer.state is not State.DOWN:
             _log.warning("%s does not answer: %s", one.answer.name, reason)
         one.answer = replace(one.answer, state=State.DOWN, reason=reason)
-        for begin in ("lag", "stream-lag", "sink"):
-            self._history.gap(begin, one.answer.endpoint)
         # The next question opens a channel of its own: files of tokens and certificates are read anew.
         try:
             await one.source.close()
@@ -140,15 +134,14 @@ class Collector:
 
     def _remember(self, answer: Answer[Any], now: float) -> None:
         if answer.kind is Kind.READER:
-            self._history.add(lags(answer.endpoint, answer.value))
-            self._rates.take_readings(answer.name, [(answer.endpoint, answer.value or ())], now)
+            counters = reading_counters([(answer.endpoint, answer.value or ())])
         elif answer.kind is Kind.DRIVERS:
-            for driver in answer.value or ():
-                self._history.add(lags(driver.address, driver.sessions))
-            readers = [(driver.address, driver.sessions) for driver in answer.value or ()]
-            self._rates.take_readings(answer.name, readers, now)
+            counters = reading_counters((driver.address, driver.sessions) for driver in answer.value or ())
         elif answer.kind is Kind.SINK:
-            self._history.add(self._rates.take(answer, now))
+            counters = sink_counters(answer.endpoint, answer.value or ())
+        else:
+            return
+        self._rates.take(answer.name, counters, now)
 
 
 def _words(error: BaseException, patience: float) -> str:

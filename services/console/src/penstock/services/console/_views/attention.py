@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.operator_attributes import StageState
 from penstock.registration import ConsumerState
 from penstock.services.console._values import State
-from penstock.services.console._views.consumers import consumer_rows
-from penstock.services.console._views.sinks import sink_rows
+from penstock.services.console._views.lists import consumer_rows, sink_rows
 from penstock.services.console._views.streams import stream_rows
 from penstock.services.console._views.view import TITLES, count_words, rate_words, seconds_words, usd_words
 

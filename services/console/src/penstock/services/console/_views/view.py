@@ -1,16 +1,18 @@
-"""What all pages are made of: a moment, and what was known then."""
+"""What all pages are made of: what was known at one moment, values in words, and templates that escape them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from penstock.services.console._values import Kind, State
 
 if TYPE_CHECKING:
     from penstock.services.console._settings import ConsoleSettings
-    from penstock.services.console._sources.history import History, Series
     from penstock.services.console._values import Answer, Snapshot
 
 
@@ -73,67 +75,6 @@ def plural(count: int, one: str, several: str = "") -> str:
     return f"{count:,} {one}" if count == 1 else f"{count:,} {several or one + 's'}"
 
 
-WIDTH, HEIGHT = 240, 48
-
-
-@dataclass(frozen=True)
-class Sparkline:
-    """What a template draws.
-
-    Attributes:
-        path: of an SVG whose box is WIDTH times HEIGHT; empty when there is nothing to draw.
-        label: the same in words.
-    """
-
-    path: str
-    label: str
-
-
-def sparkline(
-    values: Sequence[float | None], what: str, words: Callable[[float], str], *, points: int, seconds: float
-) -> Sparkline:
-    """Draw values, oldest first, the newest at the right end; a value that is not known is a gap.
-
-    Args:
-        values: at most `points` of them.
-        what: names them, for the label.
-        words: says a value.
-        points: that the width stands for.
-        seconds: between two values.
-    """
-    known = [value for value in values if value is not None]
-    if not known:
-        return Sparkline("", f"{what}: not known yet")
-    top = max(*known, 1e-9)
-    step = WIDTH / max(1, points - 1)
-    left = WIDTH - step * (len(values) - 1)
-    # Whole numbers on a fine grid: pages hold a thousand of these. Within the box by the line's width.
-    scale, bottom = (HEIGHT - 6) / top, HEIGHT - 3
-    parts: list[str] = []
-    pen_down = False
-    for number, value in enumerate(values):
-        if value is None:
-            pen_down = False
-            continue
-        x, y = round(left + step * number), round(bottom - scale * max(0.0, value))
-        parts.append(f"{x} {y}" if pen_down else f"M{x} {y}")
-        if not pen_down and (number + 1 == len(values) or values[number + 1] is None):
-            # A single value would not be a line.
-            parts.append("h2")
-        pen_down = True
-    newest = values[-1]
-    now = "not known" if newest is None else words(newest)
-    span = span_words(seconds * max(1, len(values) - 1))
-    return Sparkline(" ".join(parts), f"{what}, last {span}: now {now}, at most {words(max(known))}")
-
-
-def span_words(seconds: float) -> str:
-    """How long a line goes back: such as `40 seconds`, `4 minutes`, `24 hours`."""
-    if seconds < 7_200:
-        return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3_600:.0f} hours"
-
-
 TITLES = {
     Kind.REGISTRY: "Consumer registry",
     Kind.READER: "Shard reader",
@@ -158,25 +99,13 @@ class View:
 
     Attributes:
         snapshot: what the services said last.
-        history: what they said before.
         settings: the console's settings.
         now: monotonic seconds.
     """
 
     snapshot: Snapshot
-    history: History
     settings: ConsoleSettings
     now: float
-
-    @property
-    def span_seconds(self) -> float:
-        """How long lines go back."""
-        return self.settings.interval_seconds * (self.history.points - 1)
-
-    def spark(self, series: Series, what: str, words: Callable[[float], str]) -> Sparkline:
-        """A series as a picture."""
-        seconds, points = self.settings.interval_seconds, self.history.points
-        return sparkline(self.history.values(series), what, words, points=points, seconds=seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,3 +167,40 @@ def _service_row(view: View, answer: Answer[Any]) -> ServiceRow:
     else:
         words = "no answer yet"
     return ServiceRow(title=TITLES[answer.kind], endpoint=answer.endpoint, state=answer.state.value, words=words)
+
+
+STATIC: Final = {"console.css": "text/css", "console.js": "text/javascript", "console.svg": "image/svg+xml"}
+
+
+class Templates:
+    """The templates and static files of the package."""
+
+    def __init__(self) -> None:
+        self._environment = Environment(
+            loader=PackageLoader("penstock.services.console", "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters.update(
+            seconds=seconds_words,
+            bytes=bytes_words,
+            count=count_words,
+            rate=rate_words,
+            usd=usd_words,
+            shard=shard_words,
+            plural=plural,
+        )
+        self._environment.globals["url"] = url
+        folder = resources.files("penstock.services.console") / "static"
+        self.static = {name: (folder / name).read_bytes() for name in STATIC}
+
+    def render(self, name: str, **values: Any) -> str:
+        """A page."""
+        return self._environment.get_template(name).render(**values)
+
+
+def url(path: str, **query: object) -> str:
+    """A path of the console with a query."""
+    return f"{path}?{urlencode(query)}" if query else path

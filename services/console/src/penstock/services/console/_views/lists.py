@@ -1,4 +1,4 @@
-"""Readers: inside drivers, on executors, and those of shard-reader services."""
+"""The rows of the pages on consumers, readers and sinks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,70 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from penstock.services.console._sources.history import lag_seconds
-from penstock.services.console._values import name_of
+from penstock.registration import ConsumerState
+from penstock.services.console._values import lag_seconds, name_of, sink_series
 
 if TYPE_CHECKING:
     from penstock.efo_consumer import ShardStats
-    from penstock.services.console._values import DriverReader
+    from penstock.registration import Consumer
+    from penstock.services.console._values import DriverReader, SinkDestination
     from penstock.services.console._views.view import View
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerRow:
+    """A consumer, its lease and what it costs.
+
+    Attributes:
+        consumer: as the registry reports it.
+        shards: open shards of its stream; None where not known.
+        cost_per_hour: US dollars; None where not known.
+        shard_hours: consumer-shard-hours since it came to the registry, as if the stream always had as many shards.
+        cost_so_far: US dollars for those.
+        lease_words: who holds it.
+    """
+
+    consumer: Consumer
+    shards: int | None
+    cost_per_hour: float | None
+    shard_hours: float | None
+    cost_so_far: float | None
+
+    @property
+    def stream(self) -> str:
+        """The name of its stream, which may go by its ARN."""
+        return name_of(self.consumer.stream_name)
+
+    @property
+    def state(self) -> str:
+        """With Kinesis, in lower case; `unknown` where it was not asked."""
+        return "unknown" if self.consumer.state is None else self.consumer.state.value.lower()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it costs money and nobody reads by it."""
+        return self.consumer.lease is None and self.consumer.state in (None, ConsumerState.ACTIVE)
+
+
+def consumer_rows(view: View) -> list[ConsumerRow]:
+    """One entry per consumer, ordered by stream and name."""
+    return [_consumer_row(view, consumer) for consumer in view.snapshot.consumers]
+
+
+def total_per_hour(rows: list[ConsumerRow]) -> float | None:
+    """US dollars an hour of those whose cost is known; None where none is."""
+    known = [row.cost_per_hour for row in rows if row.cost_per_hour is not None]
+    return sum(known) if known else None
+
+
+def _consumer_row(view: View, consumer: Consumer) -> ConsumerRow:
+    price = view.settings.consumer_shard_hour_usd
+    listed = view.snapshot.listed(consumer.stream_name)
+    shards = None if listed is None else sum(shard.is_open for shard in listed)
+    per_hour = consumer.cost_per_hour_usd if shards is None else shards * price
+    hours = None if shards is None else consumer.age_seconds / 3_600 * shards
+    so_far = None if per_hour is None else per_hour * consumer.age_seconds / 3_600
+    return ConsumerRow(consumer=consumer, shards=shards, cost_per_hour=per_hour, shard_hours=hours, cost_so_far=so_far)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,3 +158,35 @@ def _condition(shards: Sequence[ShardStats]) -> str:
     if worst is not None:
         return str(worst)
     return ", ".join(sorted({one.condition.state.value for one in shards}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkRow:
+    """A destination of a gateway; rates are None where not known."""
+
+    endpoint: str
+    sink: SinkDestination
+    records_per_second: float | None
+    bytes_per_second: float | None
+    throttled_per_second: float | None
+    lost_per_second: float | None
+
+
+def sink_rows(view: View) -> list[SinkRow]:
+    """One entry per gateway and destination, in the order of the gateways."""
+    return [_sink_row(view, answer.endpoint, sink) for answer in view.snapshot.sinks for sink in answer.value or ()]
+
+
+def _sink_row(view: View, endpoint: str, sink: SinkDestination) -> SinkRow:
+    def series(what: str) -> tuple[str, ...]:
+        return sink_series(endpoint, sink, what)
+
+    rates = view.snapshot.rates
+    return SinkRow(
+        endpoint=endpoint,
+        sink=sink,
+        records_per_second=rates.get(series("records")),
+        bytes_per_second=rates.get(series("bytes")),
+        throttled_per_second=rates.get(series("throttled")),
+        lost_per_second=rates.get(series("lost")),
+    )
