@@ -11,8 +11,7 @@ from ._arguments import (
     with_default,
 )
 from ._screen import Form, Screen, watch
-from ._table import Cell, Column, Row, Table
-from ._text import age, bar, plain, size
+from ._table import Cell, Column, Row, Table, age, bar, plain, size
 
 __all__ = [
     "Cell",

@@ -10,10 +10,9 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
-from penstock.terminal._table import Cell, Column, Row, Table
-from penstock.terminal._text import bar, plain
+from penstock.terminal._table import Cell, Column, Row, Table, bar, plain
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -162,8 +161,6 @@ class Screen:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        from penstock.terminal._widths import column_widths
-
         if table.title:
             yield Text(plain(table.title), style="bold")
         if not table.rows:
@@ -230,3 +227,37 @@ def _raw(cell: Cell | str) -> str:
     if isinstance(cell, str):
         return cell
     return cell.text if cell.raw is None else cell.raw
+
+
+_SHORT: Final = 20
+"""A column of such values is not folded: a name or a number in pieces is no longer one."""
+_LONGEST_WORD: Final = 16
+"""Longer ones, such as sequence numbers, are folded wherever they have to be."""
+
+
+class Width(NamedTuple):
+    """Of a column, in characters."""
+
+    natural: int
+    """With each value on a line."""
+    least: int
+    """With values folded at their spaces."""
+
+
+def column_widths(columns: Sequence[Column], rows: Iterable[Sequence[Text]]) -> list[Width]:
+    """The widths of the columns of a table."""
+    values = [[column.heading] for column in columns]
+    for cells in rows:
+        for column, cell in zip(values, cells, strict=True):
+            column.append(cell.plain)
+    return [_width_of(column) for column in values]
+
+
+def _width_of(values: Sequence[str]) -> Width:
+    from rich.cells import cell_len
+
+    natural = max(cell_len(value.rstrip()) for value in values)
+    if natural <= _SHORT:
+        return Width(natural, natural)
+    word = max((cell_len(word) for value in values for word in value.split()), default=0)
+    return Width(natural, min(word, _LONGEST_WORD))
