@@ -6,8 +6,8 @@ import pytest
 from packages.telemetry import generate_reference
 from penstock.telemetry import TelemetryOptionError, reference
 from penstock.telemetry.__main__ import main
+from penstock.telemetry._configure import executor_configuration, withheld
 from penstock.telemetry._settings import TelemetrySettings, endpoint_of
-from penstock.telemetry._spark import executor_configuration, withheld
 
 ROOT = Path(__file__).resolve().parents[3]
 _ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317"}
