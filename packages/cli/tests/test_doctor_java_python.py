@@ -9,11 +9,9 @@ import pytest
 from doctor_world import has_cure, package, the, world
 
 from penstock.cli import Finding, Surroundings, Verdict
-from penstock.cli._doctor._java import check_java
-from penstock.cli._doctor._python import check_pyspark, check_worker_python
+from penstock.cli._doctor._python import check_java, check_pyspark, check_requirements, check_worker_python
 from penstock.cli._doctor._sources import check_data_sources
 from penstock.cli._doctor._surroundings import Ran
-from penstock.cli._doctor._versions_check import check_requirements
 
 PROBLEM, WARNING, OK, SKIPPED = Verdict.PROBLEM, Verdict.WARNING, Verdict.OK, Verdict.SKIPPED
 

@@ -13,8 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from penstock.cli._doctor._findings import Finding, ok, problem, skipped, warning
-from penstock.cli._doctor._surroundings import Surroundings
+from penstock.cli._doctor._surroundings import Finding, Surroundings, ok, problem, skipped, warning
 
 if TYPE_CHECKING:
     from penstock.aws import AwsSession

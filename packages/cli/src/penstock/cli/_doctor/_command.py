@@ -12,11 +12,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from penstock.cli._doctor._findings import Finding, Verdict, summary
 from penstock.cli._doctor._run import GROUPS, diagnose
 from penstock.cli._doctor._services import CONTRACTS
 from penstock.cli._doctor._session import default_spark_conf, read_spark_conf
-from penstock.cli._doctor._surroundings import Service, Surroundings
+from penstock.cli._doctor._surroundings import Finding, Service, Surroundings, Verdict, summary
 from penstock.terminal import Cell, ExitCode, Form, Parser, Row, Screen, add_json_argument, positive_seconds
 
 _MARKS: Final = {

@@ -12,8 +12,7 @@ from typing import Final
 
 import platformdirs
 
-from penstock.cli._doctor._findings import Finding, ok, problem, skipped, warning
-from penstock.cli._doctor._surroundings import Surroundings
+from penstock.cli._doctor._surroundings import Finding, Surroundings, ok, problem, skipped, warning
 from penstock.terminal import size
 
 _STORES: Final = ("registry.db", "checkpoints.db")

@@ -12,16 +12,20 @@ from pathlib import Path
 from typing import Final
 
 from penstock.cli._doctor._aws import check_credentials, check_endpoint, check_region
-from penstock.cli._doctor._findings import Finding, problem, skipped
-from penstock.cli._doctor._java import check_java
 from penstock.cli._doctor._machine import check_disk, check_open_files, check_state_folder
-from penstock.cli._doctor._python import check_plugin, check_pyspark, check_worker_python, uses_spark
+from penstock.cli._doctor._python import (
+    check_java,
+    check_plugin,
+    check_pyspark,
+    check_requirements,
+    check_worker_python,
+    uses_spark,
+)
 from penstock.cli._doctor._services import check_services
 from penstock.cli._doctor._session import check_reader_address, check_session_settings, check_time_zone
 from penstock.cli._doctor._sources import check_data_sources
 from penstock.cli._doctor._stream import check_stream
-from penstock.cli._doctor._surroundings import Check, Surroundings
-from penstock.cli._doctor._versions_check import check_requirements
+from penstock.cli._doctor._surroundings import Check, Finding, Surroundings, problem, skipped
 
 GROUPS: Final[dict[str, tuple[Check, ...]]] = {
     "Java and Python": (check_java, check_pyspark, check_worker_python, check_plugin, check_data_sources),

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cli._doctor._findings import Finding, ok, problem, skipped
-from penstock.cli._doctor._surroundings import Service, Surroundings
+from penstock.cli._doctor._surroundings import Finding, Service, Surroundings, ok, problem, skipped
 
 if TYPE_CHECKING:
     from penstock.rpc import ClientSecurity

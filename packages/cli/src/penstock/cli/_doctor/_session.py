@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from penstock.cli._doctor._findings import Finding, ok, problem, skipped, warning
-from penstock.cli._doctor._surroundings import Surroundings
+from penstock.cli._doctor._surroundings import Finding, Surroundings, ok, problem, skipped, warning
 
 # In which order a reader of a query looks for its address on a cluster; see the option readerHost.
 _HOST_VARIABLES: Final = ("SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP", "SPARK_DRIVER_BIND_ADDRESS", "NM_HOST")

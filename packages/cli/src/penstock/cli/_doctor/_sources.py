@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from penstock.cli._doctor._findings import Finding, ok, problem, skipped
 from penstock.cli._doctor._python import pyspark_version
-from penstock.cli._doctor._surroundings import Surroundings
+from penstock.cli._doctor._surroundings import Finding, Surroundings, ok, problem, skipped
 
 FORMAT: Final = "kinesis"
 # What Spark does: it imports each top-level package pyspark_*, and looks for a class DefaultSource. In a child, as an

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from penstock.cli._doctor._aws import INSTALL, AwsMissingError, open_session
-from penstock.cli._doctor._findings import Finding, ok, problem, skipped, warning
-from penstock.cli._doctor._surroundings import Surroundings
+from penstock.cli._doctor._surroundings import Finding, Surroundings, ok, problem, skipped, warning
 
 if TYPE_CHECKING:
     from penstock.aws import AwsSession

@@ -1,4 +1,4 @@
-"""What the checks look at, so that tests can give them another world."""
+"""What the checks look at, so that tests can replace it, and what a check reports."""
 
 from __future__ import annotations
 
@@ -9,12 +9,75 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
-from penstock.cli._doctor._findings import Finding
+
+class Verdict(StrEnum):
+    """How it stands with what was checked."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It works, but something will be slow, surprising, or break later."""
+    PROBLEM = "problem"
+    """A query will not run."""
+    SKIPPED = "skipped"
+    """It was not checked; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the diagnosis."""
+
+    check: str
+    """What was looked at, in a word or two."""
+    verdict: Verdict
+    text: str
+    """What was found. Never holds a secret."""
+    cure: str = ""
+    """What to do, in one line."""
+    group: str = ""
+    """The heading it stands under."""
+
+
+def ok(check: str, text: str) -> Finding:
+    """It is as it should be."""
+    return Finding(check, Verdict.OK, text)
+
+
+def warning(check: str, text: str, cure: str) -> Finding:
+    """It works, with a drawback."""
+    return Finding(check, Verdict.WARNING, text, cure)
+
+
+def problem(check: str, text: str, cure: str) -> Finding:
+    """It will not work."""
+    return Finding(check, Verdict.PROBLEM, text, cure)
+
+
+def skipped(check: str, text: str, cure: str = "") -> Finding:
+    """Nobody has looked."""
+    return Finding(check, Verdict.SKIPPED, text, cure)
+
+
+def summary(findings: Iterable[Finding]) -> str:
+    """One sentence on all of them."""
+    count = Counter(finding.verdict for finding in findings)
+    words = [
+        _many(count[Verdict.PROBLEM], "problem"),
+        _many(count[Verdict.WARNING], "warning"),
+        f"{count[Verdict.OK]} fine",
+        f"{count[Verdict.SKIPPED]} skipped",
+    ]
+    return ", ".join(words)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
