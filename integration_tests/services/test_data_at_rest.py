@@ -10,7 +10,6 @@ import pytest
 
 from integration_tests.security_tools import CONTRACTS, TOKEN, ask, call_any, raw_channel, running
 from penstock.efo_consumer import ShardPosition, SqliteCheckpointStore, StreamPositions
-from penstock.efo_consumer._buffer.spill import SpillFolder
 from penstock.operator_attributes import SqliteJobStore
 from penstock.registration import SqliteLeaseStore
 
@@ -55,13 +54,6 @@ async def test_checkpoints_are_private(tmp_path: Path) -> None:
     claim = await store.claim("job", ["flights"], "me")
     await store.save(claim, StreamPositions({"flights": {"shardId-000000000000": ShardPosition.trim_horizon()}}))
     assert shown(tmp_path) == {}
-
-
-def test_spilled_records_are_in_a_folder_that_nobody_else_enters(tmp_path: Path) -> None:
-    """The folder keeps others out, whatever the modes of its files."""
-    spill = SpillFolder(1_000_000, tmp_path)
-    assert stat.S_IMODE(spill.folder.stat().st_mode) == 0o700
-    spill.close()
 
 
 @pytest.mark.parametrize("name", CONTRACTS)

@@ -193,7 +193,6 @@ class World:
     Attributes:
         folder: of the driver's tables.
         keys: shard and sequence number of each record that was put.
-        is_flooded: whether records are large now, whatever the time.
     """
 
     emulator: RunningEmulator
@@ -205,7 +204,6 @@ class World:
     folder: Path
     driver: Driver
     keys: list[tuple[str, str]] = field(default_factory=list)
-    is_flooded: bool = False
     _stop: threading.Event = field(default_factory=threading.Event)
     _is_done: threading.Event = field(default_factory=threading.Event)
 
@@ -224,8 +222,8 @@ class World:
         client: Any = self.emulator.client()
         number = 0
         while not self._stop.wait(1.0):
-            # Now and then more than buffers hold, for the spill.
-            size = 60_000 if self.is_flooded or number % 120 < 60 else 200
+            # Now and then more than buffers hold.
+            size = 60_000 if number % 120 < 60 else 200
             entries = [{"Data": os.urandom(size), "PartitionKey": f"{number}-{n}"} for n in range(RECORDS_PER_SECOND)]
             for one in client.put_records(StreamName=STREAM, Records=entries)["Records"]:
                 if "SequenceNumber" in one:
@@ -307,11 +305,8 @@ def _world(folder: Path, arguments: argparse.Namespace, seed: int) -> Iterator[W
             "penstock.services.consumer_registry", [*common, "--store", f"sqlite:///{folder / 'leases.db'}"], log
         )
         role = ["--role-arn", "arn:aws:iam::123456789012:role/reader", "--sts-endpoint-url", sts.url]
-        spill = ["--buffer-bytes-per-shard", "1000000", "--buffer-bytes", "4000000", "--spill-bytes", "200000000"]
-        (folder / "spill").mkdir()
-        reader = Service(
-            "penstock.services.shard_reader", [*common, *role, *spill, "--spill-folder", str(folder / "spill")], log
-        )
+        bounds = ["--buffer-bytes-per-shard", "1000000", "--buffer-bytes", "4000000"]
+        reader = Service("penstock.services.shard_reader", [*common, *role, *bounds], log)
         for service in (registry, reader):
             service.start()
             stack.callback(service.kill)
@@ -360,17 +355,6 @@ def _without_sts(world: World) -> Iterator[None]:
         world.sts.refusal = None
 
 
-@contextmanager
-def _full_disk(world: World) -> Iterator[None]:
-    with world.driver.held("efo"), world.reader.without_disk():
-        # A full disk is nobody's trouble until buffers overflow.
-        world.is_flooded = True
-        try:
-            yield
-        finally:
-            world.is_flooded = False
-
-
 TROUBLES: dict[str, Trouble] = {
     "errors": Trouble(
         lambda world: _faulty(world, "error", code="InternalFailure"), r"(refused|retry).*InternalFailure"
@@ -382,6 +366,5 @@ TROUBLES: dict[str, Trouble] = {
     "sts": Trouble(_without_sts, r"credentials"),
     "registry": Trouble(lambda world: world.registry.away(), r"the registry at .* is not available"),
     "reader": Trouble(lambda world: world.reader.away(), r"(reader).*(retry|unavailable|cannot|not reach)"),
-    "disk": Trouble(_full_disk, r"shard_reader: .*(spill|disk)"),
 }
 """By name."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -137,17 +136,6 @@ class Service:
             yield
         finally:
             self.start()
-
-    @contextmanager
-    def without_disk(self) -> Iterator[None]:
-        """Let each write into a file fail, as on a full disk."""
-        assert self.running is not None
-        pid = self.running.process.pid
-        before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-        try:
-            yield
-        finally:
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
 class Session:

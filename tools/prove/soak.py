@@ -253,7 +253,6 @@ class Samples:
         folder = self._world.folder
         places = {
             "checkpoints: MiB": [folder / "checkpoint"],
-            "spill: MiB": [folder / "spill"],
             "/dev/shm: MiB": _readers_folders() - self._world.others,
         }
         for name, folders in places.items():
@@ -339,9 +338,7 @@ def _world(folder: Path, arguments: argparse.Namespace, seed: int) -> Iterator[W
         registry = Service(
             "penstock.services.consumer_registry", [*common, "--store", f"sqlite:///{folder / 'leases.db'}"], log
         )
-        (folder / "spill").mkdir()
-        spill = ["--spill-bytes", "200000000", "--spill-folder", str(folder / "spill")]
-        reader = Service("penstock.services.shard_reader", [*common, *spill], log)
+        reader = Service("penstock.services.shard_reader", common, log)
         for service in (registry, reader):
             service.start()
             stack.callback(service.kill)

@@ -112,11 +112,6 @@ async def poll_until_terminated(service: ServiceProcess, start: StreamPositions)
         (["--deaggregate", "some", "--region", "us-east-1"], "--deaggregate (PENSTOCK_READER_DEAGGREGATE)"),
         (["--retry-patience", "long", "--region", "us-east-1"], "--retry-patience (PENSTOCK_READER_RETRY_PATIENCE)"),
         (["--endpoint-url", "nonsense", "--region", "us-east-1"], "--endpoint-url (PENSTOCK_READER_ENDPOINT_URL)"),
-        (
-            ["--spill-bytes", "9", "--spill-folder", "s3://bucket/spill", "--region", "us-east-1"],
-            "--spill-folder (PENSTOCK_READER_SPILL_FOLDER): takes a path",
-        ),
-        (["--spill-folder", "spill"], "--spill-folder (PENSTOCK_READER_SPILL_FOLDER): needs --spill-bytes"),
         (["--role-arn", "foo"], "--role-arn (PENSTOCK_READER_ROLE_ARN): 'foo' must be an ARN such as arn:aws:iam::"),
         (["--region", "x y"], "--region (PENSTOCK_READER_REGION): invalid region 'x y'"),
     ],

@@ -238,57 +238,6 @@ def test_no_record_is_given_twice_or_lost(
     assert made.held_bytes >= 0
 
 
-class Kept:
-    """A segment on a disk that is always at hand."""
-
-    is_at_hand = True
-
-    def __init__(self, records: pa.RecordBatch) -> None:
-        self.records: pa.RecordBatch | None = records
-
-    def keep(self) -> None:
-        pass
-
-    def release(self) -> None:
-        pass
-
-    def load(self) -> pa.RecordBatch | None:
-        return self.records
-
-    def drop(self) -> None:
-        self.records = None
-
-
-class Disk:
-    """Has room for everything."""
-
-    memory_bytes = 0
-
-    def __init__(self) -> None:
-        self.kept: list[Kept] = []
-
-    def store(self, records: pa.RecordBatch) -> Kept:
-        self.kept.append(Kept(records))
-        return self.kept[-1]
-
-
-def test_what_waits_on_a_disk_is_not_forgotten_with_what_was_evicted() -> None:
-    """However many segments went before: those on the disk are still read from there, and give their room back."""
-    made, disk = ShardBuffer(TRIM_HORIZON), Disk()
-    for number in range(1, 301):
-        made.append(shard_event(wire_records([number]), number))
-        assert made.spill(disk)
-    for number in range(301, 901):
-        made.append(shard_event(wire_records([number]), number))
-        made.promise(at(number), now=0)
-        assert made.evict(promised_before=0)
-    assert numbers(made.read(TRIM_HORIZON, at(300))) == list(range(1, 301))
-    assert made.read(at(300), at(900)) is None
-    assert len(made._segments) < 600
-    made.trim(at(900))
-    assert [one for one in disk.kept if one.records is not None] == []
-
-
 @pytest.mark.parametrize(
     ("later", "known"),
     [

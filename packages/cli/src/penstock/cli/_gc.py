@@ -66,7 +66,7 @@ class Finding:
     """Something that is left over, and what becomes of it.
 
     Attributes:
-        kind: `reader`, `spill` or `consumer`.
+        kind: `reader` or `consumer`.
         what: a folder, or stream and consumer.
         nbytes: of its files; None for a consumer.
         age_seconds: since it was changed or came to the registry.
@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = Parser(
         prog="penstock gc",
-        description="Show what processes that were killed left behind: sockets, shared memory and spilled records of "
+        description="Show what processes that were killed left behind: sockets and shared memory of readers of "
         "this user on this machine, and stream consumers that no lease holds.",
         epilog=_EPILOG,
     )
@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         type=Path,
         metavar="FOLDER",
-        help="where readers spill to, and further ones; default: shared memory and temporary files",
+        help="further folders to look into, beside shared memory and temporary files",
     )
     consumers = parser.add_argument_group("consumers", "of whom the registry, or the store, made the registration")
     ClientSettings.add_arguments(consumers, _PREFIX, endpoint_flag=_REGISTRY)
@@ -202,7 +202,7 @@ def _folder(one: Leftover, *, remove: bool) -> Finding:
     if remove:
         is_gone = one.remove()
         fate, why = ("removed", why) if is_gone else ("failed", "it cannot be removed: look at its permissions")
-    return Finding(one.kind, str(one.path), one.nbytes, one.age_seconds, fate, why)
+    return Finding("reader", str(one.path), one.nbytes, one.age_seconds, fate, why)
 
 
 async def _consumers(arguments: argparse.Namespace, settings: ClientSettings | None) -> tuple[list[Finding], int]:

@@ -4,8 +4,7 @@ A buffer covers one interval of a shard's sequence numbers without gap. Its segm
 records; events of an idle shard only move the end. Four things happen to a segment, in this order: it is
 *promised* (a caller was given a position at or beyond its last record), *delivered* (its records were
 fetched), and *trimmed* (committed). When room is short it may be *evicted* once it was promised: its numbers
-stay, its records are gone and have to be read from Kinesis again. With a spill it may be moved out of memory instead,
-promised or not.
+stay, its records are gone and have to be read from Kinesis again.
 """
 
 from __future__ import annotations
@@ -32,11 +31,9 @@ from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.efo_consumer._buffer.segment import Spill
     from penstock.efo_consumer._model.events import ShardEvent
 
 _MAX_EVICTED_SEGMENTS = 256
-_MAX_GAPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,26 +199,18 @@ class ShardBuffer:
     def holds(self, position: ShardPosition) -> bool:
         """Whether `covers(position)` and none of those records is evicted."""
         return self.covers(position) and all(
-            segment.is_held for segment in self._segments[self._index_after(position) :]
+            segment.records is not None for segment in self._segments[self._index_after(position) :]
         )
 
     def available(self, position: ShardPosition) -> ShardReach:
-        """Give what lies between `position` and the end; a position beyond the end stays.
-
-        Raises:
-            NotAtHandError: `position` is inside a spilled segment, which has to be read first.
-        """
+        """Give what lies between `position` and the end; a position beyond the end stays."""
         if position is self._end or position.rank > self._end.rank or self._end.rank[0] == 0:
             return ShardReach(position)
         parts = self.parts(position)
         return ShardReach(self._end, sum(part.rows for part in parts), sum(part.nbytes for part in parts))
 
     def parts(self, position: ShardPosition) -> list[Part]:
-        """Give the records beyond `position`, segment by segment, in order.
-
-        Raises:
-            NotAtHandError: `position` is inside a spilled segment, which has to be read first.
-        """
+        """Give the records beyond `position`, segment by segment, in order."""
         return [Part.beyond(segment, position) for segment in self._segments[self._index_after(position) :]]
 
     def read(self, after: ShardPosition, upto: ShardPosition) -> list[pa.RecordBatch] | None:
@@ -231,10 +220,7 @@ class ShardBuffer:
         return found if len(found) == len(batches) else None
 
     def pieces(self, after: ShardPosition, upto: ShardPosition) -> list[Piece]:
-        """Divide (after, upto] into what is held and what is missing, in order; neighbours that are missing are one.
-
-        What is missing in many places is given as one missing piece: each costs a read of the shard's 5 a second.
-        """
+        """Divide (after, upto] into what is held and what is missing, in order; neighbours that are missing are one."""
         found: list[Piece] = []
         at, begins = after, self._held_begin(after)
         if begins is None or begins.rank >= upto.rank or self._end.rank <= after.rank:
@@ -247,15 +233,15 @@ class ShardBuffer:
                 break
             last = segment.last_position
             until = last if last.rank < upto.rank else upto
-            if not segment.is_held and found and found[-1].is_missing:
+            if segment.records is None and found and found[-1].is_missing:
                 found[-1] = Piece(found[-1].after, until)
             else:
                 is_whole = at.rank < (1, segment.first) and (1, segment.last) <= upto.rank
-                found.append(Piece(at, until, segment.records, segment.spilled, is_whole))
+                found.append(Piece(at, until, segment.records, is_whole))
             at = until
         if upto.rank > self._end.rank:
             found.append(Piece(self._end, upto))
-        return found if sum(piece.is_missing for piece in found) <= _MAX_GAPS else [Piece(after, upto)]
+        return found
 
     def _held_begin(self, after: ShardPosition) -> ShardPosition | None:
         """Give the first position from `after` on from which all records are in the segments."""
@@ -282,9 +268,6 @@ class ShardBuffer:
             if (1, segment.last) > upto.rank:
                 break
             segment.delivered = True
-            if segment.spilled is not None:
-                # Who fetched it seldom needs it again; others need the room.
-                segment.drop()
 
     def evict(self, promised_before: float) -> int:
         """Let go of the oldest segment that may go, and give the bytes that this freed; 0 when none may.
@@ -298,31 +281,17 @@ class ShardBuffer:
             if segment.promised_at is None or not (segment.delivered or segment.promised_at <= promised_before):
                 return 0
             freed = segment.held_bytes
-            segment.drop()
+            segment.records = None
             self.held_bytes -= freed
             if index >= _MAX_EVICTED_SEGMENTS:
                 self._merge_evicted(index)
             return freed
         return 0
 
-    def spill(self, spill: Spill) -> int:
-        """Move the newest records, which are needed last, out of memory; give the bytes freed, 0 without room."""
-        for segment in reversed(self._segments):
-            if segment.records is None:
-                continue
-            spilled = None if segment.delivered else spill.store(segment.records)
-            if spilled is None:
-                return 0
-            freed = segment.held_bytes
-            segment.records, segment.spilled = None, spilled
-            self.held_bytes -= freed
-            return freed
-        return 0
-
     def clear(self) -> None:
-        """Let go of all records, wherever they are."""
+        """Let go of all records."""
         for segment in self._segments:
-            segment.drop()
+            segment.records = None
         self.held_bytes = 0
 
     def trim(self, position: ShardPosition) -> None:
@@ -332,8 +301,6 @@ class ShardBuffer:
             return
         last = self._segments[count - 1].last_position
         self.held_bytes -= sum(segment.held_bytes for segment in self._segments[:count])
-        for segment in self._segments[:count]:
-            segment.drop()
         del self._segments[:count]
         self._held_after = last
         self._origin_is_held = False
@@ -347,14 +314,9 @@ class ShardBuffer:
         return bisect_right(self._segments, number, key=lambda segment: segment.last)
 
     def _merge_evicted(self, end: int) -> None:
-        """Make one of the neighbours before `end` that are held no more; what waits on a disk between them stays."""
-        begin = end
-        while begin and not self._segments[begin - 1].is_held:
-            begin -= 1
-        evicted = self._segments[begin:end]
-        if not evicted:
-            return
-        self._segments[begin:end] = [
+        """Make one segment of those before `end`: the oldest are evicted first, so all of these are."""
+        evicted = self._segments[:end]
+        self._segments[:end] = [
             Segment(
                 evicted[0].first,
                 evicted[-1].last,

@@ -23,8 +23,6 @@ MEMORY = Path("/dev/shm")  # noqa: S108  # each reader makes a folder of its own
 
 READER_PREFIX: Final = "penstock-reader-"
 """Of a reader's folder, with its Unix socket and its batches in shared memory."""
-SPILL_PREFIX: Final = "penstock-spill-"
-"""Of a folder with records for which memory had no room."""
 SOCKET: Final = "socket"
 """Name of the Unix socket in a reader's folder."""
 
@@ -35,16 +33,14 @@ _UNLOCKED_SECONDS: Final = 600.0
 
 @dataclass(frozen=True)
 class Leftover:
-    """A folder of a process that is dead.
+    """A folder of a reader, with its socket and shared memory, whose process is dead.
 
     Attributes:
-        kind: `reader` (a socket, and shared memory) or `spill`.
         path: the folder.
         nbytes: of its files.
         age_seconds: since it was changed last.
     """
 
-    kind: str
     path: Path
     nbytes: int
     age_seconds: float
@@ -62,17 +58,15 @@ def find_leftovers(parents: Sequence[Path] | None = None) -> list[Leftover]:
     """
     found = []
     for parent in dict.fromkeys(parents or (MEMORY, Path(tempfile.gettempdir()))):
-        for prefix in (READER_PREFIX, SPILL_PREFIX):
-            for folder in _own_folders(prefix, parent):
-                with suppress(OSError):
-                    lock = _lock(folder)
-                    if lock is None:
-                        continue
-                    os.close(lock)
-                    sizes = [file.lstat().st_size for file in folder.rglob("*") if not file.is_dir()]
-                    age = max(0.0, time.time() - folder.lstat().st_mtime)
-                    kind = prefix.removeprefix("penstock-").rstrip("-")
-                    found.append(Leftover(kind, folder, sum(sizes), age))
+        for folder in _own_folders(parent):
+            with suppress(OSError):
+                lock = _lock(folder)
+                if lock is None:
+                    continue
+                os.close(lock)
+                sizes = [file.lstat().st_size for file in folder.rglob("*") if not file.is_dir()]
+                age = max(0.0, time.time() - folder.lstat().st_mtime)
+                found.append(Leftover(folder, sum(sizes), age))
     return found
 
 
@@ -82,14 +76,14 @@ def remove_leftovers(parents: Sequence[Path] | None = None) -> None:
         one.remove()
 
 
-def new_folder(prefix: str, parent: Path) -> tuple[Path, TextIOWrapper]:
+def new_folder(parent: Path) -> tuple[Path, TextIOWrapper]:
     """Make a folder that only this user can enter, and the open file in it whose lock says that it is in use.
 
     Raises:
         OSError: it cannot be made there.
     """
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        folder = Path(tempfile.mkdtemp(prefix=READER_PREFIX, dir=parent))
         # Held for as long as the process lives, however it ends.
         lock = (folder / _LOCK).open("w")
         lock_file(lock, wait=True)
@@ -99,8 +93,8 @@ def new_folder(prefix: str, parent: Path) -> tuple[Path, TextIOWrapper]:
         lock.close()
 
 
-def _own_folders(prefix: str, parent: Path) -> Iterator[Path]:
-    for folder in parent.glob(f"{prefix}*"):
+def _own_folders(parent: Path) -> Iterator[Path]:
+    for folder in parent.glob(f"{READER_PREFIX}*"):
         with suppress(OSError):  # gone meanwhile
             about = folder.lstat()
             if about.st_uid == os.getuid() and stat.S_ISDIR(about.st_mode):

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.efo_consumer._buffer.buffer import ShardBuffer
-    from penstock.efo_consumer._buffer.segment import Spill
     from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.positions import ShardPosition
 
@@ -37,13 +36,9 @@ class BufferPool:
         shard_bytes: bound of each buffer.
         total_bytes: bound of all.
         promise_grace_seconds: how long a promised segment waits for its reader.
-        spill: takes what was not delivered when memory has no room; as far as it has room, nothing else is evicted.
     """
 
-    def __init__(
-        self, *, shard_bytes: int, total_bytes: int, promise_grace_seconds: float, spill: Spill | None = None
-    ) -> None:
-        self._spill = spill
+    def __init__(self, *, shard_bytes: int, total_bytes: int, promise_grace_seconds: float) -> None:
         self._shard_bytes = shard_bytes
         self._total_bytes = total_bytes
         self._grace = promise_grace_seconds
@@ -61,12 +56,12 @@ class BufferPool:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that all buffers hold, with what is on its way to a disk, to a buffer or, unpacked, to a task."""
-        return self._held + self._passing + self._in_flight
+        """Bytes that all buffers hold, with what is on its way to a buffer or, unpacked, to a task."""
+        return self._held + self._passing
 
     @property
     def _is_full(self) -> bool:
-        return self._held + self._passing + self._reserved >= self._total_bytes
+        return self.held_bytes + self._reserved >= self._total_bytes
 
     @contextmanager
     def passing(self, nbytes: int) -> Iterator[None]:
@@ -101,10 +96,6 @@ class BufferPool:
             yield given
         finally:
             self._reserved -= given
-
-    @property
-    def _in_flight(self) -> int:
-        return 0 if self._spill is None else self._spill.memory_bytes
 
     def append(self, buffer: ShardBuffer, event: ShardEvent) -> None:
         """Append an event to a buffer, which belongs to the pool from then on."""
@@ -159,8 +150,7 @@ class BufferPool:
             if not (self._evict(buffer, promised_before) or self._evict_others(promised_before, now)):
                 # Whoever holds nothing may take one event: others cannot keep it from being read at all.
                 return not buffer.held_bytes
-        # What is being written frees its memory in a moment: whoever holds something waits for that.
-        return self.held_bytes + self._reserved < self._total_bytes or not buffer.held_bytes
+        return True
 
     def _evict_others(self, promised_before: float, now: float) -> bool:
         """Evict from other buffers; return whether anything went."""
@@ -181,10 +171,6 @@ class BufferPool:
         if buffer not in self._buffers:
             # Its shard was let go and is about to end: its bytes count no more.
             return False
-        freed = 0
-        if self._spill is not None:
-            # What was delivered goes first; what was not is kept on disk rather than read again.
-            freed = buffer.evict(-math.inf) or buffer.spill(self._spill)
-        freed = freed or buffer.evict(promised_before)
+        freed = buffer.evict(promised_before)
         self._held -= freed
         return freed > 0

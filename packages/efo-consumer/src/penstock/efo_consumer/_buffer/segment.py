@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,52 +16,6 @@ if TYPE_CHECKING:
 
 SEGMENT_OVERHEAD_BYTES = 4096
 """What a segment costs beside its records: Arrow buffers, padding and Python objects."""
-
-
-class Spilled(Protocol):
-    """Records outside of memory, or on their way there."""
-
-    @property
-    def is_at_hand(self) -> bool:
-        """Whether `load` answers at once; if not, it reads from a disk."""
-        ...
-
-    def keep(self) -> None:
-        """Read the records and keep them in memory, until `release`. Blocks; for another thread than the caller's."""
-        ...
-
-    def release(self) -> None:
-        """Keep the records no longer."""
-        ...
-
-    def load(self) -> pa.RecordBatch | None:
-        """Give the records; None when they cannot be read, or were dropped."""
-        ...
-
-    def drop(self) -> None:
-        """Let go of them. Can be called again."""
-        ...
-
-
-class Spill(Protocol):
-    """Keeps records outside of memory."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes that are in memory all the same, because they are not written yet."""
-        ...
-
-    def store(self, records: pa.RecordBatch) -> Spilled | None:
-        """Keep records; None when there is no room."""
-        ...
-
-
-class NotAtHandError(Exception):
-    """The answer needs records that are not in memory: keep them there, and ask again."""
-
-    def __init__(self, spilled: Spilled) -> None:
-        super().__init__("the records have to be read first")
-        self.spilled = spilled
 
 
 @dataclass(slots=True)
@@ -77,8 +31,7 @@ class Segment:
         stop: the furthest position that has no record between it and `last`.
         rows: number of records.
         nbytes: their data and partition keys.
-        records: WIRE_SCHEMA; None once spilled or evicted.
-        spilled: the records outside of memory; None while in memory, and once evicted.
+        records: WIRE_SCHEMA; None once evicted.
         promised_at: when a caller was first given a position at or beyond `last`; seconds of the owner's clock.
         delivered: whether the records were fetched.
     """
@@ -92,7 +45,6 @@ class Segment:
     rows: int
     nbytes: int
     records: pa.RecordBatch | None
-    spilled: Spilled | None = None
     promised_at: float | None = None
     delivered: bool = False
 
@@ -105,30 +57,6 @@ class Segment:
     def held_bytes(self) -> int:
         """Memory that the segment holds, about."""
         return 0 if self.records is None else self.nbytes + SEGMENT_OVERHEAD_BYTES
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the records are in memory or spilled."""
-        return self.records is not None or self.spilled is not None
-
-    def look(self) -> pa.RecordBatch | None:
-        """Give the records without waiting for a disk; None when they are gone.
-
-        Raises:
-            NotAtHandError: they have to be read first.
-        """
-        if self.records is None and self.spilled is not None:
-            if not self.spilled.is_at_hand:
-                raise NotAtHandError(self.spilled)
-            return self.spilled.load()
-        return self.records
-
-    def drop(self) -> None:
-        """Let go of the records wherever they are."""
-        self.records = None
-        spilled, self.spilled = self.spilled, None
-        if spilled is not None:
-            spilled.drop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +83,9 @@ class Part:
 
     @classmethod
     def beyond(cls, segment: Segment, position: ShardPosition) -> Self:
-        """Give what lies beyond a position; all of an evicted segment that the position is inside.
-
-        Raises:
-            NotAtHandError: the segment is spilled and has to be read first.
-        """
+        """Give what lies beyond a position; all of an evicted segment that the position is inside."""
         whole = cls(segment, 0, segment.rows, segment.nbytes, segment.first_micros, segment.latest_micros, segment.stop)
-        if (1, segment.first) > position.rank or (records := segment.look()) is None:
+        if (1, segment.first) > position.rank or (records := segment.records) is None:
             return whole
         skip = rows_upto(records, position.rank[1])
         rest = records.slice(skip)
@@ -171,12 +95,8 @@ class Part:
         )
 
     def first(self, rows: int) -> Part:
-        """Give the first records of a part that has more, and is not evicted.
-
-        Raises:
-            NotAtHandError: the segment is spilled and has to be read first.
-        """
-        records = self.look()
+        """Give the first records of a part that has more, and is not evicted."""
+        records = self.records
         assert records is not None
         kept = records.slice(0, rows)
         latest = pc.max(arrived_micros(kept)).as_py()
@@ -186,44 +106,33 @@ class Part:
     @property
     def is_evicted(self) -> bool:
         """Whether the records are gone, so that the part cannot be cut."""
-        return not self.segment.is_held
+        return self.segment.records is None
 
-    def look(self) -> pa.RecordBatch | None:
-        """Give the records without waiting for a disk; None if they were evicted.
-
-        Raises:
-            NotAtHandError: they have to be read from a disk first.
-        """
-        records = self.segment.look()
+    @property
+    def records(self) -> pa.RecordBatch | None:
+        """The records; None if they were evicted."""
+        records = self.segment.records
         return None if records is None else records.slice(self.skip, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a range: records in (after, upto], in memory, spilled, or (neither) to be read from Kinesis again."""
+    """A part of a range: records in (after, upto], in memory or to be read from Kinesis again."""
 
     after: ShardPosition
     upto: ShardPosition
     records: pa.RecordBatch | None = None
-    spilled: Spilled | None = None
     is_whole: bool = False
     """Whether all of the records are known to be in the piece: then nobody need look for its bounds among them."""
 
     @property
-    def is_at_hand(self) -> bool:
-        """Whether `load` answers at once; if not, it reads from a disk."""
-        return self.records is not None or self.spilled is None or self.spilled.is_at_hand
-
-    @property
     def is_missing(self) -> bool:
         """Whether the records are not held."""
-        return self.records is None and self.spilled is None
+        return self.records is None
 
     def load(self) -> pa.RecordBatch | None:
-        """Give exactly the records of the piece; None when they are not, or no longer, held."""
+        """Give exactly the records of the piece; None when they are not held."""
         records = self.records
-        if records is None and self.spilled is not None:
-            records = self.spilled.load()
         if records is None or self.is_whole:
             return records
         rows = records.num_rows

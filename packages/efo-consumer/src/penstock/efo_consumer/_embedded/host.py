@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from penstock.aws import AwsLocation, AwsOptions, AwsSession
-from penstock.efo_consumer._buffer.owned_folder import MEMORY, READER_PREFIX, SOCKET, new_folder, remove_leftovers
+from penstock.efo_consumer._buffer.owned_folder import MEMORY, SOCKET, new_folder, remove_leftovers
 from penstock.efo_consumer._embedded.session import BlockingSession
 from penstock.efo_consumer._reader.backend import KinesisBackend
 from penstock.efo_consumer._reader.config import ReaderConfig
@@ -207,7 +207,7 @@ def _private_folder() -> Iterator[tuple[Path | None, BlockPool | None]]:
         remove_leftovers((MEMORY, temporary))
         for parent, in_memory in ((MEMORY, True), (temporary, False)):
             try:
-                folder, lock = new_folder(READER_PREFIX, parent)
+                folder, lock = new_folder(parent)
             except OSError:  # no such folder on this system, or nobody may write there
                 if not in_memory:
                     raise

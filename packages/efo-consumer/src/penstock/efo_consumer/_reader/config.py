@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from pathlib import Path
 
 from penstock.aws import BackoffPolicy
 from penstock.efo_consumer._publish.config import (
@@ -66,10 +65,6 @@ class ReaderConfig:
     buffer_bytes: int = 128 * _MIB
     """Bytes that all buffers of the reader may hold, and what aggregates become as they are given. Each shard may
     exceed it by an event of enhanced fan-out, or by 64 KiB or one polled record. Default: 128 MiB."""
-    spill_bytes: int = 0
-    """Bytes on disk that hold what memory has no room for, in a temporary folder of its own. Default: 0, no spill."""
-    spill_folder: Path | None = None
-    """Where that folder is made. Default: the system's temporary folder."""
     idle_offset_interval: timedelta = timedelta(minutes=5)
     """How often positions that moved without any record are told. Default: 5 minutes, well within any retention."""
     promise_grace: timedelta = timedelta(seconds=30)
@@ -108,10 +103,6 @@ class ReaderConfig:
             raise EfoConsumerConfigError(option="buffer_bytes_per_shard", reason="must be positive")
         if self.buffer_bytes < self.buffer_bytes_per_shard:
             raise EfoConsumerConfigError(option="buffer_bytes", reason="must be at least buffer_bytes_per_shard")
-        if self.spill_bytes < 0:
-            raise EfoConsumerConfigError(option="spill_bytes", reason="must not be negative")
-        if self.spill_folder is not None and not self.spill_bytes:
-            raise EfoConsumerConfigError(option="spill_folder", reason="needs spill_bytes")
         for option in ("idle_offset_interval", "promise_grace", "session_timeout"):
             if getattr(self, option) < timedelta(0):
                 raise EfoConsumerConfigError(option=option, reason="must not be negative")

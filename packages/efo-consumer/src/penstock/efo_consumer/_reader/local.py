@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._buffer.spill import SpillFolder
     from penstock.efo_consumer._continuity.guard import Loss
     from penstock.efo_consumer._model.positions import ShardPosition, ShardRange, StreamPositions
     from penstock.efo_consumer._publish.condition import WatchedShard
@@ -94,13 +93,10 @@ class LocalShardReader:
         self._backend = backend
         self._config = config or ReaderConfig()
         self._clock = clock
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._spill = _open_spill(self._config, self._written)
         self._pool = BufferPool(
             shard_bytes=self._config.buffer_bytes_per_shard,
             total_bytes=self._config.buffer_bytes,
             promise_grace_seconds=self._config.promise_grace.total_seconds(),
-            spill=self._spill,
         )
         self._room = Signal()
         self._sessions: dict[str, ReaderSession] = {}
@@ -138,11 +134,6 @@ class LocalShardReader:
         """Bytes of memory that the buffers of all sessions hold."""
         return self._pool.held_bytes
 
-    @property
-    def spilled_bytes(self) -> int:
-        """Bytes on disk that the buffers of all sessions hold."""
-        return 0 if self._spill is None else self._spill.used_bytes
-
     async def open(self, request: OpenRequest) -> int:
         """See `ShardReader.open`."""
         if not any(request.positions.streams.values()) and not request.named_shards_only:
@@ -150,7 +141,6 @@ class LocalShardReader:
         self._fencing.check(request.consumers, self._sessions)
         self._check_run(request)
         await self._check_numbers(request)
-        self._loop = asyncio.get_running_loop()
         fail = self._fails_on_data_loss(request.fail_on_data_loss)
         # It has the service's time, too, by which the positions are judged.
         streams = request.positions.streams
@@ -350,9 +340,6 @@ class LocalShardReader:
         await asyncio.gather(*tasks, return_exceptions=True)
         sessions, self._sessions = self._sessions, {}
         await asyncio.gather(*(session.aclose() for session in sessions.values()))
-        if self._spill is not None:
-            # It waits for the file that is being written.
-            await asyncio.to_thread(self._spill.close)
         await self._backend.aclose()
 
     async def _lost(self, positions: StreamPositions, *, fail: bool) -> list[tuple[str, str]]:
@@ -384,13 +371,6 @@ class LocalShardReader:
             # Whoever reads the shard meets it too, and looks again before anything is handed on.
             _log.warning("cannot tell yet whether %s/%s has lost records since %s: %s", stream, shard_id, after, error)
             return None
-
-    def _written(self) -> None:
-        """Let those look who wait for room; called by the thread that writes to the disk."""
-        if self._loop is not None:
-            with suppress(RuntimeError):
-                # The loop may be over already.
-                self._loop.call_soon_threadsafe(self._room.notify)
 
     def _watch_for_abandoned(self, session: ReaderSession) -> None:
         if session.seconds_to_live(self._clock()) is not None and (self._watch is None or self._watch.done()):
@@ -541,7 +521,7 @@ class LocalShardReader:
         shard = None if session is None else session.shard(shard_range)
         at, end = shard_range.after, shard_range.upto
         for piece in [Piece(at, end)] if shard is None else shard.buffer.pieces(at, end):
-            held = piece.load() if piece.is_at_hand else await asyncio.to_thread(piece.load)
+            held = piece.load()
             if held is not None:
                 if shard is not None and not shard.is_proved:
                     proofs.append(shard.prove)
@@ -565,14 +545,3 @@ class LocalShardReader:
             async with aclosing(records):
                 async for batch in records:
                     yield batch
-
-
-def _open_spill(config: ReaderConfig, on_written: Callable[[], None]) -> SpillFolder | None:
-    if not config.spill_bytes:
-        return None
-    # Its locks need POSIX; a reader without spill does not.
-    from penstock.efo_consumer._buffer.spill import SpillFolder
-
-    # An eighth of the memory may wait for the disk.
-    in_flight_bytes = config.buffer_bytes // 8
-    return SpillFolder(config.spill_bytes, config.spill_folder, in_flight_bytes=in_flight_bytes, on_written=on_written)

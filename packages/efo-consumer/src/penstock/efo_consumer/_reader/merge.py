@@ -44,9 +44,6 @@ def within(parts: Sequence[list[Part]], max_rows: int | None, max_bytes: int | N
 
     At least one record is taken. An evicted part, which cannot be cut, is taken as a whole or not at all, and exceeds
     the limits if it comes first.
-
-    Raises:
-        NotAtHandError: a part that has to be cut is on a disk, and has to be read first.
     """
     rows = sum(part.rows for some in parts for part in some)
     nbytes = sum(part.nbytes for some in parts for part in some)
@@ -72,11 +69,7 @@ def within(parts: Sequence[list[Part]], max_rows: int | None, max_bytes: int | N
 
 
 def profile(parts: Sequence[list[Part]]) -> tuple[ProfilePoint, ...]:
-    """Count records by their arrival times, at up to a thousand of these, the first and the last among them.
-
-    Raises:
-        NotAtHandError: a part is on a disk, and has to be read first.
-    """
+    """Count records by their arrival times, at up to a thousand of these, the first and the last among them."""
     units = _units(parts)
     return _Merged(units, with_bytes=True).profile() if units else ()
 
@@ -140,7 +133,7 @@ class _Merged:
     def __init__(self, units: list[_Unit], *, with_bytes: bool) -> None:
         times, sizes = [], []
         for unit in units:
-            records = unit.part.look()
+            records = unit.part.records
             if records is None:
                 times.append(pa.array([unit.first_micros], pa.int64()))
                 sizes.append(pa.array([unit.part.nbytes], pa.int64()))

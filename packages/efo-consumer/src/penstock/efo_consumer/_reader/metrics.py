@@ -1,4 +1,4 @@
-"""What readers count beside their publishers: memory, disk, and the time for which they stood still."""
+"""What readers count beside their publishers: memory, and the time for which they stood still."""
 
 from __future__ import annotations
 
@@ -23,11 +23,6 @@ class Buffering(Protocol):
         """In memory."""
         ...
 
-    @property
-    def spilled_bytes(self) -> int:
-        """On disk."""
-        ...
-
 
 _readers: weakref.WeakSet[Buffering] = weakref.WeakSet()
 
@@ -46,16 +41,9 @@ def _buffered(_options: metrics.CallbackOptions) -> Iterable[metrics.Observation
     yield metrics.Observation(sum(reader.buffered_bytes for reader in list(_readers)))
 
 
-def _spilled(_options: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
-    yield metrics.Observation(sum(reader.spilled_bytes for reader in list(_readers)))
-
-
 _back_pressure = _meter.create_counter(
     "backPressureSeconds", unit="s", description="Time for which a shard was left unread, because buffers were full"
 )
 _meter.create_observable_gauge(
     "bufferedBytes", [_buffered], unit="By", description="Records in the memory of the process's readers"
-)
-_meter.create_observable_gauge(
-    "spilledBytes", [_spilled], unit="By", description="Records on the disk of the process's readers"
 )

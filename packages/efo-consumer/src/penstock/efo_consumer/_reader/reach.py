@@ -142,7 +142,7 @@ def cap(waiting: Mapping[ShardKey, list[Part]], most: int) -> int | None:
             if part.rows <= keep or (part.is_evicted and not index):
                 # An evicted part cannot be cut, and must not wait for ever.
                 continue
-            records = None if part.is_evicted else part.look()
+            records = part.records
             left_out.append(part.first_micros if records is None else arrived_micros(records)[keep].as_py())
             parts[index:] = [part.first(keep)] if keep and records is not None else []
             break
@@ -157,7 +157,7 @@ def _cut(waiting: Mapping[ShardKey, list[Part]], micros: int) -> bool:
             if part.latest_micros <= micros:
                 continue
             is_cut = True
-            records = None if part.first_micros > micros else part.look()
+            records = None if part.first_micros > micros else part.records
             keep = 0 if records is None else pc.index(pc.greater(arrived_micros(records), micros), True).as_py()
             parts[index:] = [part.first(keep)] if keep else []
             break

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from asyncio import sleep, to_thread
+from asyncio import sleep
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.efo_consumer._buffer.segment import NotAtHandError
 from penstock.efo_consumer._continuity.rule import SHORTEST_RETENTION_MILLIS
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._publish.condition import ShardState, WatchedShard
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._buffer.buffer import ShardBuffer
     from penstock.efo_consumer._buffer.pool import BufferPool
-    from penstock.efo_consumer._buffer.segment import Spilled
     from penstock.efo_consumer._model.positions import ShardRange
     from penstock.efo_consumer._reader.api import OpenRequest
     from penstock.efo_consumer._reader.backend import ReaderBackend
@@ -143,7 +141,7 @@ class ReaderSession:
             await self._followed.follow(start)
             self.check_epoch(epoch)
             self._raise_failure(start)
-            return await _at_hand(partial(self._look, start, bounds, before_millis))
+            return self._look(start, bounds, before_millis)
         finally:
             self._calls -= 1
             self.touch()
@@ -189,7 +187,7 @@ class ReaderSession:
             await self._followed.follow(start)
             self.check_epoch(epoch)
             self._raise_failure(start)
-            found = await self._reach(start, bounds)
+            found = self._reach(start, bounds)
             self.check_epoch(epoch)
             now = self._clock()
             interval = self._config.idle_offset_interval.total_seconds()
@@ -212,17 +210,15 @@ class ReaderSession:
             # News of thousands of shards come one by one, and each look is at all of them: looks take half of the time.
             await sleep(max(0.0, min(_PAUSE_SECONDS, now - began, deadline - self._clock())))
 
-    async def _reach(self, start: StreamPositions, bounds: Bounds) -> Reach:
-        found = await _at_hand(
-            lambda: reach(
-                start,
-                self._buffers(),
-                # A caller that names all shards lets children enter and parents leave by its own graph.
-                {} if self._named_only else self._followed.graphs,
-                bounds,
-                times=self._followed.times() if bounds.skew_millis is not None else None,
-                horizon=self._horizon_from(start, bounds.skew_millis) if bounds.skew_millis is not None else None,
-            )
+    def _reach(self, start: StreamPositions, bounds: Bounds) -> Reach:
+        found = reach(
+            start,
+            self._buffers(),
+            # A caller that names all shards lets children enter and parents leave by its own graph.
+            {} if self._named_only else self._followed.graphs,
+            bounds,
+            times=self._followed.times() if bounds.skew_millis is not None else None,
+            horizon=self._horizon_from(start, bounds.skew_millis) if bounds.skew_millis is not None else None,
         )
         self._horizon.holds_back = found.holds_back
         self._ahead_of = bounds.horizon_millis if bounds.skew_millis is None else self._horizon.millis
@@ -400,19 +396,3 @@ class ReaderSession:
         failure = self._followed.discovery_failure(given)
         if failure is not None:
             raise failure
-
-
-async def _at_hand(call: Callable[[], _T]) -> _T:
-    """Give the result of a call, for which spilled records that it looks into are read first."""
-    kept: list[Spilled] = []
-    try:
-        while True:
-            try:
-                return call()
-            except NotAtHandError as missing:
-                # One segment of a shard or two, where limits cut: read elsewhere, then everything is looked at again.
-                kept.append(missing.spilled)
-                await to_thread(missing.spilled.keep)
-    finally:
-        for spilled in kept:
-            spilled.release()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.aws import AwsError, AwsLocation, AwsOptions, AwsSession, check_encrypted, endpoint_aliases
 from penstock.efo_consumer import EfoConsumerError, ReaderConfig, RecordPublisherConfig
-from penstock.rpc import ServerSettings, Setting, add_settings, read_path, read_settings, read_switch
+from penstock.rpc import ServerSettings, Setting, add_settings, read_settings, read_switch
 from penstock.rpc.service import ServiceKind
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ def _seconds(name: str, text: str, default: timedelta | None = None) -> Setting:
 _CONFIG: Final = (
     _bytes("buffer_bytes_per_shard", "bytes that one shard's buffer holds before its socket is left unread"),
     _bytes("buffer_bytes", "bytes that all buffers hold"),
-    _bytes("spill_bytes", "bytes on disk that hold what memory has no room for"),
     _seconds("idle_offset_interval", "seconds between two positions that moved without a record"),
     _seconds("promise_grace", "seconds that promised records wait in memory for their reader when room is short"),
     _seconds("range_deadline", "seconds that reading a range again may stand still"),
@@ -53,7 +52,6 @@ _OTHERS: Final = (
         _DEFAULTS.publisher.retry_patience,
     ),
     Setting("subscribe_transport", "what carries SubscribeToShard: auto, http2 or http1; default auto"),
-    Setting("spill_folder", "folder that holds the folder of buffers on disk; default: the system's temporary folder"),
     Setting(
         "deaggregate",
         "whether aggregates of the Kinesis Producer Library are taken apart: true, false or all (drops no user record, "
@@ -106,7 +104,6 @@ class ReaderSettings:
             reader=replace(
                 _DEFAULTS,
                 **config,
-                spill_folder=read_path("spill_folder", own["spill_folder"]) if "spill_folder" in own else None,
                 deaggregate=publisher.deaggregate,
                 fail_on_data_loss=read_switch("fail_on_data_loss", own.get("fail_on_data_loss", "true")),
                 publisher=publisher,
