@@ -24,8 +24,8 @@ Keys = list[tuple[str, str]]
 TRIM = {"initialPosition": "TRIM_HORIZON"}
 ROOT, OTHER, FIRST, SECOND, THIRD = (f"shardId-{number:012}" for number in range(5))
 END = "SHARD_END"
-LATE = Behaviour(late_children=timedelta(minutes=2), seed=1)
-"""For the minute after a reshard that a test takes, lists show the shards of before."""
+LATE = Behaviour(late_children=timedelta(seconds=5), seed=1)
+"""Lists show the children of a reshard seconds late. A read that needs the list waits for them in real time."""
 PROFILES = pytest.mark.parametrize("profile", ["kind", "hostile"])
 
 
