@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from penstock.aws import AwsOptionError
-from penstock.efo_consumer.errors import RecordPublisherRetriesError, ResourceMissingError, ShardFailedError
+from penstock.efo_consumer.errors import RecordPublisherFatalError, RecordPublisherRetriesError, ShardFailedError
 from penstock.rpc.errors import CodedError
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin.errors import OptionError, SparkPluginError
@@ -146,7 +146,8 @@ def remedy(error: Exception, options: KinesisOptions) -> str | None:
         return f"caBundle names a file that is not there: {options.ca_bundle}"
     causes = list(_causes(error))
     facts = {fact for cause in causes for fact in _facts(cause)}
-    missing = next((one.resource or "stream" for one in causes if isinstance(one, ResourceMissingError)), "stream")
+    refused = (one.resource for one in causes if isinstance(one, RecordPublisherFatalError))
+    missing = next((resource for resource in refused if resource), "stream")
     if "ResourceNotFound" in facts:
         facts.add(f"{missing} is missing")
     words = next((words for known, words in _REMEDIES if known & facts), None)

@@ -59,7 +59,7 @@ def _damage(path: Path) -> str:
 
 
 def check_disk(surroundings: Surroundings) -> Iterator[Finding]:
-    """Shuffles, spilled shards and staged results need room."""
+    """Shuffles and staged results need room."""
     named = surroundings.environ.get("SPARK_LOCAL_DIRS") or (surroundings.spark_settings or {}).get("spark.local.dir")
     folders = named.split(",") if named else [tempfile.gettempdir()]
     for folder in folders:
