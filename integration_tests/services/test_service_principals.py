@@ -19,7 +19,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from integration_tests.security_tools import CONTRACTS, call_any, methods_of, raw_channel
-from penstock.async_sink.gateway import SinkGatewayServicer
+from penstock.async_sink import SinkGatewayServicer
 from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer import ShardReaderServicer
 from penstock.emulator.testing import RunningEmulator, running_emulator

@@ -62,7 +62,7 @@ class Provider(metrics.MeterProvider):
 metrics.set_meter_provider(Provider())
 
 import penstock.efo_consumer._continuity.guard
-import penstock.efo_consumer._reader.metrics
+import penstock.efo_consumer._publish.metrics
 import penstock.rpc._server.audit
 import penstock.rpc._security.principals
 import penstock.rpc._security.token_file

@@ -20,7 +20,7 @@ from penstock.registration import (
     RemoteConsumerRegistry,
 )
 from penstock.registration._remote import servicer
-from penstock.registration._remote.heartbeats import HeartbeatInbox
+from penstock.registration._remote.registry import HeartbeatInbox
 from penstock.registration.errors import (
     RegistrationError,
     RegistryUnavailableError,

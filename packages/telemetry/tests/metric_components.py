@@ -17,8 +17,7 @@ from penstock.async_sink._spans import SinkTelemetry
 from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer import Consumer, ShardStats
 from penstock.efo_consumer._continuity.guard import Loss, report
-from penstock.efo_consumer._publish.metrics import PublisherMetrics
-from penstock.efo_consumer._reader.metrics import stood_still
+from penstock.efo_consumer._publish.metrics import PublisherMetrics, stood_still
 from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes, StageFailed, StageStarted, compile
 from penstock.operator_attributes._schedule.staged_job import StagedJob

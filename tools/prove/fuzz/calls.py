@@ -20,8 +20,7 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError
 
-from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig
-from penstock.async_sink.gateway import SharedDestinations, SinkGatewayServicer
+from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeWriter, settle
 from penstock.efo_consumer import LocalShardReader, ShardPosition, ShardReaderServicer
 from penstock.efo_consumer.errors import RecordPublisherFatalError

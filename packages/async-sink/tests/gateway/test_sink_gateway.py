@@ -7,9 +7,17 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, KinesisRequestEntry, RemoteSink
+from penstock.async_sink import (
+    SERVICE_NAME,
+    AsyncSinkBase,
+    AsyncSinkConfig,
+    CreditWindow,
+    KinesisRequestEntry,
+    RemoteSink,
+    SharedDestinations,
+    SinkGatewayServicer,
+)
 from penstock.async_sink.errors import DestinationError, GatewayError, RecordsRejectedError
-from penstock.async_sink.gateway import SERVICE_NAME, CreditWindow, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc

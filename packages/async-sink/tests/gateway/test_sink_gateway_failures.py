@@ -10,16 +10,18 @@ import pytest
 from sink_scripted_service import Body, ScriptedService
 
 from penstock.async_sink import (
+    SERVICE_NAME,
     AsyncSinkBase,
     AsyncSinkConfig,
     DynamoDbRequestEntry,
     DynamoDbSink,
     KinesisRequestEntry,
     RemoteSink,
+    SharedDestinations,
+    SinkGatewayServicer,
     dynamodb_config,
 )
 from penstock.async_sink.errors import GatewayError, RecordError, RecordsRejectedError
-from penstock.async_sink.gateway import SERVICE_NAME, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
 from penstock.aws.testing import emulator_options
 from penstock.rpc import GrpcServer, ServerSettings

@@ -6,9 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.async_sink import AsyncSinkConfig, KinesisStreamsSink
+from penstock.async_sink import AsyncSinkConfig, KinesisStreamsSink, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.errors import DestinationError
-from penstock.async_sink.gateway import SharedDestinations, SinkGatewayServicer
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb

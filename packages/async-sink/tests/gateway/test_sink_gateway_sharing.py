@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 from penstock.async_sink import (
+    SERVICE_NAME,
     AsyncSinkBase,
     AsyncSinkConfig,
+    CreditWindow,
     DynamoDbRequestEntry,
     FirehoseRequestEntry,
     KinesisRequestEntry,
     RemoteSink,
+    SharedDestinations,
+    SinkGatewayServicer,
     SqsRequestEntry,
 )
-from penstock.async_sink.gateway import SERVICE_NAME, CreditWindow, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
 from penstock.rpc import GrpcServer, ServerSettings
 

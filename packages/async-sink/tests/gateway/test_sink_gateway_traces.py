@@ -11,8 +11,15 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, KinesisRequestEntry, RemoteSink
-from penstock.async_sink.gateway import SERVICE_NAME, SharedDestinations, SinkGatewayServicer
+from penstock.async_sink import (
+    SERVICE_NAME,
+    AsyncSinkBase,
+    AsyncSinkConfig,
+    KinesisRequestEntry,
+    RemoteSink,
+    SharedDestinations,
+    SinkGatewayServicer,
+)
 from penstock.async_sink.testing import FakeDestination, FakeWriter
 from penstock.rpc import GrpcServer, ServerSettings
 

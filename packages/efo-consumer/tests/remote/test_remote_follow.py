@@ -11,7 +11,7 @@ import pyarrow as pa
 from fleet_in_memory import SkippingLoop
 
 from penstock.efo_consumer import FleetShardReader, OpenRequest, PositionsSnapshot, ShardPosition, StreamPositions
-from penstock.efo_consumer._reader.follow import follow_steps
+from penstock.efo_consumer._reader.api import follow_steps
 
 IDLE = StreamPositions({"s": {"shard": ShardPosition.after("7")}})
 

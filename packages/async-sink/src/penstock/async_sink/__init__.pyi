@@ -61,6 +61,9 @@ from ._destinations.state_format import (
     state_to_bytes,
 )
 from ._gateway.client import RemoteSink
+from ._gateway.destinations import SharedDestinations
+from ._gateway.servicer import SERVICE_NAME, SinkGatewayServicer
+from ._gateway.session import CreditWindow
 from ._metrics import (
     SinkGauges,
     SinkMetrics,
@@ -107,6 +110,7 @@ from ._write_batches import (
 )
 
 __all__ = [
+    "SERVICE_NAME",
     "AIMDScalingStrategy",
     "AggregationConfig",
     "All",
@@ -120,6 +124,7 @@ __all__ = [
     "CongestionControlInfo",
     "CongestionControlRateLimitingStrategy",
     "CongestionControlStrategy",
+    "CreditWindow",
     "DeadLetterHandler",
     "DropHandler",
     "DynamoDbRequestEntry",
@@ -156,6 +161,8 @@ __all__ = [
     "ScalingDecision",
     "ScalingStrategy",
     "ScalingTarget",
+    "SharedDestinations",
+    "SinkGatewayServicer",
     "SinkGauges",
     "SinkMetrics",
     "SinkOptions",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import (
@@ -27,11 +28,50 @@ from botocore.exceptions import (
 
 from penstock.aws._backoff import BackoffPolicy
 from penstock.aws._classify import ErrorKind, classify, error_code
-from penstock.aws._log_redaction import redacted
 from penstock.aws.errors import AwsCredentialsError, AwsError
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials
+
+
+_LOGGERS: Final = (
+    "botocore.auth",
+    "botocore.awsrequest",
+    "botocore.credentials",
+    "botocore.endpoint",
+    "botocore.hooks",
+    "botocore.httpsession",
+    "botocore.parsers",
+    "botocore.tokens",
+)
+_NAMES: Final = (
+    "x-amz-security-token|authorization|secret_?access_?key|session_?token|external_?id|web_?identity_?token"
+)
+_SECRET: Final = re.compile(rf"(?i)((?:{_NAMES})['\"]?\s*[:=>]\s*b?['\"]?)(?:AWS4-HMAC-SHA256 )?[^'\"<&\n,}}]+")
+
+
+def redacted(text: str) -> str:
+    """The text with stars for what headers, fields and elements of these names hold."""
+    return _SECRET.sub(r"\1***", text)
+
+
+class _Redaction(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        shown = redacted(message)
+        if shown != message:
+            record.msg, record.args = shown, None
+        return True
+
+
+_REDACTION: Final = _Redaction()
+
+
+def redact_botocore() -> None:
+    """See to it; can be repeated. Costs nothing while those loggers are not at DEBUG."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_REDACTION)
+
 
 _log = logging.getLogger(__name__)
 

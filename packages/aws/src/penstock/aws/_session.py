@@ -25,8 +25,7 @@ from botocore.utils import validate_region_name
 
 from penstock.aws._aws_client import AwsClient
 from penstock.aws._classify import CREDENTIALS_REFUSED_CODES
-from penstock.aws._credentials import RenewableCredentials
-from penstock.aws._log_redaction import redact_botocore
+from penstock.aws._credentials import RenewableCredentials, redact_botocore
 from penstock.aws._options import AwsOptions, check_url, require
 from penstock.aws._provider import assume_roles, provided_credentials
 from penstock.aws._proxy import HttpProxy

@@ -65,8 +65,7 @@ from ._reader.replay import CheckedRead
 from ._remote.client import RemoteShardReader
 from ._remote.fetch import read_ranges
 from ._remote.fleet import FleetShardReader
-from ._remote.location import ReaderLocation
-from ._remote.servicer import SERVICE_NAME, ShardReaderServicer
+from ._remote.servicer import SERVICE_NAME, ReaderLocation, ShardReaderServicer
 from ._start.initial import (
     latest_arrival_millis,
     resolve_initial_positions,

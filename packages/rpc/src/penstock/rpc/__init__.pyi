@@ -1,24 +1,23 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
-from ._addresses import check_address
 from ._client.channel import (
     open_aio_channel,
     open_channel,
 )
 from ._client.settings import ClientSettings
 from ._contract import Contract, Messages, RemoteApi, Rpc, Servicer, calls
-from ._file_lock import lock_file, unlock_file
 from ._flags import (
     Setting,
     add_settings,
     add_switch,
+    check_address,
     flags_in,
     read_number,
     read_path,
     read_settings,
     read_switch,
 )
-from ._gc_thresholds import collect_seldom
 from ._loop_thread import LoopThread, Signal
+from ._process import collect_seldom, lock_file, unlock_file
 from ._security.files import FileChanges, OwnFiles, stamp_of
 from ._security.security import (
     ClientSecurity,

@@ -23,8 +23,8 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from penstock.rpc._addresses import check_address
 from penstock.rpc._client.channel import open_channel
+from penstock.rpc._flags import check_address
 from penstock.rpc._security.security import ClientSecurity
 from penstock.rpc.errors import RpcOptionError
 from penstock.terminal import Parser, positive_seconds

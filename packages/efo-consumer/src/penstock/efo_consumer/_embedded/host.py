@@ -17,8 +17,7 @@ from penstock.efo_consumer._embedded.session import BlockingSession
 from penstock.efo_consumer._reader.backend import KinesisBackend
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.local import LocalShardReader
-from penstock.efo_consumer._remote.location import ReaderLocation
-from penstock.efo_consumer._remote.servicer import SERVICE_NAME, ShardReaderServicer
+from penstock.efo_consumer._remote.servicer import SERVICE_NAME, ReaderLocation, ShardReaderServicer
 from penstock.efo_consumer._remote.shared_blocks import BlockPool
 from penstock.rpc import (
     MAX_SOCKET_PATH_BYTES,

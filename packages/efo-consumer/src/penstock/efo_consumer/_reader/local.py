@@ -21,11 +21,11 @@ from penstock.efo_consumer._continuity.rule import SHORTEST_RETENTION_MILLIS
 from penstock.efo_consumer._model.schema import DEFAULT_MAX_BATCH_BYTES, ReadColumns, Rebatcher
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.condition import RETENTION_SHARE, ShardAlarms
+from penstock.efo_consumer._publish.metrics import observe
+from penstock.efo_consumer._reader.api import follow_steps
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.deaggregator import Deaggregator
 from penstock.efo_consumer._reader.fencing import FencingTokens
-from penstock.efo_consumer._reader.follow import follow_steps
-from penstock.efo_consumer._reader.metrics import observe
 from penstock.efo_consumer._reader.reach import Bounds
 from penstock.efo_consumer._reader.replay import prove, replay
 from penstock.efo_consumer._reader.session import ReaderSession

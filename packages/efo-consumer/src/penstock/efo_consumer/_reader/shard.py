@@ -16,11 +16,10 @@ from penstock.efo_consumer._continuity.guard import LEFT, Resume, check_created,
 from penstock.efo_consumer._continuity.rule import Verdict, judge
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 from penstock.efo_consumer._publish.condition import ConditionTracker, ShardSign
-from penstock.efo_consumer._publish.metrics import watched
+from penstock.efo_consumer._publish.metrics import stood_still, watched
 from penstock.efo_consumer._reader.api import ShardStats
 from penstock.efo_consumer._reader.horizon import ShardTime
 from penstock.efo_consumer._reader.inquiry import ShardInquiry
-from penstock.efo_consumer._reader.metrics import stood_still
 from penstock.efo_consumer._reader.standing import StandingShard, StandsStillError
 from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 from penstock.efo_consumer.errors import (

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._model.shards import Shard
-from penstock.efo_consumer._reader.api import PositionsSnapshot, ShardLineage
-from penstock.efo_consumer._reader.follow import follow_steps, is_news
+from penstock.efo_consumer._reader.api import PositionsSnapshot, ShardLineage, follow_steps, is_news
 from penstock.efo_consumer._reader.reach import Bounds
 from penstock.efo_consumer._remote.client import CALL_SECONDS, RemoteShardReader
 from penstock.efo_consumer._remote.keeping_step import FleetHorizon, divide

@@ -11,8 +11,8 @@ import grpc
 from penstock.aws import AwsLocation, mismatch_message
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration._registry import ServedRegistry
-from penstock.registration._remote.heartbeats import HeartbeatInbox
 from penstock.registration._remote.messages import CONTRACT, MESSAGES, STATUS, acquire_request, lease_named
+from penstock.registration._remote.registry import HeartbeatInbox
 from penstock.registration._values import AcquireRequest
 from penstock.registration.errors import RegistrationError
 from penstock.rpc import MethodRights, Servicer, ServiceRights, errors_as_status

@@ -13,8 +13,8 @@ import grpc
 from opentelemetry.instrumentation.grpc import aio_client_interceptors, client_interceptor
 from opentelemetry.instrumentation.grpc.grpcext import intercept_channel
 
-from penstock.rpc._addresses import host_of
 from penstock.rpc._client.rotation import RotatingAioChannel, RotatingChannel
+from penstock.rpc._flags import host_of
 from penstock.rpc._security.security import ClientSecurity
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from penstock.rpc._addresses import check_address
-from penstock.rpc._flags import add_switch, read_switch
+from penstock.rpc._flags import add_switch, check_address, read_switch
 from penstock.rpc._security.security import ClientSecurity
 from penstock.rpc.errors import RpcOptionError
 

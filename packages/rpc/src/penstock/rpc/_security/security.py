@@ -11,7 +11,7 @@ from typing import cast
 
 import grpc
 
-from penstock.rpc._addresses import host_of, is_loopback
+from penstock.rpc._flags import host_of, is_loopback
 from penstock.rpc._security.files import FileChanges, Stamp, read_file, stamp_of
 from penstock.rpc._security.principals import PrincipalsFile
 from penstock.rpc._security.token_file import TokenFile, check_length

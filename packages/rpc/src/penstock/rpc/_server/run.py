@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Protocol
 
-from penstock.rpc._gc_thresholds import collect_seldom
+from penstock.rpc._process import collect_seldom
 
 
 class Served(Protocol):

@@ -11,11 +11,14 @@ from time import monotonic
 from typing import Any
 
 from penstock.async_sink import (
+    SERVICE_NAME,
     AsyncSinkBase,
     AsyncSinkConfig,
     DynamoDbSink,
     FirehoseSink,
     KinesisStreamsSink,
+    SharedDestinations,
+    SinkGatewayServicer,
     SqsSink,
     dynamodb_config,
     firehose_config,
@@ -24,7 +27,6 @@ from penstock.async_sink import (
     slow_start_strategy,
     sqs_config,
 )
-from penstock.async_sink.gateway import SERVICE_NAME, SharedDestinations, SinkGatewayServicer
 from penstock.aws import AwsError, AwsLocation, AwsOptionError, AwsOptions, AwsSession
 from penstock.rpc import GrpcServer
 from penstock.services.sink_gateway._settings import STREAMS_DECREASE_FACTOR, GatewaySettings

@@ -10,9 +10,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Self
 
-from penstock.async_sink import AsyncSinkConfig, check_aimd
+from penstock.async_sink import AsyncSinkConfig, CreditWindow, check_aimd
 from penstock.async_sink.errors import SinkError, SinkOptionError
-from penstock.async_sink.gateway import CreditWindow
 from penstock.aws import AwsError, AwsOptions, check_encrypted, endpoint_aliases
 from penstock.rpc import ServerSettings, Setting, add_settings, read_settings
 from penstock.rpc.service import ServiceKind
