@@ -17,8 +17,9 @@ def page() -> str:
     parts = [
         "# Errors\n",
         "Each error carries its facts as fields, and its message says what to do. Spark shows an error as the last "
-        "line of a traceback. Errors that are indented are special cases of the one above. On the command line "
-        "`penstock errors DataLossError` says the same of one, and names its fields.\n",
+        "line of a traceback. Errors that are indented are special cases of the one above. A name in capitals is a "
+        "code: the message of the error begins with it, and `error.code` holds it. On the command line `penstock "
+        "errors DataLossError` or `penstock errors CONSUMER_LIMIT` says the same of one error.\n",
     ]
     for module, errors in groupby(known_errors(), key=lambda one: one.module):
         parts += [f"## {module}\n", "| error | when | what to do |", "| --- | --- | --- |", *map(_row, errors), ""]
