@@ -111,13 +111,13 @@ async def test_a_policy_is_what_its_use_calls(
 
 @cache
 def texts() -> str:
-    """All texts of the sources, an expression inside of one as a blank line."""
+    """All texts of the sources, an expression inside of one as a blank line, `$option` without the sign."""
     found = []
     for file in [*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("services/*/src/**/*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)
-    return "\n\n".join(found)
+    return re.sub(r"\$(?=[a-z])", "", "\n\n".join(found))
 
 
 # Words of Spark, of the service, and states of metrics, which no source of ours has as a message.
