@@ -62,7 +62,6 @@ class Provider(metrics.MeterProvider):
 metrics.set_meter_provider(Provider())
 
 import penstock.efo_consumer._continuity.guard
-import penstock.efo_consumer._publish.metrics
 import penstock.rpc._server.audit
 import penstock.rpc._security.principals
 import penstock.rpc._security.token_file
@@ -98,7 +97,6 @@ DECLARING = {
     "async_sink/_metrics.py",
     "efo_consumer/_publish/metrics.py",
     "efo_consumer/_continuity/guard.py",
-    "efo_consumer/_reader/metrics.py",
     "operator_attributes/_schedule/states.py",
     "registration/_local/registry.py",
     "rpc/_server/audit.py",
