@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.types import IntegerType
 
-from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
+from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint, is_unique, look_at
 from penstock.spark_plugin._stages.fingerprints.stage import source_fingerprint
 
 LIMIT = 3
@@ -184,3 +184,12 @@ def test_rows_that_cannot_be_seen_are_unlike_anything(spark: SparkSession) -> No
     assert source_fingerprint(spark.range(5)) != source_fingerprint(spark.range(6))
     hidden = spark.createDataFrame(spark.sparkContext.parallelize([(1,)]), "a int")
     assert source_fingerprint(hidden) != source_fingerprint(hidden)
+
+
+def test_reason_names_what_cannot_be_compared() -> None:
+    """A fingerprint that is unlike any other comes with one reason."""
+    looked = look_at(compiled("def build():\n    return next(ROWS)\n", ROWS=(row for row in "ab")))
+    assert is_unique(looked.fingerprint)
+    assert looked.world == ("an object of builtins.generator, which cannot be compared",)
+    looked = look_at(helper)
+    assert (looked.fingerprint, looked.world) == (function_fingerprint(helper), ())

@@ -20,6 +20,7 @@ import typing
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -85,20 +86,39 @@ def is_unique(fingerprint: str) -> bool:
     return fingerprint.startswith(_UNIQUE)
 
 
-def function_fingerprint(function: Callable[..., Any]) -> str:
-    """Of a function: its code, defaults, closure, and the functions, classes, modules and values that it names.
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was found in a function."""
 
-    They are followed as deep as they go in the user's own files; installed distributions count by their versions.
-    Comments and line numbers do not count, except in modules that are named as a whole.
+    fingerprint: str
+    """Equal for two functions only if nothing that they run, or name, differs. `unique` where it cannot be compared."""
+    world: tuple[str, ...]
+    """Reasons why the function's results may differ although its fingerprint is the same: what it reads outside of the
+    pipeline, and where. Empty if it reads nothing."""
+
+
+def look_at(function: Callable[..., Any]) -> Looked:
+    """The fingerprint of a function, and what the function reads outside of the pipeline.
+
+    The fingerprint has its code, defaults, closure, and the functions, classes, modules and values that it names. They
+    are followed as deep as they go in the user's own files; installed distributions count by their versions. Comments
+    and line numbers do not count, except in modules that are named as a whole.
     """
     seen = _Seen()
     try:
         # A function of a pipeline is the user's, even when it was installed.
-        return _function(function, seen) if isinstance(function, types.FunctionType) else _value(function, seen)
+        found = _function(function, seen) if isinstance(function, types.FunctionType) else _value(function, seen)
     except (_UnknownError, RecursionError) as error:
+        reason = str(error) if isinstance(error, _UnknownError) else "code that is nested too deeply to be compared"
         name = getattr(function, "__qualname__", type(function).__qualname__)
-        _log.info("the stage of %s is computed in each run: %s", name, error)
-        return unique()
+        _log.info("the stage of %s is computed in each run: it depends on %s", name, reason)
+        return Looked(unique(), (reason,))
+    return Looked(found, ())
+
+
+def function_fingerprint(function: Callable[..., Any]) -> str:
+    """The fingerprint of a function: see `look_at`."""
+    return look_at(function).fingerprint
 
 
 class _UnknownError(Exception):
@@ -106,7 +126,7 @@ class _UnknownError(Exception):
 
     def __init__(self, value: object) -> None:
         kind = type(value)
-        super().__init__(f"it depends on an object of {kind.__module__}.{kind.__qualname__}, which cannot be compared")
+        super().__init__(f"an object of {kind.__module__}.{kind.__qualname__}, which cannot be compared")
 
 
 class _Seen:
