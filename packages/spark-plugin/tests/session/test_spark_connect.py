@@ -24,7 +24,7 @@ from penstock.spark_plugin import (
     register,
     run_staged,
 )
-from penstock.spark_plugin._stages.fingerprints.stage import plan_fingerprint, source_fingerprint
+from penstock.spark_plugin._stages.fingerprints.stage import look_at_source
 from penstock.spark_plugin._stages.plans.jobs import jobs_of
 from penstock.spark_plugin._stages.plans.plan import find_cuts, plans_of
 from penstock.spark_plugin.errors import PipelineDefinitionError
@@ -277,6 +277,9 @@ def test_fingerprints_are_of_what_is_done(connect: SparkSession, folder: Path) -
         one, two = totals(connect, folder), totals(connect, folder)
         return one.join(two, one["k"] == two["k"]).select((one if left else two)["v"])
 
+    def plan_fingerprint(frame: DataFrame) -> str:
+        return plans_of(frame).look(frame).fingerprint
+
     assert plan_fingerprint(plus(1)) == plan_fingerprint(plus(1))
     assert plan_fingerprint(plus(1)) != plan_fingerprint(plus(2))
     assert plan_fingerprint(typed("int")) == plan_fingerprint(typed("int"))
@@ -285,12 +288,12 @@ def test_fingerprints_are_of_what_is_done(connect: SparkSession, folder: Path) -
     assert plan_fingerprint(side(True)) == plan_fingerprint(side(True))
     assert plan_fingerprint(side(True)) != plan_fingerprint(side(False))
     frame = rates(connect, folder)
-    before = source_fingerprint(frame)
-    assert source_fingerprint(rates(connect, folder)) == before
+    before = look_at_source(frame)
+    assert look_at_source(rates(connect, folder)) == before
     (folder / "rates.csv").write_text("k,v\n7,7\n")
-    assert source_fingerprint(frame) != before
+    assert look_at_source(frame) != before
     text = connect.sql("select 1")
-    assert source_fingerprint(text) != source_fingerprint(text)
+    assert look_at_source(text).fingerprint != look_at_source(text).fingerprint
 
 
 def test_what_is_read_beside_the_inputs_is_seen(connect: SparkSession, folder: Path) -> None:
@@ -298,13 +301,46 @@ def test_what_is_read_beside_the_inputs_is_seen(connect: SparkSession, folder: P
 
     def beside(make: Callable[[DataFrame], DataFrame]) -> list[str]:
         source = rates(connect, folder)
-        return [*plans_of(source).beside(make(source), [source])]
+        return [*plans_of(source).look(make(source), [source]).world]
 
     assert beside(lambda source: source.join(source.alias("again"), "k").join(connect.range(5), F.expr("k = id"))) == []
+    (folder / "other.csv").write_text("1\n")
     other = connect.read.schema("k int").csv(str(folder / "other.csv"))
+    other.createOrReplaceTempView("names")
     assert beside(lambda source: source.join(other, "k")) == ["csv other.csv"]
     assert beside(lambda source: source.join(connect.table("names"), "k")) == ["table names"]
     assert beside(lambda source: connect.sql("SELECT * FROM {source}", source=source)) == ["SQL text"]
+    connect.udf.register("unseen_twice", lambda value: value * 2, "int")
+    assert beside(lambda source: source.select(F.expr("unseen_twice(k)"))) == ["the registered function 'unseen_twice'"]
+    assert beside(lambda source: source.select(F.call_udf("unseen_twice", "k"))) == [
+        "the registered function 'unseen_twice'"
+    ]
+    assert beside(lambda source: source.select("*", F.current_timestamp())) == ["current_timestamp()"]
+    assert beside(lambda source: source.selectExpr("*", "now()")) == ["now()"]
+
+
+def test_what_the_client_puts_into_a_plan_is_seen(connect: SparkSession, folder: Path) -> None:
+    """A variable of the session, rows, a value; the inputs' own plans are left out."""
+
+    def looked(make: Callable[[DataFrame], DataFrame], schema: str = "k int, v int") -> str:
+        source = connect.read.csv(str(folder / "rates.csv"), schema=schema, header=True)
+        look = plans_of(source).look(make(source), [source])
+        assert look.world == ()
+        return look.fingerprint
+
+    def variable(value: int) -> str:
+        connect.sql(f"DECLARE OR REPLACE VARIABLE unseen INT DEFAULT {value}").collect()
+        return looked(lambda source: source.where(F.expr("k > unseen")))
+
+    def rows(value: int) -> str:
+        return looked(lambda source: source.join(connect.createDataFrame([(1, value)], "k int, w int"), "k"))
+
+    for put in (variable, rows, lambda value: looked(lambda source: source.where(F.col("k") > value))):
+        assert put(1) == put(1)
+        assert put(1) != put(2)
+    assert looked(lambda source: source.where("k > 1")) == looked(lambda source: source.where("k > 1"))
+    twice = [looked(lambda source: source.join(source.alias("a"), "k").agg(F.sum("a.v"))) for _ in range(2)]
+    assert twice[0] == twice[1]
 
 
 def test_jobs_are_ended_by_the_name_of_their_stage(

@@ -145,6 +145,13 @@ def bounded_read(options: Mapping[str, str]) -> tuple[str, ...] | None:
     return *parts, *asyncio.run(_streams(session, parsed))
 
 
+def asked_of_kinesis(options: Mapping[str, str]) -> tuple[str, ...]:
+    """What the options of a bounded read ask for, without a question to Kinesis."""
+    parsed = KinesisOptions.parse(dict(options))
+    asked = (parsed.stream_name, parsed.stream_name_pattern, parsed.initial_position, parsed.ending_position)
+    return tuple(repr(one) for one in (*asked, sorted(parsed.shard_ids), parsed.endpoint_url, parsed.deaggregate))
+
+
 async def _streams(session: AwsSession, options: KinesisOptions) -> list[str]:
     """ARN and time of creation of each."""
     from penstock.spark_plugin._reading.stream_names import call_about

@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.types import IntegerType
 
 from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint, is_unique, look_at
-from penstock.spark_plugin._stages.fingerprints.stage import source_fingerprint
+from penstock.spark_plugin._stages.fingerprints.stage import look_at_source
+
+
+def source_fingerprint(frame: DataFrame) -> str:
+    return look_at_source(frame).fingerprint
+
 
 LIMIT = 3
 

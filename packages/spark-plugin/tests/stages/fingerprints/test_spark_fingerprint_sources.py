@@ -14,11 +14,16 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 from penstock.spark_plugin._for_stages import bounded_read
 from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
-from penstock.spark_plugin._stages.fingerprints.stage import (
-    plan_fingerprint,
-    session_fingerprint,
-    source_fingerprint,
-)
+from penstock.spark_plugin._stages.fingerprints.stage import look_at_source, session_fingerprint
+from penstock.spark_plugin._stages.plans.plan import plans_of
+
+
+def plan_fingerprint(frame: DataFrame) -> str:
+    return plans_of(frame).look(frame).fingerprint
+
+
+def source_fingerprint(frame: DataFrame) -> str:
+    return look_at_source(frame).fingerprint
 
 
 def rows(spark: SparkSession, file: Path, **options: str) -> DataFrame:

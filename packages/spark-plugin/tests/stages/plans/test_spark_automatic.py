@@ -14,8 +14,17 @@ from pyspark.sql import functions as F  # as everybody writes it
 from penstock.operator_attributes import StageState, explain
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
 from penstock.spark_plugin import plan, run_staged
-from penstock.spark_plugin._stages.fingerprints.stage import plan_fingerprint, source_fingerprint
+from penstock.spark_plugin._stages.fingerprints.stage import look_at_source
+from penstock.spark_plugin._stages.plans.plan import plans_of
 from penstock.spark_plugin.errors import PipelineDefinitionError
+
+
+def plan_fingerprint(frame: DataFrame) -> str:
+    return plans_of(frame).look(frame).fingerprint
+
+
+def source_fingerprint(frame: DataFrame) -> str:
+    return look_at_source(frame).fingerprint
 
 
 class Table:
@@ -314,12 +323,12 @@ def test_fingerprints_are_those_of_another_jvm(spark: SparkSession, tmp_path: Pa
     text = (
         "import json, sys\nfrom pyspark.sql import SparkSession, functions as F\n"
         "from penstock.spark_plugin import ensure_java\n"
-        "from penstock.spark_plugin._stages.fingerprints.stage import source_fingerprint\n"
+        "from penstock.spark_plugin._stages.fingerprints.stage import look_at_source\n"
         "ensure_java()\n"
         "spark = SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false').getOrCreate()\n"
         f"files = {csv}.select(F.udf(abs, 'bigint')('id').alias('id'))\n"
         "frame = files.union(spark.range(9)).groupBy((F.col('id') % 2).alias('k')).agg(F.sum('id').alias('s'))\n"
-        "print(json.dumps(source_fingerprint(frame)))\n"
+        "print(json.dumps(look_at_source(frame).fingerprint))\n"
     )
     (tmp_path / "a.csv").write_text("1\n")
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=120)

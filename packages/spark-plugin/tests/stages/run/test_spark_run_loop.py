@@ -89,6 +89,13 @@ class Runner:
         """Nothing runs on."""
 
 
+class Builder(StageBuilder):
+    """Looks at no plans."""
+
+    def _look_at_plans(self, stage: Stage) -> str:
+        return ""
+
+
 class Parts:
     """A run's parts, as `run_pipeline` puts them together."""
 
@@ -97,7 +104,7 @@ class Parts:
         before = store.pins()
         pins = before.stages if before is not None and not before.ended else {}
         self.store = store
-        self.builder = StageBuilder(made.declared, self.plan, SPARK, store, pins)
+        self.builder = Builder(made.declared, self.plan, SPARK, store, pins)
         self.job = StagedJob(self.plan, slots=slots)
         self.run = PipelineRun(self.plan, self.job, store, clock=time.monotonic)
 
@@ -243,20 +250,17 @@ def test_plans_of_two_threads_are_told_whole() -> None:
         seen.append(conf[SETTING])
         return "plan"
 
-    canonicalized = SimpleNamespace(canonicalized=lambda: SimpleNamespace(toString=text))
-    execution = SimpleNamespace(analyzed=lambda: canonicalized)
-    frame: Any = SimpleNamespace(
-        sparkSession=SimpleNamespace(conf=conf), _jdf=SimpleNamespace(queryExecution=lambda: execution)
-    )
+    plan = SimpleNamespace(canonicalized=lambda: SimpleNamespace(toString=text))
+    spark: Any = SimpleNamespace(conf=conf)
 
     def first() -> None:
-        _plan_text(frame)
+        _plan_text(spark, plan)
         first_is_out.set()
 
     thread = threading.Thread(target=first)
     thread.start()
     assert first_is_in.wait(20)
-    _plan_text(frame)
+    _plan_text(spark, plan)
     thread.join(20)
     assert seen == ["100000", "100000"]
     assert conf[SETTING] == "25"

@@ -9,7 +9,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.operator_attributes import OperatorAttributes, StagePlan, VertexKind, caller
 from penstock.spark_plugin._stages.declare.pipeline import Pipeline, refuse_in_definitions
-from penstock.spark_plugin._stages.fingerprints.stage import plan_fingerprint
 from penstock.spark_plugin._stages.plans.plan import PlanNode, Plans, find_cuts, plans_of, stage_plan, titles
 from penstock.spark_plugin._stages.store.pins import safe_name
 from penstock.spark_plugin.errors import PipelineDefinitionError
@@ -184,7 +183,7 @@ def _declare_cut(
     dam = cut.dam()
     place = dam.call_site if dam is not None else ""
     # The plan is the code of a stage; the files below it are what it reads.
-    code = plan_fingerprint(rows)
+    code = plans.look(rows).fingerprint
     declare(source, VertexKind.SOURCE, lambda _: rows, bounded=True, site="", code=code)
     declare(
         name,

@@ -47,6 +47,8 @@ class Declared:
     """Of what a source reads, where the user knows it."""
     code: str | None = None
     """Fingerprint of the function, where it is not the function's own."""
+    pure: bool = False
+    """Whether its rows depend on its inputs and its code alone, whatever it reads."""
     order: Callable[[Any], Any] | None = None
     """Of a sorting operator: puts its result, read back, into its order again."""
     keys: tuple[str, ...] = ()

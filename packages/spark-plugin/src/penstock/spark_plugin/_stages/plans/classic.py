@@ -1,5 +1,6 @@
 """Plans of classic sessions: read, cut and put together again in the JVM, where Spark has analyzed them."""
 
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,8 +9,8 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint, unique
-from penstock.spark_plugin._stages.plans.plan import FULL_DAM, LiveSource, PlanNode, is_call_site, what_is_read
+from penstock.spark_plugin._stages.fingerprints.code import digest, look_at, unique
+from penstock.spark_plugin._stages.plans.plan import FULL_DAM, LiveSource, Look, PlanNode, is_call_site, what_is_read
 
 _WHOLE_TEXTS = threading.Lock()
 # Leaves that are distinguished by their text, or by what `leaf_text` adds to it; files are looked up one by one.
@@ -17,12 +18,18 @@ _KNOWN = frozenset({"LocalRelation", "Range", "OneRowRelation"})
 # Leaves whose rows lie somewhere else.
 _READING = frozenset({"LogicalRelation", "DataSourceV2Relation", "HiveTableRelation"})
 
+_FROM_ROWS = ("MapPartitionsRDD", "MapPartitionsRDD", "MapPartitionsRDD", "PythonRDD", "ParallelCollectionRDD")
+_ID = re.compile(r"#\d+")
+
+
+_SAME = (lambda x: x).__code__.co_code
+
 
 class ClassicPlans:
     """See `Plans`."""
 
     def read(self, frame: DataFrame) -> PlanNode:
-        return _read(frame._jdf.queryExecution().analyzed(), iter(range(1_000_000_000)))
+        return _read(_analyzed(frame), iter(range(1_000_000_000)))
 
     def part(self, frame: DataFrame, cut: PlanNode) -> DataFrame:
         rows = _frame_of(frame.sparkSession, cut.plan)
@@ -63,7 +70,7 @@ class ClassicPlans:
         return {str(entry._1()).lower(): str(entry._2()) for entry in found}
 
     def live_sources(self, frame: DataFrame) -> list[LiveSource]:
-        leaves = items(frame._jdf.queryExecution().analyzed().collectLeaves())
+        leaves = items(_analyzed(frame).collectLeaves())
         return [_live_source(leaf) for leaf in leaves if leaf.isStreaming()]
 
     def write_instead(self, writer: DataStreamWriter, frame: DataFrame) -> DataStreamWriter:
@@ -72,21 +79,30 @@ class ClassicPlans:
         writer._df = frame
         return writer
 
-    def fingerprint(self, frame: DataFrame) -> str:
-        functions = (one for plan in all_plans(frame) for one in _functions(plan))
-        leaves = (leaf_text(leaf) for leaf in all_leaves(frame))
-        return digest(frame._jdf.schema().json(), _plan_text(frame), *functions, *leaves)
-
-    def beside(self, frame: DataFrame, inputs: Sequence[DataFrame]) -> list[str]:
-        known = [leaf for one in inputs for leaf in all_leaves(one)]
-        found = [
-            _reads(leaf, kind) or "a table of a database"
-            for leaf in all_leaves(frame)
-            if (kind := str(leaf.getClass().getSimpleName())) in _READING
-            and not any(leaf.sameResult(one) for one in known)
-        ]
-        calls = set(_called_by_name(frame)).difference(*map(_called_by_name, inputs))
-        return list(dict.fromkeys([*found, *(f"the registered function {name!r}" for name in sorted(calls))]))
+    def look(self, frame: DataFrame, inputs: Sequence[DataFrame] | None = None) -> Look:
+        spark = frame.sparkSession
+        plan = _without(spark, _analyzed(frame), [_analyzed(one) for one in inputs or ()])
+        plans = [plan, *items(plan.subqueriesAll())]
+        parts = [str(frame._jdf.schema().json()), _plan_text(spark, plan)]
+        world: list[str] = []
+        for part, reasons in (found for one in plans for found in _in_expressions(spark, one)):
+            parts.append(part)
+            world += reasons
+        known = [leaf for one in inputs or () for leaf in all_leaves(one)]
+        for leaf in (leaf for one in plans for leaf in items(one.collectLeaves())):
+            parts.append(leaf_text(leaf))
+            kind = str(leaf.getClass().getSimpleName())
+            if inputs is None or (kind not in _READING and kind != "LogicalRDD"):
+                continue
+            if any(leaf.sameResult(one) for one in known):
+                continue  # an input's, by a view of it
+            if kind in _READING:
+                world.append(_reads(leaf, kind) or "a table of a database")
+            elif (rows := _rows_of_the_driver(leaf.rdd())) is not None:
+                parts.append(rows)
+            else:
+                world.append("the rows of an RDD")
+        return Look(digest(*parts), tuple(dict.fromkeys(world)))
 
     def files(self, frame: DataFrame) -> list[str] | None:
         leaves = [leaf for leaf in all_leaves(frame) if not _is_kinesis(leaf)]
@@ -189,7 +205,7 @@ def _as_before(spark: SparkSession, plan: Any, frame: DataFrame) -> Any:
     """Committed columns under the names and ids that the operators above know them by."""
     jvm: Any = spark._jvm
     none = jvm.scala.Option.empty()
-    new = frame._jdf.queryExecution().analyzed()
+    new = _analyzed(frame)
     aliases = [
         jvm.org.apache.spark.sql.catalyst.expressions.Alias(
             column, before.name(), before.exprId(), before.qualifier(), none, jvm.PythonUtils.toSeq([])
@@ -199,56 +215,107 @@ def _as_before(spark: SparkSession, plan: Any, frame: DataFrame) -> Any:
     return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(jvm.PythonUtils.toSeq(aliases), new)
 
 
-def _functions(plan: Any) -> Iterator[str]:
-    """Fingerprints of the Python functions in a plan, whose text names them at best: two lambdas look the same."""
-    for expression in items(plan.expressions()):
-        yield from _functions_of(expression)
-    for child in items(plan.children()):
-        yield from _functions(child)
+def _without(spark: SparkSession, plan: Any, inputs: Sequence[Any]) -> Any:
+    """A plan with an empty leaf in the place of each input, which has its columns, and as many rows as its number."""
+    jvm: Any = spark._jvm
+    for number, one in enumerate(inputs, 1):
+        if plan.sameResult(one):
+            rows = jvm.PythonUtils.toSeq([jvm.org.apache.spark.sql.catalyst.InternalRow.empty()] * number)
+            none = jvm.scala.Option.empty()
+            return jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(plan.output(), rows, False, none)
+    children = list(items(plan.children())) if inputs else []
+    changed = [_without(spark, child, inputs) for child in children]
+    if all(after is before for before, after in zip(children, changed, strict=True)):
+        return plan
+    return plan.withNewChildren(jvm.PythonUtils.toSeq(changed))
 
 
-def _functions_of(expression: Any) -> Iterator[str]:
-    if expression.getClass().getSimpleName().startswith("Python"):
-        try:
-            command = cloudpickle.loads(bytes(expression.func().command().unsafeArray()))
-            # A plan that is made canonical has no types.
-            yield f"{expression.evalType()} {expression.dataType().json()} {function_fingerprint(command[0])}"
-        except Exception:
-            yield unique()
-    for child in items(expression.children()):
-        yield from _functions_of(child)
+def _in_expressions(spark: SparkSession, plan: Any) -> Iterator[tuple[str, Sequence[str]]]:
+    """What the text of a plan does not say of its expressions, and what these read of the world.
+
+    Its text only names functions: two lambdas look the same.
+    """
+    jvm: Any = spark._jvm
+    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    hidden = [patterns.PYTHON_UDF(), patterns.SQL_SCALAR_FUNCTION(), patterns.SCALA_UDF(), patterns.CURRENT_LIKE()]
+
+    def look(expression: Any) -> Iterator[tuple[str, Sequence[str]]]:
+        kind = str(expression.getClass().getSimpleName())
+        if kind.startswith("Python"):
+            try:
+                command = cloudpickle.loads(bytes(expression.func().command().unsafeArray()))
+                looked = look_at(command[0])
+                # A plan that is made canonical has no types.
+                text = f"{expression.evalType()} {expression.dataType().json()} {looked.fingerprint}"
+            except Exception:
+                yield unique(), ()
+            else:
+                yield text, looked.world
+        elif kind == "SQLScalarFunction":
+            yield _ID.sub("", str(expression.child().toString())), ()
+        elif kind == "ScalaUDF":
+            name = expression.udfName()
+            yield "", [f"the JVM's function {str(name.get()) if name.isDefined() else ''}".rstrip()]
+        elif expression.children().isEmpty() and expression.containsPattern(patterns.CURRENT_LIKE()):
+            yield "", [f"{expression.prettyName()}()"]
+        for child in items(expression.children()):
+            if kind.startswith("Python") or any(child.containsPattern(one) for one in hidden):
+                yield from look(child)
+
+    nodes = [plan]
+    while nodes:
+        node = nodes.pop()
+        # A table function of Python has no pattern.
+        is_generator = str(node.nodeName()) == "Generate"
+        for expression in items(node.expressions()):
+            if is_generator or any(expression.containsPattern(one) for one in hidden):
+                yield from look(expression)
+        nodes += items(node.children())
 
 
-def _called_by_name(frame: DataFrame) -> Iterator[str]:
-    """Names of the Python functions that texts of SQL call: of others the code is where they are called."""
-    jvm: Any = frame.sparkSession._jvm
-    pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
-    plans = [plan for plan in all_plans(frame) if plan.containsPattern(pattern)]
-    expressions: list[Any] = []
-    while plans:
-        plan = plans.pop()
-        expressions += items(plan.expressions())
-        plans += [child for child in items(plan.children()) if child.containsPattern(pattern)]
-    while expressions:
-        one = expressions.pop()
-        if one.containsPattern(pattern):
-            # Aggregates of pandas have a class of their own.
-            if one.getClass().getSimpleName().startswith("PythonUD") and one.origin().sqlText().isDefined():
-                yield str(one.name())
-            expressions += items(one.children())
+def _rows_of_the_driver(rdd: Any) -> str | None:
+    """A fingerprint of rows that the driver has made a DataFrame of; None where an RDD is made of anything else.
+
+    Spark keeps them pickled, in batches, in the first of the RDDs that it converts them by.
+    """
+    try:
+        for kind in _FROM_ROWS:
+            if rdd.getClass().getSimpleName() != kind:
+                return None
+            if kind == "PythonRDD":
+                function, *_ = cloudpickle.loads(bytes(_private(rdd, "func").command().unsafeArray()))
+                # `rdd.map(lambda x: x)` is how PySpark changes the size of batches.
+                (mapped,) = (cell.cell_contents for cell in function.__closure__)
+                if function.__qualname__ != "RDD.map.<locals>.func" or mapped.__code__.co_code != _SAME:
+                    return None
+            if kind != _FROM_ROWS[-1]:
+                rdd = rdd.dependencies().apply(0).rdd()
+        return digest(*(bytes(batch).hex() for batch in items(_private(rdd, "data"))))
+    except Exception:  # another version of Spark
+        return None
 
 
-def _plan_text(frame: DataFrame) -> str:
-    conf = frame.sparkSession.conf
+def _plan_text(spark: SparkSession, plan: Any) -> str:
+    conf = spark.conf
     # Pipelines may run side by side in a session.
     with _WHOLE_TEXTS:
         before = conf.get("spark.sql.debug.maxToStringFields")
         # The default leaves columns out after the 25th.
         conf.set("spark.sql.debug.maxToStringFields", "100000")
         try:
-            return str(frame._jdf.queryExecution().analyzed().canonicalized().toString())
+            return str(plan.canonicalized().toString())
         finally:
             conf.set("spark.sql.debug.maxToStringFields", before or "25")
+
+
+def _private(one: Any, name: str) -> Any:
+    field = one.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(one)
+
+
+def _analyzed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
 
 
 def _field(writer: DataStreamWriter, name: str) -> Any:
@@ -265,7 +332,7 @@ def items(sequence: Any) -> Iterator[Any]:
 
 def all_plans(frame: DataFrame) -> list[Any]:
     """The plan of a frame, and those of the subqueries in its expressions."""
-    plan = frame._jdf.queryExecution().analyzed()
+    plan = _analyzed(frame)
     return [plan, *items(plan.subqueriesAll())]
 
 

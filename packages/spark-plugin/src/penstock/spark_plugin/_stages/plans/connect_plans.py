@@ -21,6 +21,7 @@ from penstock.spark_plugin._stages.fingerprints.code import digest
 from penstock.spark_plugin._stages.plans.connect_tree import (
     Server,
     child_fields,
+    looks_of,
     messages,
     parts_of,
     read_relation,
@@ -29,8 +30,9 @@ from penstock.spark_plugin._stages.plans.connect_tree import (
     relation_fingerprint,
     relations,
     what_a_leaf_reads,
+    without,
 )
-from penstock.spark_plugin._stages.plans.plan import LiveSource, PlanNode
+from penstock.spark_plugin._stages.plans.plan import LiveSource, Look, PlanNode
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 Attribute = Expression.UnresolvedAttribute
@@ -246,13 +248,17 @@ class ConnectPlans:
         writer._write_stream._child = cast(ConnectDataFrame, frame)._plan
         return writer
 
-    def fingerprint(self, frame: DataFrame) -> str:
-        return digest(frame.schema.json(), relation_fingerprint(_relation(frame)))
-
-    def beside(self, frame: DataFrame, inputs: Sequence[DataFrame]) -> list[str]:
-        known = {relation_fingerprint(leaf) for one in inputs for leaf in reading(_relation(one))}
-        found = (leaf for leaf in reading(_relation(frame)) if relation_fingerprint(leaf) not in known)
-        return list(dict.fromkeys(what_a_leaf_reads(leaf) or "SQL text" for leaf in found))
+    def look(self, frame: DataFrame, inputs: Sequence[DataFrame] | None = None) -> Look:
+        whole = _relation(frame)
+        given = [_relation(one) for one in inputs or ()]
+        relation = without(whole, given)
+        fingerprint, world = relation_fingerprint(relation)
+        text, more = looks_of(relation, Server(_session(frame)), whole)
+        if inputs is not None:
+            known = {relation_fingerprint(leaf)[0] for one in given for leaf in reading(one)}
+            leaves = (leaf for leaf in reading(relation) if relation_fingerprint(leaf)[0] not in known)
+            more += [what_a_leaf_reads(leaf) or "SQL text" for leaf in leaves]
+        return Look(digest(frame.schema.json(), fingerprint, text), tuple(dict.fromkeys([*world, *more])))
 
     def files(self, frame: DataFrame) -> list[str] | None:
         relation = _relation(frame)

@@ -12,10 +12,10 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from pyspark import cloudpickle
-from pyspark.sql.connect.proto import Expression, Origin, Plan, Relation, SetOperation
+from pyspark.sql.connect.proto import SQL, CallFunction, Expression, Origin, Plan, Relation, SetOperation
 from pyspark.sql.connect.session import SparkSession
 
-from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint, unique
+from penstock.spark_plugin._stages.fingerprints.code import Looked, digest, look_at, unique
 from penstock.spark_plugin._stages.plans.plan import FULL_DAM, PlanNode, is_call_site, what_is_read
 
 # Leaves whose message, with the files below it, says all about their rows.
@@ -58,6 +58,30 @@ _AGGREGATES = frozenset(_AGGREGATE.split("|"))
 _MAYBE_DAM = re.compile(rf"\bover\b|\b({_AGGREGATE})\s*\(", re.IGNORECASE)
 _OPERATOR = re.compile(r"^[\s:|+\-~!']*([A-Z]\w+)(.*)$")
 _COLUMN_ID = re.compile(r"#(\d+)")
+_CALL = re.compile(r"\b(\w+)`?\s*\(")
+# They give something else each time.
+_CURRENT = frozenset(
+    {
+        "current_catalog",
+        "current_database",
+        "current_date",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_user",
+        "curdate",
+        "localtimestamp",
+        "now",
+        "session_user",
+        "user",
+    }
+)
+# Of these a message says nothing but where the server has them.
+_HIDDEN = {
+    "cached_remote_relation": "rows that the server keeps",
+    "extension": "an extension of the server",
+    "ml_relation": "a model that the server keeps",
+}
 _WHOLE_TEXTS = "spark.sql.debug.maxToStringFields"
 
 
@@ -135,11 +159,15 @@ def functions_called(message: Message) -> Iterator[str]:
             yield from functions_called(part)
 
 
-def relation_fingerprint(relation: Relation) -> str:
-    """Of a plan: all but its places in the user's code, with ids counted from the plan's beginning."""
+def relation_fingerprint(relation: Relation) -> tuple[str, Sequence[str]]:
+    """Of a plan: all but its places in the user's code, with ids counted from the plan's beginning.
+
+    Returns:
+        The fingerprint, and what its Python functions read of the world.
+    """
     copy = Relation()
     copy.CopyFrom(relation)
-    functions: list[str] = []
+    functions: list[Looked] = []
     ids: dict[int, int] = {}
     for one in [copy, *messages(copy, below=True)]:
         fields = {field.name for field in one.DESCRIPTOR.fields}
@@ -151,7 +179,54 @@ def relation_fingerprint(relation: Relation) -> str:
         if "command" in fields and isinstance(message.command, bytes):
             functions.append(_pickled(message.command))
             message.ClearField("command")
-    return digest(copy.SerializeToString(deterministic=True).hex(), *functions)
+    prints = (one.fingerprint for one in functions)
+    return digest(copy.SerializeToString(deterministic=True).hex(), *prints), [
+        reason for one in functions for reason in one.world
+    ]
+
+
+def without(relation: Relation, inputs: Sequence[Relation]) -> Relation:
+    """A plan with a range in the place of each input, which has as many rows as the input's number."""
+    numbers: dict[int, int] = {}
+    for number, given in enumerate(inputs, 1):
+        numbers.setdefault(given.common.plan_id, number)
+    changed = Relation()
+    changed.CopyFrom(relation)
+    for one in (changed, *messages(changed, below=True)):
+        # What was below an input is no part of the plan any more, and is changed for nothing.
+        if isinstance(one, Relation) and one.common.plan_id in numbers:
+            end = numbers[one.common.plan_id]
+            one.Clear()
+            one.range.end = end
+    return changed
+
+
+def looks_of(relation: Relation, server: "Server", root: Relation) -> tuple[str, list[str]]:
+    """What the messages of a plan name and only the server knows.
+
+    Args:
+        relation: The plan, without its inputs.
+        server: Of the session.
+        root: The plan with its inputs.
+
+    Returns:
+        A text that is the same as long as variables and SQL functions are, and what is read of the world, in words.
+    """
+    all_of_it = [relation, *messages(relation, below=True)]
+    kinds = (one.WhichOneof("rel_type") or "" for one in all_of_it if isinstance(one, Relation))
+    world = [_HIDDEN[kind] for kind in kinds if kind in _HIDDEN]
+    called = (one for one in all_of_it if isinstance(one, CallFunction | Expression.UnresolvedFunction))
+    names = {one.function_name.lower() for one in called}
+    texts = [one.expression for one in all_of_it if isinstance(one, Expression.ExpressionString)]
+    names |= {name.lower() for text in texts for name in _CALL.findall(text)}
+    if any(name.isidentifier() for name in names):
+        world += [f"the registered function {name!r}" for name in sorted(names & server.registered())]
+    text = ""
+    if texts or any(isinstance(one, SQL) for one in all_of_it):
+        text = server.whole_text(root)
+        names |= set(_CALL.findall(text))
+    world += [f"{name}()" for name in sorted(names & _CURRENT)]
+    return _COLUMN_ID.sub("#", text), world
 
 
 def reads_files(relation: Relation) -> bool | None:
@@ -175,13 +250,13 @@ def _has_input(relation: Relation) -> bool:
     )
 
 
-def _pickled(command: bytes) -> str:
+def _pickled(command: bytes) -> Looked:
     try:
         value = cloudpickle.loads(command)
-        return function_fingerprint(value[0] if isinstance(value, tuple) else value)
+        return look_at(value[0] if isinstance(value, tuple) else value)
     except Exception:
         # What cannot be read cannot be compared either.
-        return unique()
+        return Looked(unique(), ("a Python function that cannot be read here",))
 
 
 class Server:
@@ -201,10 +276,19 @@ class Server:
         plan = text.partition("== Analyzed Logical Plan ==\n")[2].partition("\n== Optimized Logical Plan ==")[0]
         return plan.partition("\n")[2]
 
+    def whole_text(self, relation: Relation) -> str:
+        """The text of the analyzed plan, with all of its columns."""
+        with self._whole_texts():
+            return self.analyzed(relation)
+
+    def registered(self) -> set[str]:
+        """Names of the session's own functions, in lower case."""
+        found = self._session.sql("SHOW USER FUNCTIONS").collect()
+        return {str(row[0]).rpartition(".")[2].lower() for row in found}
+
     def positions(self, cut: Relation, attributes: Sequence[Message]) -> list[int]:
         """Which columns of a relation some attributes are."""
-        with self._whole_texts():
-            return _positions_in(self.analyzed(_projection(cut, attributes)), len(attributes))
+        return _positions_in(self.whole_text(_projection(cut, attributes)), len(attributes))
 
     @contextlib.contextmanager
     def _whole_texts(self) -> Iterator[None]:

@@ -137,6 +137,16 @@ class LiveSource:
     options: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the rows of a DataFrame depend on."""
+
+    fingerprint: str
+    """Of its plan, and of the Python functions in it."""
+    world: tuple[str, ...] = ()
+    """What the plan does not show, in words: `csv rates.csv`, `the environment (os.environ), in 'clean'`."""
+
+
 class Plans(Protocol):
     """Reads, cuts and rebuilds plans. Nothing here runs a job."""
 
@@ -174,13 +184,13 @@ class Plans(Protocol):
     def write_instead(self, writer: Any, frame: DataFrame) -> Any:
         """The writer with another DataFrame below it."""
 
-    def fingerprint(self, frame: DataFrame) -> str:
-        """Of what a DataFrame does to its sources: its plan, and the Python functions in it."""
+    def look(self, frame: DataFrame, inputs: Sequence[DataFrame] | None = None) -> Look:
+        """What the rows of a DataFrame depend on.
 
-    def beside(self, frame: DataFrame, inputs: Sequence[DataFrame]) -> Sequence[str]:
-        """What a DataFrame reads that none of those does which it is made of, and what it calls by a registered name.
-
-        In words, each once. Rows of the driver's own are not among it, nor is what a function of Python reads.
+        Args:
+            frame: The DataFrame.
+            inputs: The DataFrames that it is made of, for an operator: what they hold is left out, and whatever else
+                is read counts as the world. None for a source, where `files` and `streams` say what is read.
         """
 
     def files(self, frame: DataFrame) -> Sequence[str] | None:

@@ -12,10 +12,16 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.operator_attributes import Stage, StagePlan, VertexKind
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
 from penstock.spark_plugin._stages.declare.declared import Declared, named
-from penstock.spark_plugin._stages.fingerprints.code import digest, is_unique, unique
-from penstock.spark_plugin._stages.fingerprints.stage import code_fingerprint, source_fingerprint, stage_fingerprint
+from penstock.spark_plugin._stages.fingerprints.code import Looked, digest, is_unique, look_at, unique
+from penstock.spark_plugin._stages.fingerprints.stage import (
+    code_fingerprint,
+    look_at_source,
+    query_of,
+    stage_fingerprint,
+)
 from penstock.spark_plugin._stages.plans.jobs import jobs_of
-from penstock.spark_plugin._stages.plans.plan import find_cuts, plans_of
+from penstock.spark_plugin._stages.plans.plan import Look, find_cuts, plans_of
+from penstock.spark_plugin._stages.run.failures import words
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
 from penstock.spark_plugin._stages.store.result import CommittedStage, StageResult
 from penstock.spark_plugin._stages.store.store import StageStore
@@ -80,7 +86,10 @@ class StageBuilder:
         self._dams: set[tuple[str, str]] = set()
         self._read: dict[str, Kept] = {}
         self._asked: Counter[str] = Counter()
-        self._beside: dict[str, dict[str, None]] = {}
+        self._functions: dict[str, Looked] = {}
+        self._built: dict[str, dict[str, DataFrame]] = {}
+        self._plans: dict[str, dict[str, str]] = {}
+        self._world: dict[str, dict[str, None]] = {}
         self.warnings: list[str] = []
         """What was found in the functions of stages that should be declared, and in what sources hold."""
         self.kept: dict[str, list[Kept]] = {}
@@ -131,9 +140,12 @@ class StageBuilder:
         return self.store.stage(self.name(stage), self.fingerprint(stage))
 
     def fingerprint(self, stage: Stage) -> str:
-        """Of a bounded stage: its functions, what its sources read, and the stages that it reads.
+        """Of a bounded stage: its functions, what its sources read, the stages that it reads, and its operators' plans.
 
-        In a run that goes on, a committed result is kept as long as the functions are the same.
+        In a run that goes on, a committed result is kept as long as the functions and the plans are the same. The
+        results that the stage reads have to be committed: its operators are called with them.
+
+        Raises: what the functions of its sources and operators raise.
         """
         with self._lock:
             if stage.id not in self._used:
@@ -143,7 +155,8 @@ class StageBuilder:
     def forget(self, stage: Stage) -> None:
         """Find a stage's fingerprint anew: its committed result is gone, and what its sources hold may have changed."""
         with self._lock:
-            self._used.pop(stage.id, None)
+            for found in (self._used, self._built, self._plans, self._world):
+                found.pop(stage.id, None)
             for name in stage.vertices:
                 self._held.pop(name, None)
 
@@ -151,29 +164,70 @@ class StageBuilder:
         inputs = {
             self.name(before): self.fingerprint(before) for before in map(self._plan.stage, stage.blocking_inputs)
         }
-        code = code_fingerprint(self._spark, [self._declared[name] for name in stage.vertices])
+        functions = [self._declared[name] for name in stage.vertices]
+        code = code_fingerprint(self._spark, [(one, self._look_at_function(one)) for one in functions])
         pin = self._pins.get(self.name(stage))
-        kept = pin is not None and (pin.code, dict(pin.inputs)) == (code, inputs)
-        if pin is not None and kept and self._committed_by(stage, pin.fingerprint) is not None:
-            return pin
-        looked = {name: self._look(name) for name in stage.vertices if self._declared[name].kind is VertexKind.SOURCE}
-        sources = {name: self._held.setdefault(name, found) for name, found in looked.items()}
-        fingerprint = stage_fingerprint(code, inputs, looked.values())
+        kept = None
+        if pin is not None and (pin.code, dict(pin.inputs)) == (code, inputs):
+            kept = pin if self._committed_by(stage, pin.fingerprint) is not None else None
+        try:
+            plans = self._look_at_plans(stage)
+        except Exception as error:
+            if kept is None:
+                raise
+            self._warn(
+                f"stage {stage.name!r} cannot be built, so that its result of the run that this one continues is used "
+                f"without a look at its plan: {words(error)}"
+            )
+            return kept
+        if kept is not None and kept.plans == plans:
+            return kept
+        looked = {one.name: self._look(one.name) for one in functions if one.kind is VertexKind.SOURCE}
+        for one in functions:
+            function = self._look_at_function(one)
+            reasons = list(looked[one.name].world) if one.name in looked else []
+            if one.kind is VertexKind.SINK or is_unique(function.fingerprint):
+                # What those of sources and operators read is in the plans.
+                reasons += function.world
+            self._is_of_the_world(stage, one, reasons)
+        found = {name: look.fingerprint for name, look in looked.items()}
+        sources = {name: self._held.setdefault(name, one) for name, one in found.items()}
+        fingerprint = digest(stage_fingerprint(code, inputs, found.values()), plans)
         self._committed_by(stage, fingerprint)
-        if stage.id in self._beside:
-            # Whether that has changed is seen where its functions are called, which is after a result was looked for.
+        if stage.id in self._world:
             fingerprint = digest(fingerprint, unique())
-        return Pin(fingerprint=fingerprint, code=code, inputs=inputs, sources=sources)
+        return Pin(fingerprint=fingerprint, code=code, inputs=inputs, sources=sources, plans=plans)
+
+    def _look_at_function(self, one: Declared) -> Looked:
+        if one.name not in self._functions:
+            self._functions[one.name] = Looked(one.code, ()) if one.code else look_at(one.function)
+        return self._functions[one.name]
+
+    def _look_at_plans(self, stage: Stage) -> str:
+        """Build the DataFrames of a bounded stage; returns the fingerprint of their plans and its sources' queries."""
+        built = self._built.setdefault(stage.id, {})
+        found = []
+        # Their functions may run jobs.
+        with self._jobs.group(self.name(stage), f"{self._plan.name}: stage {stage.name}", None):
+            for one in (self._declared[name] for name in stage.vertices):
+                if one.kind is VertexKind.SOURCE and not one.fingerprint:
+                    found.append(query_of(self._source(one.name)))
+                elif one.kind is VertexKind.OPERATOR:
+                    self._build(stage, one.name, built)
+                    found.append(self._plans[stage.id][one.name])
+        return digest(*found)
 
     def _committed_by(self, stage: Stage, fingerprint: str) -> CommittedStage | None:
         result = self.store.stage(self.name(stage), fingerprint).committed()
         if result is not None and result.beside:
-            self._beside.setdefault(stage.id, {})
+            # Of a sink: its function is called only where it is to write.
+            self._world.setdefault(stage.id, {})
         return result
 
-    def _look(self, source: str) -> str:
-        """What a source holds now, as a fingerprint."""
-        return self._declared[source].fingerprint or source_fingerprint(self._source(source))
+    def _look(self, source: str) -> Look:
+        """What a source holds now."""
+        given = self._declared[source].fingerprint
+        return Look(given) if given else look_at_source(self._source(source))
 
     def check_snapshots(self) -> None:
         """Warn of a source that had changed between the stages that read it, or since: some of them were used again."""
@@ -205,7 +259,7 @@ class StageBuilder:
         if source in self._held or is_unique(before) or not all(stage.bounded for stage in self._plan.stages):
             return False
         try:
-            now = self._look(source)
+            now = self._look(source).fingerprint
         except Exception:  # the results do not need it any more
             _log.debug("source %s cannot be looked at", source, exc_info=True)
             return False
@@ -215,35 +269,41 @@ class StageBuilder:
         self.warnings.append(text)
         _log.warning("%s", text)
 
-    def build(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> DataFrame:
-        """The DataFrame of a source or operator in a stage.
+    def begin(self, stage: Stage) -> None:
+        """Keep in memory what a bounded stage, which is to be computed, needs twice."""
+        with self._lock:
+            self.fingerprint(stage)
+            for name, frame in self._built[stage.id].items():
+                if self._declared[name].kind is VertexKind.OPERATOR and self._is_needed_twice(stage, name):
+                    kept = Kept()
+                    kept.hold(0, lambda frame=frame: frame)  # type: ignore[misc]
+                    self.kept.setdefault(stage.id, []).append(kept)
 
-        Args:
-            stage: That is run.
-            name: What to build.
-            built: What was built for this attempt of the stage before, and is used again; this is added.
+    def output(self, stage: Stage, name: str) -> DataFrame:
+        """The DataFrame of an output of a bounded stage, as it was when its fingerprint was found.
 
         Raises:
             PipelineDefinitionError: the function returned something else.
         """
         with self._lock:
-            return self._build(stage, name, built)
+            self.fingerprint(stage)
+            return self._build(stage, name, self._built[stage.id])
 
     def source(self, name: str) -> DataFrame:
         """The DataFrame of a source. Raises: PipelineDefinitionError: it is not what was declared."""
         with self._lock:
             return self._source(name)
 
-    def writer(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> Any:
-        """What a sink's function gives for its inputs; `built` as of `build`."""
+    def writer(self, stage: Stage, name: str) -> Any:
+        """What a sink's function gives for its inputs: in a live stage for DataFrames of its own."""
         with self._lock:
             self._asked.clear()
             one = self._declared[name]
-            inputs = self._inputs(stage, name, built)
+            inputs = self._inputs(stage, name, self._built.setdefault(stage.id, {}) if stage.bounded else {})
             writer = self._call(one, *(_limited(one, frame) for frame in inputs))
             frame = getattr(writer, "_df", None)
             if stage.bounded and isinstance(frame, DataFrame):
-                self._look_beside(stage, one, frame, inputs)
+                self._is_of_the_world(stage, one, plans_of(frame).look(frame, inputs).world)
             return writer
 
     def let_go(self, stage: Stage) -> None:
@@ -263,29 +323,28 @@ class StageBuilder:
                 if not stage.bounded:
                     self._look_for_dams(one, built[name])
                 else:
-                    self._look_beside(stage, one, built[name], inputs)
-                    if self._is_needed_twice(stage, name):
-                        kept, frame = Kept(), built[name]
-                        built[name] = kept.hold(0, lambda: frame)
-                        self.kept.setdefault(stage.id, []).append(kept)
+                    look = plans_of(built[name]).look(built[name], inputs)
+                    self._plans.setdefault(stage.id, {})[name] = look.fingerprint
+                    self._is_of_the_world(stage, one, look.world)
         return built[name]
 
-    def beside(self, stage: Stage) -> str:
-        """What a bounded stage that was built uses beside its inputs, in words; empty if it uses nothing."""
+    def world(self, stage: Stage) -> str:
+        """What the results of a bounded stage depend on and no fingerprint covers, in words; empty for nothing."""
         with self._lock:
-            return ", ".join(self._beside.get(stage.id, ()))
+            return ", ".join(self._world.get(stage.id, ()))
 
-    def _look_beside(self, stage: Stage, one: Declared, frame: DataFrame, inputs: Sequence[DataFrame]) -> None:
-        """Warn of what a bounded stage is computed with and no fingerprint has."""
-        found = plans_of(frame).beside(frame, inputs)
-        told = self._beside.setdefault(stage.id, {}) if found else {}
-        if not told.keys() >= set(found):
+    def _is_of_the_world(self, stage: Stage, one: Declared, reasons: Sequence[str]) -> None:
+        """Let a bounded stage be computed by each new run, and say why."""
+        if not reasons or one.pure:
+            return
+        known = self._world.setdefault(stage.id, {})
+        if not known.keys() >= set(reasons):
             self._warn(
-                f"{named([one])} uses {' and '.join(found)} beside its inputs: whether that changes is not seen, so "
-                "that each new run computes its stage again, and writes the sinks again that it reaches; declare what "
-                "it reads as a source, and name functions instead of calling them by a registered name"
+                f"{named([one])} reads {' and '.join(reasons)}: whether that changes is not seen, so that each new run "
+                "computes its stage again, and writes the sinks again that it reaches; declare what it reads as a "
+                "source, or declare it with pure=True if its rows do not depend on that"
             )
-        told |= dict.fromkeys(found)
+        known |= dict.fromkeys(reasons)
 
     def _is_needed_twice(self, stage: Stage, name: str) -> bool:
         """Whether a bounded stage writes, from its full-dam operators on, several things of what an operator gives."""

@@ -29,7 +29,7 @@ from penstock.spark_plugin._stages.run.failures import words
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
 from penstock.spark_plugin._stages.run.runner import Outcome, StageClaims, StageLookup
 from penstock.spark_plugin._stages.store.result import CommittedStage
-from penstock.spark_plugin.errors import PipelineDefinitionError, PipelineError
+from penstock.spark_plugin.errors import PipelineError
 
 _log = logging.getLogger(__name__)
 _SECONDS_BETWEEN_BARS = 0.2
@@ -108,8 +108,6 @@ class RunLoop:
             stage = self._run.plan.stage(stage_id)
             try:
                 committed, _ = self._lookup.committed(stage)
-            except PipelineDefinitionError:
-                raise
             except Exception:  # found again, and reported, when it is deployed
                 _log.debug("stage %s cannot be looked up", stage.name, exc_info=True)
                 continue
@@ -163,9 +161,6 @@ class RunLoop:
         with use_span(span, record_exception=False, set_status_on_exception=False):
             try:
                 committed, wrong = self._lookup.committed(stage)
-            except PipelineDefinitionError:
-                span.end()
-                raise
             except Exception as error:
                 self._job.apply(StageStarted(stage_id=stage.id, at=self._clock()))
                 self._failed(stage, span, error)

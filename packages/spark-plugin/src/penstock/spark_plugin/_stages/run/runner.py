@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.operator_attributes import BlockingStageScheduler, Claim, ClaimDecision, Stage, VertexKind
@@ -99,14 +99,14 @@ class StageRunner:
     def _run_bounded(self, stage: Stage, folder: StageResult) -> CommittedStage:
         began, fingerprint = time.monotonic(), self.builder.fingerprint(stage)
         folder.begin(stage.name)
-        built: dict[str, DataFrame] = {}
         try:
             with self._job_group(stage):
+                self.builder.begin(stage)
                 for vertex in stage.outputs:
-                    folder.write(vertex, self.builder.build(stage, vertex, built))
+                    folder.write(vertex, self.builder.output(stage, vertex))
                 for sink in self._sinks(stage):
                     if (sink, fingerprint) not in self._saved:
-                        self._save(stage, sink, built)
+                        self._save(stage, sink)
                         self._saved.add((sink, fingerprint))
         finally:
             self.builder.let_go(stage)
@@ -118,12 +118,12 @@ class StageRunner:
             size_bytes=size_bytes,
             seconds=time.monotonic() - began,
             outputs={vertex: safe_name(vertex) for vertex in stage.outputs},
-            beside=self.builder.beside(stage),
+            beside=self.builder.world(stage),
         )
         return folder.commit(result)
 
-    def _save(self, stage: Stage, sink: str, built: dict[str, DataFrame]) -> None:
-        writer = self.builder.writer(stage, sink, built)
+    def _save(self, stage: Stage, sink: str) -> None:
+        writer = self.builder.writer(stage, sink)
         if not self._jobs.is_batch_writer(writer):
             raise self._wrong_writer(sink, writer, "a DataFrameWriter (`df.write…`)")
         writer.save()
@@ -170,7 +170,7 @@ class StageRunner:
         return self._checkpoints.next_batch(self._locations[sink])
 
     def _prepare(self, stage: Stage, sink: Declared) -> PreparedQuery:
-        writer = self._checked(sink.name, self.builder.writer(stage, sink.name, {}))
+        writer = self._checked(sink.name, self.builder.writer(stage, sink.name))
         if sink.trigger:
             try:
                 writer = writer.trigger(**sink.trigger)

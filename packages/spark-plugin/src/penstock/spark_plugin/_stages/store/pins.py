@@ -63,6 +63,8 @@ class Pin:
     """Fingerprints of the results that it read, by stage."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """What its sources held, as fingerprints by name, the same for all stages that were computed in one run."""
+    plans: str = ""
+    """Fingerprint of the plans of its operators, without what their inputs hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,179 @@
+"""What an operator's function puts into its DataFrame on the driver: a result is reused only if that is the same."""
+
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # as everybody writes it
+
+from penstock.operator_attributes import OperatorAttributes, StageState
+from penstock.spark_plugin import Pipeline
+from penstock.spark_plugin._stages.fingerprints.stage import session_fingerprint
+
+FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
+REUSED, FINISHED = StageState.REUSED, StageState.FINISHED
+
+
+def total(
+    spark: SparkSession, folder: Path, daily: Callable[[DataFrame], DataFrame], **arguments: Any
+) -> tuple[StageState, int]:
+    """Run one blocking operator over the numbers 1 and 2; the state of its stage, and the sum that it wrote."""
+    text = str(folder)
+    pipeline = Pipeline("nightly", store=folder / "store")
+    pipeline.source(bounded=True, name="numbers")(lambda spark: spark.range(1, 3).withColumnRenamed("id", "k"))
+    pipeline.op(name="daily", inputs=["numbers"], attributes=FULL_DAM)(daily)
+
+    @pipeline.sink()
+    def report(daily: DataFrame) -> Any:
+        return daily.write.format("parquet").mode("overwrite").option("path", f"{text}/out")
+
+    run = pipeline.run(spark, **arguments)
+    ((found,),) = spark.read.parquet(f"{text}/out").collect()
+    return run.states["daily"], int(found)
+
+
+def by_the_environment(folder: Path, value: int) -> Callable[[DataFrame], DataFrame]:
+    os.environ["PENSTOCK_TEST_FACTOR"] = str(value)
+    return lambda numbers: numbers.agg(F.sum(F.col("k") * int(os.environ["PENSTOCK_TEST_FACTOR"])))
+
+
+def by_a_file(folder: Path, value: int) -> Callable[[DataFrame], DataFrame]:
+    (folder / "factor").write_text(str(value))
+    path = folder / "factor"
+    return lambda numbers: numbers.agg(F.sum(F.col("k") * int(path.read_text())))
+
+
+class Model:
+    """Multiplies."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __call__(self, value: int) -> int:
+        return value * self.factor
+
+
+def by_a_model(folder: Path, value: int) -> Callable[[DataFrame], DataFrame]:
+    path = folder / "model.pickle"
+    path.write_bytes(pickle.dumps(value))
+
+    def daily(numbers: DataFrame) -> DataFrame:
+        model = Model(pickle.loads(path.read_bytes()))
+        return numbers.agg(F.sum(F.udf(lambda k: model(k), "int")("k")))
+
+    return daily
+
+
+def by_a_view_of_rows(folder: Path, value: int) -> Callable[[DataFrame], DataFrame]:
+    spark = SparkSession.active()
+    spark.createDataFrame([(1, value), (2, value)], "k int, factor int").createOrReplaceTempView("driver_rates")
+    return lambda numbers: numbers.join(spark.table("driver_rates"), "k").agg(F.expr("sum(k * factor)"))
+
+
+def by_a_view_of_values(folder: Path, value: int) -> Callable[[DataFrame], DataFrame]:
+    spark = SparkSession.active()
+    rows = f"VALUES (1, {value}), (2, {value})"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW driver_values AS SELECT * FROM {rows} AS v(k, f)")
+    return lambda numbers: numbers.join(spark.table("driver_values"), "k").agg(F.expr("sum(k * f)"))
+
+
+def by_a_variable(folder: Path, value: int) -> Callable[[DataFrame], DataFrame]:
+    SparkSession.active().sql(f"DECLARE OR REPLACE VARIABLE driver_factor INT DEFAULT {value}")
+    return lambda numbers: numbers.agg(F.expr("sum(k * driver_factor)"))
+
+
+def by_a_sql_function(folder: Path, value: int) -> Callable[[DataFrame], DataFrame]:
+    head = "CREATE OR REPLACE TEMPORARY FUNCTION driver_scale(x INT) RETURNS INT"
+    SparkSession.active().sql(f"{head} RETURN x * {value}")
+    return lambda numbers: numbers.agg(F.expr("sum(driver_scale(CAST(k AS INT)))"))
+
+
+def by_a_setting(folder: Path, value: int) -> Callable[[DataFrame], DataFrame]:
+    SparkSession.active().conf.set("my.job.factor", str(value))
+    return lambda numbers: numbers.agg(F.sum(F.col("k") * int(numbers.sparkSession.conf.get("my.job.factor") or 0)))
+
+
+def by_a_registered_function(folder: Path, value: int) -> Callable[[DataFrame], DataFrame]:
+    SparkSession.active().udf.register("driver_registered", lambda k: k * value, "int")
+    return lambda numbers: numbers.agg(F.expr("sum(driver_registered(k))"))
+
+
+KINDS = [
+    by_the_environment,
+    by_a_file,
+    by_a_model,
+    by_a_view_of_rows,
+    by_a_view_of_values,
+    by_a_variable,
+    by_a_sql_function,
+    by_a_setting,
+    by_a_registered_function,
+]
+
+
+@pytest.fixture(autouse=True)
+def as_before(spark: SparkSession) -> Iterator[None]:
+    yield
+    os.environ.pop("PENSTOCK_TEST_FACTOR", None)
+    spark.conf.unset("my.job.factor")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_what_the_driver_reads_is_seen(
+    spark: SparkSession, tmp_path: Path, kind: Callable[[Path, int], Callable[[DataFrame], DataFrame]]
+) -> None:
+    """A result is used again as long as that is the same, and computed where it has changed."""
+    assert total(spark, tmp_path, kind(tmp_path, 1)) == (FINISHED, 3)
+    assert total(spark, tmp_path, kind(tmp_path, 1)) == (REUSED, 3)
+    assert total(spark, tmp_path, kind(tmp_path, 100)) == (FINISHED, 300)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("spark.sql.json.enablePartialResults", "false"), ("spark.sql.columnNameOfCorruptRecord", "bad"), ("my.own", "1")],
+)
+def test_settings_count_unless_they_are_known_to_be_of_speed(
+    spark: SparkSession, tmp_path: Path, setting: str, value: str
+) -> None:
+    """Whatever changes rows in a version of Spark that is still to come does."""
+    before = session_fingerprint(spark)
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    try:
+        assert session_fingerprint(spark) == before
+        spark.conf.set(setting, value)
+        assert session_fingerprint(spark) != before
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+        spark.conf.unset(setting)
+    assert session_fingerprint(spark) == before
+
+
+@pytest.mark.parametrize(
+    ("daily", "reason"),
+    [
+        (lambda numbers: numbers.withColumn("t", F.current_timestamp()).agg(F.sum("k")), "current_timestamp()"),
+        (lambda numbers: numbers.where("current_date() > '2000-01-01'").agg(F.sum("k")), "current_date()"),
+        (
+            lambda numbers: numbers.join(numbers.sparkSession.range(9).rdd.toDF(["k"]), "k").agg(F.sum("k")),
+            "the rows of an RDD",
+        ),
+    ],
+)
+def test_what_no_plan_shows_is_computed_by_each_new_run(
+    spark: SparkSession, tmp_path: Path, daily: Callable[[DataFrame], DataFrame], reason: str
+) -> None:
+    """The run says what it is; an operator that is declared pure is used again all the same."""
+    assert total(spark, tmp_path, daily) == (FINISHED, 3)
+    assert total(spark, tmp_path, daily) == (FINISHED, 3)
+    assert total(spark, tmp_path, daily, resume=False) == (FINISHED, 3)
+    pipeline = Pipeline("explained", store=tmp_path / "explained")
+    pipeline.source(bounded=True, name="numbers")(lambda spark: spark.range(3).withColumnRenamed("id", "k"))
+    pipeline.op(name="daily", inputs=["numbers"], attributes=FULL_DAM)(daily)
+    pipeline.sink(name="none", inputs=["daily"])(lambda daily: daily.write.format("noop").mode("overwrite"))
+    run = pipeline.run(spark)
+    assert [f"reads {reason}:" in warning for warning in run.warnings] == [True]
+    assert f"reads {reason}:" in run.explain()
