@@ -4,7 +4,6 @@ They err on the safe side: what cannot be distinguished reliably gets a fingerpr
 """
 
 import contextlib
-import dis
 import enum
 import functools
 import hashlib
@@ -30,13 +29,20 @@ from pyspark import cloudpickle
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.spark_plugin._stages.fingerprints.names import Names, names_in
+from penstock.spark_plugin._stages.fingerprints.world import Part, World, place_of
+
 _log = logging.getLogger(__name__)
 
 _PLAIN = (str, int, float, bool, complex, type(None), type(Ellipsis), type(NotImplemented))
 # They hold nothing that a result depends on.
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _PICKLE_PROTOCOL = 4
+_MISSING = "missing"
 _UNIQUE = "unknown-"
+# Methods of a function of tables, and of a writer of rows.
+_CALLED_BY_SPARK = frozenset({"eval", "terminate", "analyze", "open", "process", "close"})
+_OF_SPARK = ("pyspark", "penstock")
 # Of what stands for rows that are not here.
 _OF_ROWS = ("py4j.", "pyspark.sql.connect.plan")
 _UDFS = ("UserDefinedFunction", "UserDefinedTableFunction")
@@ -104,16 +110,22 @@ def look_at(function: Callable[..., Any]) -> Looked:
     are followed as deep as they go in the user's own files; installed distributions count by their versions. Comments
     and line numbers do not count, except in modules that are named as a whole.
     """
-    seen = _Seen()
+    world = World(_is_foreign, _is_users)
+    seen = _Seen(world)
     try:
-        # A function of a pipeline is the user's, even when it was installed.
-        found = _function(function, seen) if isinstance(function, types.FunctionType) else _value(function, seen)
+        if isinstance(function, types.FunctionType):
+            # A function of a pipeline is the user's, even when it was installed.
+            of_spark = str(function.__globals__.get("__name__", "")).partition(".")[0] in _OF_SPARK
+            found = _function(function, seen, reads=not of_spark)
+        else:
+            found = _value(function, seen)
     except (_UnknownError, RecursionError) as error:
         reason = str(error) if isinstance(error, _UnknownError) else "code that is nested too deeply to be compared"
         name = getattr(function, "__qualname__", type(function).__qualname__)
         _log.info("the stage of %s is computed in each run: it depends on %s", name, reason)
-        return Looked(unique(), (reason,))
-    return Looked(found, ())
+        world.unknown(reason)
+        found = unique()
+    return Looked(found, world.reasons)
 
 
 def function_fingerprint(function: Callable[..., Any]) -> str:
@@ -132,8 +144,10 @@ class _UnknownError(Exception):
 class _Seen:
     """Numbers objects in the order of meeting them; keeps them alive, so that no other gets their id."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: World | None = None) -> None:
         self._numbers: dict[int, tuple[int, object]] = {}
+        self.world = world if world is not None else World(_is_foreign, _is_users)
+        """What is read outside by what was met."""
 
     def number(self, value: object) -> int | None:
         """The object's number if it was met before."""
@@ -155,28 +169,42 @@ def _value(value: Any, seen: _Seen) -> str:
         return "session"
     if isinstance(value, DataFrame) or kind.__module__.startswith(_OF_ROWS):
         raise _UnknownError(value)
+    if isinstance(value, types.ModuleType):
+        seen.world.hand_over(value)
+        return _root(value, seen)
+    if any(value is one for one in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)):
+        return "stream"
     number = seen.number(value)
     if number is not None:
+        seen.world.again(value)
         return f"again:{number}"
-    if isinstance(value, types.ModuleType | types.FunctionType | types.BuiltinFunctionType | type):
+    with seen.world.inside(value):
+        return _described(value, seen)
+
+
+def _described(value: Any, seen: _Seen) -> str:
+    kind = type(value)
+    if isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
         library = _library(value)
-        if library is not None:
-            return f"library:{getattr(value, '__qualname__', '')}:{library}"
-    if isinstance(value, types.ModuleType):
-        return _module(value, seen)
+        if library is not None or isinstance(value, types.BuiltinFunctionType):
+            read = seen.world.meet(value)
+            if library is not None or read is not None:
+                return f"library:{read or value.__qualname__}:{library}"
     if isinstance(value, types.FunctionType):
-        return _function(value, seen)
+        return _function(value, seen, reads=not _is_a_librarys(value))
     if isinstance(value, type):
         return _class(value, seen)
     if kind in (tuple, list):
         return f"{kind.__name__}:" + digest(*(_value(one, seen) for one in value))
     if kind in (frozenset, set):
-        return "set:" + digest(*sorted(_value(one, _Seen()) for one in value))
+        return "set:" + digest(*sorted(_value(one, _Seen(seen.world)) for one in value))
     if kind in (dict, types.MappingProxyType):
         return "dict:" + digest(*(f"{_value(key, seen)}={_value(one, seen)}" for key, one in value.items()))
     if kind is functools.partial:
         return "partial:" + digest(*(_value(one, seen) for one in (value.func, value.args, value.keywords)))
     if isinstance(value, types.MethodType):
+        if _library(value.__func__) is not None and (read := seen.world.meet(value)) is not None:
+            return f"library:{read}"
         return "method:" + digest(_value(value.__func__, seen), _value(value.__self__, seen))
     if isinstance(value, Broadcast):
         try:
@@ -194,48 +222,76 @@ def _value(value: Any, seen: _Seen) -> str:
         return f"{kind.__name__}:{value.__name__}"
     if isinstance(value, typing.ForwardRef):  # it keeps what it was found to be
         return f"{kind.__name__}:{value.__forward_arg__}"
+    if _library(kind) is not None and (read := seen.world.meet(value)) is not None:
+        return f"library:{read}"
     return _instance(value, seen)
 
 
-def _function(function: types.FunctionType, seen: _Seen) -> str:
-    code, scope = function.__code__, function.__globals__
-    package = scope.get("__package__") or ""
-    roots = {f"import {name}": _imported(name) for name in imports_of(code, package)}
-    stored = _stored_by(code, "STORE_GLOBAL")
-    roots |= {name: scope[name] for name in _names(code) - stored if name in scope}
-    roots |= {name: _first_look(_owner(function), scope, name) for name in stored}
+def _root(value: Any, seen: _Seen) -> str:
+    """As `_value`, for what code names: which names of a module it takes is known."""
+    if not isinstance(value, types.ModuleType):
+        return _value(value, seen)
+    number = seen.number(value)
+    if number is not None:
+        return f"again:{number}"
+    library = _library(value)
+    if library is not None:
+        return f"library::{library}"
+    with seen.world.aside():  # what is used of it is looked at where it is named
+        return _module(value, seen)
+
+
+def _function(function: types.FunctionType, seen: _Seen, *, reads: bool) -> str:
+    code, scope, names = function.__code__, function.__globals__, names_in(function.__code__)
+    modules = {name: _imported(name) for name in sorted(names.modules(scope.get("__package__") or ""))}
+    roots = {f"import {name}": one for name, one in modules.items()}
+    stored = names.stored_globals
+    roots |= {name: scope[name] for name in names.all - stored if name in scope}
+    roots |= {name: _first_look(_owner(function), scope, name, seen.world) for name in stored}
+    cells: dict[str, object] = {}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # not filled yet
-            roots[f"cell {name}"] = cell.cell_contents
-    return digest(
+            cells[name] = cell.cell_contents
+    roots |= {f"cell {name}": value for name, value in cells.items()}
+    place, seen.world.place = seen.world.place, place_of(function)
+    if reads:
+        seen.world.read(function, names, cells)
+        for name, is_module in names.modules(scope.get("__package__") or "").items():
+            if is_module and modules[name] == _MISSING:
+                seen.world.missing(name)
+    found = digest(
         "function",
         _code(code),
         _value(function.__defaults__ or (), seen),
         _value(function.__kwdefaults__ or {}, seen),
         # What a decorator wraps, and what `singledispatch` chooses from, may hide in objects of a library.
         *(_value(getattr(function, name, None), seen) for name in ("__wrapped__", "registry")),
-        *(f"{name}={_value(one, seen)}" for name, one in sorted(_named(code, roots).items())),
+        *(f"{name}={_root(one, seen)}" for name, one in sorted(_named(names, roots, seen.world).items())),
     )
+    seen.world.place = place
+    return found
 
 
-_FIRST_LOOKS: weakref.WeakKeyDictionary[object, dict[str, str]] = weakref.WeakKeyDictionary()
+_FIRST_LOOKS: weakref.WeakKeyDictionary[object, dict[str, tuple[str, Part]]] = weakref.WeakKeyDictionary()
 _LOOKING = threading.RLock()
 
 
-def _first_look(owner: object, scope: Mapping[str, object], name: str) -> str:
+def _first_look(owner: object, scope: Mapping[str, object], name: str, world: World) -> str:
     """What a name in an owner's scope stood for when this process first looked; empty if that is unknown.
 
     For what a function sets itself: it is an input by what it begins with, but not a counter by how far it has come,
     nor a table or a client by whether it was made yet.
     """
-    with _LOOKING:
+    with _LOOKING, world.aside() as part:
         known = _FIRST_LOOKS.setdefault(owner, {})
         if name not in known:
-            known[name] = ""  # a function may come to itself by what it sets
+            known[name] = "", part  # a function may come to itself by what it sets
             if scope.get(name) is not None:
                 with contextlib.suppress(_UnknownError, RecursionError):
-                    known[name] = _value(scope[name], _Seen())
-        return known[name]
+                    known[name] = _root(scope[name], _Seen(world)), part
+        found, part = known[name]
+    world.add(part)
+    return found
 
 
 def _owner(function: types.FunctionType) -> object:
@@ -244,13 +300,12 @@ def _owner(function: types.FunctionType) -> object:
     return module if module is not None and vars(module) is function.__globals__ else function
 
 
-def _named(code: types.CodeType, roots: Mapping[str, object]) -> dict[str, object]:
+def _named(names: Names, roots: Mapping[str, object], world: World) -> dict[str, object]:
     """What names stand for, and each attribute among them of a user's module or function.
 
     As `from module import name` counts. Whose attribute a name is meant to be is not looked at: a module may be reached
     by other names than its own.
     """
-    names, stored = sorted(_names(code)), _stored_by(code, "STORE_ATTR")
     found = dict(roots)
     # In an order that is the same in each process: a module that is found twice is looked into once.
     pending = sorted(roots.items())
@@ -264,10 +319,10 @@ def _named(code: types.CodeType, roots: Mapping[str, object]) -> dict[str, objec
         scope = vars(one)
         kept: set[str] = set()
         if isinstance(one, types.FunctionType):
-            kept = stored | _stored_by(one.__code__, "STORE_ATTR")
+            kept = names.stored_attributes | names_in(one.__code__).stored_attributes
         attributes = {
-            f"{path}.{name}": _first_look(one, scope, name) if name in kept else scope[name]
-            for name in names
+            f"{path}.{name}": _first_look(one, scope, name, world) if name in kept else scope[name]
+            for name in sorted(names.all)
             # What the first call sets is not there before: to come is not a change either.
             if name in scope or name in kept
         }
@@ -293,30 +348,14 @@ def _imported(name: str) -> object:
         except (ImportError, AttributeError, ValueError):
             spec = None
         if spec is None:
-            return "missing"
+            return _MISSING
         library = _library_of(spec.name, spec.origin)
         if library is not None:
             return f"library::{library}"
     try:
         return importlib.import_module(name)
     except Exception:  # as in the code that names it
-        return "missing"
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """Names that code looks up in its globals, nested functions and lambdas included; attributes are among them."""
-    names = set(code.co_names)
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            names |= _names(one)
-    return names
-
-
-def _stored_by(code: types.CodeType, operation: str) -> set[str]:
-    """Names that code gives values by an operation, nested functions and lambdas included."""
-    names = {str(one.argval) for one in dis.get_instructions(code) if one.opname == operation}
-    inner = (_stored_by(one, operation) for one in code.co_consts if isinstance(one, types.CodeType))
-    return names.union(*inner)
+        return _MISSING
 
 
 def _code(code: types.CodeType) -> str:
@@ -371,15 +410,22 @@ def _class(value: type, seen: _Seen) -> str:
     for name, one in sorted(vars(value).items()):
         if name in _NO_PART_OF_A_CLASS or isinstance(one, types.MemberDescriptorType | types.GetSetDescriptorType):
             continue
-        if isinstance(one, staticmethod | classmethod):
-            parts.append(f"{name}={_value(one.__func__, seen)}")
-        elif isinstance(one, property):
-            parts += [f"{name}={_value(part, seen)}" for part in (one.fget, one.fset, one.fdel)]
-        elif isinstance(one, functools.cached_property):  # it has a lock
-            parts.append(f"{name}={_value(one.func, seen)}")
-        else:
-            parts.append(f"{name}={_value(one, seen)}")
+        with seen.world.inside(one, "" if _is_called_by_others(value, name) else name):
+            if isinstance(one, staticmethod | classmethod):
+                parts.append(f"{name}={_value(one.__func__, seen)}")
+            elif isinstance(one, property):
+                parts += [f"{name}={_value(part, seen)}" for part in (one.fget, one.fset, one.fdel)]
+            elif isinstance(one, functools.cached_property):  # it has a lock
+                parts.append(f"{name}={_value(one.func, seen)}")
+            else:
+                parts.append(f"{name}={_value(one, seen)}")
     return digest("class", value.__qualname__, *parts)
+
+
+def _is_called_by_others(value: type, name: str) -> bool:
+    """Whether code calls a method of a class without its name: Python does, Spark, and libraries with their classes."""
+    bases = (base for base in value.__mro__ if base is not object and name in vars(base))
+    return name.startswith("__") or name in _CALLED_BY_SPARK or any(_library(base) is not None for base in bases)
 
 
 def _annotations(value: type) -> Mapping[str, object]:
@@ -433,18 +479,53 @@ def _library(value: Any) -> str | None:
     module = value if isinstance(value, types.ModuleType) else inspect.getmodule(value)
     if module is None or module.__name__ == "__main__":
         return None
+    if isinstance(value, types.FunctionType) and module.__name__ != value.__globals__.get("__name__"):
+        # A decorator has given it the name of another function.
+        wrapper = sys.modules.get(value.__globals__.get("__name__", ""), module)
+        if _library(wrapper) is None:
+            return None
     return _library_of(module.__name__, getattr(module, "__file__", None))
+
+
+def _is_users(module: types.ModuleType) -> bool:
+    return _library(module) is None
+
+
+def _is_a_librarys(function: types.FunctionType) -> bool:
+    """Whether a library has the code, as of a function that its decorator gives."""
+    module = sys.modules.get(function.__globals__.get("__name__", ""))
+    return module is not None and _library(module) is not None
+
+
+def _is_foreign(name: str) -> bool:
+    """Whether a name is of an installed distribution, other than Spark."""
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names or top in _OF_SPARK or top in sys.builtin_module_names:
+        return False
+    module: Any = sys.modules.get(top)
+    if module is None:
+        try:
+            module = importlib.util.find_spec(top)
+        except (ImportError, AttributeError, ValueError):
+            return False
+        return module is not None and _library_of(top, module.origin) is not None
+    return _library(module) is not None
 
 
 def _library_of(name: str, origin: str | None) -> str | None:
     if name in sys.builtin_module_names or origin in ("built-in", "frozen"):
         return f"{name}@{sys.version}"
+    top = name.partition(".")[0]
     if origin is None:
-        return None
-    if name.partition(".")[0] == "pyspark":  # it may lie with the rest of Spark
+        return f"{name}@{sys.version}" if top in sys.stdlib_module_names else None
+    if top == "pyspark":  # it may lie with the rest of Spark
         return f"{name}@{pyspark.__version__}"
-    if "site-packages" in origin or "dist-packages" in origin:
-        return f"{name}@{_versions().get(name.partition('.')[0], '')}"
+    if top == "penstock":
+        return f"{name}@{_versions().get(top, '')}"
+    if not {"site-packages", "dist-packages"}.isdisjoint(Path(origin).parts):
+        # A file that was copied there belongs to no distribution; files of an editable one lie elsewhere.
+        version = _versions().get(top)
+        return f"{name}@{version}" if version is not None else None
     return f"{name}@{sys.version}" if origin.startswith(_STANDARD_LIBRARY) else None
 
 
@@ -457,42 +538,10 @@ def _versions() -> dict[str, str]:
     }
 
 
-def imports_of(code: types.CodeType, package: str) -> list[str]:
-    """Full names of what code imports, nested functions included; of `from a import b` also `a.b`, as it may be one.
-
-    Args:
-        code: Of a function.
-        package: That relative names are of.
-    """
-    names: dict[str, None] = {}
-    for name, level, from_list in _statements(code):
-        try:
-            full = importlib.util.resolve_name("." * level + name, package)
-        except ImportError:  # when it runs, too
-            full = "." * level + name
-        names |= dict.fromkeys([full, *(f"{full}.{one}" for one in from_list if one != "*")])
-    return sorted(names)
-
-
 def module_imports(code: types.CodeType, package: str) -> list[str]:
     """Of a module that is imported: what its functions import, and what it did; not what it would for types alone."""
-    inner = {name for one in code.co_consts if isinstance(one, types.CodeType) for name in imports_of(one, package)}
-    return sorted(inner.union(name for name in imports_of(code, package) if name in sys.modules))
-
-
-def _statements(code: types.CodeType) -> Iterator[tuple[str, int, tuple[str, ...]]]:
-    """Name, level and what is taken, of each import."""
-    values: list[object] = []
-    for one in dis.get_instructions(code):
-        if one.opname == "IMPORT_NAME":
-            level, from_list = values[-2:]
-            yield (
-                str(one.argval),
-                level if isinstance(level, int) else 0,
-                from_list if isinstance(from_list, tuple) else (),
-            )
-        elif one.opname != "EXTENDED_ARG":
-            values = [*values[-1:], one.argval]
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _statements(constant)
+    inner: set[str] = set()
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            inner |= names_in(one).modules(package).keys()
+    return sorted(inner.union(name for name in names_in(code, nested=False).modules(package) if name in sys.modules))
