@@ -161,6 +161,18 @@ def test_a_source_must_be_what_it_is_declared_as(spark: SparkSession, tmp_path: 
         pipeline.run(spark)
 
 
+def test_functions_are_pure_only_if_they_are_declared_so(tmp_path: Path) -> None:
+    """Sources, operators and sinks."""
+    pipeline = Pipeline("rates", store=tmp_path)
+    for pure in (False, True):
+        pipeline.source(bounded=True, name=f"source {pure}", pure=pure)(lambda spark: spark.range(1))
+        pipeline.op(name=f"operator {pure}", inputs=[f"source {pure}"], pure=pure)(lambda frame: frame)
+        pipeline.sink(name=f"sink {pure}", inputs=[f"operator {pure}"], pure=pure)(lambda frame: frame.write)
+    assert {name: one.pure for name, one in pipeline.declared.items()} == {
+        f"{kind} {pure}": pure for pure in (False, True) for kind in ("source", "operator", "sink")
+    }
+
+
 def test_names_are_unique_and_inputs_are_named(tmp_path: Path) -> None:
     """Both mistakes are found when the function is declared."""
     pipeline = Pipeline("names", store=tmp_path)

@@ -45,6 +45,8 @@ class Declared:
     """How often the result of an operator is computed again for the live stages that read it."""
     fingerprint: str | None = None
     """Of what a source reads, where the user knows it."""
+    pure: bool = False
+    """Whether the function gives the same rows for the same inputs, whatever it reads outside of the pipeline."""
     code: str | None = None
     """Fingerprint of the function, where it is not the function's own."""
     pure: bool = False

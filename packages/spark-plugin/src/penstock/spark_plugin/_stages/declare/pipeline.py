@@ -127,6 +127,7 @@ class Pipeline:
         name: str | None = None,
         parallelism: int | None = None,
         fingerprint: str | None = None,
+        pure: bool = False,
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Declare a source; the function takes the session and gives a DataFrame.
 
@@ -138,6 +139,7 @@ class Pipeline:
                 and one slot.
             fingerprint: Names the data where that cannot be seen (a database, an RDD): while it stays the same, stages
                 on it are used again. Files need none.
+            pure: See `op`. This is about the code of the source and its UDFs, not about the data.
 
         Raises:
             PipelineDefinitionError: as with `op` and `sink`, the parentheses are missing, or a name or an
@@ -152,7 +154,7 @@ class Pipeline:
                     "`@pipeline.source(bounded=True)`, or False of a stream"
                 )
             how: dict[str, Any] = {"bounded": bounded, "parallelism": parallelism, "fingerprint": fingerprint}
-            self.declare(name or function.__name__, VertexKind.SOURCE, function, **how)
+            self.declare(name or function.__name__, VertexKind.SOURCE, function, pure=pure, **how)
             return function
 
         return declare
@@ -168,6 +170,7 @@ class Pipeline:
         exchange: Exchange | None = None,
         parallelism: int | None = None,
         refresh: str | timedelta | None = None,
+        pure: bool = False,
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Declare an operator; the function takes the DataFrames of its inputs and gives one.
 
@@ -193,6 +196,10 @@ class Pipeline:
                 unless the sources have not changed. Then the live queries are stopped between two micro-batches, and
                 restarted from their checkpoints with the new results. A refresh that fails leaves the old results and
                 the running queries in place, and is tried again. Default: never.
+            pure: The function and its UDFs give the same rows for the same inputs, whatever they read outside of the
+                pipeline: files, the environment, the arguments of the program, the time, random numbers, the network.
+                Default: each new run computes the stage of a function that reads one of these, and `explain` shows what
+                it reads and in which line. With True the stage is used again, also if what it reads has changed.
         """
         _refuse(misplaced, "op")
 
@@ -206,6 +213,7 @@ class Pipeline:
             exchange=exchange,
             parallelism=parallelism,
             refresh=refresh,
+            pure=pure,
         )
 
     def sink(
@@ -216,6 +224,7 @@ class Pipeline:
         name: str | None = None,
         exchange: Exchange | None = None,
         parallelism: int | None = None,
+        pure: bool = False,
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Declare a sink; the function takes the DataFrames of its inputs and gives a writer that is not started.
 
@@ -231,6 +240,7 @@ class Pipeline:
                 `queryName`.
             exchange: As of `op`.
             parallelism: Tasks that write at most, and slots that it takes. Default: as of `op`.
+            pure: See `op`. With True, a bounded sink is not written again because its function reads, say, the time.
         """
         _refuse(misplaced, "sink")
 
@@ -241,6 +251,7 @@ class Pipeline:
             trigger=trigger,
             exchange=exchange,
             parallelism=parallelism,
+            pure=pure,
         )
 
     def _declaring(
