@@ -28,7 +28,7 @@ def job(folder: Path, daily: Callable[[DataFrame], DataFrame]) -> Pipeline:
 
     pipeline.op(name="daily", inputs=["sales"], attributes=FULL_DAM)(daily)
 
-    @pipeline.sink()
+    @pipeline.sink(pure=True)
     def report(daily: DataFrame) -> Any:
         if (Path(text) / "full").exists():
             raise OSError("no space left")

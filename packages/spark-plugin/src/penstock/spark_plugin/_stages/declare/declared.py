@@ -45,12 +45,10 @@ class Declared:
     """How often the result of an operator is computed again for the live stages that read it."""
     fingerprint: str | None = None
     """Of what a source reads, where the user knows it."""
-    pure: bool = False
-    """Whether the function gives the same rows for the same inputs, whatever it reads outside of the pipeline."""
     code: str | None = None
     """Fingerprint of the function, where it is not the function's own."""
     pure: bool = False
-    """Whether its rows depend on its inputs and its code alone, whatever it reads."""
+    """Whether the function gives the same rows for the same inputs, whatever it reads outside of the pipeline."""
     order: Callable[[Any], Any] | None = None
     """Of a sorting operator: puts its result, read back, into its order again."""
     keys: tuple[str, ...] = ()

@@ -198,8 +198,8 @@ class Pipeline:
                 the running queries in place, and is tried again. Default: never.
             pure: The function and its UDFs give the same rows for the same inputs, whatever they read outside of the
                 pipeline: files, the environment, the arguments of the program, the time, random numbers, the network.
-                Default: each new run computes the stage of a function that reads one of these, and `explain` shows what
-                it reads and in which line. With True the stage is used again, also if what it reads has changed.
+                Default: each new run computes a stage whose UDFs read one of these, or whose plan does not show what it
+                reads, and `run.explain()` says what that is. With True the stage's result is reused.
         """
         _refuse(misplaced, "op")
 
