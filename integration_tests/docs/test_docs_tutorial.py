@@ -8,9 +8,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
+from pyspark.java_gateway import launch_gateway
 
 from penstock.spark_plugin import KinesisDataSource
 from penstock.spark_plugin.errors import OptionError
@@ -23,6 +26,7 @@ _SPARK = (
     "--master local[2] --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 "
     "--conf spark.ui.showConsoleProgress=false pyspark-shell"
 )
+_GATEWAY = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
 # Installing is not done again: the packages of the working tree are there.
 _SKIPPED = ("python -m venv", ". .venv/", "pip install")
 
@@ -47,6 +51,22 @@ class Terminal:
             "XDG_STATE_HOME": str(folder / "state"),
         }
 
+        self._gateway: Any = None
+
+    def share_jvm(self) -> None:
+        """Let the scripts that are not in the background use one JVM: each has a session of its own in it."""
+        with mock.patch.dict(os.environ, self.environment, clear=True):
+            launch: Any = launch_gateway
+            self._gateway = launch(popen_kwargs={"cwd": self.folder})
+        java = self._gateway.java_parameters
+        self.environment |= {"PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.auth_token}
+
+    def _stop_session(self) -> None:
+        """Stop what a script left in the JVM, which would have ended with the script."""
+        session = self._gateway and self._gateway.jvm.org.apache.spark.sql.SparkSession.getDefaultSession()
+        if session and session.isDefined():
+            session.get().stop()
+
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text.replace(_PORT, self.port))
 
@@ -58,19 +78,26 @@ class Terminal:
             return ""
         if command.startswith(_SKIPPED):
             return ""
+        # A script in the background is killed, and its JVM has to end with it.
+        is_killed = " & " in command
+        environment = {name: text for name, text in self.environment.items() if not (is_killed and name in _GATEWAY)}
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=self.folder,
-            env=self.environment,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=300,
             check=False,
         )
+        self._stop_session()
         return done.stdout if done.returncode == 0 else done.stdout + done.stderr
 
     def close(self) -> None:
         """End what the pages started, if it still runs."""
+        if self._gateway is not None:
+            self._gateway.proc.stdin.close()
+            self._gateway.proc.wait(60)
         for file in self.folder.glob("*.pid"):
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(int(file.read_text()))
@@ -111,6 +138,8 @@ def test_the_tutorial_works_as_written(terminal: Terminal) -> None:
     """Files are written, commands are typed, and each prints what its page shows, the mistakes too."""
     typed = 0
     for page in ORDER:
+        if page == ORDER[1]:
+            terminal.share_jvm()
         for language, title, text in _FENCE.findall((PAGES / page).read_text()):
             if language == "console":
                 for command, shown in exchanges(text):
