@@ -105,6 +105,10 @@ def spark(span_folder: Path, otlp: OtlpReceiver, tmp_path_factory: pytest.TempPa
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        # Its JVM answers clients of Spark Connect, too.
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
     }
     builder = configure(SparkSession.builder.master("local[2]").appName("penstock tests"))
     for name, value in settings.items():

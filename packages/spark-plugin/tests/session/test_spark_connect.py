@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connect_servers import connect_server
 from patience import PATIENCE_SECONDS
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -35,14 +34,16 @@ _CONNECT = "SPARK_CONNECT_MODE_ENABLED"
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session of a server that all tests share; started beside the classic session of the other tests."""
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session of the server in the JVM of the classic session."""
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-    with connect_server(tmp_path_factory.mktemp("connect")) as url:
-        session: Any = ConnectSession.builder.remote(url).getOrCreate()
-        yield session
-        session.stop()
+    jvm: Any = spark.sparkContext._jvm
+    service = getattr(jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")
+    url = f"sc://127.0.0.1:{getattr(service, 'MODULE$').localPort()}"
+    session: Any = ConnectSession.builder.remote(url).getOrCreate()
+    yield session
+    session.stop()
 
 
 @pytest.fixture
