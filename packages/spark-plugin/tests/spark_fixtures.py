@@ -3,7 +3,6 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,32 +15,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import configure, ensure_java
 from penstock.spark_plugin.testing import endpoint_options
-from penstock.telemetry.testing import OtlpReceiver, running_receiver
-
-SPANS = "PENSTOCK_TEST_SPANS"
-_PROVIDER = """\
-import os
-from pathlib import Path
-
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
-
-from penstock.telemetry._process import tracer_provider
-
-
-class Files(SpanExporter):
-    def export(self, spans):
-        folder = os.environ.get("PENSTOCK_TEST_SPANS")
-        if folder:
-            with (Path(folder) / f"{os.getpid()}.jsonl").open("a") as file:
-                file.writelines(span.to_json(indent=None) + "\\n" for span in spans)
-        return SpanExportResult.SUCCESS
-
-
-def create():
-    provider = tracer_provider()  # to OTLP; beside that, each span into a file at once
-    provider.add_span_processor(SimpleSpanProcessor(Files()))
-    return provider
-"""
 
 
 def pytest_configure() -> None:
@@ -66,36 +39,7 @@ def stays_classic() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def span_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Spark's processes leave their spans."""
-    return tmp_path_factory.mktemp("spans")
-
-
-def tracing_environment(span_folder: Path, package: Path) -> dict[str, str]:
-    """Variables for Spark's processes: their provider is an installed entry point, as an application's would be."""
-    (package / "penstock_test_provider.py").write_text(_PROVIDER)
-    metadata = package / "penstock_test_provider-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: penstock-test-provider\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(
-        "[opentelemetry_tracer_provider]\npenstock_test = penstock_test_provider:create\n"
-    )
-    return {
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")])),
-        "OTEL_PYTHON_TRACER_PROVIDER": "penstock_test",
-        SPANS: str(span_folder),
-    }
-
-
-@pytest.fixture(scope="session")
-def otlp() -> Iterator[OtlpReceiver]:
-    """Where Spark's processes export to."""
-    with running_receiver() as receiver:
-        yield receiver
-
-
-@pytest.fixture(scope="session")
-def spark(span_folder: Path, otlp: OtlpReceiver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session for all tests: starting one takes seconds."""
     settings = {
         "spark.ui.enabled": "false",
@@ -115,14 +59,7 @@ def spark(span_folder: Path, otlp: OtlpReceiver, tmp_path_factory: pytest.TempPa
         builder = builder.config(name, value)
     if SparkSession.getActiveSession() is None:
         end_jvm()
-    with pytest.MonkeyPatch.context() as patch:
-        # The JVM hands its environment on to every process that it starts; this process keeps its own.
-        for name, value in tracing_environment(span_folder, tmp_path_factory.mktemp("provider")).items():
-            patch.setenv(name, value)
-        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", otlp.endpoint)
-        patch.setenv("OTEL_PYTHON_METER_PROVIDER", "penstock")
-        patch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "3000")
-        session = builder.getOrCreate()
+    session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -1,15 +1,87 @@
+"""Spans and metrics of all processes of a query. The server of Spark Connect that runs it hands its variables on."""
+
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+from connect_servers import connect_server
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from pyspark.sql import SparkSession
+from patience import PATIENCE_SECONDS
 
-from penstock.telemetry.testing import OtlpReceiver
+from penstock.telemetry.testing import OtlpReceiver, running_receiver
 
+PROVIDER = """\
+import os
+from pathlib import Path
+
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+
+from penstock.telemetry._process import tracer_provider
+
+
+class Files(SpanExporter):
+    def export(self, spans):
+        with (Path(os.environ["PENSTOCK_TEST_SPANS"]) / f"{os.getpid()}.jsonl").open("a") as file:
+            file.writelines(span.to_json(indent=None) + "\\n" for span in spans)
+        return SpanExportResult.SUCCESS
+
+
+def create():
+    provider = tracer_provider()  # to OTLP; beside that, each span into a file at once
+    provider.add_span_processor(SimpleSpanProcessor(Files()))
+    return provider
+"""
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 ROOT_SPAN_ID = "00f067aa0ba902b7"
+
+
+def tracing_environment(span_folder: Path, package: Path) -> dict[str, str]:
+    """Variables for Spark's processes: their provider is an installed entry point, as an application's would be."""
+    (package / "penstock_test_provider.py").write_text(PROVIDER)
+    metadata = package / "penstock_test_provider-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: penstock-test-provider\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[opentelemetry_tracer_provider]\npenstock_test = penstock_test_provider:create\n"
+    )
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")])),
+        "OTEL_PYTHON_TRACER_PROVIDER": "penstock_test",
+        "OTEL_PYTHON_METER_PROVIDER": "penstock",
+        "OTEL_METRIC_EXPORT_INTERVAL": "3000",
+        "PENSTOCK_TEST_SPANS": str(span_folder),
+    }
+
+
+@pytest.fixture
+def span_folder(tmp_path: Path) -> Path:
+    """Where Spark's processes leave their spans."""
+    folder = tmp_path / "spans"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def otlp() -> Iterator[OtlpReceiver]:
+    """Where Spark's processes export to."""
+    with running_receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def traced(span_folder: Path, otlp: OtlpReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A session whose processes export."""
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    variables = tracing_environment(span_folder, tmp_path) | {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp.endpoint}
+    with connect_server(tmp_path, **variables) as url:
+        monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        session = ConnectSession.builder.remote(url).getOrCreate()
+        yield session
+        session.stop()
 
 
 def read_spans(folder: Path) -> list[dict[str, Any]]:
@@ -17,7 +89,7 @@ def read_spans(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_one_trace_holds_a_query_in_all_of_its_processes(
-    spark: SparkSession,
+    traced: Any,
     span_folder: Path,
     otlp: OtlpReceiver,
     make_stream: Callable[[int], Any],
@@ -35,13 +107,12 @@ def test_one_trace_holds_a_query_in_all_of_its_processes(
         efoConsumerName="traced",
         registryStore=str(tmp_path / "registry.db"),
     )
-    frame = spark.readStream.format("kinesis").options(**options).load().select("data", "partitionKey")
+    frame = traced.readStream.format("kinesis").options(**options).load().select("data", "partitionKey")
     writer = frame.writeStream.format("kinesis").options(**target.options(traceparent=traceparent))
-    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    until(lambda: len(target.held()) >= 20, "the records are not written", query=query)
-    # A task that is interrupted takes its worker along, with metrics that are not delivered yet.
-    until(lambda: any(one["numInputRows"] for one in query.recentProgress), "no micro-batch ends", query=query)
-    query.stop()
+    # A task that is interrupted takes its worker along, with metrics that are not delivered yet: it ends by itself.
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    assert query.awaitTermination(PATIENCE_SECONDS)
+    assert len(target.held()) == 20
 
     wanted = {
         "registration.register",
