@@ -20,7 +20,7 @@ from penstock.efo_consumer import (
     read_ranges,
     resolve_initial_positions,
 )
-from penstock.efo_consumer._remote.members import choose_endpoint, shard_key
+from penstock.efo_consumer._remote.resume import choose_endpoint, shard_key
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc import ClientSecurity
 from penstock.rpc.testing import ServiceProcess, service_process

@@ -29,7 +29,7 @@ from penstock.efo_consumer import (
     ranges_between,
     resolve_initial_positions,
 )
-from penstock.efo_consumer._remote.messages import stats_from_message, stats_to_message
+from penstock.efo_consumer._remote.client import MESSAGES
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.proto.shard_reader.v1.shard_reader_pb2 import ShardStats as ShardStatsMessage
 
@@ -56,8 +56,8 @@ def test_numbers_of_a_shard_cross_the_wire_whole() -> None:
     assert len(numbers) > 8
     condition = ShardCondition(ShardState.STUCK, 1_767_268_800_000, "no children")
     stats = ShardStats(stream_name="flights", shard_id="shardId-0", condition=condition, **numbers)
-    sent = ShardStatsMessage.FromString(stats_to_message(stats).SerializeToString())
-    assert stats_from_message(sent) == stats
+    sent = ShardStatsMessage.FromString(MESSAGES.to(ShardStatsMessage, stats).SerializeToString())
+    assert MESSAGES.of(ShardStats, sent) == stats
 
 
 async def until(condition: Callable[[], bool]) -> None:

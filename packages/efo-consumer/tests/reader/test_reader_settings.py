@@ -25,7 +25,7 @@ from penstock.efo_consumer import (
     SubscribeTransportType,
     resolve_initial_positions,
 )
-from penstock.efo_consumer._remote.messages import open_from_message, open_to_message
+from penstock.efo_consumer._remote.client import MESSAGES
 from penstock.emulator.testing import running_emulator
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.rpc import GrpcServer, ServerSettings
@@ -59,18 +59,18 @@ SETTINGS = st.builds(
 def test_settings_cross_the_wire_whole(settings: SessionSettings) -> None:
     """What is not given stays the reader's own; what is false or zero is given."""
     request = OpenRequest(session_id="q", positions=StreamPositions({"s": {}}), settings=settings)
-    message = pb.OpenRequest.FromString(open_to_message(request).SerializeToString())
-    assert open_from_message(message).settings == settings
+    message = pb.OpenRequest.FromString(MESSAGES.to(pb.OpenRequest, request).SerializeToString())
+    assert MESSAGES.of(OpenRequest, message).settings == settings
 
 
 def test_settings_out_of_range_are_named() -> None:
     """As they are made, and as they come."""
     with pytest.raises(EfoConsumerConfigError, match="get_records_interval"):
         SessionSettings(get_records_interval=timedelta(milliseconds=100))
-    message = open_to_message(OpenRequest(session_id="q", positions=StreamPositions({})))
+    message = MESSAGES.to(pb.OpenRequest, OpenRequest(session_id="q", positions=StreamPositions({})))
     message.settings.get_records.base_seconds = 2.0
     with pytest.raises(EfoConsumerConfigError, match="settings"):
-        open_from_message(message)
+        MESSAGES.of(OpenRequest, message)
 
 
 async def test_a_session_reads_as_its_caller_said() -> None:

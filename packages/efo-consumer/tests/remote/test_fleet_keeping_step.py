@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from penstock.efo_consumer import ShardPosition, StreamPositions
 from penstock.efo_consumer._continuity.lineage import ShardGraph
 from penstock.efo_consumer._model.positions import after_record
-from penstock.efo_consumer._reader.api import ShardsLook, SlowShard
+from penstock.efo_consumer._reader.api import ProfilePoint, ShardsLook, SlowShard
 from penstock.efo_consumer._reader.horizon import NO_RECORD
-from penstock.efo_consumer._reader.merge import MOST_POINTS, ProfilePoint
+from penstock.efo_consumer._reader.merge import MOST_POINTS
 from penstock.efo_consumer._reader.reach import Bounds
 from penstock.efo_consumer._remote.keeping_step import FleetHorizon, divide
 

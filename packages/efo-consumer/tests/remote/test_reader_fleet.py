@@ -119,7 +119,7 @@ async def test_a_step_asks_each_reader_once_however_many_shards_moved(monkeypatc
     read = RemoteShardReader.read_range
 
     def counted(self: RemoteShardReader, *arguments: Any, **options: Any) -> Any:
-        asked.append(self.endpoint)
+        asked.append(self._endpoint)
         return read(self, *arguments, **options)
 
     monkeypatch.setattr(RemoteShardReader, "read_range", counted)

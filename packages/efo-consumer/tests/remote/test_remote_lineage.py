@@ -15,7 +15,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     ranges_between,
 )
-from penstock.efo_consumer._remote.members import choose_endpoint, shard_key
+from penstock.efo_consumer._remote.resume import choose_endpoint, shard_key
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.efo_consumer.testing import FakeKinesis
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from shard_readers import STREAM, Driver, Readers, put
 
-from penstock.efo_consumer._remote.members import choose_endpoint, shard_key
-from penstock.efo_consumer._remote.resume import ANSWER_SECONDS
+from penstock.efo_consumer._remote.resume import ANSWER_SECONDS, choose_endpoint, shard_key
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin._reading.stream.partition import KinesisPartition
 

@@ -12,7 +12,7 @@ from option_texts import CONSUMER, EFO, given, parse, text_of
 
 import penstock.spark_plugin as plugin
 from penstock.efo_consumer import OpenRequest, ReaderConfig, StreamPositions
-from penstock.efo_consumer._remote.messages import open_from_message, open_to_message
+from penstock.efo_consumer._remote.client import MESSAGES
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2
 from penstock.proto.shard_reader.v1 import shard_reader_pb2
 from penstock.registration import Lease
@@ -114,8 +114,8 @@ def asked(options: KinesisOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
         acquired.append(acquire_request(sent))
     received = []
     for request in opened:
-        message = shard_reader_pb2.OpenRequest.FromString(open_to_message(request).SerializeToString())
-        received.append(open_from_message(message))
+        message = MESSAGES.to(shard_reader_pb2.OpenRequest, request)
+        received.append(MESSAGES.of(OpenRequest, message))
     return acquired, received
 
 

@@ -69,7 +69,8 @@ class Messages:
     Args:
         unknown: by enumeration: the member to use for a value that is unspecified, or newer than this release.
         unspecified: by enumeration: the member to use for a value that is unspecified, and for no other.
-        by_hand: by type: functions to its message and from it, for what differs from its message.
+        by_hand: by type: functions to its message and from it, for what differs from its message; of a repeated field
+            to its messages and from them.
         invalid: makes the error for a field whose value cannot be used, of its name and the value.
     """
 
@@ -93,7 +94,9 @@ class Messages:
             if one is None:
                 continue
             if known[name].is_repeated:
-                getattr(message, name).extend(self._out(known[name], each) for each in one)
+                hand = self._by_hand.get(type(one))
+                made = (self._out(known[name], each) for each in one) if hand is None else hand[0](one)
+                getattr(message, name).extend(made)
             elif known[name].message_type is not None:
                 getattr(message, name).CopyFrom(self._out(known[name], one))
             else:
@@ -136,6 +139,8 @@ class Messages:
     def _value(self, message: Message, of: Any, hint: Any) -> Any:
         kind, may_be_none = _plain(hint)
         value = getattr(message, of.name)
+        if of.is_repeated and kind in self._by_hand:
+            return self._by_hand[kind][1](value)
         if of.is_repeated:
             made = (self._in(of, one, get_args(kind)[0]) for one in value)
             return tuple(made) if get_origin(kind) is tuple else list(made)
@@ -240,9 +245,9 @@ class Contract:
         rpc = self.rpcs[name]
         if rpc.returned is not None:
             return rpc.returned(response, arguments)
-        if not rpc.result:
-            return None
         hint = _hints(self._methods[name])["return"]
+        if not rpc.result:
+            return self._messages.of(hint, response) if isinstance(hint, type) and is_dataclass(hint) else None
         if not inspect.iscoroutinefunction(self._methods[name]):
             hint = get_args(hint)[0]
         return self._messages.values({rpc.result: hint}, response)[rpc.result]

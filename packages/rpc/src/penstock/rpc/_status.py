@@ -44,8 +44,9 @@ def _fields(error: BaseException) -> str | None:
 
 def _status_of(error: BaseException, table: StatusTable) -> grpc.StatusCode | None:
     """The status of the error's code, or of the nearest class that the table names; None when it names none."""
-    if isinstance(error, CodedError) and error.code in table:
-        return table[error.code]
+    code = getattr(error, "code", None)
+    if isinstance(code, str) and code in table:
+        return table[code]
     for kind in type(error).__mro__:
         if kind in table:
             return table[kind]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Unpack
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import OpenRequest, StreamConsumer
-from penstock.efo_consumer._remote.client import CALL_SECONDS
 from penstock.efo_consumer._remote.fleet import FleetShardReader
+from penstock.efo_consumer._remote.messages import CALL_SECONDS
 from penstock.efo_consumer._remote.resume import PATIENCE_SECONDS
 from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, SessionNotFoundError
 from penstock.rpc import LoopThread, LoopThreadClosedError, LoopThreadForkedError

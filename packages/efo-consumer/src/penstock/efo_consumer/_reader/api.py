@@ -6,20 +6,20 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
-from penstock.efo_consumer._model.positions import ranges_between
+# The contract over gRPC is derived from what is here, so that the types are imported.
+from penstock.aws import AwsLocation
+from penstock.efo_consumer._model.positions import StreamPositions, ranges_between
 from penstock.efo_consumer._publish.condition import ShardCondition
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
+from penstock.efo_consumer._reader.config import SessionSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     import pyarrow as pa
 
-    from penstock.aws import AwsLocation
-    from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._model.positions import ShardRange
     from penstock.efo_consumer._publish.config import Deaggregation
-    from penstock.efo_consumer._reader.config import SessionSettings
-    from penstock.efo_consumer._reader.merge import ProfilePoint
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ class PositionsSnapshot:
         bytes: their data and partition keys.
         millis_behind_latest: the largest of all open shards, as in `ShardStats`; -1 when one is not known.
         lineage: the children of shards whose position is SHARD_END, and their ancestors where these are known.
-        skew: how far apart the shards are; None where no bound was asked for.
+        skew: how far apart the shards are; None where no bound was asked for. With `horizon_millis` alone it has only
+            `latest_millis` and `holds_back`.
     """
 
     positions: StreamPositions
@@ -154,6 +155,21 @@ class SlowShard:
     shard_id: str
     read_millis: int | None
     waits: bool
+
+
+@dataclass(frozen=True)
+class ProfilePoint:
+    """How many records arrived at or before a time.
+
+    Attributes:
+        arrived_millis: the time, in milliseconds since the epoch.
+        records: so many did.
+        bytes: their data and partition keys.
+    """
+
+    arrived_millis: int
+    records: int
+    bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,15 +286,6 @@ class PositionsOptions(TypedDict, total=False):
     horizon_millis: int | None
 
 
-class LookOptions(TypedDict, total=False):
-    """The options of `FleetMember.look`, for readers that pass them on."""
-
-    before_millis: int | None
-    max_records: int
-    max_bytes: int
-    max_records_per_shard: int
-
-
 class RangeOptions(TypedDict, total=False):
     """The options of `ShardReader.read_range`, for readers that pass them on."""
 
@@ -320,18 +327,13 @@ class SessionReader(Protocol):
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
         max_records_per_shard: int = 0,
-        max_shard_skew_seconds: float | None = None,
         horizon_millis: int | None = None,
     ) -> PositionsSnapshot:
         """Tell how far the buffers lead from `start`; what was answered is promised to be readable.
 
         Records are given in the order in which they arrived, whatever shard they are in. Limits of 0 do not bound.
         Waits at most `wait_seconds` for the first record beyond `start`. Idle shards' continuations come along with
-        records, or alone at most every `idle_offset_interval`.
-
-        With `max_shard_skew_seconds` a record is given only if it arrived no later than so long after the time up to
-        which the slowest shard was read. A shard that holds others back without progress for a minute, or for the
-        patience if that is shorter, is left behind. No record is given that arrived after `horizon_millis`.
+        records, or alone at most every `idle_offset_interval`. No record is given that arrived after `horizon_millis`.
 
         Raises:
             SessionNotFoundError: no such session, or one that only predecessors have opened here.
@@ -394,6 +396,27 @@ class SessionReader(Protocol):
 
 class ShardReader(SessionReader, Protocol):
     """A reader of all shards of a session."""
+
+    async def positions(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        wait_seconds: float = 0.0,
+        max_records_per_shard: int = 0,
+        max_shard_skew_seconds: float | None = None,
+        horizon_millis: int | None = None,
+    ) -> PositionsSnapshot:
+        """See `SessionReader.positions`.
+
+        With `max_shard_skew_seconds` a record is given only if it arrived no later than so long after the time up to
+        which the slowest shard was read. A shard that holds others back without progress for a minute, or for the
+        patience if that is shorter, is left behind.
+        """
+        ...
 
     def follow(
         self,

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.efo_consumer._buffer.segment import arrived_micros
+from penstock.efo_consumer._reader.api import ProfilePoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,21 +23,6 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 1024
 """Of a profile. One with fewer has all arrival times."""
-
-
-@dataclass(frozen=True)
-class ProfilePoint:
-    """How many records arrived at or before a time.
-
-    Attributes:
-        arrived_millis: the time, in milliseconds since the epoch.
-        records: so many did.
-        bytes: their data and partition keys.
-    """
-
-    arrived_millis: int
-    records: int
-    bytes: int
 
 
 def within(parts: Sequence[list[Part]], max_rows: int | None, max_bytes: int | None) -> list[list[Part]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._buffer.segment import Part
     from penstock.efo_consumer._continuity.lineage import ShardGraph
     from penstock.efo_consumer._model.positions import ShardPosition
-    from penstock.efo_consumer._reader.merge import ProfilePoint
+    from penstock.efo_consumer._reader.api import ProfilePoint
 
 ShardKey = tuple[str, str]
 """Stream name and shard id."""

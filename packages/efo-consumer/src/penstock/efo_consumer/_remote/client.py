@@ -1,100 +1,137 @@
-"""The client of one shard reader behind an endpoint."""
+"""The contract of a shard reader, and the client that is derived from it."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import grpc
 
-from penstock.efo_consumer import errors
-from penstock.efo_consumer._remote import messages
+from penstock.aws import AwsError, BackoffPolicy
+from penstock.efo_consumer._model.positions import StreamPositions
+from penstock.efo_consumer._publish.condition import ShardState
+from penstock.efo_consumer._publish.config import SubscribeTransportType
+from penstock.efo_consumer._publish.publisher import RecordPublisherType
+from penstock.efo_consumer._reader.api import FleetMember
+from penstock.efo_consumer._reader.config import SessionSettings
 from penstock.efo_consumer._remote.arrow_stream import BatchDecoder, decode
-from penstock.efo_consumer.errors import EfoConsumerError, PositionsError, ReaderUnavailableError, ShardFailedError
+from penstock.efo_consumer._remote.messages import (
+    CALL_SECONDS,
+    READ_RANGE,
+    SERVICE,
+    STATUS,
+    position_from_message,
+    position_to_message,
+    ranges_to_messages,
+    reader_error,
+)
+from penstock.efo_consumer.errors import EfoConsumerConfigError
+from penstock.proto.aws.v1.aws_pb2 import Backoff
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
-from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
-from penstock.rpc import ClientSecurity, StatusTable, open_aio_channel, typed_error
+from penstock.rpc import ClientSecurity, Contract, Messages, RemoteApi, Rpc, calls
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Sequence
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._model.positions import ShardRange
     from penstock.efo_consumer._publish.config import Deaggregation
-    from penstock.efo_consumer._reader.api import (
-        LookOptions,
-        OpenRequest,
-        PositionsOptions,
-        PositionsSnapshot,
-        RangeOptions,
-        SessionInfo,
-        ShardsLook,
-        ShardStats,
-    )
+    from penstock.efo_consumer._reader.api import OpenRequest, RangeOptions
 
-STATUS: Final[StatusTable] = {
-    errors.PositionsError: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.EfoConsumerConfigError: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.SessionNotFoundError: grpc.StatusCode.NOT_FOUND,
-    errors.StaleEpochError: grpc.StatusCode.ABORTED,
-    errors.FencedConsumerError: grpc.StatusCode.ABORTED,
-    errors.SubscriptionTakenOverError: grpc.StatusCode.ABORTED,
-    errors.DataLossError: grpc.StatusCode.OUT_OF_RANGE,
-    errors.LocationMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.StreamRecreatedError: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.RangeDeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
-    errors.ShardFailedError: grpc.StatusCode.UNAVAILABLE,
-}
-"""What the servicer answers. The error's class and fields travel along, so that the caller gets the same error back."""
 
-_OF_KINESIS: Final = {
-    "AccessDeniedException": grpc.StatusCode.PERMISSION_DENIED,
-    "KMSAccessDeniedException": grpc.StatusCode.PERMISSION_DENIED,
-    "LimitExceededException": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "ProvisionedThroughputExceededException": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "ResourceNotFoundException": grpc.StatusCode.NOT_FOUND,
-    "InvalidArgumentException": grpc.StatusCode.INVALID_ARGUMENT,
-    "ValidationException": grpc.StatusCode.INVALID_ARGUMENT,
-}
+def _positions_to_messages(positions: StreamPositions) -> list[pb.StreamPositions]:
+    """Positions to one message per stream."""
+    return [
+        pb.StreamPositions(
+            stream_name=stream,
+            shards={shard: position_to_message(position) for shard, position in shards.items()},
+            created_millis=positions.created.get(stream, 0),
+        )
+        for stream, shards in positions.streams.items()
+    ]
 
-# A PositionsError has no fields: it is known by its status.
-_TYPES: Final = tuple(
-    kind
-    for kind in STATUS
-    if isinstance(kind, type) and issubclass(kind, EfoConsumerError) and kind is not PositionsError
+
+def _positions_from_messages(messages: Iterable[pb.StreamPositions]) -> StreamPositions:
+    streams, created = {}, {}
+    for message in messages:
+        name = message.stream_name
+        streams[name] = {shard: position_from_message(position) for shard, position in message.shards.items()}
+        if message.created_millis:
+            created[name] = message.created_millis
+    return StreamPositions(streams, created)
+
+
+def _settings_to_message(settings: SessionSettings) -> pb.SessionSettings:
+    """Settings to message: times in seconds, under names that say so."""
+    values: dict[str, Any] = {}
+    for name, value in vars(settings).items():
+        if isinstance(value, BackoffPolicy):
+            values[name] = Backoff(
+                base_seconds=value.base.total_seconds(),
+                maximum_seconds=value.maximum.total_seconds(),
+                exponent=value.exponent,
+                max_attempts=value.max_attempts or 0,
+            )
+        elif isinstance(value, timedelta):
+            values[f"{name}_seconds"] = value.total_seconds()
+        else:
+            values[name] = value
+    return pb.SessionSettings(**values)
+
+
+def _settings_from_message(message: pb.SessionSettings) -> SessionSettings:
+    """Message to settings.
+
+    Raises:
+        EfoConsumerConfigError: a value is out of range.
+    """
+    values: dict[str, Any] = {}
+    try:
+        # False and 0 are given, too, where the message has them.
+        for field, value in message.ListFields():
+            if isinstance(value, Backoff):
+                values[field.name] = BackoffPolicy(
+                    base=timedelta(seconds=value.base_seconds),
+                    maximum=timedelta(seconds=value.maximum_seconds),
+                    exponent=value.exponent,
+                    max_attempts=value.max_attempts or None,
+                )
+            elif field.name.endswith("_seconds"):
+                values[field.name.removesuffix("_seconds")] = timedelta(seconds=value)
+            else:
+                values[field.name] = SubscribeTransportType(value) if field.name == "subscribe_transport" else value
+    except (AwsError, OverflowError, ValueError) as error:
+        raise EfoConsumerConfigError(option="settings", reason=str(error)) from error
+    return SessionSettings(**values)
+
+
+MESSAGES: Final = Messages(
+    # A reader or caller of another version may know more of them, or none.
+    unknown={RecordPublisherType: RecordPublisherType.EFO, ShardState: ShardState.READING},
+    by_hand={
+        StreamPositions: (_positions_to_messages, _positions_from_messages),
+        SessionSettings: (_settings_to_message, _settings_from_message),
+    },
+    invalid=lambda field, value: EfoConsumerConfigError(option=field, reason=f"{value!r} is unknown"),
+)
+CONTRACT: Final = Contract(
+    FleetMember,
+    SERVICE,
+    {
+        "positions": Rpc("Positions"),
+        "look": Rpc("Look"),
+        "commit": Rpc("Commit"),
+        "stats": Rpc("Stats", "shards"),
+        "sessions": Rpc("ListSessions", "sessions"),
+        "close_session": Rpc("Close"),
+    },
+    MESSAGES,
+    STATUS,
 )
 
 
-def status_table(error: Exception) -> StatusTable:
-    """The table, made precise for a shard that failed: its code is Kinesis' own."""
-    if isinstance(error, ShardFailedError) and error.code in _OF_KINESIS:
-        return {**STATUS, ShardFailedError: _OF_KINESIS[error.code]}
-    return STATUS
-
-
-def reader_error(error: grpc.RpcError, endpoint: str) -> EfoConsumerError:
-    """What the servicer raised; when it raised nothing, why the reader could not be reached."""
-    found = typed_error(error, _TYPES)
-    if isinstance(found, errors.LocationMismatchError):
-        return errors.LocationMismatchError(**{**vars(found), "address": endpoint})
-    if isinstance(found, EfoConsumerError):
-        return found
-    code = getattr(error, "code", lambda: None)()
-    details = str(getattr(error, "details", lambda: None)() or "")
-    if code is grpc.StatusCode.INVALID_ARGUMENT:
-        return PositionsError(details)
-    name = code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
-    return ReaderUnavailableError(endpoint=endpoint, reason=f"{name}: {details}" if details else name)
-
-
-READ_RANGE = f"/{pb.DESCRIPTOR.services_by_name['ShardReaderService'].full_name}/ReadRange"
-
-CALL_SECONDS = 30.0
-"""How long a call may take beside the time that its caller asked it to wait."""
-
-
-class RemoteShardReader:
+class RemoteShardReader(RemoteApi):
     """A `FleetMember` behind an endpoint, for the event loop that first uses it; also lists its sessions.
 
     It neither waits for the reader nor opens a session again: `FleetShardReader` does, also with one endpoint.
@@ -104,102 +141,46 @@ class RemoteShardReader:
         security: TLS and token.
     """
 
+    contract = CONTRACT
+
     def __init__(self, endpoint: str, security: ClientSecurity | None = None) -> None:
-        self.endpoint = endpoint
-        self._security = security
-        self._opened: grpc.aio.Channel | None = None
+        super().__init__(endpoint, security, timeout_seconds=CALL_SECONDS)
         self.deaggregates: Deaggregation | None = None
         """How the reader takes aggregates apart; None before `open`, and if it does not say."""
 
     async def open(self, request: OpenRequest) -> int:
         """See `ShardReader.open`."""
-        with self._errors():
-            answer = await self._stub().Open(messages.open_to_message(request), timeout=CALL_SECONDS)
-        self.deaggregates = messages.deaggregation_from_message(answer)
+        answer: pb.OpenResponse = await self._ask("Open", MESSAGES.to(pb.OpenRequest, request), {})
+        is_known = answer.HasField("deaggregates")
+        self.deaggregates = ("all" if answer.keeps_all_user_records else answer.deaggregates) if is_known else None
         return answer.epoch
 
-    async def positions(
-        self, session_id: str, epoch: int, start: StreamPositions, **options: Unpack[PositionsOptions]
-    ) -> PositionsSnapshot:
-        """See `ShardReader.positions`."""
-        asked = messages.positions_to_messages(start)
-        request = pb.PositionsRequest(session_id=session_id, epoch=epoch, start=asked, **options)
-        with self._errors():
-            seconds = options.get("wait_seconds", 0.0) + CALL_SECONDS
-            answer = await self._stub().Positions(request, timeout=seconds)
-        return messages.snapshot_from_message(answer)
-
-    async def look(
-        self, session_id: str, epoch: int, start: StreamPositions, **options: Unpack[LookOptions]
-    ) -> ShardsLook:
-        """See `FleetMember.look`."""
-        asked = messages.positions_to_messages(start)
-        request = pb.LookRequest(session_id=session_id, epoch=epoch, start=asked, **options)
-        with self._errors():
-            return messages.look_from_message(await self._stub().Look(request, timeout=CALL_SECONDS))
+    positions = calls(FleetMember.positions)
+    look = calls(FleetMember.look)
+    commit = calls(FleetMember.commit)
+    stats = calls(FleetMember.stats)
+    sessions = calls(FleetMember.sessions)
+    close_session = calls(FleetMember.close_session)
+    aclose = RemoteApi.close
 
     async def read_range(
         self, session_id: str, ranges: Sequence[ShardRange], *, epoch: int = 0, **options: Unpack[RangeOptions]
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """See `ShardReader.read_range`. Leaving the generator early ends the call."""
         decoder = BatchDecoder()
-        read_range = self._channel().unary_stream(
+        read_range = self._open().unary_stream(
             READ_RANGE, request_serializer=pb.ReadRangeRequest.SerializeToString, response_deserializer=decode
         )
-        asked = messages.ranges_to_messages(ranges)
+        asked = ranges_to_messages(ranges)
         call = read_range(pb.ReadRangeRequest(session_id=session_id, epoch=epoch, ranges=asked, **options))
-        with self._errors(call):
+        try:
             async for answer in call:
                 for batch in decoder.decode(answer):
                     yield batch
-
-    async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
-        """See `ShardReader.commit`."""
-        request = pb.CommitRequest(
-            session_id=session_id, epoch=epoch, positions=messages.positions_to_messages(positions)
-        )
-        with self._errors():
-            await self._stub().Commit(request, timeout=CALL_SECONDS)
-
-    async def stats(self, session_id: str) -> list[ShardStats]:
-        """See `ShardReader.stats`."""
-        with self._errors():
-            answer = await self._stub().Stats(pb.StatsRequest(session_id=session_id), timeout=CALL_SECONDS)
-        return [messages.stats_from_message(shard) for shard in answer.shards]
-
-    async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
-        """See `FleetMember.sessions`."""
-        request = pb.ListSessionsRequest(with_shards=with_shards)
-        with self._errors():
-            answer = await self._stub().ListSessions(request, timeout=CALL_SECONDS)
-        return [messages.session_from_message(session) for session in answer.sessions]
-
-    async def close_session(self, session_id: str, epoch: int) -> None:
-        """See `ShardReader.close_session`."""
-        with self._errors():
-            await self._stub().Close(pb.CloseRequest(session_id=session_id, epoch=epoch), timeout=CALL_SECONDS)
-
-    async def aclose(self) -> None:
-        """Close the connection; sessions stay."""
-        channel, self._opened = self._opened, None
-        if channel is not None:
-            await channel.close(None)
-
-    @contextmanager
-    def _errors(self, stream: grpc.aio.UnaryStreamCall[Any, Any] | None = None) -> Iterator[None]:
-        """Raise what the servicer raised; a stream ends with this context."""
-        try:
-            yield
-        except grpc.aio.AioRpcError as error:
-            raise reader_error(error, self.endpoint) from error
+        except grpc.RpcError as error:
+            raise self._error(error, "ReadRange") from error
         finally:
-            if stream is not None:
-                stream.cancel()
+            call.cancel()
 
-    def _stub(self) -> pb_grpc.ShardReaderServiceAsyncStub:
-        return pb_grpc.ShardReaderServiceStub(self._channel())
-
-    def _channel(self) -> grpc.aio.Channel:
-        if self._opened is None:
-            self._opened = open_aio_channel(self.endpoint, self._security)
-        return self._opened
+    def _error(self, error: grpc.RpcError, operation: str) -> Exception:
+        return reader_error(error, self._endpoint)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from penstock.efo_consumer._remote.arrow_stream import BatchDecoder, decode_near
-from penstock.efo_consumer._remote.client import READ_RANGE, reader_error
-from penstock.efo_consumer._remote.messages import ranges_to_messages
+from penstock.efo_consumer._remote.messages import READ_RANGE, ranges_to_messages, reader_error
 from penstock.efo_consumer._remote.resume import KINESIS, retrievals
 from penstock.efo_consumer._remote.shared_blocks import Blocks, folder_of
 from penstock.efo_consumer.errors import ReaderUnavailableError

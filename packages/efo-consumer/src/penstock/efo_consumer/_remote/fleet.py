@@ -15,9 +15,10 @@ from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer._reader.api import PositionsSnapshot, ShardLineage, follow_steps, is_news
 from penstock.efo_consumer._reader.reach import Bounds
-from penstock.efo_consumer._remote.client import CALL_SECONDS, RemoteShardReader
+from penstock.efo_consumer._remote.client import RemoteShardReader
 from penstock.efo_consumer._remote.keeping_step import FleetHorizon, divide
 from penstock.efo_consumer._remote.members import KnownStats, Members, place, union
+from penstock.efo_consumer._remote.messages import CALL_SECONDS
 from penstock.efo_consumer._remote.resume import (
     PATIENCE_SECONDS,
     Patience,

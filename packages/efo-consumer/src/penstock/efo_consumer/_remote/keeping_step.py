@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._continuity.lineage import ShardGraph
     from penstock.efo_consumer._model.positions import StreamPositions
-    from penstock.efo_consumer._reader.api import ShardSkew, ShardsLook
-    from penstock.efo_consumer._reader.merge import ProfilePoint
+    from penstock.efo_consumer._reader.api import ProfilePoint, ShardSkew, ShardsLook
 
 
 class FleetHorizon:

@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._publish.condition import ShardCondition, ShardState
 from penstock.efo_consumer._reader.api import ShardStats
+from penstock.efo_consumer._remote.resume import owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.efo_consumer._model.positions import ShardRange
     from penstock.efo_consumer.errors import EfoConsumerError, ReaderUnavailableError
-
-
-def rank_endpoints(endpoints: Iterable[str], key: str) -> list[str]:
-    """Give the endpoints in the order in which they may own the key, the owner first: the same for everybody."""
-    return sorted(
-        endpoints,
-        key=lambda endpoint: (hashlib.sha256(f"{endpoint}\0{key}".encode()).digest(), endpoint),
-        reverse=True,
-    )
-
-
-def choose_endpoint(endpoints: Iterable[str], key: str) -> str:
-    """Give the endpoint that owns the key (rendezvous hashing): the same one for everybody, in any order."""
-    return rank_endpoints(endpoints, key)[0]
-
-
-def shard_key(stream_name: str, shard_id: str) -> str:
-    """Give the key by which a shard is owned."""
-    return f"{stream_name}/{shard_id}"
-
-
-@lru_cache(maxsize=1 << 15)
-def _owner(endpoints: tuple[str, ...], stream_name: str, shard_id: str) -> str:
-    """The owner of a shard; kept, as each step of a session asks for the same ones several times."""
-    return choose_endpoint(endpoints, shard_key(stream_name, shard_id))
 
 
 @dataclass(slots=True)
@@ -193,7 +165,7 @@ def place(positions: StreamPositions, owners: Sequence[str]) -> dict[str, Stream
     endpoints = tuple(owners)
     for stream, shards in positions.streams.items():
         for shard_id, position in shards.items():
-            owner = _owner(endpoints, stream, shard_id)
+            owner = owner_of(endpoints, stream, shard_id)
             parts[owner].setdefault(stream, {})[shard_id] = position
     return {
         owner: StreamPositions(streams, {one: positions.created[one] for one in streams if one in positions.created})
@@ -210,12 +182,3 @@ def union(start: StreamPositions, parts: Iterable[StreamPositions]) -> StreamPos
         for stream, shards in part.streams.items():
             streams[stream] |= shards
     return StreamPositions(streams, created)
-
-
-def by_owner(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[list[ShardRange]]:
-    """Group ranges by their owner, each of which is asked once; within a group in their order."""
-    endpoints = tuple(owners)
-    groups: defaultdict[str, list[ShardRange]] = defaultdict(list)
-    for one in ranges:
-        groups[_owner(endpoints, one.stream_name, one.shard_id)].append(one)
-    return list(groups.values())

@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 from bisect import bisect_left
+from collections import defaultdict
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.efo_consumer._remote.members import by_owner, rank_endpoints, shard_key
 from penstock.efo_consumer.errors import EfoConsumerError, ReaderUnavailableError, SessionNotFoundError
 
 if TYPE_CHECKING:
@@ -38,6 +40,31 @@ _PLACE = ("streamName", "shardId", "sequenceNumber", "subSequenceNumber")
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
+
+
+def rank_endpoints(endpoints: Iterable[str], key: str) -> list[str]:
+    """Give the endpoints in the order in which they may own the key, the owner first: the same for everybody."""
+    return sorted(
+        endpoints,
+        key=lambda endpoint: (hashlib.sha256(f"{endpoint}\0{key}".encode()).digest(), endpoint),
+        reverse=True,
+    )
+
+
+def choose_endpoint(endpoints: Iterable[str], key: str) -> str:
+    """Give the endpoint that owns the key (rendezvous hashing): the same one for everybody, in any order."""
+    return rank_endpoints(endpoints, key)[0]
+
+
+def shard_key(stream_name: str, shard_id: str) -> str:
+    """Give the key by which a shard is owned."""
+    return f"{stream_name}/{shard_id}"
+
+
+@lru_cache(maxsize=1 << 15)
+def owner_of(endpoints: tuple[str, ...], stream_name: str, shard_id: str) -> str:
+    """Give the owner of a shard; kept, as each step of a session asks for the same ones several times."""
+    return choose_endpoint(endpoints, shard_key(stream_name, shard_id))
 
 
 class Patience:
@@ -194,13 +221,22 @@ def retrievals(
         comes_back: see `Retrieval`.
     """
     # Without ranges one reader is asked all the same: a token or an epoch that is refused must not go unnoticed.
-    for part in by_owner(ranges, endpoints) or [[]]:
+    for part in _by_owner(ranges, endpoints) or [[]]:
         missing = away()
         ranked = rank_endpoints(endpoints, shard_key(part[0].stream_name, part[0].shard_id) if part else "")
         there = [endpoint for endpoint in ranked if endpoint not in missing]
         rest = [endpoint for endpoint in ranked if endpoint in missing]
         kinesis = [KINESIS] if with_kinesis and part else []
         yield Retrieval(part, [*there, *kinesis, *rest], Patience(patience_seconds), comes_back=comes_back)
+
+
+def _by_owner(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[list[ShardRange]]:
+    """Group ranges by their owner, each of which is asked once; within a group in their order."""
+    endpoints = tuple(owners)
+    groups: defaultdict[str, list[ShardRange]] = defaultdict(list)
+    for one in ranges:
+        groups[owner_of(endpoints, one.stream_name, one.shard_id)].append(one)
+    return list(groups.values())
 
 
 async def read_retrievals(

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from penstock.aws import AwsError, AwsLocation, LocationMismatch, account_of
 from penstock.efo_consumer._model.schema import read_schema
-from penstock.efo_consumer._remote import messages
+from penstock.efo_consumer._reader.api import OpenRequest
 from penstock.efo_consumer._remote.arrow_stream import BatchEncoder, encode, encode_block
-from penstock.efo_consumer._remote.client import status_table
+from penstock.efo_consumer._remote.client import CONTRACT, MESSAGES
+from penstock.efo_consumer._remote.messages import STATUS, ranges_from_messages
 from penstock.efo_consumer._remote.shared_blocks import BlockWriter
-from penstock.efo_consumer.errors import EfoConsumerError, LocationMismatchError
+from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, LocationMismatchError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
-from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
-from penstock.rpc import MethodRights, ServiceRights, abort_with
+from penstock.rpc import MethodRights, Servicer, ServiceRights, errors_as_status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._reader.api import FleetMember, OpenRequest
+    from penstock.efo_consumer._reader.api import FleetMember
     from penstock.efo_consumer._remote.shared_blocks import BlockPool
 
 
@@ -87,7 +88,7 @@ class ReaderLocation:
             return None
 
 
-SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ShardReaderService"].full_name
+SERVICE_NAME: Final = CONTRACT.service.full_name
 """For health checks and reflection."""
 _SESSION: Final = {"jobs": ("session_id",)}
 RIGHTS: Final = ServiceRights(
@@ -113,11 +114,16 @@ RIGHTS: Final = ServiceRights(
     },
 )
 """What the methods act on."""
+MAX_SESSION_SECONDS: Final = 86_400.0
+"""For which a caller may have a session kept that it does not call."""
+MAX_NAME_CHARACTERS: Final = 1_024
+"""Of a session's id, and of its owner."""
+MAX_BATCH_BYTES: Final = 32 * 1024 * 1024  # half of the largest message
 SIGN_SECONDS: Final = 0.5
 """A caller for ranges that hears nothing for longer asks another reader: a few of these must fit into its patience."""
 
 
-class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
+class ShardReaderServicer(Servicer):
     """Answers for a reader. `add_to` is what `GrpcServer(register=…)` wants.
 
     Args:
@@ -126,7 +132,8 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
         location: where the reader's streams are; what callers mean is compared with it. None compares nothing.
     """
 
-    rights: Final = RIGHTS
+    contract = CONTRACT
+    rights = RIGHTS
     """What its methods act on, for `GrpcServer(rights=…)`."""
 
     def __init__(
@@ -136,74 +143,55 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
         *,
         location: ReaderLocation | None = None,
     ) -> None:
+        super().__init__(reader)
         self._reader = reader
         self._blocks = blocks
         self._location = location
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Let the server answer for this servicer."""
+        super().add_to(server)
         read_range = grpc.unary_stream_rpc_method_handler(
             self.ReadRange, request_deserializer=pb.ReadRangeRequest.FromString, response_serializer=None
         )
-        pb_grpc.add_ShardReaderServiceServicer_to_server(self, server)
-        # In place of the generated handler of that method, whose serializer would take messages only.
+        # In place of the handler of that method, whose serializer would take messages only.
         server.add_registered_method_handlers(SERVICE_NAME, {"ReadRange": read_range})  # type: ignore[attr-defined]  # missing in the stubs
 
     async def Open(self, request: pb.OpenRequest, context: Any) -> pb.OpenResponse:
         """See the contract."""
-        async with _told(context):
-            asked = messages.open_from_message(request)
+        async with errors_as_status(context, STATUS):
+            for option, text in (("session_id", request.session_id), ("owner", request.owner)):
+                if len(text) > MAX_NAME_CHARACTERS:
+                    reason = f"is longer than {MAX_NAME_CHARACTERS} characters"
+                    raise EfoConsumerConfigError(option=option, reason=reason)
+            _check_range("session_seconds", request.session_seconds, MAX_SESSION_SECONDS)
+            _check_range("retry_patience", request.retry_patience_seconds, timedelta.max.total_seconds())
+            asked = MESSAGES.of(OpenRequest, request)
             if self._location is not None:
                 await self._location.check(asked)
             epoch = await self._reader.open(asked)
-        return messages.open_response(epoch, self._reader.deaggregates)
-
-    async def Positions(self, request: pb.PositionsRequest, context: Any) -> pb.PositionsResponse:
-        """See the contract."""
-        async with _told(context):
-            snapshot = await self._reader.positions(
-                request.session_id,
-                request.epoch,
-                messages.positions_from_messages(request.start),
-                max_records=request.max_records,
-                max_bytes=request.max_bytes,
-                wait_seconds=request.wait_seconds,
-                max_records_per_shard=request.max_records_per_shard,
-                max_shard_skew_seconds=request.max_shard_skew_seconds
-                if request.HasField("max_shard_skew_seconds")
-                else None,
-                horizon_millis=request.horizon_millis if request.HasField("horizon_millis") else None,
-            )
-        return messages.snapshot_to_message(snapshot)
-
-    async def Look(self, request: pb.LookRequest, context: Any) -> pb.LookResponse:
-        """See the contract."""
-        async with _told(context):
-            look = await self._reader.look(
-                request.session_id,
-                request.epoch,
-                messages.positions_from_messages(request.start),
-                before_millis=request.before_millis if request.HasField("before_millis") else None,
-                max_records=request.max_records,
-                max_bytes=request.max_bytes,
-                max_records_per_shard=request.max_records_per_shard,
-            )
-        return messages.look_to_message(look)
+        how = self._reader.deaggregates
+        return pb.OpenResponse(
+            epoch=epoch, deaggregates=None if how is None else bool(how), keeps_all_user_records=how == "all"
+        )
 
     async def ReadRange(self, request: pb.ReadRangeRequest, context: Any) -> AsyncIterator[Any]:
         """See the contract; the answers are their bytes already."""
         encoder = BatchEncoder(read_schema(with_encryption_type=request.with_encryption_type))
         pool = self._blocks if request.with_shared_blocks else None
         blocks = None if pool is None else BlockWriter(pool)
-        async with _told(context):
+        async with errors_as_status(context, STATUS):
+            _check_range("max_batch_bytes", request.max_batch_bytes, MAX_BATCH_BYTES)
+            _check_range("retry_patience", request.retry_patience_seconds, timedelta.max.total_seconds())
+            has_patience = request.HasField("retry_patience_seconds")
             batches = self._reader.read_range(
                 request.session_id,
-                messages.ranges_from_messages(request.ranges),
+                ranges_from_messages(request.ranges),
                 epoch=request.epoch,
                 with_encryption_type=request.with_encryption_type,
-                max_batch_bytes=messages.batch_bytes_from_message(request),
+                max_batch_bytes=request.max_batch_bytes,
                 fail_on_data_loss=request.fail_on_data_loss if request.HasField("fail_on_data_loss") else None,
-                retry_patience_seconds=messages.patience_from_message(request),
+                retry_patience_seconds=request.retry_patience_seconds if has_patience else None,
             )
             try:
                 yield encoder.schema
@@ -217,37 +205,10 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
                     blocks.close()
                 await batches.aclose()
 
-    async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
-        """See the contract."""
-        async with _told(context):
-            positions = messages.positions_from_messages(request.positions)
-            await self._reader.commit(request.session_id, request.epoch, positions)
-        return pb.CommitResponse()
 
-    async def Stats(self, request: pb.StatsRequest, context: Any) -> pb.StatsResponse:
-        """See the contract."""
-        async with _told(context):
-            stats = await self._reader.stats(request.session_id)
-        return pb.StatsResponse(shards=[messages.stats_to_message(shard) for shard in stats])
-
-    async def ListSessions(self, request: pb.ListSessionsRequest, context: Any) -> pb.ListSessionsResponse:
-        """See the contract."""
-        sessions = await self._reader.sessions(with_shards=request.with_shards)
-        return pb.ListSessionsResponse(sessions=[messages.session_to_message(session) for session in sessions])
-
-    async def Close(self, request: pb.CloseRequest, context: Any) -> pb.CloseResponse:
-        """See the contract."""
-        await self._reader.close_session(request.session_id, request.epoch)
-        return pb.CloseResponse()
-
-
-@asynccontextmanager
-async def _told(context: Any) -> AsyncIterator[None]:
-    """Answer by the status of the error, and with its fields, where the reader raises one."""
-    try:
-        yield
-    except EfoConsumerError as error:
-        await abort_with(context, error, status_table(error))
+def _check_range(option: str, number: float, most: float) -> None:
+    if not 0 <= number <= most:
+        raise EfoConsumerConfigError(option=option, reason=f"{number} is not between 0 and {most:g}")
 
 
 async def _one_ahead(

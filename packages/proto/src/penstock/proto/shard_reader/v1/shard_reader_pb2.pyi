@@ -495,7 +495,6 @@ class PositionsRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     WAIT_SECONDS_FIELD_NUMBER: _builtins.int
     MAX_RECORDS_PER_SHARD_FIELD_NUMBER: _builtins.int
-    MAX_SHARD_SKEW_SECONDS_FIELD_NUMBER: _builtins.int
     HORIZON_MILLIS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """As in Open."""
@@ -509,8 +508,6 @@ class PositionsRequest(_message.Message):
     """Seconds to wait for the first record beyond start, at most; zero answers at once."""
     max_records_per_shard: _builtins.int
     """Most records of any one shard between start and the answer; zero for no bound. A single event of Kinesis may be cut."""
-    max_shard_skew_seconds: _builtins.float
-    """Most seconds that a record of the answer may have arrived after the time up to which the slowest shard was read. Absent for no bound."""
     horizon_millis: _builtins.int
     """No record of the answer arrived after this, in milliseconds since 1970-01-01T00:00:00Z by the clock of Kinesis. Absent for no bound."""
     @_builtins.property
@@ -527,21 +524,15 @@ class PositionsRequest(_message.Message):
         max_bytes: _builtins.int = ...,
         wait_seconds: _builtins.float = ...,
         max_records_per_shard: _builtins.int = ...,
-        max_shard_skew_seconds: _builtins.float | None = ...,
         horizon_millis: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_horizon_millis", b"_horizon_millis", "_max_shard_skew_seconds", b"_max_shard_skew_seconds", "horizon_millis", b"horizon_millis", "max_shard_skew_seconds", b"max_shard_skew_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_horizon_millis", b"_horizon_millis", "horizon_millis", b"horizon_millis"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_horizon_millis", b"_horizon_millis", "_max_shard_skew_seconds", b"_max_shard_skew_seconds", "epoch", b"epoch", "horizon_millis", b"horizon_millis", "max_bytes", b"max_bytes", "max_records", b"max_records", "max_records_per_shard", b"max_records_per_shard", "max_shard_skew_seconds", b"max_shard_skew_seconds", "session_id", b"session_id", "start", b"start", "wait_seconds", b"wait_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_horizon_millis", b"_horizon_millis", "epoch", b"epoch", "horizon_millis", b"horizon_millis", "max_bytes", b"max_bytes", "max_records", b"max_records", "max_records_per_shard", b"max_records_per_shard", "session_id", b"session_id", "start", b"start", "wait_seconds", b"wait_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__horizon_millis: _TypeAlias = _typing.Literal["horizon_millis"]  # noqa: Y015
     _WhichOneofArgType__horizon_millis: _TypeAlias = _typing.Literal["_horizon_millis", b"_horizon_millis"]  # noqa: Y015
-    _WhichOneofReturnType__max_shard_skew_seconds: _TypeAlias = _typing.Literal["max_shard_skew_seconds"]  # noqa: Y015
-    _WhichOneofArgType__max_shard_skew_seconds: _TypeAlias = _typing.Literal["_max_shard_skew_seconds", b"_max_shard_skew_seconds"]  # noqa: Y015
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__horizon_millis) -> _WhichOneofReturnType__horizon_millis | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_shard_skew_seconds) -> _WhichOneofReturnType__max_shard_skew_seconds | None: ...
 
 Global___PositionsRequest: _TypeAlias = PositionsRequest  # noqa: Y015
 
@@ -573,7 +564,7 @@ class PositionsResponse(_message.Message):
 
     @_builtins.property
     def skew(self) -> Global___ShardSkew:
-        """How far apart the shards are. With horizon_millis alone it has only latest_millis and holds_back; absent without either bound."""
+        """How the records of the answer lie to horizon_millis; absent without that bound."""
 
     def __init__(
         self,
@@ -595,50 +586,29 @@ Global___PositionsResponse: _TypeAlias = PositionsResponse  # noqa: Y015
 
 @_typing.final
 class ShardSkew(_message.Message):
-    """How far apart shards are. Times are milliseconds since 1970-01-01T00:00:00Z by the clock of Kinesis."""
+    """How the records of an answer lie to its horizon."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SLOWEST_STREAM_FIELD_NUMBER: _builtins.int
-    SLOWEST_SHARD_FIELD_NUMBER: _builtins.int
-    SLOWEST_MILLIS_FIELD_NUMBER: _builtins.int
     LATEST_MILLIS_FIELD_NUMBER: _builtins.int
     HOLDS_BACK_FIELD_NUMBER: _builtins.int
-    LEFT_BEHIND_FIELD_NUMBER: _builtins.int
-    slowest_stream: _builtins.str
-    """Stream of the shard that was read least far; empty if no shard counts."""
-    slowest_shard: _builtins.str
-    """That shard."""
-    slowest_millis: _builtins.int
-    """The time up to which it was read; absent while unknown."""
     latest_millis: _builtins.int
-    """Latest arrival time of the answer's records; absent without any."""
+    """Latest arrival time of the answer's records, in milliseconds since 1970-01-01T00:00:00Z by the clock of Kinesis; absent without any."""
     holds_back: _builtins.bool
     """Whether records are buffered that arrived too late to be in the answer."""
-    left_behind: _builtins.int
-    """Number of shards that hold nothing back any more, as they made no progress."""
     def __init__(
         self,
         *,
-        slowest_stream: _builtins.str = ...,
-        slowest_shard: _builtins.str = ...,
-        slowest_millis: _builtins.int | None = ...,
         latest_millis: _builtins.int | None = ...,
         holds_back: _builtins.bool = ...,
-        left_behind: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_latest_millis", b"_latest_millis", "_slowest_millis", b"_slowest_millis", "latest_millis", b"latest_millis", "slowest_millis", b"slowest_millis"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_latest_millis", b"_latest_millis", "latest_millis", b"latest_millis"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_latest_millis", b"_latest_millis", "_slowest_millis", b"_slowest_millis", "holds_back", b"holds_back", "latest_millis", b"latest_millis", "left_behind", b"left_behind", "slowest_millis", b"slowest_millis", "slowest_shard", b"slowest_shard", "slowest_stream", b"slowest_stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_latest_millis", b"_latest_millis", "holds_back", b"holds_back", "latest_millis", b"latest_millis"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__latest_millis: _TypeAlias = _typing.Literal["latest_millis"]  # noqa: Y015
     _WhichOneofArgType__latest_millis: _TypeAlias = _typing.Literal["_latest_millis", b"_latest_millis"]  # noqa: Y015
-    _WhichOneofReturnType__slowest_millis: _TypeAlias = _typing.Literal["slowest_millis"]  # noqa: Y015
-    _WhichOneofArgType__slowest_millis: _TypeAlias = _typing.Literal["_slowest_millis", b"_slowest_millis"]  # noqa: Y015
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__latest_millis) -> _WhichOneofReturnType__latest_millis | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__slowest_millis) -> _WhichOneofReturnType__slowest_millis | None: ...
 
 Global___ShardSkew: _TypeAlias = ShardSkew  # noqa: Y015
 
