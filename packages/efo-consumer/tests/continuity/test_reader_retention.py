@@ -29,7 +29,7 @@ from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, running_emulator
 
 HOUR = 3600.0
-TWO_AT_ONCE = replace(CONFIG, get_records_max_records=2, get_records_adaptive=False)
+TWO_AT_ONCE = replace(CONFIG, get_records_max_records=2)
 ONE_ANSWER = {"buffer_bytes_per_shard": 1, "buffer_bytes": 20 << 20}
 """The buffer has room for any answer, and is full with it."""
 FAIL = pytest.mark.parametrize("fail", [True, False])

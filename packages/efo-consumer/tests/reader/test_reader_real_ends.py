@@ -15,7 +15,6 @@ from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     DataLossError,
-    InitialPositionError,
     KinesisBackend,
     LocalShardReader,
     NoteSign,
@@ -29,7 +28,6 @@ from penstock.efo_consumer import (
     ShardState,
     StreamPositions,
     measure_lag,
-    resolve_sequence_numbers,
 )
 from penstock.efo_consumer._continuity.rule import OldestRecord
 from penstock.efo_consumer._publish.condition import unnoted
@@ -169,30 +167,3 @@ async def test_a_lag_counts_what_lies_behind_answers_that_look_like_a_tip(source
     [behind] = await measure_lag(backend, position, now)
     assert (behind.seconds, behind.condition.state) == (None, ShardState.STUCK)
     await backend.aclose()
-
-
-@pytest.mark.parametrize("is_closed", [True, False])
-def test_a_start_at_a_record_looks_for_it_behind_answers_without_records(source: Source, is_closed: bool) -> None:
-    """A shard has no such record where it says so, and not where it only seems to."""
-    waits: list[float] = []
-
-    async def wait(seconds: float) -> None:
-        waits.append(seconds)
-
-    def resolve() -> StreamPositions:
-        patience = timedelta(minutes=1)
-        at = {"s": {SHARD: source.numbers[1]}}
-        return resolve_sequence_numbers(source.session, at, inclusive=True, retry_patience=patience, sleep=wait)
-
-    source.put(3)
-    if is_closed:
-        source.split()
-    source.behave(empty_answers=20)
-    # After the record before, or at the time of this one, where no other has that time.
-    assert resolve().get("s", SHARD) is not None
-    if is_closed:
-        source.behave(empty_answers=SILENT)
-        with pytest.raises(InitialPositionError) as caught:
-            resolve()
-        assert caught.value.code == "ShardEndMissing"
-        assert sum(waits) >= 60

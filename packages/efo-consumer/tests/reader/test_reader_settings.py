@@ -47,7 +47,6 @@ SETTINGS = st.builds(
     get_shard_iterator=st.none() | BACKOFFS,
     get_records_max_records=st.none() | st.integers(1, 10_000),
     get_records_interval=st.none() | st.integers(200, 10_000).map(lambda millis: timedelta(milliseconds=millis)),
-    get_records_adaptive=st.none() | st.booleans(),
     subscribe_transport=st.none() | st.sampled_from(SubscribeTransportType),
     connect_timeout=st.none() | st.integers(1, 100).map(lambda seconds: timedelta(seconds=seconds)),
     discovery_interval=st.none() | st.integers(1, 100).map(lambda seconds: timedelta(seconds=seconds)),

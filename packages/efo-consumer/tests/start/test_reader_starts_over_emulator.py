@@ -14,7 +14,6 @@ from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     InitialPosition,
-    InitialPositionError,
     KinesisBackend,
     LocalShardReader,
     OpenRequest,
@@ -27,7 +26,6 @@ from penstock.efo_consumer import (
     ranges_between,
     resolve_initial_positions,
     resolve_named_shards,
-    resolve_sequence_numbers,
 )
 from penstock.efo_consumer._start import initial
 from penstock.emulator import Behaviour
@@ -108,30 +106,6 @@ async def test_a_time_in_milliseconds_divides_the_records(
     start = await asyncio.to_thread(resolve_initial_positions, session_of(emulator), ["s"], millis)
     rows, _ = await read_all(emulator, start, publisher, 2)
     assert [data for _, _, data in rows] == ["row-2", "row-3"]
-
-
-@PUBLISHERS
-async def test_at_and_after_a_sequence_number_begin_with_it_and_behind_it(
-    emulator: RunningEmulator, publisher: RecordPublisherType
-) -> None:
-    """AT is resolved to a position of its own, also between records that arrived in the same millisecond."""
-    client = emulator.client()
-    client.create_stream(StreamName="s", ShardCount=1)
-    names = [f"row-{n}" for n in range(12)]
-    entries = [{"Data": name.encode(), "PartitionKey": "k"} for name in names]
-    numbers = [record["SequenceNumber"] for record in client.put_records(StreamName="s", Records=entries)["Records"]]
-    session = session_of(emulator)
-    for at in (0, 7):
-        found = await asyncio.to_thread(resolve_sequence_numbers, session, {"s": {ROOT: numbers[at]}}, inclusive=True)
-        assert StreamPositions.from_json(found.to_json()) == found
-        rows, _ = await read_all(emulator, found, RecordPublisherType.POLLING, 12 - at)
-        assert [data for _, _, data in rows] == names[at:]
-    after = resolve_sequence_numbers(session, {"s": {ROOT: numbers[7]}}, inclusive=False)
-    assert after.get("s", ROOT) == ShardPosition.after(numbers[7])
-    rows, _ = await read_all(emulator, after, publisher, 4)
-    assert [data for _, _, data in rows] == names[8:]
-    with pytest.raises(InitialPositionError):
-        await asyncio.to_thread(resolve_sequence_numbers, session, {"s": {ROOT: "17"}}, inclusive=True)
 
 
 @pytest.mark.parametrize("start", ["LATEST", "AT_TIMESTAMP"])

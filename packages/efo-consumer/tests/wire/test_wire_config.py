@@ -1,82 +1,23 @@
 """The options of record publishers."""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
-from penstock.efo_consumer import ReaderConfig, RecordPublisherConfig, RecordPublisherType, SubscribeTransportType
+from penstock.efo_consumer import ReaderConfig, RecordPublisherConfig, SubscribeTransportType
 from penstock.efo_consumer._publish.factory import FallbackTransport, open_transport
 from penstock.efo_consumer._wire.subscription import SubscribeRequest, Subscription
 from penstock.efo_consumer.errors import EfoConsumerConfigError, Http2NotNegotiatedError, SubscriptionConnectionError
 
 
-@pytest.mark.parametrize("prefix", ["flink.", "", "FLINK."])
-def test_every_key_is_read(prefix: str) -> None:
-    """FLIP-128's and Flink's keys are read with and without `flink.`, in any letter case."""
-    config = RecordPublisherConfig.from_mapping(
-        {
-            f"{prefix}stream.recordpublisher": "efo",
-            f"{prefix}shard.subscribetoshard.maxretries": "7",
-            f"{prefix}shard.subscribetoshard.backoff.base": "10",
-            f"{prefix}shard.subscribetoshard.backoff.max": "20",
-            f"{prefix}shard.subscribetoshard.backoff.expconst": "2.5",
-            f"{prefix}shard.getrecords.maxretries": "1",
-            f"{prefix}shard.getrecords.maxrecordcount": "500",
-            f"{prefix}shard.getrecords.intervalmillis": "1000",
-            f"{prefix}shard.getiterator.backoff.max": "5000",
-            f"{prefix}shard.adaptivereads": "False",
-            "subscribeTransport": "http1",
-            "retryPatience": "90",
-            "deaggregate": "false",
-            "unrelated": "x",
-        }
-    )
-    assert config.record_publisher is RecordPublisherType.EFO
-    assert config.subscribe_transport is SubscribeTransportType.HTTP1
-    assert config.subscribe_to_shard.max_attempts == 8
-    assert config.subscribe_to_shard.base == timedelta(milliseconds=10)
-    assert config.subscribe_to_shard.maximum == timedelta(milliseconds=20)
-    assert config.subscribe_to_shard.exponent == 2.5
-    assert config.retry_patience == timedelta(seconds=90)
-    assert config.get_records.max_attempts == 2
-    assert config.get_shard_iterator.max_attempts is None
-    assert config.get_records_max_records == 500
-    assert config.get_records_interval == timedelta(seconds=1)
-    assert config.get_shard_iterator.maximum == timedelta(seconds=5)
-    assert not config.get_records_adaptive
-    assert not config.deaggregate
-
-
-@pytest.mark.parametrize(
-    ("reader", "publisher", "both"),
-    [(True, True, True), (True, "all", "all"), ("all", True, "all"), (False, "all", False), ("all", False, False)],
-)
-def test_both_configs_decide_about_aggregates(reader: Any, publisher: Any, both: Any) -> None:
-    """False in either of them wins, then `all`."""
-    text = str(publisher).upper()
-    config = ReaderConfig(deaggregate=reader, publisher=RecordPublisherConfig.from_mapping({"deaggregate": text}))
-    assert config.deaggregation == both
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("flink.stream.recordpublisher", "carrier pigeon"),
-        ("subscribeTransport", "http3"),
-        ("deaggregate", "perhaps"),
-        ("shard.subscribetoshard.maxretries", "many"),
-        ("shard.getrecords.intervalmillis", ""),
-        ("retryPatience", "long"),
-    ],
-)
-def test_a_value_that_cannot_be_read_names_its_key(key: str, value: str) -> None:
-    """The error names the option as the user wrote it."""
+@pytest.mark.parametrize("deaggregate", ["false", "All", None])
+def test_what_becomes_of_aggregates_is_one_of_three(deaggregate: Any) -> None:
+    """True, False, or `all`: the error names the option."""
     with pytest.raises(EfoConsumerConfigError) as caught:
-        RecordPublisherConfig.from_mapping({key: value})
-    assert caught.value.option == key
+        ReaderConfig(deaggregate=deaggregate)
+    assert caught.value.option == "deaggregate"
 
 
 def session(url: str) -> AwsSession:

@@ -500,7 +500,7 @@ async def test_attempts_count_as_with_flink_until_a_subscription_lived_to_its_en
     """Where a number is given, an event in between gives none back, and neither does the patience."""
     one, two, three, four, five = broken(5)
     transport = ScriptedTransport([one, two, [event(1), END], three, [event(2), four], five])
-    with pytest.raises(RecordPublisherRetriesError, match=r"subscribetoshard\.maxretries") as caught:
+    with pytest.raises(RecordPublisherRetriesError, match=r"subscribe_to_shard\.max_attempts") as caught:
         await read_all(publisher(transport, Clock(), subscribe_to_shard=COUNTED))
     assert caught.value.attempts == 3
     assert len(transport.requests) == 6

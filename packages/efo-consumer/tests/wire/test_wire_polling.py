@@ -242,7 +242,7 @@ async def test_failures_in_a_row_use_the_attempts_up(code: str) -> None:
     """Where a number is given, as with Flink: throttling counts too, and each success begins the count anew."""
     clock = Clock()
     client = ScriptedClient(clock, failure(code), failure(code), answer(1), *[failure(code) for _ in range(3)])
-    with pytest.raises(RecordPublisherRetriesError, match=r"getrecords\.maxretries") as caught:
+    with pytest.raises(RecordPublisherRetriesError, match=r"get_records\.max_attempts") as caught:
         await publish(client, tools(clock, get_records=COUNTED))
     assert (caught.value.code, caught.value.attempts) == (code, 3)
     assert len(client.named("GetRecords")) == 6
@@ -255,7 +255,7 @@ async def test_iterators_have_a_count_of_their_own() -> None:
     client.iterator_failures = [failure("InternalFailure") for _ in range(2)]
     assert numbers(await publish(client, tools(clock, get_shard_iterator=COUNTED))) == [1]
     client.iterator_failures = [failure("LimitExceededException") for _ in range(3)]
-    with pytest.raises(RecordPublisherRetriesError, match=r"GetShardIterator: .*getiterator\.maxretries"):
+    with pytest.raises(RecordPublisherRetriesError, match=r"GetShardIterator: .*get_shard_iterator\.max_attempts"):
         await publish(client, tools(clock, get_shard_iterator=COUNTED))
 
 
@@ -715,16 +715,6 @@ async def test_reads_ask_for_what_the_shard_allows() -> None:
     limits = [body["Limit"] for body in client.named("GetRecords")]
     in_200_ms, in_700_ms = (int(2 * 1024 * 1024 * seconds / 10_001) for seconds in (0.2, 0.7))
     assert limits == [10_000, 10_000, in_700_ms, in_200_ms, 10_000]
-
-
-async def test_asking_for_less_can_be_switched_off() -> None:
-    """Without adaptive reads each asks for the configured number."""
-    clock = Clock()
-    large = answer(1)
-    large["Records"][0]["Data"] = base64.b64encode(bytes(1_000_000)).decode()
-    client = ScriptedClient(clock, large, failure("ProvisionedThroughputExceededException"), answer(end=True))
-    await publish(client, tools(clock, get_records_adaptive=False, get_records_max_records=700))
-    assert [body["Limit"] for body in client.named("GetRecords")] == [700, 700, 700]
 
 
 async def test_an_answer_has_as_many_records_as_there_is_room_for() -> None:

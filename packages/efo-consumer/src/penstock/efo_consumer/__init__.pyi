@@ -70,7 +70,6 @@ from ._start.initial import (
     latest_arrival_millis,
     resolve_initial_positions,
     resolve_named_shards,
-    resolve_sequence_numbers,
 )
 from ._start.position import TIME_RULE, InitialPosition, InitialPositionType, parse_time
 from ._wire.changes import CHANGE_SCHEMA, to_change_batch
@@ -215,7 +214,6 @@ __all__ = [
     "read_ranges",
     "resolve_initial_positions",
     "resolve_named_shards",
-    "resolve_sequence_numbers",
     "stream_client",
     "to_change_batch",
     "to_read_batch",

@@ -190,8 +190,7 @@ class ShardPoll:
         # A shard that was at its tip brings little, or, after an outage, as much as all others: its share will do.
         with self._room(pace.allowed_bytes(name, self._shard_id, now) if self._is_behind else 0) as room_bytes:
             most = pace.records_within(name, self._shard_id, now, room_bytes, config.get_records_max_records)
-            if config.get_records_adaptive:
-                most = pace.max_records(name, self._shard_id, now, most)
+            most = pace.max_records(name, self._shard_id, now, most)
             request: dict[str, object] = {"ShardIterator": iterator, "Limit": most}
             if self._stream.arn is not None:
                 request["StreamARN"] = self._stream.arn
@@ -286,9 +285,9 @@ class ShardPoll:
         config = self._tools.config
         match self._operation:
             case "GetShardIterator":
-                return config.get_shard_iterator, "getiterator.maxretries"
+                return config.get_shard_iterator, "get_shard_iterator.max_attempts"
             case "GetRecords":
-                return config.get_records, "getrecords.maxretries"
+                return config.get_records, "get_records.max_attempts"
             case _:
                 return replace(config.get_records, max_attempts=None), ""
 

@@ -216,8 +216,8 @@ class Resubscribe:
 class SubscribeRetries:
     """The failures of one shard's subscriptions.
 
-    An event ends a row of failures, and a subscription that lived to its end sets the take-overs back. Where FLIP-128's
-    `subscribetoshard.maxretries` was given, what counts is what Flink counts: each failure but time-outs, until a
+    An event ends a row of failures, and a subscription that lived to its end sets the take-overs back. Where
+    `subscribe_to_shard` has `max_attempts`, what counts is what Flink counts: each failure but time-outs, until a
     subscription lived to its end.
 
     Attributes:
@@ -391,7 +391,7 @@ class SubscribeRetries:
             operation="SubscribeToShard",
             counted=self.attempt if is_counted else 0,
             most=self.policy.max_attempts,
-            key="subscribetoshard.maxretries",
+            key="subscribe_to_shard.max_attempts",
         )
         return Resubscribe(delay, outcome, sign, str(error))
 

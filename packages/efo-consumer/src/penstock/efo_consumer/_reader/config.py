@@ -10,7 +10,6 @@ from penstock.efo_consumer._publish.config import (
     Deaggregation,
     RecordPublisherConfig,
     SubscribeTransportType,
-    check_deaggregation,
 )
 from penstock.efo_consumer.errors import EfoConsumerConfigError
 
@@ -33,7 +32,6 @@ class SessionSettings:
     get_shard_iterator: BackoffPolicy | None = None
     get_records_max_records: int | None = None
     get_records_interval: timedelta | None = None
-    get_records_adaptive: bool | None = None
     subscribe_transport: SubscribeTransportType | None = None
     connect_timeout: timedelta | None = None
     discovery_interval: timedelta | None = None
@@ -87,18 +85,14 @@ class ReaderConfig:
     """How shards are followed; which of the two publishers it is, the session says."""
 
     @property
-    def deaggregation(self) -> Deaggregation:
-        """What becomes of aggregates: False if either config says so, else `all` if either does."""
-        both = (self.deaggregate, self.publisher.deaggregate)
-        return all(both) and ("all" if "all" in both else True)
-
-    @property
     def stall_seconds(self) -> float:
         """How long reading a range again may bring nothing new: answers come one interval after the other."""
         return (self.range_deadline + self.publisher.get_records_interval).total_seconds()
 
     def __post_init__(self) -> None:
-        check_deaggregation(self.deaggregate)
+        if self.deaggregate not in (True, False, "all"):
+            reason = f"must be True, False or 'all', not {self.deaggregate!r}"
+            raise EfoConsumerConfigError(option="deaggregate", reason=reason)
         if self.buffer_bytes_per_shard <= 0:
             raise EfoConsumerConfigError(option="buffer_bytes_per_shard", reason="must be positive")
         if self.buffer_bytes < self.buffer_bytes_per_shard:

@@ -110,7 +110,7 @@ class LocalShardReader:
         self._alarms: dict[str, ShardAlarms] = {}
         observe(self)
         self._fencing = FencingTokens(clock)
-        how = self._config.deaggregation
+        how = self._config.deaggregate
         self._deaggregator = Deaggregator(backend, keeps_all=how == "all") if how else None
 
     async def __aenter__(self) -> Self:
@@ -127,7 +127,7 @@ class LocalShardReader:
     @property
     def deaggregates(self) -> Deaggregation:
         """See `ShardReader.deaggregates`."""
-        return self._config.deaggregation
+        return self._config.deaggregate
 
     @property
     def buffered_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Turns LATEST, TRIM_HORIZON, a time or sequence numbers of records into positions in shards, once."""
+"""Turns LATEST, TRIM_HORIZON or a time into positions in shards, once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.efo_consumer._model.shards import Shard, StreamIdentity
 from penstock.efo_consumer._publish.creating import CREATING, IN_USE, once_created
 from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE, permission
 from penstock.efo_consumer._publish.dynamodb_streams import DYNAMODB_STREAMS, stream_client
-from penstock.efo_consumer._publish.list_shards import ShardFilter, ShardListing, list_shards
+from penstock.efo_consumer._publish.list_shards import ShardFilter, list_shards
 from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer._start.position import InitialPosition, InitialPositionType
 from penstock.efo_consumer.errors import EfoConsumerError, InitialPositionError, RecordPublisherRetriesError
@@ -129,7 +129,6 @@ _ARRIVAL_SECONDS = 1.0
 # How long after a reshard ListShards may show the shards of before; reports speak of seconds.
 _LATE_LIST_SECONDS = 60.0
 _ASKED_AT_ONCE = 16
-_LOOKS, _LOOK_SECONDS = 8, 0.25
 # A start that lies so little ahead is rather a host's clock that is wrong: this waits for it.
 _AHEAD_SECONDS = 1.0
 _NO_TLS_ADVICE = "the endpoint does not speak TLS: write http://, or give the port that does"
@@ -332,9 +331,12 @@ class _Resolver:
 
     async def _children_at(self, shard_id: str, millis: int) -> list[Shard]:
         """The shards that follow one that had ended by then; none while it may hold records since."""
-        at = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": millis / 1000}
-        iterator = await _get_iterator(self._client, self._identity, shard_id, at)
-        answer = await _get_records(self._client, self._identity, iterator, 1)
+        at = {"ShardId": shard_id, "ShardIteratorType": "AT_TIMESTAMP", "Timestamp": millis / 1000}
+        iterator = (await self._client.call("GetShardIterator", {**self._identity.request, **at}))["ShardIterator"]
+        request = {"ShardIterator": iterator, "Limit": 1}
+        if self._identity.arn is not None:
+            request["StreamARN"] = self._identity.arn
+        answer = await self._client.call("GetRecords", request)
         if answer["Records"] or answer.get("NextShardIterator"):
             return []
         return [Shard(child["ShardId"], tuple(child["ParentShards"])) for child in answer.get("ChildShards", [])]
@@ -405,101 +407,3 @@ def _initial_position_errors(client: _StartClient, stream: str) -> Iterator[None
                 advice = _NO_TLS_ADVICE if "WRONG_VERSION_NUMBER" in str(error) else _TLS_ADVICE
         reason = f"{error}: {advice}" if advice else str(error)
         raise InitialPositionError(stream=stream, code=code, reason=reason) from error
-
-
-def resolve_sequence_numbers(
-    aws_session: AwsSession,
-    sequence_numbers: Mapping[str, Mapping[str, str]],
-    *,
-    inclusive: bool,
-    retry_patience: timedelta = _PATIENCE,
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-) -> StreamPositions:
-    """Give the positions AFTER, or (`inclusive`) AT the records with these sequence numbers. Blocks on Kinesis for AT.
-
-    A position lies behind a record or a time. So AT becomes the position after the record before; and where no record
-    before has its arrival time, that time.
-
-    Args:
-        sequence_numbers: by stream and shard.
-        inclusive: whether reading begins with the records, and not behind them.
-        retry_patience: how long throttles and failures are retried; 0 is for ever.
-        sleep: waits for so many seconds.
-
-    Raises:
-        InitialPositionError: the stream does not hold the record (any more).
-        PositionsError: not a sequence number.
-    """
-    after = {
-        stream: {shard: ShardPosition.after(number) for shard, number in shards.items()}
-        for stream, shards in sequence_numbers.items()
-    }
-    if not inclusive:
-        return StreamPositions(after)
-    return _blocking(_all_before(aws_session, sequence_numbers, retry_patience, sleep))
-
-
-async def _all_before(
-    session: AwsSession,
-    sequence_numbers: Mapping[str, Mapping[str, str]],
-    patience: timedelta,
-    sleep: Callable[[float], Awaitable[object]],
-) -> StreamPositions:
-    positions: dict[str, dict[str, ShardPosition]] = {}
-    async with _StartClient(session, patience, sleep) as client:
-        for stream, shards in sequence_numbers.items():
-            with _initial_position_errors(client, stream):
-                positions[stream] = {shard: await _before(client, stream, shard, one) for shard, one in shards.items()}
-    return StreamPositions(positions)
-
-
-async def _before(client: _StartClient, stream: str, shard: str, number: str) -> ShardPosition:
-    identity = StreamIdentity.of(stream)
-    at: dict[str, Any] = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": number}
-    answer = await _get_records(client, identity, await _get_iterator(client, identity, shard, at), 1)
-    looks, waited = 0, 0.0
-    while not answer["Records"] and (following := answer.get("NextShardIterator")):
-        looks = looks + 1 if answer.get("MillisBehindLatest") == 0 else 0
-        # GetRecords may be a second behind what was acknowledged. Only a null iterator is the end of a closed shard.
-        if looks > _LOOKS and await _is_open(client, identity, shard):
-            break
-        if client.patience and waited >= client.patience.total_seconds():
-            reason = f"for {waited:.0f} s {shard} has shown neither record {number} nor its end"
-            raise InitialPositionError(stream=stream, code="ShardEndMissing", reason=reason)
-        await client.sleep(_LOOK_SECONDS)
-        waited += _LOOK_SECONDS
-        answer = await _get_records(client, identity, following, 1)
-    records = answer["Records"]
-    if not records or records[0]["SequenceNumber"] != number:
-        raise InitialPositionError(stream=stream, code="", reason=f"{shard} has no record {number}")
-    arrived = records[0]["ApproximateArrivalTimestamp"]
-    at = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": arrived}
-    iterator: str | None = await _get_iterator(client, identity, shard, at)
-    predecessor: str | None = None
-    while iterator:
-        answer = await _get_records(client, identity, iterator, 1000)
-        iterator = answer.get("NextShardIterator")
-        for record in answer["Records"]:
-            if int(record["SequenceNumber"]) >= int(number):
-                iterator = None
-                break
-            predecessor = record["SequenceNumber"]
-    if predecessor is not None:
-        return ShardPosition.after(predecessor)
-    return ShardPosition.at_timestamp(round(arrived * 1000))
-
-
-async def _is_open(client: JsonClient, stream: StreamIdentity, shard: str) -> bool:
-    return bool(ShardListing.of(await list_shards(client, stream, backoff=_ONCE)).is_open(shard))
-
-
-async def _get_iterator(client: JsonClient, stream: StreamIdentity, shard: str, at: Mapping[str, Any]) -> str:
-    answer = await client.call("GetShardIterator", {**stream.request, "ShardId": shard, **at})
-    return str(answer["ShardIterator"])
-
-
-async def _get_records(client: JsonClient, stream: StreamIdentity, iterator: str, limit: int) -> dict[str, Any]:
-    request: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
-    if stream.arn is not None:
-        request["StreamARN"] = stream.arn
-    return await client.call("GetRecords", request)

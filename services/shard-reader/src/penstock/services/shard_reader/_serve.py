@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.aws import AwsError, AwsLocation, AwsOptions, AwsSession, check_encrypted, endpoint_aliases
-from penstock.efo_consumer import EfoConsumerError, ReaderConfig, RecordPublisherConfig
+from penstock.efo_consumer import EfoConsumerError, ReaderConfig, RecordPublisherConfig, SubscribeTransportType
 from penstock.rpc import ServerSettings, Setting, add_settings, read_settings, read_switch
 from penstock.rpc.service import ServiceKind
 
@@ -51,11 +51,17 @@ _OTHERS: Final = (
         "seconds for which errors of Kinesis that may pass are retried for clients that do not say, 0 for ever",
         _DEFAULTS.publisher.retry_patience,
     ),
-    Setting("subscribe_transport", "what carries SubscribeToShard: auto, http2 or http1; default auto"),
+    Setting(
+        "subscribe_transport",
+        "what carries SubscribeToShard: auto, http2 or http1; default auto",
+        choices=tuple(SubscribeTransportType),
+    ),
     Setting(
         "deaggregate",
         "whether aggregates of the Kinesis Producer Library are taken apart: true, false or all (drops no user record, "
         "whatever its key); default true",
+        str.lower,
+        choices=("true", "false", "all"),
     ),
     Setting(
         "fail_on_data_loss",
@@ -91,12 +97,7 @@ class ReaderSettings:
         environment = os.environ if environment is None else environment
         config = read_settings(arguments, (one for one in _CONFIG if getattr(arguments, one.name)))
         own: dict[str, Any] = read_settings(arguments, (one for one in _OTHERS if getattr(arguments, one.name)))
-        options = {"subscribe_transport": "subscribeTransport", "deaggregate": "deaggregate"}
-        publisher = RecordPublisherConfig.from_mapping(
-            {option: own[name] for name, option in options.items() if name in own}
-        )
-        if "retry_patience" in own:
-            publisher = replace(publisher, retry_patience=own["retry_patience"])
+        how = own.get("deaggregate", "true")
         return cls(
             server=ServerSettings.from_arguments(arguments, KIND.prefix, environment),
             aws=check_encrypted(AwsOptions.from_arguments(arguments), own.get("allow_insecure_endpoint"), environment),
@@ -104,9 +105,12 @@ class ReaderSettings:
             reader=replace(
                 _DEFAULTS,
                 **config,
-                deaggregate=publisher.deaggregate,
+                deaggregate="all" if how == "all" else how == "true",
                 fail_on_data_loss=read_switch("fail_on_data_loss", own.get("fail_on_data_loss", "true")),
-                publisher=publisher,
+                publisher=RecordPublisherConfig(
+                    retry_patience=own.get("retry_patience", _DEFAULTS.publisher.retry_patience),
+                    subscribe_transport=SubscribeTransportType(own.get("subscribe_transport", "auto")),
+                ),
             ),
         )
 

@@ -368,7 +368,6 @@ class SessionSettings(_message.Message):
     GET_SHARD_ITERATOR_FIELD_NUMBER: _builtins.int
     GET_RECORDS_MAX_RECORDS_FIELD_NUMBER: _builtins.int
     GET_RECORDS_INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
-    GET_RECORDS_ADAPTIVE_FIELD_NUMBER: _builtins.int
     SUBSCRIBE_TRANSPORT_FIELD_NUMBER: _builtins.int
     DISCOVERY_INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
     IDLE_OFFSET_INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
@@ -377,8 +376,6 @@ class SessionSettings(_message.Message):
     """Records that one GetRecords asks for, 1 to 10,000."""
     get_records_interval_seconds: _builtins.float
     """Seconds between two GetRecords on a shard, at least 0.2."""
-    get_records_adaptive: _builtins.bool
-    """Whether polling, once a shard was throttled, asks for no more records than its 2 MiB/s allow."""
     subscribe_transport: _builtins.str
     """What carries SubscribeToShard: `auto`, `http2` or `http1`."""
     discovery_interval_seconds: _builtins.float
@@ -407,22 +404,19 @@ class SessionSettings(_message.Message):
         get_shard_iterator: _aws_pb2.Backoff | None = ...,
         get_records_max_records: _builtins.int | None = ...,
         get_records_interval_seconds: _builtins.float | None = ...,
-        get_records_adaptive: _builtins.bool | None = ...,
         subscribe_transport: _builtins.str | None = ...,
         discovery_interval_seconds: _builtins.float | None = ...,
         idle_offset_interval_seconds: _builtins.float | None = ...,
         connect_timeout_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_connect_timeout_seconds", b"_connect_timeout_seconds", "_discovery_interval_seconds", b"_discovery_interval_seconds", "_get_records_adaptive", b"_get_records_adaptive", "_get_records_interval_seconds", b"_get_records_interval_seconds", "_get_records_max_records", b"_get_records_max_records", "_idle_offset_interval_seconds", b"_idle_offset_interval_seconds", "_subscribe_transport", b"_subscribe_transport", "connect_timeout_seconds", b"connect_timeout_seconds", "discovery_interval_seconds", b"discovery_interval_seconds", "get_records", b"get_records", "get_records_adaptive", b"get_records_adaptive", "get_records_interval_seconds", b"get_records_interval_seconds", "get_records_max_records", b"get_records_max_records", "get_shard_iterator", b"get_shard_iterator", "idle_offset_interval_seconds", b"idle_offset_interval_seconds", "subscribe_to_shard", b"subscribe_to_shard", "subscribe_transport", b"subscribe_transport"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_connect_timeout_seconds", b"_connect_timeout_seconds", "_discovery_interval_seconds", b"_discovery_interval_seconds", "_get_records_interval_seconds", b"_get_records_interval_seconds", "_get_records_max_records", b"_get_records_max_records", "_idle_offset_interval_seconds", b"_idle_offset_interval_seconds", "_subscribe_transport", b"_subscribe_transport", "connect_timeout_seconds", b"connect_timeout_seconds", "discovery_interval_seconds", b"discovery_interval_seconds", "get_records", b"get_records", "get_records_interval_seconds", b"get_records_interval_seconds", "get_records_max_records", b"get_records_max_records", "get_shard_iterator", b"get_shard_iterator", "idle_offset_interval_seconds", b"idle_offset_interval_seconds", "subscribe_to_shard", b"subscribe_to_shard", "subscribe_transport", b"subscribe_transport"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connect_timeout_seconds", b"_connect_timeout_seconds", "_discovery_interval_seconds", b"_discovery_interval_seconds", "_get_records_adaptive", b"_get_records_adaptive", "_get_records_interval_seconds", b"_get_records_interval_seconds", "_get_records_max_records", b"_get_records_max_records", "_idle_offset_interval_seconds", b"_idle_offset_interval_seconds", "_subscribe_transport", b"_subscribe_transport", "connect_timeout_seconds", b"connect_timeout_seconds", "discovery_interval_seconds", b"discovery_interval_seconds", "get_records", b"get_records", "get_records_adaptive", b"get_records_adaptive", "get_records_interval_seconds", b"get_records_interval_seconds", "get_records_max_records", b"get_records_max_records", "get_shard_iterator", b"get_shard_iterator", "idle_offset_interval_seconds", b"idle_offset_interval_seconds", "subscribe_to_shard", b"subscribe_to_shard", "subscribe_transport", b"subscribe_transport"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connect_timeout_seconds", b"_connect_timeout_seconds", "_discovery_interval_seconds", b"_discovery_interval_seconds", "_get_records_interval_seconds", b"_get_records_interval_seconds", "_get_records_max_records", b"_get_records_max_records", "_idle_offset_interval_seconds", b"_idle_offset_interval_seconds", "_subscribe_transport", b"_subscribe_transport", "connect_timeout_seconds", b"connect_timeout_seconds", "discovery_interval_seconds", b"discovery_interval_seconds", "get_records", b"get_records", "get_records_interval_seconds", b"get_records_interval_seconds", "get_records_max_records", b"get_records_max_records", "get_shard_iterator", b"get_shard_iterator", "idle_offset_interval_seconds", b"idle_offset_interval_seconds", "subscribe_to_shard", b"subscribe_to_shard", "subscribe_transport", b"subscribe_transport"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__connect_timeout_seconds: _TypeAlias = _typing.Literal["connect_timeout_seconds"]  # noqa: Y015
     _WhichOneofArgType__connect_timeout_seconds: _TypeAlias = _typing.Literal["_connect_timeout_seconds", b"_connect_timeout_seconds"]  # noqa: Y015
     _WhichOneofReturnType__discovery_interval_seconds: _TypeAlias = _typing.Literal["discovery_interval_seconds"]  # noqa: Y015
     _WhichOneofArgType__discovery_interval_seconds: _TypeAlias = _typing.Literal["_discovery_interval_seconds", b"_discovery_interval_seconds"]  # noqa: Y015
-    _WhichOneofReturnType__get_records_adaptive: _TypeAlias = _typing.Literal["get_records_adaptive"]  # noqa: Y015
-    _WhichOneofArgType__get_records_adaptive: _TypeAlias = _typing.Literal["_get_records_adaptive", b"_get_records_adaptive"]  # noqa: Y015
     _WhichOneofReturnType__get_records_interval_seconds: _TypeAlias = _typing.Literal["get_records_interval_seconds"]  # noqa: Y015
     _WhichOneofArgType__get_records_interval_seconds: _TypeAlias = _typing.Literal["_get_records_interval_seconds", b"_get_records_interval_seconds"]  # noqa: Y015
     _WhichOneofReturnType__get_records_max_records: _TypeAlias = _typing.Literal["get_records_max_records"]  # noqa: Y015
@@ -435,8 +429,6 @@ class SessionSettings(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__connect_timeout_seconds) -> _WhichOneofReturnType__connect_timeout_seconds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__discovery_interval_seconds) -> _WhichOneofReturnType__discovery_interval_seconds | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__get_records_adaptive) -> _WhichOneofReturnType__get_records_adaptive | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__get_records_interval_seconds) -> _WhichOneofReturnType__get_records_interval_seconds | None: ...
     @_typing.overload

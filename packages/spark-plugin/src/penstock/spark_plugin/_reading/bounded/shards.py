@@ -53,7 +53,7 @@ async def read_shards(options: KinesisOptions, shards: Sequence[BoundedShard]) -
     config = publisher_config(options)
     backend = KinesisBackend(session, config)
     # Finds the one record that a time divides a shard by.
-    finder = KinesisBackend(session, replace(config, get_records_max_records=1, get_records_adaptive=False))
+    finder = KinesisBackend(session, replace(config, get_records_max_records=1))
 
     reads: list[_ShardRead] = []
 

@@ -37,7 +37,6 @@ def session_settings(options: KinesisOptions) -> SessionSettings:
         get_shard_iterator=publisher.get_shard_iterator,
         get_records_max_records=publisher.get_records_max_records,
         get_records_interval=publisher.get_records_interval,
-        get_records_adaptive=publisher.get_records_adaptive,
         # auto leaves it to the reader, which knows its endpoint.
         subscribe_transport=None if transport is SubscribeTransportType.AUTO else transport,
         connect_timeout=publisher.connect_timeout,
