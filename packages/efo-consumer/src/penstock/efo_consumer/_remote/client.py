@@ -75,7 +75,7 @@ def _settings_to_message(settings: SessionSettings) -> pb.SessionSettings:
             )
         elif isinstance(value, timedelta):
             values[f"{name}_seconds"] = value.total_seconds()
-        else:
+        elif value is not None:
             values[name] = value
     return pb.SessionSettings(**values)
 
