@@ -315,7 +315,7 @@ async def test_a_shard_that_makes_no_progress_is_in_the_log(caplog: pytest.LogCa
         await opened.until(lambda one: one.condition.state is ShardState.CAUGHT_UP)
         opened.fail("throttle")
         await opened.until(lambda one: one.condition.state is ShardState.THROTTLED)
-        (shard,) = opened.reader._sessions["q"]._followed.shards.values()
+        (shard,) = opened.reader._sessions["q"].followed.shards.values()
         shard._tracker.progress_at -= 30 + shard._tracker.interval_seconds
         await opened.reader.warn()
         await opened.reader.warn()

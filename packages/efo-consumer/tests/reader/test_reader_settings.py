@@ -99,13 +99,13 @@ async def test_a_session_reads_as_its_caller_said() -> None:
             await remote.open(request)
             await remote.open(replace(request, session_id="other", settings=given_settings))
             own, other = (reader._sessions[name] for name in ("own", "other"))
-            assert own.backend is backend
-            config = other.backend._config  # type: ignore[attr-defined]  # of Kinesis
+            assert own.followed.backend is backend
+            config = other.followed.backend._config  # type: ignore[attr-defined]  # of Kinesis
             assert (config.get_records_max_records, config.get_records.max_attempts) == (7, 3)
             assert config.get_shard_iterator == backend._config.get_shard_iterator
-            assert (other._config.idle_offset_interval, other._followed._config.discovery_interval) == (
+            assert (other.config.idle_offset_interval, other.followed._config.discovery_interval) == (
                 timedelta(seconds=3),
                 timedelta(seconds=4),
             )
-            assert own._config == ReaderConfig()
+            assert own.config == ReaderConfig()
             await remote.aclose()

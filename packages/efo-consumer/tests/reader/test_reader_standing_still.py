@@ -34,7 +34,7 @@ from penstock.efo_consumer import (
 from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.list_shards import STILL_SECONDS, ShardListings
 from penstock.efo_consumer._publish.publisher import Room, unbounded
-from penstock.efo_consumer._reader.standing import StandingShard
+from penstock.efo_consumer._reader.shard import StandingShard
 from penstock.efo_consumer.testing import FakeKinesis, shard_event, wire_records
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import OtherClock, RunningEmulator, running_emulator

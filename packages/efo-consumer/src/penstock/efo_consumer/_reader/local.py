@@ -29,6 +29,7 @@ from penstock.efo_consumer._reader.fencing import FencingTokens
 from penstock.efo_consumer._reader.reach import Bounds
 from penstock.efo_consumer._reader.replay import prove, replay
 from penstock.efo_consumer._reader.session import ReaderSession
+from penstock.efo_consumer._reader.shard import ReaderTools
 from penstock.efo_consumer.errors import (
     EfoConsumerConfigError,
     EfoConsumerError,
@@ -93,12 +94,19 @@ class LocalShardReader:
         self._backend = backend
         self._config = config or ReaderConfig()
         self._clock = clock
-        self._pool = BufferPool(
-            shard_bytes=self._config.buffer_bytes_per_shard,
-            total_bytes=self._config.buffer_bytes,
-            promise_grace_seconds=self._config.promise_grace.total_seconds(),
+        how = self._config.deaggregate
+        self._tools = ReaderTools(
+            backend=backend,
+            config=self._config,
+            pool=BufferPool(
+                shard_bytes=self._config.buffer_bytes_per_shard,
+                total_bytes=self._config.buffer_bytes,
+                promise_grace_seconds=self._config.promise_grace.total_seconds(),
+            ),
+            room=Signal(),
+            clock=clock,
+            deaggregator=Deaggregator(backend, keeps_all=how == "all") if how else None,
         )
-        self._room = Signal()
         self._sessions: dict[str, ReaderSession] = {}
         # By session: the newest run that was closed, its owner, and when. What that had asked before may come later.
         self._closed: dict[str, tuple[int, str, float]] = {}
@@ -110,8 +118,6 @@ class LocalShardReader:
         self._alarms: dict[str, ShardAlarms] = {}
         observe(self)
         self._fencing = FencingTokens(clock)
-        how = self._config.deaggregate
-        self._deaggregator = Deaggregator(backend, keeps_all=how == "all") if how else None
 
     async def __aenter__(self) -> Self:
         return self
@@ -132,7 +138,7 @@ class LocalShardReader:
     @property
     def buffered_bytes(self) -> int:
         """Bytes of memory that the buffers of all sessions hold."""
-        return self._pool.held_bytes
+        return self._tools.pool.held_bytes
 
     async def open(self, request: OpenRequest) -> int:
         """See `ShardReader.open`."""
@@ -157,18 +163,10 @@ class LocalShardReader:
             epoch = self._number(request)
             session = self._sessions.get(request.session_id)
             if session is None:
-                session = ReaderSession(
-                    request.session_id,
-                    backend=self._backend,
-                    config=self._config,
-                    deaggregator=self._deaggregator,
-                    pool=self._pool,
-                    room=self._room,
-                    clock=self._clock,
-                )
+                session = ReaderSession(request.session_id, self._tools)
                 self._sessions[request.session_id] = session
-            if self._deaggregator is not None:
-                self._deaggregator.look_again(streams, created)
+            if self._tools.deaggregator is not None:
+                self._tools.deaggregator.look_again(streams, created)
             await session.adopt(request, epoch, created)
             self._fencing.opened(request.session_id, request.consumers)
             session.skipped(lost)
@@ -233,7 +231,7 @@ class LocalShardReader:
         if session is not None:
             session.touch()
         fail = self._fails_on_data_loss(fail_on_data_loss, session)
-        backend = self._backend if session is None else session.backend
+        backend = self._backend if session is None else session.followed.backend
         if retry_patience_seconds is not None:
             backend = backend.with_patience(timedelta(seconds=retry_patience_seconds))
         rebatcher = Rebatcher(max_batch_bytes or DEFAULT_MAX_BATCH_BYTES)
@@ -251,8 +249,8 @@ class LocalShardReader:
                 try:
                     async for records in source:
                         parts: Iterable[pa.RecordBatch] = (records,)
-                        if self._deaggregator is not None:
-                            parts = await self._deaggregator.take_apart(
+                        if self._tools.deaggregator is not None:
+                            parts = await self._tools.deaggregator.take_apart(
                                 records,
                                 stream,
                                 shard_id,
@@ -284,11 +282,11 @@ class LocalShardReader:
     def _unpacked(self, nbytes: int) -> Iterator[None]:
         """Count what aggregates became: shards wait meanwhile where there is no room for more."""
         try:
-            with self._pool.passing(nbytes):
+            with self._tools.pool.passing(nbytes):
                 yield
         finally:
             if nbytes:
-                self._room.notify()
+                self._tools.room.notify()
 
     follow = follow_steps
 
@@ -504,7 +502,7 @@ class LocalShardReader:
 
     def _fails_on_data_loss(self, asked: bool | None, session: ReaderSession | None = None) -> bool:
         if asked is None and session is not None:
-            return session.fail_on_data_loss
+            return session.followed.fail_on_data_loss
         return self._config.fail_on_data_loss if asked is None else asked
 
     async def _records(
@@ -533,11 +531,11 @@ class LocalShardReader:
             part = replace(shard_range, after=piece.after, upto=upto)
             replayed.append(part)
             if shard is not None:
-                shard.replays += 1
+                shard.counts["replays"] += 1
             records = replay(
                 backend,
                 part,
-                stall_seconds=(self._config if session is None else session).stall_seconds,
+                stall_seconds=(self._config if session is None else session.config).stall_seconds,
                 fail_on_data_loss=fail,
                 same=same,
                 proofs=proofs,

@@ -23,20 +23,15 @@ from penstock.efo_consumer._reader.horizon import Horizon, delivered_millis
 from penstock.efo_consumer._reader.reach import Reach, Walk, cap, profile_within, reach
 from penstock.efo_consumer._reader.shards import SessionShards
 from penstock.efo_consumer.errors import SessionNotFoundError, StaleEpochError
-from penstock.rpc import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from penstock.efo_consumer._buffer.buffer import ShardBuffer
-    from penstock.efo_consumer._buffer.pool import BufferPool
     from penstock.efo_consumer._model.positions import ShardRange
     from penstock.efo_consumer._reader.api import OpenRequest
-    from penstock.efo_consumer._reader.backend import ReaderBackend
-    from penstock.efo_consumer._reader.config import ReaderConfig
-    from penstock.efo_consumer._reader.deaggregator import Deaggregator
     from penstock.efo_consumer._reader.reach import Bounds, ShardKey, Standing
-    from penstock.efo_consumer._reader.shard import FollowedShard
+    from penstock.efo_consumer._reader.shard import FollowedShard, ReaderTools
 
 # An hour is far below any retention period, and costs an empty micro-batch of an idle query an hour.
 _FACTS_MILLIS = 3_600_000
@@ -51,74 +46,35 @@ _T = TypeVar("_T")
 class ReaderSession:
     """Follows the shards of one session. Belongs to one event loop; `LocalShardReader` owns it."""
 
-    def __init__(
-        self,
-        session_id: str,
-        *,
-        backend: ReaderBackend,
-        config: ReaderConfig,
-        deaggregator: Deaggregator | None = None,
-        pool: BufferPool,
-        room: Signal,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, session_id: str, tools: ReaderTools) -> None:
         self.session_id = session_id
         self.epoch = 0
         self.owner = ""
-        self._own_config = config
-        self._config = config
+        self.config = tools.config
         """With the settings that the caller asked for."""
-        self._room = room
-        self._clock = clock
-        self._news = Signal()
-        self._pool = pool
-        self._followed = SessionShards(
-            backend=backend,
-            config=config,
-            pool=pool,
-            room=room,
-            news=self._news,
-            on_children=deaggregator.learn if deaggregator is not None else None,
-            horizon=lambda: self._ahead_of,
-            clock=clock,
-        )
-        # What arrived later waits for slower shards; None where no caller asks that shards keep step.
-        self._ahead_of: int | None = None
-        self._horizon = Horizon(backend.retry_patience.total_seconds())
-        self._told_idle_at = clock()
+        self.followed = SessionShards(tools)
+        self._tools = tools
+        self._clock = tools.clock
+        self._news = self.followed.news
+        self._horizon = Horizon(tools.backend.retry_patience.total_seconds())
+        self._told_idle_at = self._called_at = self._clock()
         self._told_facts_at = -math.inf
         self._draining = False
-        self._called_at = clock()
         self._calls = 0
         self._time_to_live = 0.0
         self._named_only = False
 
-    @property
-    def stall_seconds(self) -> float:
-        """How long reading a range again may bring nothing new."""
-        return self._config.stall_seconds
-
-    @property
-    def backend(self) -> ReaderBackend:
-        """Kinesis, with the patience that the caller asked for."""
-        return self._followed.backend
-
-    @property
-    def fail_on_data_loss(self) -> bool:
-        """As its caller asked, or as the reader is set."""
-        return self._followed.fail_on_data_loss
-
     async def adopt(self, request: OpenRequest, epoch: int, created: Mapping[str, int]) -> None:
         """Serve a run; whoever still asks with the number of an older one is refused from now on."""
         self.epoch, self.owner = epoch, request.owner
-        self._config = self._own_config if request.settings is None else request.settings.reader(self._own_config)
+        self.config = self._tools.config if request.settings is None else request.settings.reader(self._tools.config)
         self._named_only = request.named_shards_only
-        self._time_to_live = request.session_seconds or self._config.session_timeout.total_seconds()
+        self._time_to_live = request.session_seconds or self.config.session_timeout.total_seconds()
         self.touch()
         self._news.notify()
         self._told_idle_at = self._clock()
-        await self._followed.adopt(request, created, self._config)
-        self._horizon = Horizon(self.backend.retry_patience.total_seconds())
+        await self.followed.adopt(request, created, self.config)
+        self._horizon = Horizon(self.followed.backend.retry_patience.total_seconds())
 
     async def positions(
         self, epoch: int, start: StreamPositions, bounds: Bounds, *, wait_seconds: float
@@ -138,7 +94,7 @@ class ReaderSession:
         self._calls += 1
         try:
             self.check_epoch(epoch)
-            await self._followed.follow(start)
+            await self.followed.follow(start)
             self.check_epoch(epoch)
             self._raise_failure(start)
             return self._look(start, bounds, before_millis)
@@ -147,9 +103,9 @@ class ReaderSession:
             self.touch()
 
     def _look(self, start: StreamPositions, bounds: Bounds, before_millis: int | None) -> ShardsLook:
-        walk = Walk(start, self._buffers(), {} if self._named_only else self._followed.graphs)
+        walk = Walk(start, self._buffers(), {} if self._named_only else self.followed.graphs)
         walk.settle()
-        waiting, standing = walk.waiting(), walk.standing(self._followed.times())
+        waiting, standing = walk.waiting(), walk.standing(self.followed.times())
         known = [millis for millis in standing.times.values() if millis is not None]
         least = min(known, default=None)
         slow = [
@@ -163,7 +119,7 @@ class ReaderSession:
             newest_millis=max(known, default=None),
             slow=tuple(slow),
             left_out_millis=left_out,
-            interval_seconds=self._followed.interval_seconds,
+            interval_seconds=self.followed.interval_seconds,
             profile=counted,
             is_cut=is_cut,
         )
@@ -184,13 +140,13 @@ class ReaderSession:
         while True:
             began = self._clock()
             self.check_epoch(epoch)
-            await self._followed.follow(start)
+            await self.followed.follow(start)
             self.check_epoch(epoch)
             self._raise_failure(start)
             found = self._reach(start, bounds)
             self.check_epoch(epoch)
             now = self._clock()
-            interval = self._config.idle_offset_interval.total_seconds()
+            interval = self.config.idle_offset_interval.total_seconds()
             idle_at = self._told_idle_at + interval
             moved = found.positions != start
             if found.rows or found.jumped or (moved and (now >= idle_at or self._shows_an_end(start, found))):
@@ -215,13 +171,13 @@ class ReaderSession:
             start,
             self._buffers(),
             # A caller that names all shards lets children enter and parents leave by its own graph.
-            {} if self._named_only else self._followed.graphs,
+            {} if self._named_only else self.followed.graphs,
             bounds,
-            times=self._followed.times() if bounds.skew_millis is not None else None,
+            times=self.followed.times() if bounds.skew_millis is not None else None,
             horizon=self._horizon_from(start, bounds.skew_millis) if bounds.skew_millis is not None else None,
         )
         self._horizon.holds_back = found.holds_back
-        self._ahead_of = bounds.horizon_millis if bounds.skew_millis is None else self._horizon.millis
+        self.followed.ahead_of = bounds.horizon_millis if bounds.skew_millis is None else self._horizon.millis
         return found
 
     def _horizon_from(self, start: StreamPositions, skew_millis: int) -> Callable[[Standing], int | None]:
@@ -231,39 +187,39 @@ class ReaderSession:
             skew_millis=skew_millis,
             delivered_millis=delivered_millis(start),
             now=self._clock(),
-            interval_seconds=self._followed.interval_seconds,
+            interval_seconds=self.followed.interval_seconds,
         )
 
     def _buffers(self) -> dict[ShardKey, ShardBuffer]:
-        return {key: shard.buffer for key, shard in self._followed.shards.items()}
+        return {key: shard.buffer for key, shard in self.followed.shards.items()}
 
     def shard(self, shard_range: ShardRange) -> FollowedShard | None:
         """Give the shard of a range, if it is followed."""
-        return self._followed.shards.get((shard_range.stream_name, shard_range.shard_id))
+        return self.followed.shards.get((shard_range.stream_name, shard_range.shard_id))
 
     def delivered(self, shard_range: ShardRange) -> None:
         """Note that a range was fetched."""
         shard = self.shard(shard_range)
         if shard is not None:
-            self._pool.deliver(shard.buffer, shard_range.after, shard_range.upto)
-            self._room.notify()
+            self._tools.pool.deliver(shard.buffer, shard_range.after, shard_range.upto)
+            self._tools.room.notify()
 
     def skipped(self, keys: Iterable[ShardKey]) -> None:
         """Count shards whose records were lost before the session was opened."""
         for key in keys:
-            shard = self._followed.shards.get(key)
+            shard = self.followed.shards.get(key)
             if shard is not None:
                 shard.skip_loss()
 
     async def commit(self, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""
         self.check_epoch(epoch)
-        self._followed.trim(positions)
+        self.followed.trim(positions)
 
     def stats(self) -> list[ShardStats]:
         """See `ShardReader.stats`."""
-        found = {key: shard.stats() for key, shard in self._followed.shards.items()}
-        for key, cause in self._followed.stuck().items():
+        found = {key: shard.stats() for key, shard in self.followed.shards.items()}
+        for key, cause in self.followed.stuck().items():
             known = found.get(key) or ShardStats(*key, -1, 0, 0, 0, 0, 0, 0)
             condition = replace(known.condition, state=ShardState.STUCK, cause=cause)
             found[key] = replace(known, millis_behind_latest=-1, condition=condition)
@@ -280,7 +236,7 @@ class ReaderSession:
                 shard.millis_behind_latest,
                 SHORTEST_RETENTION_MILLIS,
             )
-            for (stream, shard_id), shard in sorted(self._followed.shards.items())
+            for (stream, shard_id), shard in sorted(self.followed.shards.items())
             if shard.failure is None
         ]
 
@@ -291,7 +247,7 @@ class ReaderSession:
             epoch=self.epoch,
             idle_seconds=0.0 if self._calls else max(0.0, now - self._called_at),
             time_to_live_seconds=self.seconds_to_live(now),
-            shard_count=len(self._followed.shards),
+            shard_count=len(self.followed.shards),
             shards=tuple(self.stats()) if with_shards else (),
             owner=self.owner,
         )
@@ -318,24 +274,24 @@ class ReaderSession:
         # Whoever still waits has no session any more.
         self.epoch = -1
         self._news.notify()
-        await self._followed.aclose()
+        await self.followed.aclose()
 
     async def _answer(
         self, epoch: int, start: StreamPositions, found: Reach, now: float, bounds: Bounds
     ) -> PositionsSnapshot:
         self._told_idle_at = now
-        for (stream, shard_id), shard in self._followed.shards.items():
+        for (stream, shard_id), shard in self.followed.shards.items():
             position = found.positions.get(stream, shard_id)
             if position is not None:
                 shard.buffer.promise(position, now)
-        self._room.notify()
+        self._tools.room.notify()
         snapshot = self._snapshot(replace(found, positions=self._with_facts(start, found.positions)), bounds)
-        await self._followed.prove()
+        await self.followed.prove()
         self.check_epoch(epoch)
         return snapshot
 
     def _with_facts(self, start: StreamPositions, positions: StreamPositions) -> StreamPositions:
-        shards = self._followed.shards
+        shards = self.followed.shards
         return StreamPositions(
             {
                 stream: {
@@ -346,12 +302,12 @@ class ReaderSession:
                 }
                 for stream, ids in positions.streams.items()
             },
-            {stream: millis for stream, millis in self._followed.created.items() if stream in positions.streams},
+            {stream: millis for stream, millis in self.followed.created.items() if stream in positions.streams},
         )
 
     def _are_facts_old(self, start: StreamPositions) -> bool:
         """Whether a shard stands still, and what was logged of it would not prove that for much longer."""
-        for (stream, shard_id), shard in self._followed.shards.items():
+        for (stream, shard_id), shard in self.followed.shards.items():
             position = start.get(stream, shard_id)
             if position is not None and position == shard.buffer.end and not position.is_shard_end:
                 known = shard.buffer.end.known_millis
@@ -368,7 +324,7 @@ class ReaderSession:
         )
 
     def _snapshot(self, found: Reach, bounds: Bounds) -> PositionsSnapshot:
-        lineage = self._followed.lineage(found.positions)
+        lineage = self.followed.lineage(found.positions)
         skew = None
         if bounds.skew_millis is not None:
             skew = self._horizon.skew(bounds.skew_millis, found.latest_millis)
@@ -377,9 +333,9 @@ class ReaderSession:
         return PositionsSnapshot(found.positions, found.rows, found.nbytes, self._millis_behind_latest(), lineage, skew)
 
     def _millis_behind_latest(self) -> int:
-        if not self._followed.is_lineage_known:
+        if not self.followed.is_lineage_known:
             return -1
-        behind = [shard.millis_behind_latest for shard in self._followed.shards.values() if not shard.has_ended]
+        behind = [shard.millis_behind_latest for shard in self.followed.shards.values() if not shard.has_ended]
         return -1 if None in behind else max((millis for millis in behind if millis is not None), default=0)
 
     def _raise_failure(self, given: StreamPositions | None = None) -> None:
@@ -387,12 +343,12 @@ class ReaderSession:
 
         What the other shards bring may never end: it must not hide that this one stands still.
         """
-        for key, shard in self._followed.shards.items():
+        for key, shard in self.followed.shards.items():
             if shard.failure is None:
                 continue
             position = None if given is None else given.get(*key)
             if given is None or (position is not None and position.rank >= shard.buffer.end.rank):
                 raise shard.failure
-        failure = self._followed.discovery_failure(given)
+        failure = self.followed.discovery_failure(given)
         if failure is not None:
             raise failure

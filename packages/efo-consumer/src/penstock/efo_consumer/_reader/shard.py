@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from contextlib import aclosing
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.buffer import ShardBuffer
@@ -16,11 +18,11 @@ from penstock.efo_consumer._continuity.guard import LEFT, Resume, check_created,
 from penstock.efo_consumer._continuity.rule import Verdict, judge
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 from penstock.efo_consumer._publish.condition import ConditionTracker, ShardSign
+from penstock.efo_consumer._publish.list_shards import STILL_SECONDS
 from penstock.efo_consumer._publish.metrics import stood_still, watched
 from penstock.efo_consumer._reader.api import ShardStats
 from penstock.efo_consumer._reader.horizon import ShardTime
 from penstock.efo_consumer._reader.inquiry import ShardInquiry
-from penstock.efo_consumer._reader.standing import StandingShard, StandsStillError
 from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 from penstock.efo_consumer.errors import (
     DataLossError,
@@ -34,7 +36,6 @@ from penstock.efo_consumer.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from contextlib import AbstractContextManager
-    from datetime import timedelta
 
     from penstock.efo_consumer._buffer.pool import BufferPool
     from penstock.efo_consumer._continuity.guard import ContinuitySource, Loss
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._publish.condition import ShardCondition
     from penstock.efo_consumer._publish.list_shards import ShardListings
     from penstock.efo_consumer._publish.publisher import RecordPublisher
+    from penstock.efo_consumer._reader.backend import ReaderBackend
+    from penstock.efo_consumer._reader.config import ReaderConfig
+    from penstock.efo_consumer._reader.deaggregator import Deaggregator
     from penstock.efo_consumer.errors import ShardReaderError
     from penstock.rpc import Signal
 
@@ -52,92 +56,178 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 300.0
 # A shard that stood still for so long may be read by another iterator, of whichever stream has the name by now.
 _LONG_SECONDS = 60.0
+# After a reshard ListShards may show the parents as open for some seconds.
+_LATE_LIST_MILLIS: Final = 60_000
+_COUNTED: Final = ("records", "bytes", "subscriptions", "replays", "losses", "starved")
 _CLOSED = "the shard is closed, and its answers name neither records nor child shards"
 _GUESS = "a guess: the last answers were empty, and the service does not say where the tip is"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderTools:
+    """What the sessions of a reader share.
+
+    Attributes:
+        backend: Kinesis, as the reader is set.
+        config: bounds and times.
+        pool: bounds the buffers.
+        room: rung when the pool may have room again.
+        clock: monotonic seconds.
+        deaggregator: takes aggregates apart; None leaves them whole.
+    """
+
+    backend: ReaderBackend
+    config: ReaderConfig
+    pool: BufferPool
+    room: Signal
+    clock: Callable[[], float]
+    deaggregator: Deaggregator | None
+
+
+class StandsStillError(Exception):
+    """A subscription that leads nowhere, of a shard that is not known to be open."""
+
+
+class StandingShard:
+    """For how long a shard has stood still, and what ListShards said of it since.
+
+    Args:
+        stream: the stream.
+        shard_id: the shard.
+        listings: answers of ListShards.
+        source: the service's time.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        shard_id: str,
+        listings: ShardListings,
+        source: ContinuitySource,
+        clock: Callable[[], float],
+    ) -> None:
+        self._stream = stream
+        self._shard_id = shard_id
+        self._listings = listings
+        self._source = source
+        self._clock = clock
+        self._moved_at, self._moved_millis = clock(), source.service_millis()
+        self._open_millis: int | None = None
+        self.is_closed = False
+        """Whether ListShards showed the shard closed."""
+
+    def moves(self) -> None:
+        """Note that an answer leads on."""
+        self._moved_at, self._moved_millis = self._clock(), self._source.service_millis()
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """For how many seconds the shard has stood still, and how many more the service counts.
+
+        This machine's clock does not count the time for which it slept.
+        """
+        stood = self._clock() - self._moved_at
+        return stood, (self._source.service_millis() - self._moved_millis) / 1000 - stood
+
+    def proved(self, event: ShardEvent, *, is_subscription: bool) -> ShardEvent:
+        """Give an event that leads nowhere without what it does not prove: that the shard is open.
+
+        A subscription may go on after the shard was closed, and polls may be empty before its end. So an event only
+        proves what ListShards shows. Polls then reach the end.
+
+        Raises:
+            StandsStillError: it is the event of a subscription, and ListShards does not show the shard open.
+        """
+        stood, slept = self.seconds
+        is_still = stood + max(0.0, slept) >= STILL_SECONDS
+        # Each empty answer of a poll stands still. Without a listing, its shard would hold the others back until then.
+        is_asked = is_still or (not is_subscription and self._open_millis is None and event.read_millis is not None)
+        listing = self._listings.recent(self._stream) if is_asked else None
+        if listing is not None:
+            is_open = listing.is_open(self._shard_id)
+            self.is_closed = self.is_closed or is_open is False
+            if is_open:
+                asked = self._source.service_millis() - int((self._clock() - listing.asked_at) * 1000)
+                self._open_millis = max(asked, self._open_millis or 0)
+            elif is_subscription:
+                what = "is closed" if self.is_closed else "is not listed"
+                raise StandsStillError(f"the shard {what}, and its subscription leads nowhere: polling it instead")
+        # What comes after the shard was closed is in its children, which are read from this time on.
+        caught_up, read, known = event.caught_up_millis, event.read_millis, self._open_millis
+        if caught_up is not None:
+            caught_up = None if known is None else min(caught_up, known - _LATE_LIST_MILLIS)
+        if read is not None and event.millis_behind_latest == 0:
+            read = None if known is None else min(read, known)
+        return replace(event, caught_up_millis=caught_up, read_millis=read)
+
+
+class ShardHome(Protocol):
+    """What a session is to its shards."""
+
+    tools: ReaderTools
+    backend: ReaderBackend
+    fail_on_data_loss: bool
+    created: dict[str, int]
+    listings: ShardListings
+    news: Signal
+
+    def horizon(self) -> int | None:
+        """Give the latest arrival time that a micro-batch may hold now, in milliseconds since 1970; None for any."""
+        ...
+
+    def standing(self, stream: str) -> Collection[str] | None:
+        """See `ShardInquiry`."""
+        ...
+
+    def poller(self) -> RecordPublisher:
+        """Give the publisher that polls, for a shard whose subscriptions bring nothing."""
+        ...
+
+    def ended(self, shard: FollowedShard, children: tuple[Shard, ...]) -> None:
+        """Take the children of a shard; called once, when its end was buffered."""
+        ...
 
 
 class FollowedShard:
     """A shard's buffer and the task that fills it.
 
     Args:
+        home: the session. Its `news` are rung when records or the shard's end were buffered, or the shard failed.
         stream: the stream.
         shard_id: the shard.
         origin: where to begin.
-        pool: bounds the buffer.
-        room: rung when the pool may have room again.
-        on_news: called when records or the shard's end were buffered, or the shard failed.
-        on_end: called once with the children when the shard's end was buffered.
-        source: what the rule of continuity asks of Kinesis.
-        standing: see `ShardInquiry`.
-        poller: gives the publisher that polls, for a shard whose subscriptions bring nothing.
-        horizon: gives the latest arrival time that a micro-batch may hold now, in milliseconds since the epoch; None
-            for any.
-        listings: shows whether a shard that stands still is open.
-        fail_on_data_loss: whether a loss ends the shard; otherwise it is counted, and the shard goes on.
-        retry_patience: how long errors that may pass are retried; zero for ever.
-        clock: monotonic seconds.
-        created_millis: when the stream was created, in milliseconds since the epoch, if known.
     """
 
-    def __init__(
-        self,
-        stream: StreamIdentity,
-        shard_id: str,
-        origin: ShardPosition,
-        *,
-        pool: BufferPool,
-        room: Signal,
-        on_news: Callable[[], None],
-        on_end: Callable[[FollowedShard, tuple[Shard, ...]], None],
-        source: ContinuitySource,
-        standing: Callable[[], Collection[str] | None],
-        poller: Callable[[], RecordPublisher],
-        horizon: Callable[[], int | None],
-        listings: ShardListings,
-        fail_on_data_loss: bool,
-        retry_patience: timedelta,
-        clock: Callable[[], float],
-        created_millis: int | None = None,
-    ) -> None:
+    def __init__(self, home: ShardHome, stream: StreamIdentity, shard_id: str, origin: ShardPosition) -> None:
+        source, clock = home.backend, home.tools.clock
         self.stream = stream
         self.shard_id = shard_id
         self.buffer = ShardBuffer(origin)
         self.failure: ShardReaderError | None = None
-        self.replays = 0
-        self.losses = 0
+        self.counts = Counter[str]()
+        """By names of `ShardStats`."""
         self.deaggregated = DeaggregationCounts()
-        self._pool = pool
-        self._room = room
-        self._on_news = on_news
-        self._on_end = on_end
-        self._source = source
-        self._poller = poller
-        self._horizon = horizon
         self.time = ShardTime(origin.known_millis)
         """Up to when the shard was read."""
-        self._standing = StandingShard(stream.name, shard_id, listings, source, clock)
-        self._tracker = ConditionTracker(clock(), source.service_millis(), origin.known_millis)
-        self._way = ""
-        self.retry_patience = retry_patience
-        self._is_gap_reported = False
-        self._created_millis = created_millis
+        self._home = home
+        self._source: ContinuitySource = source
+        self._created_millis = home.created.get(stream.name)
         self._begun_millis = source.service_millis()
+        self._standing = StandingShard(stream.name, shard_id, home.listings, source, clock)
+        self._tracker = ConditionTracker(clock(), source.service_millis(), origin.known_millis)
         self._inquiry = ShardInquiry(
             source,
             stream.name,
             shard_id,
-            created_millis=created_millis,
-            patience=lambda: self.retry_patience,
+            created_millis=self._created_millis,
+            patience=lambda: home.backend.retry_patience,
             note=self._note,
-            standing=standing,
+            standing=partial(home.standing, stream.name),
         )
-        self.fail_on_data_loss = fail_on_data_loss
-        self._clock = clock
+        self._way = ""
+        self._is_gap_reported = False
         self._task: asyncio.Task[None] | None = None
-        self._records = 0
-        self._bytes = 0
-        self._subscriptions = 0
-        self._starved = 0
         self._publisher: RecordPublisher | None = None
 
     def start(self, publisher: RecordPublisher) -> None:
@@ -179,7 +269,7 @@ class FollowedShard:
     def millis_behind_latest(self) -> int | None:
         """How far behind its tip the shard is known to be, at most; None if nothing is known."""
         now_millis = self._source.service_millis()
-        behind = self._tracker.millis_behind(self._clock(), now_millis)
+        behind = self._tracker.millis_behind(self._home.tools.clock(), now_millis)
         waits_since = None if self._publisher is None else self._publisher.waits_since(self.stream, self.shard_id)
         if waits_since is None or self.has_ended:
             return behind
@@ -188,12 +278,12 @@ class FollowedShard:
     @property
     def condition(self) -> ShardCondition:
         """What the shard is doing."""
-        return self._tracker.condition_at(self._clock())
+        return self._tracker.condition_at(self._home.tools.clock())
 
     @property
     def stalled_seconds(self) -> float:
         """For how long the shard has not come on although it was not known to be caught up."""
-        return 0.0 if self.failure is not None else self._tracker.stalled_seconds(self._clock())
+        return 0.0 if self.failure is not None else self._tracker.stalled_seconds(self._home.tools.clock())
 
     def _note(self, sign: ShardSign, cause: str = "") -> None:
         self._tracker.note(sign, cause, self._source.service_millis())
@@ -205,14 +295,9 @@ class FollowedShard:
             stream_name=self.stream.name,
             shard_id=self.shard_id,
             millis_behind_latest=-1 if behind is None else behind,
-            records=self._records,
-            bytes=self._bytes,
-            subscriptions=self._subscriptions,
             buffered_records=self.buffer.rows,
             buffered_bytes=self.buffer.nbytes,
-            replays=self.replays,
-            losses=self.losses,
-            starved=self._starved,
+            **{name: self.counts[name] for name in _COUNTED},
             user_records_of_siblings=self.deaggregated.user_records_of_siblings,
             user_records_outside_shard=self.deaggregated.user_records_outside_shard,
             condition=self.condition,
@@ -262,7 +347,7 @@ class FollowedShard:
                 begin: ShardPosition | None = self.buffer.end
                 while begin is not None:
                     # A position that was refused is not a reason to subscribe again.
-                    begin = await self._read(self._poller(), begin)
+                    begin = await self._read(self._home.poller(), begin)
                 return None
         except TimeoutError:
             return self.buffer.end
@@ -273,13 +358,13 @@ class FollowedShard:
         """Read the shard to its end; give where to begin anew if a position was refused."""
         try:
             await self._wait_for_room()
-            self._subscriptions += 1
+            self.counts["subscriptions"] += 1
             self._tracker.interval_seconds = publisher.interval_seconds
             events = publisher.publish(self.stream, self.shard_id, begin, note=self._note, room=self._reserved)
             async with aclosing(events):
                 async for event in events:
                     # It may take minutes to prove that nothing is missing before it.
-                    with self._pool.passing(event.nbytes):
+                    with self._home.tools.pool.passing(event.nbytes):
                         await self._check(event)
                     if not (event.is_over or self._leads_on(event)):
                         is_subscription = not (publisher.interval_seconds or self._way)
@@ -302,8 +387,8 @@ class FollowedShard:
                 return ShardPosition.trim_horizon()
             self.buffer.close()
             self._note(ShardSign.END, "the shard is gone")
-            self._on_end(self, found.children)
-            self._on_news()
+            self._home.ended(self, found.children)
+            self._home.news.notify()
             return None
 
     async def _check(self, event: ShardEvent) -> None:
@@ -347,38 +432,36 @@ class FollowedShard:
         before = self.buffer.end
         is_closed = self._standing.is_closed and not event.is_over
         is_guess = event.millis_behind_latest == 0 and event.quiet_seconds is not None
-        self._pool.append(self.buffer, event)
+        self._home.tools.pool.append(self.buffer, event)
         self.time.take(event)
         if event.child_shards:
             self._note(ShardSign.END)
         else:
             self._tracker.answered(
                 event.millis_behind_latest,
-                self._clock(),
+                self._home.tools.clock(),
                 self._source.service_millis(),
                 came_on=event.records.num_rows > 0 or self.buffer.end != before,
                 note="; ".join(filter(None, (_CLOSED if is_closed else _GUESS if is_guess else "", self._way))),
                 is_guess=is_guess,
                 is_closed=is_closed,
             )
-        self._records += event.records.num_rows
-        self._bytes += event.nbytes
-        self._starved += event.is_after_starvation
+        self.counts.update(records=event.records.num_rows, bytes=event.nbytes, starved=event.is_after_starvation)
         if event.child_shards:
-            self._on_end(self, event.child_shards)
+            self._home.ended(self, event.child_shards)
         if event.records.num_rows or event.child_shards:
             # Idle events of a thousand shards wake nobody: they are reported when something else is.
-            self._on_news()
+            self._home.news.notify()
 
     def skip_loss(self) -> None:
         """Count records that were found to be lost, and reported, when the session was opened."""
-        self.losses += 1
+        self.counts["losses"] += 1
         self._is_gap_reported = self.buffer.end == self.buffer.origin
 
     def _report(self, loss: Loss, after: ShardPosition) -> None:
         stream, shard_id = self.stream.name, self.shard_id
-        report(loss, stream=stream, shard_id=shard_id, after=after, upto=LEFT, fail=self.fail_on_data_loss)
-        self.losses += loss.is_lost
+        report(loss, stream=stream, shard_id=shard_id, after=after, upto=LEFT, fail=self._home.fail_on_data_loss)
+        self.counts["losses"] += loss.is_lost
 
     def _fail(self, error: Exception) -> ShardReaderError:
         if isinstance(error, DataLossError | StreamRecreatedError | SubscriptionTakenOverError):
@@ -392,27 +475,27 @@ class FollowedShard:
                 reason=str(error) if is_known else repr(error),
             )
             self.failure.__cause__ = error
-        self._on_news()
+        self._home.news.notify()
         return self.failure
 
     def _reserved(self, nbytes: int) -> AbstractContextManager[int]:
-        return self._pool.reserved(self.buffer, nbytes, self._clock())
+        return self._home.tools.pool.reserved(self.buffer, nbytes, self._home.tools.clock())
 
     @property
     def _is_ahead(self) -> bool:
         """Whether the shard has to wait for slower ones."""
-        horizon_millis, latest_micros = self._horizon(), self.buffer.latest_micros
+        horizon_millis, latest_micros = self._home.horizon(), self.buffer.latest_micros
         return horizon_millis is not None and latest_micros is not None and latest_micros // 1000 > horizon_millis
 
     async def _wait_for_room(self) -> None:
-        now = self._clock()
+        now = self._home.tools.clock()
         sign: ShardSign | None = None
-        while not self._pool.make_room(self.buffer, now, is_ahead=(is_ahead := self._is_ahead)):
+        while not self._home.tools.pool.make_room(self.buffer, now, is_ahead=(is_ahead := self._is_ahead)):
             before_sign, sign = sign, ShardSign.AHEAD if is_ahead else ShardSign.NO_ROOM
             if sign is not before_sign:
                 self._note(sign, "" if is_ahead else "the buffers are full: nobody takes what was read")
-            await self._room.wait(LOOK_AGAIN_SECONDS)
-            before, now = now, self._clock()
+            await self._home.tools.room.wait(LOOK_AGAIN_SECONDS)
+            before, now = now, self._home.tools.clock()
             stood_still(now - before, stream=self.stream.name, shard_id=self.shard_id)
         if sign is not None:
             self._note(ShardSign.ROOM)

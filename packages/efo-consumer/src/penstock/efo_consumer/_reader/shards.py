@@ -21,18 +21,17 @@ from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer._reader.api import OpenRequest, ShardLineage
 from penstock.efo_consumer._reader.shard import FollowedShard
 from penstock.efo_consumer.errors import RecordPublisherError, RecordPublisherRetriesError, ShardFailedError
+from penstock.rpc import Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from penstock.efo_consumer._buffer.pool import BufferPool
     from penstock.efo_consumer._model.positions import StreamPositions
     from penstock.efo_consumer._model.shards import Shard
     from penstock.efo_consumer._publish.publisher import RecordPublisher
-    from penstock.efo_consumer._reader.backend import ReaderBackend
     from penstock.efo_consumer._reader.config import ReaderConfig
     from penstock.efo_consumer._reader.reach import ShardKey
-    from penstock.rpc import Signal
+    from penstock.efo_consumer._reader.shard import ReaderTools
 
 _log = logging.getLogger(__name__)
 # GetRecords may be a second behind what was written.
@@ -45,40 +44,20 @@ class SessionShards:
     """Begins, keeps and ends the shards of one session. For one event loop.
 
     Args:
-        backend: makes publishers, and lists shards where lineage is unknown.
-        config: how often shards are listed again.
-        pool: bounds the buffers.
-        room: rung when the pool may have room again.
-        news: rung when a shard has something to tell.
-        on_children: told the stream and its new shards at the end of a shard.
-        horizon: gives the latest arrival time that a micro-batch may hold now; None for any.
-        clock: monotonic seconds.
+        tools: what the sessions of the reader share.
     """
 
-    def __init__(
-        self,
-        *,
-        backend: ReaderBackend,
-        config: ReaderConfig,
-        pool: BufferPool,
-        room: Signal,
-        news: Signal,
-        on_children: Callable[[str, tuple[Shard, ...]], None] | None = None,
-        horizon: Callable[[], int | None],
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, tools: ReaderTools) -> None:
+        self.tools = tools
+        self.news = Signal()
+        """Rung when a shard has something to tell."""
+        self.ahead_of: int | None = None
+        """What arrived later waits for slower shards; None where no caller asks that shards keep step."""
         self.shards: dict[ShardKey, FollowedShard] = {}
         self.graphs: dict[str, ShardGraph] = {}
-        self._own_backend = backend
-        self.backend = backend
-        self._listings = ShardListings(lambda stream: self.backend.list_shards(stream), clock=clock)
-        self._config = config
-        self._pool = pool
-        self._room = room
-        self._news = news
-        self._on_children = on_children
-        self._horizon = horizon
-        self._clock = clock
+        self.backend = tools.backend
+        self.listings = ShardListings(lambda stream: self.backend.list_shards(stream), clock=tools.clock)
+        self._config = tools.config
         # Shards that some positions showed at their end, and these; they need no buffer, but their children may start.
         self._finished: dict[str, dict[str, ShardPosition]] = {}
         self.created: dict[str, int] = {}
@@ -93,7 +72,7 @@ class SessionShards:
         self._gone_lineage: dict[ShardKey, tuple[ShardLineage, ...]] = {}
         self._closed = False
         self._named_only = False
-        self.fail_on_data_loss = config.fail_on_data_loss
+        self.fail_on_data_loss = tools.config.fail_on_data_loss
         # By stream: why the shards that follow those that ended are unknown.
         self._failures: dict[str, ShardFailedError] = {}
 
@@ -115,7 +94,7 @@ class SessionShards:
         self.created |= created
         asked = request.fail_on_data_loss
         self.fail_on_data_loss = self._config.fail_on_data_loss if asked is None else asked
-        self.backend = self._own_backend
+        self.backend = self.tools.backend
         if request.settings is not None:
             self.backend = self.backend.with_settings(request.settings)
         patience = request.retry_patience_seconds
@@ -134,8 +113,6 @@ class SessionShards:
             self._unlisted.setdefault(stream, set()).add(shard_id)
         self._finished, self._gone_lineage = {}, {}
         for key, shard in self.shards.items():
-            shard.fail_on_data_loss = self.fail_on_data_loss
-            shard.retry_patience = self.backend.retry_patience
             shard.buffer.forget_promises(wanted.get(key, ShardPosition.trim_horizon()))
             if self._publisher is not None:
                 shard.start(self._publisher)
@@ -143,7 +120,7 @@ class SessionShards:
         for shard in outdated:
             await shard.stop()
             # One that was begun meanwhile may have taken an event between its removal and its end.
-            self._pool.remove(shard.buffer)
+            self.tools.pool.remove(shard.buffer)
 
     async def prove(self) -> None:
         """Prove what the shards judged by a retention period of seconds ago, before anything of it is handed on.
@@ -167,12 +144,12 @@ class SessionShards:
                 position = shards.get(shard_id)
                 if position is not None:
                     if position.rank[0]:
-                        self._pool.trim(shard.buffer, position)
+                        self.tools.pool.trim(shard.buffer, position)
                 elif shard.buffer.end.is_shard_end and any(
                     child in shards for child in self.graphs[stream].children(shard_id)
                 ):
                     # It left the positions: it is read to its end when one of its children is in them.
-                    self._pool.trim(shard.buffer, ShardPosition.shard_end())
+                    self.tools.pool.trim(shard.buffer, ShardPosition.shard_end())
         for key in [key for key, shard in self.shards.items() if self._is_over(key, shard, positions)]:
             self._remove(key)
         for stream, shards in positions.streams.items():
@@ -184,7 +161,7 @@ class SessionShards:
             if not self._named_only and stream in self.graphs:
                 followed = {shard_id for name, shard_id in self.shards if name == stream}
                 self.graphs[stream].prune(followed | shards.keys())
-        self._room.notify()
+        self.tools.room.notify()
 
     def _is_over(self, key: ShardKey, shard: FollowedShard, positions: StreamPositions) -> bool:
         """Whether nobody needs a shard any more: it ended, and left the committed positions to its children."""
@@ -269,44 +246,35 @@ class SessionShards:
 
     def _begin(self, key: ShardKey, position: ShardPosition) -> None:
         stream, shard_id = key
-        shard = FollowedShard(
-            StreamIdentity.of(stream),
-            shard_id,
-            position,
-            pool=self._pool,
-            room=self._room,
-            on_news=self._news.notify,
-            on_end=self._ended,
-            source=self.backend,
-            # What follows a shard that is gone depends on the shards of other readers: then the caller decides.
-            standing=lambda: None if self._named_only else dict(self._standing(stream)),
-            poller=self._polling_publisher,
-            horizon=self._horizon,
-            listings=self._listings,
-            created_millis=self.created.get(stream),
-            fail_on_data_loss=self.fail_on_data_loss,
-            retry_patience=self.backend.retry_patience,
-            clock=self._clock,
-        )
-        self.shards[key] = shard
+        self.shards[key] = shard = FollowedShard(self, StreamIdentity.of(stream), shard_id, position)
         if self._publisher is not None:
             shard.start(self._publisher)
 
     def _standing(self, stream: str) -> _Standing:
         return _Standing(stream, self.shards, self._finished.get(stream, {}))
 
-    def _polling_publisher(self) -> RecordPublisher:
+    def standing(self, stream: str) -> Collection[str] | None:
+        """See `ShardHome`: what follows a shard that is gone may depend on other readers; then the caller decides."""
+        return None if self._named_only else dict(self._standing(stream))
+
+    def horizon(self) -> int | None:
+        """See `ShardHome`."""
+        return self.ahead_of
+
+    def poller(self) -> RecordPublisher:
+        """See `ShardHome`."""
         if self._poller is None:
             self._poller = self.backend.record_publisher(RecordPublisherType.POLLING, {})
         return self._poller
 
-    def _ended(self, shard: FollowedShard, children: tuple[Shard, ...]) -> None:
+    def ended(self, shard: FollowedShard, children: tuple[Shard, ...]) -> None:
+        """See `ShardHome`."""
         graph = self.graphs[shard.stream.name]
         graph.add(shard.shard_id, ())
         for child in children:
             graph.add(child.shard_id, child.parent_shard_ids)
-        if self._on_children is not None:
-            self._on_children(shard.stream.name, children)
+        if self.tools.deaggregator is not None:
+            self.tools.deaggregator.learn(shard.stream.name, children)
         # Its own family alone: thousands end in a moment at a reshard, and each look at all would go over thousands.
         self._begin_children(shard.stream.name, {shard.shard_id}.union(*(one.parent_shard_ids for one in children)))
 
@@ -394,7 +362,7 @@ class SessionShards:
                 # Children wait for it; what is read meanwhile is not held up. Of siblings that says nothing.
                 halved_since.clear()
                 try:
-                    retries.failed(error, now=self._clock(), operation="ListShards")
+                    retries.failed(error, now=self.tools.clock(), operation="ListShards")
                 except RecordPublisherRetriesError as last:
                     shard_id = self._waiting(stream)
                     failure = ShardFailedError(
@@ -406,13 +374,13 @@ class SessionShards:
                     failure.__cause__ = last
                     # Tried on: whoever asks when that is over is not told of it.
                     self._failures[stream] = failure
-                    self._news.notify()
+                    self.news.notify()
                 else:
                     _log.warning("cannot list the shards of %s, trying again: %s", stream, error)
             else:
                 self._failures.pop(stream, None)
                 self._begin_children(stream)
-                self._news.notify()
+                self.news.notify()
             if self._discovery_needed(stream):
                 seconds = self._config.discovery_interval.total_seconds()
                 await asyncio.sleep(min(seconds, _EMPTY_SECONDS) if empty_since or halved_since else seconds)
@@ -431,7 +399,7 @@ class SessionShards:
         for shard in listed:
             for parent in shard.parent_shard_ids:
                 children[parent].append(shard)
-        graph, now = self.graphs[stream], self._clock()
+        graph, now = self.graphs[stream], self.tools.clock()
         # Children that are in the graph came with their parent's end, or were believed before.
         parents = (one for one in listed if one.shard_id in children and not graph.children(one.shard_id))
         halved = {one.shard_id for one in parents if not one.is_covered_by(children[one.shard_id])}
@@ -494,7 +462,7 @@ class SessionShards:
             if oldest is not None:
                 empty_since.pop(shard_id, None)
                 _log.warning("%s/%s, whose children wait for it, is not listed yet, asking again", stream, shard_id)
-            elif self._clock() - empty_since.setdefault(shard_id, self._clock()) >= _EMPTY_SECONDS:
+            elif self.tools.clock() - empty_since.setdefault(shard_id, self.tools.clock()) >= _EMPTY_SECONDS:
                 children = await self._younger_children(stream, shard_id, listed) if shard_id in unlisted else ()
                 for child in children:
                     graph.add(child.shard_id, child.parent_shard_ids)
@@ -530,8 +498,8 @@ class SessionShards:
 
     def _remove(self, key: ShardKey) -> FollowedShard:
         shard = self.shards.pop(key)
-        self._pool.remove(shard.buffer)
-        self._room.notify()
+        self.tools.pool.remove(shard.buffer)
+        self.tools.room.notify()
         return shard
 
     async def _use_publisher(self, request: OpenRequest) -> None:
@@ -555,7 +523,7 @@ class SessionShards:
             task.cancel()
         await asyncio.gather(*self._discoveries.values(), return_exceptions=True)
         await asyncio.gather(*(shard.stop() for shard in self.shards.values()))
-        await self._listings.aclose()
+        await self.listings.aclose()
         for key in list(self.shards):
             self._remove(key)
         for publisher in (self._publisher, self._poller):
