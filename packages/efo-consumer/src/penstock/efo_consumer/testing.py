@@ -13,18 +13,15 @@ import pyarrow as pa
 from penstock.efo_consumer._continuity.rule import OldestRecord, StreamFacts
 from penstock.efo_consumer._model.events import WIRE_SCHEMA, ShardEvent
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
-from penstock.efo_consumer._model.shards import Shard
-from penstock.efo_consumer._publish.condition import unnoted
-from penstock.efo_consumer._publish.publisher import unbounded
+from penstock.efo_consumer._model.shards import Shard, StreamIdentity
+from penstock.efo_consumer._publish.condition import NoteSign, unnoted
+from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType, Room, unbounded
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.rpc import Signal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from penstock.efo_consumer._model.shards import StreamIdentity
-    from penstock.efo_consumer._publish.condition import NoteSign
-    from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType, Room
     from penstock.efo_consumer._reader.config import SessionSettings
 
 _MILLIS_PER_RECORD = 10

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.efo_consumer._model.positions import after_record
-
-if TYPE_CHECKING:
-    from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._model.positions import ShardPosition, after_record
 
 SEGMENT_OVERHEAD_BYTES = 4096
 """What a segment costs beside its records: Arrow buffers, padding and Python objects."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -29,7 +29,7 @@ from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
 from penstock.efo_consumer._publish.fan_out import reader_name
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
-from penstock.efo_consumer._reader.api import OpenRequest
+from penstock.efo_consumer._reader.api import FollowedBatch, OpenRequest, ShardReader, ShardStats, StreamConsumer
 from penstock.efo_consumer._reader.backend import KinesisBackend
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.local import LocalShardReader
@@ -39,11 +39,9 @@ from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerErro
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-    from datetime import datetime
     from types import TracebackType
 
     from penstock.efo_consumer._consumer.checkpoint import CheckpointClaim, CheckpointStore
-    from penstock.efo_consumer._reader.api import FollowedBatch, ShardReader, ShardStats, StreamConsumer
     from penstock.rpc import ClientSecurity
 
 LEASE_TIMEOUT = timedelta(minutes=5)

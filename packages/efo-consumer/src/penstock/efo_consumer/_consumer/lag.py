@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from penstock.efo_consumer._buffer.segment import arrived_millis_at
 from penstock.efo_consumer._continuity.guard import check_streams
 from penstock.efo_consumer._continuity.lineage import successors, with_ancestors
-from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._publish.condition import ConditionTracker, ShardCondition, ShardSign, ShardState
 from penstock.efo_consumer.errors import RecordPublisherRetriesError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from penstock.efo_consumer._model.positions import StreamPositions
     from penstock.efo_consumer._model.shards import Shard
     from penstock.efo_consumer._reader.backend import ReaderBackend
 

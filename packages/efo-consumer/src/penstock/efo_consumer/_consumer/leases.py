@@ -30,14 +30,13 @@ from penstock.registration import (
     open_store,
 )
 from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError
-from penstock.rpc import lock_file
+from penstock.rpc import ClientSecurity, lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
     from penstock.registration import Lease
-    from penstock.rpc import ClientSecurity
 
 _log = logging.getLogger(__name__)
 _ASK_AGAIN_SECONDS = 0.5

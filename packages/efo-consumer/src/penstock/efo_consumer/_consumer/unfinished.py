@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 
 from penstock.efo_consumer._buffer.segment import position_at, rows_upto, sequence_number_at
 from penstock.efo_consumer._continuity.lineage import entering
-from penstock.efo_consumer._model.positions import StreamPositions
+from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 
 if TYPE_CHECKING:
-    from penstock.efo_consumer._model.positions import ShardPosition
     from penstock.efo_consumer._reader.api import PositionsSnapshot
 
 _ShardKey = tuple[str, str]

@@ -23,15 +23,13 @@ from penstock.efo_consumer._continuity.rule import (
     judge_oldest,
     restart,
 )
-from penstock.efo_consumer._model.positions import PositionType
-from penstock.efo_consumer._model.shards import of_shard
+from penstock.efo_consumer._model.positions import PositionType, ShardPosition
+from penstock.efo_consumer._model.shards import Shard, of_shard
 from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, RecordPublisherError, StreamRecreatedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from penstock.efo_consumer._model.positions import ShardPosition
-    from penstock.efo_consumer._model.shards import Shard
 
 _log = logging.getLogger(__name__)
 _losses = metrics.get_meter("penstock.efo_consumer").create_counter(

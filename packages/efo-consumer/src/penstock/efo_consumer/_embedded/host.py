@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from penstock.aws import AwsLocation, AwsOptions, AwsSession
 from penstock.efo_consumer._buffer.owned_folder import MEMORY, SOCKET, new_folder, remove_leftovers
 from penstock.efo_consumer._embedded.session import BlockingSession
-from penstock.efo_consumer._reader.backend import KinesisBackend
+from penstock.efo_consumer._reader.backend import KinesisBackend, ReaderBackend
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.local import LocalShardReader
 from penstock.efo_consumer._remote.servicer import SERVICE_NAME, ReaderLocation, ShardReaderServicer
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from penstock.efo_consumer._reader.backend import ReaderBackend
 
 _START_SECONDS = 30.0
 _DRAIN_SECONDS = 1.0

@@ -15,7 +15,7 @@ from penstock.efo_consumer._remote.fleet import FleetShardReader
 from penstock.efo_consumer._remote.messages import CALL_SECONDS
 from penstock.efo_consumer._remote.resume import PATIENCE_SECONDS
 from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, SessionNotFoundError
-from penstock.rpc import LoopThread, LoopThreadClosedError, LoopThreadForkedError
+from penstock.rpc import ClientSecurity, LoopThread, LoopThreadClosedError, LoopThreadForkedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._publish.config import Deaggregation
     from penstock.efo_consumer._reader.api import PositionsOptions, PositionsSnapshot, ShardReader, ShardStats
     from penstock.efo_consumer._reader.config import SessionSettings
-    from penstock.rpc import ClientSecurity
 
 
 class BlockingSession:

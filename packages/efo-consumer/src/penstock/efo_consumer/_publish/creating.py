@@ -6,13 +6,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, classify, retry
+from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, JsonClient, classify, retry
 from penstock.efo_consumer.errors import RecordPublisherFatalError, RecordPublisherRetriesError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock.aws import JsonClient
     from penstock.efo_consumer._model.shards import StreamIdentity
 
 _log = logging.getLogger(__name__)

@@ -12,13 +12,12 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.aws import AwsError, AwsServiceError, are_credentials_refused, error_code
+from penstock.aws import AwsError, AwsServiceError, JsonClient, are_credentials_refused, error_code
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.aws import JsonClient
     from penstock.efo_consumer._model.shards import StreamIdentity
 
 _log = logging.getLogger(__name__)

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from opentelemetry import trace
 
 from penstock.aws import ServiceClock
-from penstock.efo_consumer._model.positions import PositionType
-from penstock.efo_consumer._publish.condition import unnoted
-from penstock.efo_consumer._publish.metrics import INSTRUMENTATION, publisher_metrics
-from penstock.efo_consumer._publish.publisher import unbounded
+from penstock.efo_consumer._model.positions import PositionType, ShardPosition
+from penstock.efo_consumer._publish.condition import NoteSign, unnoted
+from penstock.efo_consumer._publish.metrics import INSTRUMENTATION, PublisherMetrics, publisher_metrics
+from penstock.efo_consumer._publish.publisher import Room, unbounded
 from penstock.efo_consumer._publish.retries import EXPIRED, STARVED, TAKEN_OVER, SubscribeRetries
 from penstock.efo_consumer._publish.subscribe_call import CallTools, SubscribeCall
-from penstock.efo_consumer._wire.subscription import SubscribeRequest
+from penstock.efo_consumer._wire.subscription import SubscribeRequest, SubscribeTransport
 from penstock.efo_consumer.errors import (
     EfoConsumerConfigError,
     RecordPublisherFatalError,
@@ -34,14 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 
     from penstock.efo_consumer._model.events import ShardEvent
-    from penstock.efo_consumer._model.positions import ShardPosition
     from penstock.efo_consumer._model.shards import StreamIdentity
-    from penstock.efo_consumer._publish.condition import NoteSign
     from penstock.efo_consumer._publish.config import RecordPublisherConfig
     from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
-    from penstock.efo_consumer._publish.metrics import PublisherMetrics
-    from penstock.efo_consumer._publish.publisher import Room
-    from penstock.efo_consumer._wire.subscription import SubscribeTransport
 
 _numbers = itertools.count(1)
 _LEFT_ALONE_SECONDS = 60.0

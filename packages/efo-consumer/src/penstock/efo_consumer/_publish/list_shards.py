@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from penstock.aws import AwsError, BackoffPolicy, retry
+from penstock.aws import AwsError, BackoffPolicy, JsonClient, retry
 from penstock.efo_consumer._model.shards import Shard, StreamIdentity
 from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.creating import once_created
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import timedelta
 
-    from penstock.aws import JsonClient
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)

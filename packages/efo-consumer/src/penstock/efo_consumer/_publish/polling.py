@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from penstock.aws import BackoffPolicy, ErrorKind, ServiceClock, error_code
+from penstock.aws import AwsSession, BackoffPolicy, ErrorKind, JsonClient, ServiceClock, error_code
 from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
-from penstock.efo_consumer._model.shards import StreamIdentity
-from penstock.efo_consumer._publish.condition import STALLED_SECONDS, ShardSign, unnoted
+from penstock.efo_consumer._model.shards import Shard, StreamIdentity
+from penstock.efo_consumer._publish.condition import STALLED_SECONDS, NoteSign, ShardSign, unnoted
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, KinesisDiagnosis, code_of, resource_missing, with_advice
 from penstock.efo_consumer._publish.list_shards import ShardListings, list_shards
 from penstock.efo_consumer._publish.metrics import PublisherMetrics, publisher_metrics
 from penstock.efo_consumer._publish.pace import ReadPace, process_pace
-from penstock.efo_consumer._publish.publisher import ARRIVAL_MARGIN_SECONDS, unbounded
+from penstock.efo_consumer._publish.publisher import ARRIVAL_MARGIN_SECONDS, Room, unbounded
 from penstock.efo_consumer._publish.retries import READ_ERRORS, ReadRetries, kind_of
 from penstock.efo_consumer._wire.decode import DecodedPayload, decode_payload
 from penstock.efo_consumer.errors import RecordPublisherFatalError, RecordPublisherRetriesError, ShardEndError
@@ -29,10 +29,6 @@ from penstock.efo_consumer.errors import RecordPublisherFatalError, RecordPublis
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-    from penstock.aws import AwsSession, JsonClient
-    from penstock.efo_consumer._model.shards import Shard
-    from penstock.efo_consumer._publish.condition import NoteSign
-    from penstock.efo_consumer._publish.publisher import Room
 
 _log = logging.getLogger(__name__)
 

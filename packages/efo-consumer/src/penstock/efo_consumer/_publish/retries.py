@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from awscrt.exceptions import AwsCrtError
 
 from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, classify, error_code
-from penstock.efo_consumer._publish.condition import STALLED_SECONDS, ShardSign, unnoted, utc
+from penstock.efo_consumer._publish.condition import STALLED_SECONDS, NoteSign, ShardSign, unnoted, utc
 from penstock.efo_consumer._publish.diagnosis import code_of, with_advice
 from penstock.efo_consumer.errors import (
     EventStreamFrameError,
@@ -29,7 +29,6 @@ from penstock.efo_consumer.errors import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock.efo_consumer._publish.condition import NoteSign
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 
-from penstock.aws import are_credentials_refused, error_code
+from penstock.aws import ServiceClock, are_credentials_refused, error_code
 from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, resource_missing
+from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, KinesisDiagnosis, resource_missing
 from penstock.efo_consumer._publish.publisher import ARRIVAL_MARGIN_SECONDS
 from penstock.efo_consumer._publish.retries import READ_ERRORS, RETRYABLE, Resubscribe, SubscribeRetries
 from penstock.efo_consumer.errors import RecordPublisherError, ShardEndError, SubscriptionSilentError
@@ -20,9 +20,7 @@ from penstock.efo_consumer.errors import RecordPublisherError, ShardEndError, Su
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from penstock.aws import ServiceClock
     from penstock.efo_consumer._model.shards import StreamIdentity
-    from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
     from penstock.efo_consumer._publish.metrics import PublisherMetrics
     from penstock.efo_consumer._wire.subscription import (
         SubscribeRequest,

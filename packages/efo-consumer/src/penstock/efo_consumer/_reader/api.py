@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict
 
 # The contract over gRPC is derived from what is here, so that the types are imported.
 from penstock.aws import AwsLocation
-from penstock.efo_consumer._model.positions import StreamPositions, ranges_between
+from penstock.efo_consumer._model.positions import ShardRange, StreamPositions, ranges_between
 from penstock.efo_consumer._publish.condition import ShardCondition
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.config import SessionSettings
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._model.positions import ShardRange
     from penstock.efo_consumer._publish.config import Deaggregation
 
 

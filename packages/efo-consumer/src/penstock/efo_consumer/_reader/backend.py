@@ -10,31 +10,26 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.aws import AwsError, BackoffPolicy, retry
+from penstock.aws import AwsError, AwsSession, BackoffPolicy, retry
 from penstock.efo_consumer._buffer.segment import arrived_millis_at, sequence_number_at
 from penstock.efo_consumer._continuity.guard import ContinuitySource
 from penstock.efo_consumer._continuity.rule import OldestRecord, StreamFacts
 from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._model.shards import StreamIdentity
-from penstock.efo_consumer._publish.condition import unnoted
+from penstock.efo_consumer._model.shards import Shard, StreamIdentity
+from penstock.efo_consumer._publish.condition import NoteSign, unnoted
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.dynamodb_streams import stream_client
 from penstock.efo_consumer._publish.factory import RecordPublisherFactory
 from penstock.efo_consumer._publish.list_shards import ShardListings, list_shards
 from penstock.efo_consumer._publish.polling import PollingTools, read_once
-from penstock.efo_consumer._reader.config import ReaderConfig
+from penstock.efo_consumer._reader.config import ReaderConfig, SessionSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
     from datetime import timedelta
 
-    from penstock.aws import AwsSession
     from penstock.efo_consumer._model.events import ShardEvent
-    from penstock.efo_consumer._model.positions import ShardPosition
-    from penstock.efo_consumer._model.shards import Shard
-    from penstock.efo_consumer._publish.condition import NoteSign
     from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
-    from penstock.efo_consumer._reader.config import SessionSettings
 
 
 class ReaderBackend(ContinuitySource, Protocol):

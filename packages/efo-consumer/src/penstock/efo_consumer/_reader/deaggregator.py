@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.segment import arrived_millis_at
 from penstock.efo_consumer._continuity.rule import CLOCK_MARGIN_MILLIS, SHORTEST_RETENTION_MILLIS
-from penstock.efo_consumer._model.hash_keys import StreamKeys
+from penstock.efo_consumer._model.hash_keys import ShardKeys, StreamKeys
 from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.metrics import publisher_metrics
 from penstock.efo_consumer._publish.retries import bear
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._model.hash_keys import ShardKeys
     from penstock.efo_consumer._model.shards import Shard
     from penstock.efo_consumer._reader.backend import ReaderBackend
 

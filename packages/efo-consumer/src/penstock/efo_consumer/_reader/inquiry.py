@@ -6,9 +6,9 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.efo_consumer._continuity.guard import Resume, ShardGuard, judge_refusal
+from penstock.efo_consumer._continuity.guard import ContinuitySource, Loss, Resume, ShardGuard, judge_refusal
 from penstock.efo_consumer._model.shards import StreamIdentity
-from penstock.efo_consumer._publish.condition import unnoted
+from penstock.efo_consumer._publish.condition import NoteSign, unnoted
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
 from penstock.efo_consumer._publish.retries import bear
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from penstock.aws import AwsError
-    from penstock.efo_consumer._continuity.guard import ContinuitySource, Loss
     from penstock.efo_consumer._model.positions import ShardPosition
-    from penstock.efo_consumer._publish.condition import NoteSign
     from penstock.efo_consumer.errors import EfoConsumerError
 
 _T = TypeVar("_T")

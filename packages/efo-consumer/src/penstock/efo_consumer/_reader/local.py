@@ -16,11 +16,11 @@ from opentelemetry import trace
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.pool import BufferPool
 from penstock.efo_consumer._buffer.segment import Piece
-from penstock.efo_consumer._continuity.guard import LEFT, ShardGuard, check_streams, report
+from penstock.efo_consumer._continuity.guard import LEFT, Loss, ShardGuard, check_streams, report
 from penstock.efo_consumer._continuity.rule import SHORTEST_RETENTION_MILLIS
 from penstock.efo_consumer._model.schema import DEFAULT_MAX_BATCH_BYTES, ReadColumns, Rebatcher
 from penstock.efo_consumer._model.shards import StreamIdentity
-from penstock.efo_consumer._publish.condition import RETENTION_SHARE, ShardAlarms
+from penstock.efo_consumer._publish.condition import RETENTION_SHARE, ShardAlarms, WatchedShard
 from penstock.efo_consumer._publish.metrics import observe
 from penstock.efo_consumer._reader.api import follow_steps
 from penstock.efo_consumer._reader.config import ReaderConfig
@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._continuity.guard import Loss
     from penstock.efo_consumer._model.positions import ShardPosition, ShardRange, StreamPositions
-    from penstock.efo_consumer._publish.condition import WatchedShard
     from penstock.efo_consumer._publish.config import Deaggregation
     from penstock.efo_consumer._reader.api import (
         OpenRequest,

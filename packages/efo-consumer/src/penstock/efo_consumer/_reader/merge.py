@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.efo_consumer._buffer.segment import arrived_micros
+from penstock.efo_consumer._buffer.segment import Part, arrived_micros
 from penstock.efo_consumer._reader.api import ProfilePoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.efo_consumer._buffer.segment import Part
 
 MOST_POINTS = 1024
 """Of a profile. One with fewer has all arrival times."""

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from penstock.efo_consumer._buffer.segment import arrived_micros
-from penstock.efo_consumer._continuity.lineage import entering
-from penstock.efo_consumer._model.positions import StreamPositions
+from penstock.efo_consumer._buffer.segment import Part, arrived_micros
+from penstock.efo_consumer._continuity.lineage import ShardGraph, entering
+from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._reader.merge import profile, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from penstock.efo_consumer._buffer.buffer import ShardBuffer
-    from penstock.efo_consumer._buffer.segment import Part
-    from penstock.efo_consumer._continuity.lineage import ShardGraph
-    from penstock.efo_consumer._model.positions import ShardPosition
     from penstock.efo_consumer._reader.api import ProfilePoint
 
 ShardKey = tuple[str, str]

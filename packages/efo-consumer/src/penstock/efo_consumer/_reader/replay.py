@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.segment import position_at, rows_upto, sequence_number_at
 from penstock.efo_consumer._continuity.guard import LEFT, Loss, Resume, check_streams, report
-from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._model.positions import ShardPosition, ShardRange
 from penstock.efo_consumer._reader.inquiry import ShardInquiry
 from penstock.efo_consumer.errors import (
     DataLossError,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.efo_consumer._model.events import ShardEvent
-    from penstock.efo_consumer._model.positions import ShardRange
     from penstock.efo_consumer._publish.condition import ShardSign
     from penstock.efo_consumer._reader.backend import ReaderBackend
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.efo_consumer._continuity.rule import SHORTEST_RETENTION_MILLIS
-from penstock.efo_consumer._model.positions import StreamPositions
+from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
 from penstock.efo_consumer._publish.condition import ShardState, WatchedShard
 from penstock.efo_consumer._reader.api import (
     PositionsSnapshot,
@@ -20,7 +20,7 @@ from penstock.efo_consumer._reader.api import (
     SlowShard,
 )
 from penstock.efo_consumer._reader.horizon import Horizon, delivered_millis
-from penstock.efo_consumer._reader.reach import Reach, Walk, cap, profile_within, reach
+from penstock.efo_consumer._reader.reach import Bounds, Reach, ShardKey, Standing, Walk, cap, profile_within, reach
 from penstock.efo_consumer._reader.shards import SessionShards
 from penstock.efo_consumer.errors import SessionNotFoundError, StaleEpochError
 
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from penstock.efo_consumer._buffer.buffer import ShardBuffer
-    from penstock.efo_consumer._model.positions import ShardRange
     from penstock.efo_consumer._reader.api import OpenRequest
-    from penstock.efo_consumer._reader.reach import Bounds, ShardKey, Standing
     from penstock.efo_consumer._reader.shard import FollowedShard, ReaderTools
 
 # An hour is far below any retention period, and costs an empty micro-batch of an idle query an hour.

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.buffer import ShardBuffer
-from penstock.efo_consumer._buffer.pool import LOOK_AGAIN_SECONDS
+from penstock.efo_consumer._buffer.pool import LOOK_AGAIN_SECONDS, BufferPool
 from penstock.efo_consumer._buffer.segment import arrived_millis_at
-from penstock.efo_consumer._continuity.guard import LEFT, Resume, check_created, report
+from penstock.efo_consumer._continuity.guard import LEFT, ContinuitySource, Loss, Resume, check_created, report
 from penstock.efo_consumer._continuity.rule import Verdict, judge
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
-from penstock.efo_consumer._publish.condition import ConditionTracker, ShardSign
-from penstock.efo_consumer._publish.list_shards import STILL_SECONDS
+from penstock.efo_consumer._publish.condition import ConditionTracker, ShardCondition, ShardSign
+from penstock.efo_consumer._publish.list_shards import STILL_SECONDS, ShardListings
 from penstock.efo_consumer._publish.metrics import stood_still, watched
 from penstock.efo_consumer._reader.api import ShardStats
 from penstock.efo_consumer._reader.horizon import ShardTime
@@ -35,14 +35,9 @@ from penstock.efo_consumer.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from contextlib import AbstractContextManager
 
-    from penstock.efo_consumer._buffer.pool import BufferPool
-    from penstock.efo_consumer._continuity.guard import ContinuitySource, Loss
     from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.shards import Shard, StreamIdentity
-    from penstock.efo_consumer._publish.condition import ShardCondition
-    from penstock.efo_consumer._publish.list_shards import ShardListings
     from penstock.efo_consumer._publish.publisher import RecordPublisher
     from penstock.efo_consumer._reader.backend import ReaderBackend
     from penstock.efo_consumer._reader.config import ReaderConfig

@@ -12,26 +12,22 @@ from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._continuity.guard import check_streams
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
-from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
+from penstock.efo_consumer._model.shards import Shard, StreamIdentity
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
 from penstock.efo_consumer._publish.list_shards import ShardListings
-from penstock.efo_consumer._publish.publisher import RecordPublisherType
+from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
 from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer._reader.api import OpenRequest, ShardLineage
-from penstock.efo_consumer._reader.shard import FollowedShard
+from penstock.efo_consumer._reader.shard import FollowedShard, ReaderTools
 from penstock.efo_consumer.errors import RecordPublisherError, RecordPublisherRetriesError, ShardFailedError
 from penstock.rpc import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from penstock.efo_consumer._model.positions import StreamPositions
-    from penstock.efo_consumer._model.shards import Shard
-    from penstock.efo_consumer._publish.publisher import RecordPublisher
     from penstock.efo_consumer._reader.config import ReaderConfig
     from penstock.efo_consumer._reader.reach import ShardKey
-    from penstock.efo_consumer._reader.shard import ReaderTools
 
 _log = logging.getLogger(__name__)
 # GetRecords may be a second behind what was written.

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 import grpc
 
 from penstock.aws import AwsError, BackoffPolicy
-from penstock.efo_consumer._model.positions import StreamPositions
+from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
 from penstock.efo_consumer._publish.condition import ShardState
-from penstock.efo_consumer._publish.config import SubscribeTransportType
+from penstock.efo_consumer._publish.config import Deaggregation, SubscribeTransportType
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
-from penstock.efo_consumer._reader.api import FleetMember
+from penstock.efo_consumer._reader.api import FleetMember, OpenRequest, RangeOptions
 from penstock.efo_consumer._reader.config import SessionSettings
 from penstock.efo_consumer._remote.arrow_stream import BatchDecoder, decode
 from penstock.efo_consumer._remote.messages import (
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
 
     import pyarrow as pa
-
-    from penstock.efo_consumer._model.positions import ShardRange
-    from penstock.efo_consumer._publish.config import Deaggregation
-    from penstock.efo_consumer._reader.api import OpenRequest, RangeOptions
 
 
 def _positions_to_messages(positions: StreamPositions) -> list[pb.StreamPositions]:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import TYPE_CHECKING
 
 import grpc
@@ -21,7 +21,6 @@ from penstock.rpc import ClientSecurity, open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import pyarrow as pa

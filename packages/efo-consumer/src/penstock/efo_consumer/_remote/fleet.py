@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
-from penstock.efo_consumer._model.positions import StreamPositions
+from penstock.efo_consumer._model.positions import ShardPosition, ShardRange, StreamPositions
 from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer._reader.api import PositionsSnapshot, ShardLineage, follow_steps, is_news
-from penstock.efo_consumer._reader.reach import Bounds
+from penstock.efo_consumer._reader.reach import Bounds, ShardKey
 from penstock.efo_consumer._remote.client import RemoteShardReader
 from penstock.efo_consumer._remote.keeping_step import FleetHorizon, divide
 from penstock.efo_consumer._remote.members import KnownStats, Members, place, union
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._model.positions import ShardPosition, ShardRange
     from penstock.efo_consumer._publish.config import Deaggregation
     from penstock.efo_consumer._reader.api import (
         FleetMember,
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
         ShardsLook,
         ShardStats,
     )
-    from penstock.efo_consumer._reader.reach import ShardKey
     from penstock.rpc import ClientSecurity
 
     Membership: TypeAlias = Callable[[], Sequence[str]]

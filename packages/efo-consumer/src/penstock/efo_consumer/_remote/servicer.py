@@ -12,11 +12,11 @@ import grpc
 
 from penstock.aws import AwsError, AwsLocation, LocationMismatch, account_of
 from penstock.efo_consumer._model.schema import read_schema
-from penstock.efo_consumer._reader.api import OpenRequest
+from penstock.efo_consumer._reader.api import FleetMember, OpenRequest
 from penstock.efo_consumer._remote.arrow_stream import BatchEncoder, encode, encode_block
 from penstock.efo_consumer._remote.client import CONTRACT, MESSAGES
 from penstock.efo_consumer._remote.messages import STATUS, ranges_from_messages
-from penstock.efo_consumer._remote.shared_blocks import BlockWriter
+from penstock.efo_consumer._remote.shared_blocks import BlockPool, BlockWriter
 from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, LocationMismatchError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.rpc import MethodRights, Servicer, ServiceRights, errors_as_status
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
     import pyarrow as pa
-
-    from penstock.efo_consumer._reader.api import FleetMember
-    from penstock.efo_consumer._remote.shared_blocks import BlockPool
 
 
 _log = logging.getLogger(__name__)

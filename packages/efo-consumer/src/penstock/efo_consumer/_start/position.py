@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
@@ -14,7 +14,6 @@ from penstock.efo_consumer.errors import EfoConsumerConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import tzinfo
 
 _OPTION = "initialPosition"
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import aiohttp
 
-from penstock.aws import AwsOptionError, date_seconds, service_error
+from penstock.aws import AwsOptionError, AwsServiceError, AwsSession, date_seconds, service_error
 from penstock.efo_consumer._wire.subscription import (
     MAX_ERROR_BODY_BYTES,
     OPERATION,
@@ -28,8 +28,6 @@ from penstock.efo_consumer.errors import SubscriptionConnectionError
 
 if TYPE_CHECKING:
     from datetime import timedelta
-
-    from penstock.aws import AwsServiceError, AwsSession
 
 
 class Http1Subscription:

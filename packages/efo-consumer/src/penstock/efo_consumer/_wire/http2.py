@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from awscrt import http
 from awscrt.exceptions import AwsCrtError
 
-from penstock.aws import AwsServiceError, date_seconds, service_error
+from penstock.aws import AwsServiceError, AwsSession, date_seconds, service_error
 from penstock.efo_consumer._wire.http2_connections import Http2Pool, ReceiveWindow, StreamSlot, keep_thread_state
 from penstock.efo_consumer._wire.subscription import (
     MAX_ERROR_BODY_BYTES,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from datetime import timedelta
 
-    from penstock.aws import AwsSession
 
 _END_GRACE_SECONDS = 1.0
 

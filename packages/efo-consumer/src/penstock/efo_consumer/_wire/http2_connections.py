@@ -8,7 +8,7 @@ import ctypes
 import math
 import sys
 import threading
-from concurrent.futures import InvalidStateError
+from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -18,7 +18,6 @@ from awscrt.exceptions import AwsCrtError
 from penstock.efo_consumer.errors import Http2NotNegotiatedError, SubscriptionConnectionError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
     from datetime import timedelta
 
     from penstock.aws import HttpProxy

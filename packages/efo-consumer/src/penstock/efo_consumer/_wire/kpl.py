@@ -10,13 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.efo_consumer._model.events import WIRE_SCHEMA
-from penstock.efo_consumer._model.hash_keys import MAX_HASH_KEY
+from penstock.efo_consumer._model.hash_keys import MAX_HASH_KEY, ShardKeys
 from penstock.efo_consumer._model.schema import ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.efo_consumer._model.hash_keys import ShardKeys
 
 MAGIC = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES = 16

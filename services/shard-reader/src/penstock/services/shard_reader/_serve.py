@@ -8,15 +8,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from penstock.aws import AwsError, AwsLocation, AwsOptions, AwsSession, check_encrypted, endpoint_aliases
 from penstock.efo_consumer import EfoConsumerError, ReaderConfig, RecordPublisherConfig, SubscribeTransportType
-from penstock.rpc import ServerSettings, Setting, add_settings, read_settings, read_switch
+from penstock.rpc import GrpcServer, ServerSettings, Setting, add_settings, read_settings, read_switch
 from penstock.rpc.service import ServiceKind
-
-if TYPE_CHECKING:
-    from penstock.rpc import GrpcServer
 
 _MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
 """No records come in with a request."""
