@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING
 
 from opentelemetry import trace
@@ -22,7 +22,7 @@ from penstock.efo_consumer._publish.condition import NoteSign, unnoted
 from penstock.efo_consumer._publish.metrics import INSTRUMENTATION, PublisherMetrics, publisher_metrics
 from penstock.efo_consumer._publish.publisher import Room, unbounded
 from penstock.efo_consumer._publish.retries import EXPIRED, STARVED, TAKEN_OVER, SubscribeRetries
-from penstock.efo_consumer._publish.subscribe_call import CallTools, SubscribeCall
+from penstock.efo_consumer._publish.subscribe_call import SubscribeCall
 from penstock.efo_consumer._wire.subscription import SubscribeRequest, SubscribeTransport
 from penstock.efo_consumer.errors import (
     EfoConsumerConfigError,
@@ -151,26 +151,20 @@ class FanOutRecordPublisher:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         random: Callable[[], float] = random_module.random,
     ) -> None:
-        self._transport = transport
+        self.transport = transport
+        self.config = config
+        self.diagnosis = diagnosis
+        self.renew_credentials = renew_credentials
+        self.service_clock = service_clock or ServiceClock()
+        self.metrics = metrics or publisher_metrics()
+        self.tracer = tracer or trace.get_tracer(INSTRUMENTATION)
+        self.clock = clock
         self._consumer_arns = dict(consumer_arns)
-        self._config = config
-        self._diagnosis = diagnosis
-        self._clock = clock
         self._sleep = sleep
         self._random = random
         self._closed = False
         self._reader = config.reader_name or reader_name()
         self._readers = Readers.of_process()
-        self._tools = CallTools(
-            transport=transport,
-            silence_seconds=config.subscription_silence.total_seconds(),
-            diagnosis=diagnosis,
-            renew_credentials=renew_credentials,
-            service_clock=service_clock or ServiceClock(),
-            metrics=metrics or publisher_metrics(),
-            tracer=tracer or trace.get_tracer(INSTRUMENTATION),
-            clock=clock,
-        )
         # Kept across generators: a shard that is published anew meets the 5-second rule all the same.
         self._accepted_at: dict[tuple[str, str], float] = {}
         self._calls: dict[tuple[str, str], SubscribeCall] = {}
@@ -200,29 +194,18 @@ class FanOutRecordPublisher:
             stream=stream.name,
             shard_id=shard_id,
             consumer_arn=request.consumer_arn,
-            policy=self._config.subscribe_to_shard,
-            retry_patience_seconds=self._config.retry_patience.total_seconds(),
-            in_use_patience_seconds=self._config.resource_in_use_patience.total_seconds(),
-            takeover_delay_seconds=self._config.resubscribe_interval.total_seconds(),
+            config=self.config,
             reader=self._reader,
             random=self._random,
-            service_seconds=self._tools.service_clock.latest,
+            service_seconds=self.service_clock.latest,
         )
         delay_seconds, is_starved = 0.0, False
         key = (request.consumer_arn, shard_id)
-        other_reader = partial(self._readers.other, *key, self._reader)
         with self._readers.reading(*key, self._reader):
             while True:
                 await self._wait(request, delay_seconds)
                 self._refuse_if_closed(stream, shard_id)
-                call = SubscribeCall(
-                    self._tools,
-                    stream,
-                    request,
-                    retries,
-                    on_accepted=partial(self._accepted, stream, request),
-                    other_reader=other_reader,
-                )
+                call = SubscribeCall(self, stream, request, retries)
                 self._calls[stream.name, shard_id] = call
                 try:
                     async with aclosing(call.events()) as events:
@@ -247,9 +230,9 @@ class FanOutRecordPublisher:
     async def close(self) -> None:
         """End every subscription; their generators fail when asked for more."""
         self._closed = True
-        await self._transport.close()
-        if self._diagnosis is not None:
-            await self._diagnosis.close()
+        await self.transport.close()
+        if self.diagnosis is not None:
+            await self.diagnosis.close()
 
     @property
     def interval_seconds(self) -> float:
@@ -265,11 +248,16 @@ class FanOutRecordPublisher:
         """See `RecordPublisher.is_taken_over`."""
         return self._readers.is_robbed(self._consumer_arns.get(stream.name, ""), shard_id)
 
-    def _accepted(self, stream: StreamIdentity, request: SubscribeRequest) -> None:
+    def other_reader(self, request: SubscribeRequest) -> str | None:
+        """Give another reader that subscribes to the shard, where one is known."""
+        return self._readers.other(request.consumer_arn, request.shard_id, self._reader)
+
+    def accepted(self, stream: StreamIdentity, request: SubscribeRequest) -> None:
+        """Note that the service has accepted a subscription; what this raises ends the call."""
         # Closed while it was under way: nobody else would end it.
         self._refuse_if_closed(stream, request.shard_id)
         self._readers.note_start(request.consumer_arn, request.shard_id)
-        self._accepted_at[request.consumer_arn, request.shard_id] = self._clock()
+        self._accepted_at[request.consumer_arn, request.shard_id] = self.clock()
 
     def _refuse_if_closed(self, stream: StreamIdentity, shard_id: str) -> None:
         if self._closed:
@@ -289,7 +277,7 @@ class FanOutRecordPublisher:
         accepted_at = self._accepted_at.get((request.consumer_arn, request.shard_id))
         if accepted_at is not None:
             # Within 5 s of a success the service refuses the same consumer and shard (API reference).
-            allowed_at = accepted_at + self._config.resubscribe_interval.total_seconds()
-            delay = max(delay, allowed_at - self._clock())
+            allowed_at = accepted_at + self.config.resubscribe_interval.total_seconds()
+            delay = max(delay, allowed_at - self.clock())
         if delay > 0:
             await self._sleep(delay)

@@ -107,12 +107,6 @@ class _ReadCount:
         self.records = 0
         self.size_in_bytes = 0
 
-    def add(self, records: int, size_in_bytes: int) -> None:
-        """Readers of several threads count in one."""
-        with _lock:
-            self.records += records
-            self.size_in_bytes += size_in_bytes
-
 
 class _ReadCounts:
     """Bytes and records read, of one meter: whoever reads, counts here."""
@@ -144,6 +138,29 @@ def _read_counts(meter: metrics.Meter | None) -> _ReadCounts:
     return _ReadCounts(meter or metrics.get_meter(INSTRUMENTATION))
 
 
+_DEAGGREGATED: Final = {
+    "aggregates": ("numberOfAggregatedRecords", "Aggregates that were taken apart"),
+    "user_records": ("numberOfDeaggregatedRecords", "User records that aggregates gave"),
+    "user_records_of_siblings": (
+        "userRecordsOfSiblings",
+        "User records of aggregates that were dropped: a producer sends them again to another shard",
+    ),
+    "user_records_outside_shard": (
+        "userRecordsOutsideShard",
+        "User records of aggregates that were delivered though their keys belong to another shard",
+    ),
+    "malformed_user_records": (
+        "numberOfMalformedUserRecords",
+        "User records of aggregates that were delivered with a key that Kinesis would not accept",
+    ),
+    "malformed": (
+        "numberOfMalformedAggregates",
+        "Records that begin like an aggregate and are not: each was delivered whole",
+    ),
+}
+"""By field of `DeaggregationCounts`: the name of its counter, and what it counts."""
+
+
 class PublisherMetrics:
     """Instruments of the record publishers; without a configured SDK they cost next to nothing."""
 
@@ -159,32 +176,10 @@ class PublisherMetrics:
         self._records_per_read = meter.create_histogram(
             "recordsPerRead", unit="{record}", description="Records of one event or GetRecords answer"
         )
-        self._aggregated = meter.create_counter(
-            "numberOfAggregatedRecords", unit="{record}", description="Aggregates that were taken apart"
-        )
-        self._deaggregated = meter.create_counter(
-            "numberOfDeaggregatedRecords", unit="{record}", description="User records that aggregates gave"
-        )
-        self._of_siblings = meter.create_counter(
-            "userRecordsOfSiblings",
-            unit="{record}",
-            description="User records of aggregates that were dropped: a producer sends them again to another shard",
-        )
-        self._outside_shard = meter.create_counter(
-            "userRecordsOutsideShard",
-            unit="{record}",
-            description="User records of aggregates that were delivered though their keys belong to another shard",
-        )
-        self._malformed_user_records = meter.create_counter(
-            "numberOfMalformedUserRecords",
-            unit="{record}",
-            description="User records of aggregates that were delivered with a key that Kinesis would not accept",
-        )
-        self._malformed = meter.create_counter(
-            "numberOfMalformedAggregates",
-            unit="{record}",
-            description="Records that begin like an aggregate and are not: each was delivered whole",
-        )
+        self._deaggregated = {
+            field: meter.create_counter(name, unit="{record}", description=text)
+            for field, (name, text) in _DEAGGREGATED.items()
+        }
         meter.create_observable_gauge(
             "millisBehindLatest",
             [_lags],
@@ -206,24 +201,19 @@ class PublisherMetrics:
         """Count an event or a GetRecords answer."""
         if records := event.records.num_rows:
             count = self._counts.of(stream, shard_id)
-            count.add(records, event.nbytes)
+            # Readers of several threads count in one.
+            with _lock:
+                count.records += records
+                count.size_in_bytes += event.nbytes
             # No example of a span: one subscription's has all events of five minutes.
             self._bytes_per_read.record(event.nbytes, count.attributes, _NOWHERE)
             self._records_per_read.record(records, count.attributes, _NOWHERE)
 
     def deaggregated(self, counts: DeaggregationCounts, *, stream: str, shard_id: str) -> None:
         """Count what taking aggregates apart gave."""
-        attributes = of_shard(stream, shard_id)
-        for counter, number in (
-            (self._aggregated, counts.aggregates),
-            (self._deaggregated, counts.user_records),
-            (self._of_siblings, counts.user_records_of_siblings),
-            (self._outside_shard, counts.user_records_outside_shard),
-            (self._malformed_user_records, counts.malformed_user_records),
-            (self._malformed, counts.malformed),
-        ):
-            if number:
-                counter.add(number, attributes)
+        for field, counter in self._deaggregated.items():
+            if number := getattr(counts, field):
+                counter.add(number, of_shard(stream, shard_id))
 
 
 @functools.cache
@@ -232,7 +222,7 @@ def publisher_metrics() -> PublisherMetrics:
     return PublisherMetrics()
 
 
-_meter = metrics.get_meter("penstock.efo_consumer")
+_meter = metrics.get_meter(INSTRUMENTATION)
 
 
 class Buffering(Protocol):

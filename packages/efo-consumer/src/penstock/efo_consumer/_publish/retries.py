@@ -29,6 +29,8 @@ from penstock.efo_consumer.errors import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from penstock.efo_consumer._publish.config import RecordPublisherConfig
+
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -226,13 +228,11 @@ class SubscribeRetries:
     stream: str
     shard_id: str
     consumer_arn: str
-    policy: BackoffPolicy
-    retry_patience_seconds: float
-    in_use_patience_seconds: float
-    takeover_delay_seconds: float
+    config: RecordPublisherConfig
     reader: str
     random: Callable[[], float]
     service_seconds: Callable[[], float] = time.time
+    policy: BackoffPolicy = field(init=False)
     attempt: int = field(default=0, init=False)
     _retries: ReadRetries = field(init=False)
     _in_use_since: float | None = field(default=None, init=False)
@@ -241,20 +241,17 @@ class SubscribeRetries:
     _renewed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        self.policy = self.config.subscribe_to_shard
         self._retries = ReadRetries(
             stream=self.stream,
             shard_id=self.shard_id,
-            patience_seconds=self.retry_patience_seconds,
+            patience_seconds=self.config.retry_patience.total_seconds(),
             service_seconds=self.service_seconds,
         )
 
-    @property
-    def _is_counted(self) -> bool:
-        return self.policy.max_attempts is not None
-
     def event_arrived(self) -> None:
         """The subscription brought an event."""
-        if not self._is_counted:
+        if self.policy.max_attempts is None:
             self.attempt = 0
         self._retries.succeeded()
         self._in_use_since = None
@@ -351,7 +348,9 @@ class SubscribeRetries:
             self.reader,
         )
         # The other one has just subscribed: for 5 s every call of ours would be refused.
-        delay = self.takeover_delay_seconds + self.policy.delay_seconds(self._takeovers, self.random)
+        delay = self.config.resubscribe_interval.total_seconds() + self.policy.delay_seconds(
+            self._takeovers, self.random
+        )
         return Resubscribe(delay, TAKEN_OVER, ShardSign.REFUSED, f"{taker} took the subscription")
 
     def _in_use(
@@ -360,7 +359,8 @@ class SubscribeRetries:
         if self._in_use_since is None:
             self._in_use_since = now
         outcome = {"CREATING": "consumer_not_active", "ACTIVE": "held_by_another"}.get(consumer_status or "", "in_use")
-        if consumer_status == "ACTIVE" and now - self._in_use_since >= self.in_use_patience_seconds:
+        patience_seconds = self.config.resource_in_use_patience.total_seconds()
+        if consumer_status == "ACTIVE" and now - self._in_use_since >= patience_seconds:
             # An ACTIVE consumer that stays in use for so long is taken anew by another reader again and again.
             raise self._takeover_error(self._retries.failures + 1, other_reader) from error
         try:
@@ -382,7 +382,7 @@ class SubscribeRetries:
 
     def _next_attempt(self, error: Exception, now: float, outcome: str, sign: ShardSign) -> Resubscribe:
         delay = self.policy.delay_seconds(max(self.attempt, self._retries.failures), self.random)
-        is_counted = not (self._is_counted and _is_timeout(error))
+        is_counted = not (self.policy.max_attempts is not None and _is_timeout(error))
         self.attempt += is_counted
         self._retries.failed(
             error,

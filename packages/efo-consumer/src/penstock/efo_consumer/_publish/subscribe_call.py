@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 
-from penstock.aws import ServiceClock, are_credentials_refused, error_code
+from penstock.aws import are_credentials_refused, error_code
 from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, KinesisDiagnosis, resource_missing
+from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, resource_missing
 from penstock.efo_consumer._publish.publisher import ARRIVAL_MARGIN_SECONDS
 from penstock.efo_consumer._publish.retries import READ_ERRORS, RETRYABLE, Resubscribe, SubscribeRetries
 from penstock.efo_consumer.errors import RecordPublisherError, ShardEndError, SubscriptionSilentError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
     from penstock.efo_consumer._model.shards import StreamIdentity
-    from penstock.efo_consumer._publish.metrics import PublisherMetrics
+    from penstock.efo_consumer._publish.fan_out import FanOutRecordPublisher
     from penstock.efo_consumer._wire.subscription import (
         SubscribeRequest,
-        SubscribeTransport,
         Subscription,
         SubscriptionEvent,
     )
@@ -34,41 +32,14 @@ if TYPE_CHECKING:
 _AT_ONCE_SECONDS = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallTools:
-    """What the calls of a publisher share.
-
-    Attributes:
-        transport: carries the calls.
-        silence_seconds: without a byte for this long, a subscription is dead.
-        diagnosis: tells refusals of the same code apart.
-        renew_credentials: looks for other credentials when these are refused, and tells whether there are any; blocks.
-        service_clock: the service's time.
-        metrics: counts events and the ends of subscriptions.
-        tracer: makes a span per call.
-        clock: monotonic seconds.
-    """
-
-    transport: SubscribeTransport
-    silence_seconds: float
-    diagnosis: KinesisDiagnosis | None
-    renew_credentials: Callable[[], bool]
-    service_clock: ServiceClock
-    metrics: PublisherMetrics
-    tracer: trace.Tracer
-    clock: Callable[[], float]
-
-
 class SubscribeCall:
     """One SubscribeToShard call from its request to its end.
 
     Args:
-        tools: what the publisher's calls share.
+        publisher: whose call it is.
         stream: the stream.
         request: the consumer, the shard and the position.
         retries: counts the failures of the shard's subscriptions.
-        on_accepted: called when the service has accepted the subscription; what it raises ends the call.
-        other_reader: who else subscribes to the shard, where that is known.
 
     Attributes:
         position: after the last event.
@@ -81,9 +52,8 @@ class SubscribeCall:
         "_empty_until",
         "_events",
         "_made_millis",
-        "_on_accepted",
-        "_other_reader",
         "_outcome",
+        "_publisher",
         "_records",
         "_request",
         "_retries",
@@ -92,7 +62,6 @@ class SubscribeCall:
         "_stream",
         "_subscription",
         "_suspect",
-        "_tools",
         "at_shard_end",
         "next",
         "position",
@@ -100,20 +69,15 @@ class SubscribeCall:
 
     def __init__(
         self,
-        tools: CallTools,
+        publisher: FanOutRecordPublisher,
         stream: StreamIdentity,
         request: SubscribeRequest,
         retries: SubscribeRetries,
-        *,
-        on_accepted: Callable[[], None],
-        other_reader: Callable[[], str | None],
     ) -> None:
-        self._tools = tools
+        self._publisher = publisher
         self._stream = stream
         self._request = request
         self._retries = retries
-        self._on_accepted = on_accepted
-        self._other_reader = other_reader
         self._subscription: Subscription | None = None
         self._caught_up_millis = 0
         # The last event was made then or later, by the service's clock.
@@ -125,12 +89,12 @@ class SubscribeCall:
         self._outcome = "closed"
         self._events = 0
         self._records = 0
-        self._span = tools.tracer.start_span(
+        self._span = publisher.tracer.start_span(
             "efo_consumer.subscribe",
             attributes={
                 "stream": stream.name,
                 "shard": request.shard_id,
-                "transport": tools.transport.name,
+                "transport": publisher.transport.name,
                 "attempt": retries.attempt,
                 "position": request.position.type.value,
             },
@@ -141,7 +105,8 @@ class SubscribeCall:
 
     async def events(self) -> AsyncGenerator[ShardEvent, None]:
         """The events up to the end of the subscription; `next` or `at_shard_end` then says how it ended."""
-        clock = self._tools.clock
+        clock = self._publisher.clock
+        silence_seconds = self._publisher.config.subscription_silence.total_seconds()
         try:
             subscription = await self._subscribe()
             while (received := await self._receive(subscription)) is not None:
@@ -149,10 +114,10 @@ class SubscribeCall:
                 self._retries.event_arrived()
                 self._events += 1
                 self._records += event.records.num_rows
-                self._tools.metrics.event_read(event, stream=self._stream.name, shard_id=self._request.shard_id)
+                self._publisher.metrics.event_read(event, stream=self._stream.name, shard_id=self._request.shard_id)
                 given_at = clock()
                 yield event
-                self._starved |= clock() - given_at >= self._tools.silence_seconds
+                self._starved |= clock() - given_at >= silence_seconds
                 if self.at_shard_end:
                     self._outcome = "shard_end"
                     return
@@ -175,7 +140,7 @@ class SubscribeCall:
         return None if self._subscription is None else self._subscription.waits_since
 
     async def _after(self, error: Exception) -> Resubscribe:
-        request, diagnosis, code = self._request, self._tools.diagnosis, error_code(error)
+        request, diagnosis, code = self._request, self._publisher.diagnosis, error_code(error)
         if code == NOT_FOUND:
             raise await resource_missing(
                 diagnosis,
@@ -191,38 +156,38 @@ class SubscribeCall:
         refused = are_credentials_refused(error)
         return self._retries.failed(
             error,
-            now=self._tools.clock(),
+            now=self._publisher.clock(),
             accepted=accepted,
             had_events=self._events > 0,
             consumer_status=status,
-            other_reader=self._other_reader(),
-            renewed=refused and await asyncio.to_thread(self._tools.renew_credentials),
+            other_reader=self._publisher.other_reader(request),
+            renewed=refused and await asyncio.to_thread(self._publisher.renew_credentials),
             starved=self._starved,
         )
 
     async def _subscribe(self) -> Subscription:
-        service_clock = self._tools.service_clock
+        service_clock = self._publisher.service_clock
         asked_at, accepted_at = service_clock.monotonic(), service_clock.earliest()
-        subscription = self._subscription = await self._tools.transport.subscribe(self._request)
+        subscription = self._subscription = await self._publisher.transport.subscribe(self._request)
         if subscription.answered_at is not None:
             accepted_at = subscription.answered_at
             service_clock.answered_at(accepted_at, asked_at)
         self._made_millis = int(accepted_at * 1000)
         self._caught_up_millis = self._made_millis - int(ARRIVAL_MARGIN_SECONDS * 1000)
-        self._on_accepted()
-        self._empty_until = self._tools.clock()
+        self._publisher.accepted(self._stream, self._request)
+        self._empty_until = self._publisher.clock()
         return subscription
 
     async def _receive(self, subscription: Subscription) -> SubscriptionEvent | None:
-        silence_seconds = self._tools.silence_seconds
-        empty_since = None if subscription.is_pending else self._tools.clock()
+        silence_seconds = self._publisher.config.subscription_silence.total_seconds()
+        empty_since = None if subscription.is_pending else self._publisher.clock()
         while True:
             before = subscription.bytes_received
             try:
                 async with asyncio.timeout(silence_seconds):
                     received = await subscription.receive()
                 if empty_since is not None:
-                    self._note_empty(empty_since, self._tools.clock())
+                    self._note_empty(empty_since, self._publisher.clock())
                 return received
             except TimeoutError:
                 # A long event on a slow line is not silence.
@@ -241,7 +206,7 @@ class SubscribeCall:
         elif since - self._empty_until <= _AT_ONCE_SECONDS:
             age_seconds = until - since + 2 * _AT_ONCE_SECONDS
         if age_seconds is not None:
-            made_at = self._tools.service_clock.earliest() - age_seconds
+            made_at = self._publisher.service_clock.earliest() - age_seconds
             self._made_millis = max(self._made_millis, int(made_at * 1000))
         self._empty_until = until
 
@@ -276,9 +241,9 @@ class SubscribeCall:
             if self._span.is_recording():
                 self._span.set_attributes({"outcome": self._outcome, "records": self._records})
             self._span.end()
-            self._tools.metrics.subscription_ended(
+            self._publisher.metrics.subscription_ended(
                 stream=self._stream.name,
                 shard_id=self._request.shard_id,
-                transport=self._tools.transport.name,
+                transport=self._publisher.transport.name,
                 outcome=self._outcome,
             )
