@@ -327,3 +327,19 @@ def test_a_reader_that_was_restarted_for_another_account_fails_the_query() -> No
         assert set(reader.opened[-1].positions.streams) == {"s"}
 
     run(test, ["a:1"])
+
+
+def test_a_long_poll_learns_which_run_took_its_place() -> None:
+    """The same client opens the session as a new run: the poll of the run before has the numbers of both."""
+
+    async def test(made: Fleet, clock: Callable[[], float]) -> None:
+        first = await made.fleet.open(OpenRequest(session_id="q", positions=made.start))
+        polling = asyncio.create_task(made.fleet.positions("q", first, made.start, wait_seconds=60))
+        await asyncio.sleep(1)
+        made.readers["b:1"].hangs = True
+        second = await made.fleet.open(OpenRequest(session_id="q", positions=made.start))
+        with pytest.raises(StaleEpochError) as caught:
+            await polling
+        assert (caught.value.epoch, caught.value.current_epoch) == (first, second)
+
+    run(test)

@@ -194,7 +194,9 @@ class LocalShardReader:
             skew_millis=None if max_shard_skew_seconds is None else round(max_shard_skew_seconds * 1000),
             horizon_millis=horizon_millis,
         )
-        return await self._session(session_id).positions(epoch, start, bounds, wait_seconds=wait_seconds)
+        session = self._session(session_id)
+        with session.called():
+            return await session.positions(epoch, start, bounds, wait_seconds=wait_seconds)
 
     async def look(
         self,
@@ -209,7 +211,9 @@ class LocalShardReader:
     ) -> ShardsLook:
         """See `FleetMember.look`."""
         bounds = Bounds(records=max_records, nbytes=max_bytes, records_per_shard=max_records_per_shard)
-        return await self._session(session_id).look(epoch, start, bounds, before_millis=before_millis)
+        session = self._session(session_id)
+        with session.called():
+            return await session.look(epoch, start, bounds, before_millis=before_millis)
 
     async def read_range(
         self,
@@ -224,9 +228,9 @@ class LocalShardReader:
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """See `ShardReader.read_range`. Leaving the generator early counts as not fetched."""
         session = self._sessions.get(session_id)
-        if session is not None and epoch:
-            session.check_epoch(epoch)
         if session is not None:
+            if epoch:
+                session.check_epoch(epoch)
             session.touch()
         fail = self._fails_on_data_loss(fail_on_data_loss, session)
         backend = self._backend if session is None else session.followed.backend

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from asyncio import sleep
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -20,12 +21,12 @@ from penstock.efo_consumer._reader.api import (
     SlowShard,
 )
 from penstock.efo_consumer._reader.horizon import Horizon, delivered_millis
-from penstock.efo_consumer._reader.reach import Bounds, Reach, ShardKey, Standing, Walk, cap, profile_within, reach
+from penstock.efo_consumer._reader.reach import Bounds, Reach, ShardKey, Walk, cap, profile_within, reach
 from penstock.efo_consumer._reader.shards import SessionShards
 from penstock.efo_consumer.errors import SessionNotFoundError, StaleEpochError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from penstock.efo_consumer._buffer.buffer import ShardBuffer
     from penstock.efo_consumer._reader.api import OpenRequest
@@ -74,33 +75,27 @@ class ReaderSession:
         await self.followed.adopt(request, created, self.config)
         self._horizon = Horizon(self.followed.backend.retry_patience.total_seconds())
 
-    async def positions(
-        self, epoch: int, start: StreamPositions, bounds: Bounds, *, wait_seconds: float
-    ) -> PositionsSnapshot:
-        """See `ShardReader.positions`."""
+    @contextmanager
+    def called(self) -> Iterator[None]:
+        """Count a call: meanwhile the session is not idle."""
         self._calls += 1
         try:
-            return await self._positions(epoch, start, bounds, self._clock() + wait_seconds)
+            yield
         finally:
             self._calls -= 1
             self.touch()
+
+    async def _follow(self, epoch: int, start: StreamPositions) -> None:
+        self.check_epoch(epoch)
+        await self.followed.follow(start)
+        self.check_epoch(epoch)
+        self._raise_failure(start)
 
     async def look(
         self, epoch: int, start: StreamPositions, bounds: Bounds, *, before_millis: int | None
     ) -> ShardsLook:
         """See `FleetMember.look`."""
-        self._calls += 1
-        try:
-            self.check_epoch(epoch)
-            await self.followed.follow(start)
-            self.check_epoch(epoch)
-            self._raise_failure(start)
-            return self._look(start, bounds, before_millis)
-        finally:
-            self._calls -= 1
-            self.touch()
-
-    def _look(self, start: StreamPositions, bounds: Bounds, before_millis: int | None) -> ShardsLook:
+        await self._follow(epoch, start)
         walk = Walk(start, self._buffers(), {} if self._named_only else self.followed.graphs)
         walk.settle()
         waiting, standing = walk.waiting(), walk.standing(self.followed.times())
@@ -132,15 +127,14 @@ class ReaderSession:
             return None
         return self._time_to_live if self._calls else self._called_at + self._time_to_live - now
 
-    async def _positions(
-        self, epoch: int, start: StreamPositions, bounds: Bounds, deadline: float
+    async def positions(
+        self, epoch: int, start: StreamPositions, bounds: Bounds, *, wait_seconds: float
     ) -> PositionsSnapshot:
+        """See `ShardReader.positions`."""
+        deadline = self._clock() + wait_seconds
         while True:
             began = self._clock()
-            self.check_epoch(epoch)
-            await self.followed.follow(start)
-            self.check_epoch(epoch)
-            self._raise_failure(start)
+            await self._follow(epoch, start)
             found = self._reach(start, bounds)
             self.check_epoch(epoch)
             now = self._clock()
@@ -171,22 +165,20 @@ class ReaderSession:
             # A caller that names all shards lets children enter and parents leave by its own graph.
             {} if self._named_only else self.followed.graphs,
             bounds,
-            times=self.followed.times() if bounds.skew_millis is not None else None,
-            horizon=self._horizon_from(start, bounds.skew_millis) if bounds.skew_millis is not None else None,
+            times=None if bounds.skew_millis is None else self.followed.times(),
+            horizon=None
+            if bounds.skew_millis is None
+            else partial(
+                self._horizon.find,
+                skew_millis=bounds.skew_millis,
+                delivered_millis=delivered_millis(start),
+                now=self._clock(),
+                interval_seconds=self.followed.interval_seconds,
+            ),
         )
         self._horizon.holds_back = found.holds_back
         self.followed.ahead_of = bounds.horizon_millis if bounds.skew_millis is None else self._horizon.millis
         return found
-
-    def _horizon_from(self, start: StreamPositions, skew_millis: int) -> Callable[[Standing], int | None]:
-        """Give the horizon of a caller that stands at `start`."""
-        return partial(
-            self._horizon.find,
-            skew_millis=skew_millis,
-            delivered_millis=delivered_millis(start),
-            now=self._clock(),
-            interval_seconds=self.followed.interval_seconds,
-        )
 
     def _buffers(self) -> dict[ShardKey, ShardBuffer]:
         return {key: shard.buffer for key, shard in self.followed.shards.items()}
@@ -278,30 +270,18 @@ class ReaderSession:
         self, epoch: int, start: StreamPositions, found: Reach, now: float, bounds: Bounds
     ) -> PositionsSnapshot:
         self._told_idle_at = now
+        reached = {stream: dict(ids) for stream, ids in found.positions.streams.items()}
         for (stream, shard_id), shard in self.followed.shards.items():
             position = found.positions.get(stream, shard_id)
             if position is not None:
                 shard.buffer.promise(position, now)
+                reached[stream][shard_id] = shard.buffer.with_facts(position, start.get(stream, shard_id))
         self._tools.room.notify()
-        snapshot = self._snapshot(replace(found, positions=self._with_facts(start, found.positions)), bounds)
+        created = {stream: millis for stream, millis in self.followed.created.items() if stream in reached}
+        snapshot = self._snapshot(replace(found, positions=StreamPositions(reached, created)), bounds)
         await self.followed.prove()
         self.check_epoch(epoch)
         return snapshot
-
-    def _with_facts(self, start: StreamPositions, positions: StreamPositions) -> StreamPositions:
-        shards = self.followed.shards
-        return StreamPositions(
-            {
-                stream: {
-                    shard_id: shards[stream, shard_id].buffer.with_facts(position, start.get(stream, shard_id))
-                    if (stream, shard_id) in shards
-                    else position
-                    for shard_id, position in ids.items()
-                }
-                for stream, ids in positions.streams.items()
-            },
-            {stream: millis for stream, millis in self.followed.created.items() if stream in positions.streams},
-        )
 
     def _are_facts_old(self, start: StreamPositions) -> bool:
         """Whether a shard stands still, and what was logged of it would not prove that for much longer."""

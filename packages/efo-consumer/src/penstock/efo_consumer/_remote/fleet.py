@@ -152,7 +152,11 @@ class FleetShardReader:
         self._is_open = False
         await self._stop_hearts()
         await self._wait_for_members()
-        self._request = replace(request, named_shards_only=True, session_seconds=self._session_seconds)
+        request = replace(request, named_shards_only=True, session_seconds=self._session_seconds)
+        before, self._request = self._request, request
+        if before is not None and before.session_id == request.session_id:
+            # Until this run has a number, calls of the run before have theirs.
+            self._request = replace(request, epoch=before.epoch)
         self._start, self._taken_over = request.positions, None
         self._graphs = {stream: ShardGraph() for stream in request.positions.streams}
         self._continued = set()
@@ -162,13 +166,13 @@ class FleetShardReader:
         # Only a number: a reader that answers when nobody waits any more would take the session from this run.
         # With the names of the streams, about which each asks Kinesis, and so for the time.
         streams = StreamPositions({stream: {} for stream in request.positions.streams})
-        asked = replace(self._request, number_only=True, positions=streams)
+        asked = replace(request, number_only=True, positions=streams)
         opened = await asyncio.gather(*(self._ask_to_open(endpoint, asked) for endpoint in self._readers))
         if not self._members.served():
             raise next(error for error in opened if isinstance(error, ReaderUnavailableError))
         # Each reader has given a number: the largest is the run's, and all are told.
         epoch = max(number for number in opened if isinstance(number, int))
-        self._request = replace(self._request, epoch=epoch)
+        self._request = replace(request, epoch=epoch)
         # Positions are judged when a session is opened.
         parts = place(request.positions, self._members.owners(self._clock()))
         await asyncio.gather(*(self._open_at(endpoint, part) for endpoint, part in parts.items()))
@@ -255,9 +259,8 @@ class FleetShardReader:
         parts = place(positions, self._members.owners(self._clock()))
 
         async def commit_at(endpoint: str) -> None:
-            with suppress(ReaderUnavailableError, SessionNotFoundError):
-                part = parts.get(endpoint, _NOWHERE)
-                await self._call(endpoint, self._reader(endpoint).commit(session_id, epoch, part))
+            part = parts.get(endpoint, _NOWHERE)
+            await self._answer(endpoint, lambda reader: reader.commit(session_id, epoch, part))
 
         await asyncio.gather(*(commit_at(member.endpoint) for member in self._members.served()))
         for stream, shards in positions.streams.items():
@@ -277,10 +280,10 @@ class FleetShardReader:
         """
         self._find_request(session_id)
         served = [member.endpoint for member in self._members.served()]
-        stats = await asyncio.gather(*(self._stats_at(endpoint) for endpoint in served))
-        known = {(one.stream_name, one.shard_id): one for part in stats for one in part}
+        stats = await asyncio.gather(*(self._answer(one, lambda reader: reader.stats(session_id)) for one in served))
+        found = {endpoint: part or [] for endpoint, part in zip(served, stats, strict=True)}
+        known = {(one.stream_name, one.shard_id): one for part in found.values() for one in part}
         self._known.update(known.values())
-        found = dict(zip(served, stats, strict=True))
         for endpoint, waiting in self._waiting().items():
             left = [one for one in waiting if (one.stream_name, one.shard_id) not in known]
             found[endpoint] = found.get(endpoint, []) + left
@@ -294,8 +297,7 @@ class FleetShardReader:
         await self._stop_hearts()
 
         async def close_at(endpoint: str) -> None:
-            with suppress(ReaderUnavailableError, SessionNotFoundError):
-                await self._call(endpoint, self._reader(endpoint).close_session(session_id, epoch))
+            await self._answer(endpoint, lambda reader: reader.close_session(session_id, epoch))
             self._members.forget(endpoint)
 
         # All, as one that did not answer may still do what it was asked.
@@ -357,9 +359,24 @@ class FleetShardReader:
         """Give the bounds of each reader that can be asked: so that their shards stay together, within the limits."""
         skew = bounds.skew_millis
         before = None if skew is None else self._horizon.asks_before(skew)
-        looks = await asyncio.gather(
-            *(self._look(endpoint, parts.get(endpoint, _NOWHERE), before, bounds) for endpoint in served)
-        )
+        request = self._request
+        assert request is not None
+
+        async def look(endpoint: str) -> ShardsLook | None:
+            return await self._answer(
+                endpoint,
+                lambda reader: reader.look(
+                    request.session_id,
+                    request.epoch,
+                    parts.get(endpoint, _NOWHERE),
+                    before_millis=before,
+                    max_records=bounds.records,
+                    max_bytes=bounds.nbytes,
+                    max_records_per_shard=bounds.records_per_shard,
+                ),
+            )
+
+        looks = await asyncio.gather(*map(look, served))
         seen = {endpoint: look for endpoint, look in zip(served, looks, strict=True) if look is not None}
         horizon = bounds.horizon_millis
         if skew is not None:
@@ -367,23 +384,6 @@ class FleetShardReader:
             found = self._horizon.find(start, self._graphs, seen, unseen, skew_millis=skew, now=self._clock())
             horizon = min((one for one in (horizon, found) if one is not None), default=None)
         return divide(replace(bounds, skew_millis=None, horizon_millis=horizon), seen)
-
-    async def _look(
-        self, endpoint: str, start: StreamPositions, before_millis: int | None, bounds: Bounds
-    ) -> ShardsLook | None:
-        assert self._request is not None
-        asked = self._reader(endpoint).look(
-            self._request.session_id,
-            self._request.epoch,
-            start,
-            before_millis=before_millis,
-            max_records=bounds.records,
-            max_bytes=bounds.nbytes,
-            max_records_per_shard=bounds.records_per_shard,
-        )
-        with suppress(ReaderUnavailableError, SessionNotFoundError):
-            return await self._call(endpoint, asked)
-        return None
 
     def _merge(self, start: StreamPositions, answers: Sequence[PositionsSnapshot]) -> PositionsSnapshot:
         reached = union(start, (answer.positions for answer in answers))
@@ -469,21 +469,21 @@ class FleetShardReader:
     async def _ask(
         self, endpoint: str, start: StreamPositions, bounds: Bounds, wait_seconds: float
     ) -> PositionsSnapshot | None:
-        assert self._request is not None
-        asked = self._reader(endpoint).positions(
-            self._request.session_id,
-            self._request.epoch,
-            start,
-            max_records=bounds.records,
-            max_bytes=bounds.nbytes,
-            wait_seconds=wait_seconds,
-            max_records_per_shard=bounds.records_per_shard,
-            horizon_millis=bounds.horizon_millis,
+        request = self._request
+        assert request is not None
+        return await self._answer(
+            endpoint,
+            lambda reader: reader.positions(
+                request.session_id,
+                request.epoch,
+                start,
+                max_records=bounds.records,
+                max_bytes=bounds.nbytes,
+                wait_seconds=wait_seconds,
+                max_records_per_shard=bounds.records_per_shard,
+                horizon_millis=bounds.horizon_millis,
+            ),
         )
-        try:
-            return await self._call(endpoint, asked)
-        except (ReaderUnavailableError, SessionNotFoundError):
-            return None
 
     async def _open_forgotten(self) -> None:
         """Open the session again where a reader answers that it does not know it."""
@@ -511,11 +511,11 @@ class FleetShardReader:
         if failed_at is not None:
             _log.warning("shard reader at %s answers again, after %.0f s", endpoint, self._clock() - failed_at)
 
-    async def _stats_at(self, endpoint: str) -> list[ShardStats]:
-        assert self._request is not None
+    async def _answer(self, endpoint: str, ask: Callable[[FleetMember], Awaitable[_T]]) -> _T | None:
+        """Give a reader's answer; None if it is not there, or does not know the session."""
         with suppress(ReaderUnavailableError, SessionNotFoundError):
-            return await self._call(endpoint, self._reader(endpoint).stats(self._request.session_id))
-        return []
+            return await self._call(endpoint, ask(self._reader(endpoint)))
+        return None
 
     async def _call(self, endpoint: str, answer: Awaitable[_T]) -> _T:
         """Give a reader's answer, and note whether it is there and knows the session."""
