@@ -10,7 +10,7 @@ stay, its records are gone and have to be read from Kinesis again.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
@@ -29,20 +29,9 @@ from penstock.efo_consumer._buffer.segment import (
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from penstock.efo_consumer._model.events import ShardEvent
 
 _MAX_EVICTED_SEGMENTS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class ShardReach:
-    """How far one shard's buffer leads from a position: to `end`, over `rows` records of `nbytes` bytes."""
-
-    end: ShardPosition
-    rows: int = 0
-    nbytes: int = 0
 
 
 class ShardBuffer:
@@ -58,18 +47,14 @@ class ShardBuffer:
         """Sequence number of the first record since a time or TRIM_HORIZON; None without one."""
         self.held_bytes = 0
         self._segments: list[Segment] = []
-        self._end = origin
+        self.end = origin
+        """The furthest position: the last continuation, or SHARD_END."""
         # When the shard was caught up while it was open, as a later answer showed that was not its end. Of a closed
         # shard that is always true, and says nothing of the children, which hold records since it was closed.
         self._open_millis = self._moved_millis = origin.caught_up_millis
         self._origin_is_held = True
         # The first position after which every record up to the end is in the segments, by sequence number.
         self._held_after = origin if origin.sequence_number is not None else None
-
-    @property
-    def end(self) -> ShardPosition:
-        """The furthest position: the last continuation, or SHARD_END."""
-        return self._end
 
     def with_facts(self, position: ShardPosition, start: ShardPosition | None) -> ShardPosition:
         """Give a position with all that is known of it as the end of a range.
@@ -78,8 +63,8 @@ class ShardBuffer:
             position: at or before the end.
             start: where the range begins; None for a shard that enters.
         """
-        if position == self._end:
-            position = self._end
+        if position == self.end:
+            position = self.end
         begins_unnamed = start is None or not start.rank[0]
         if begins_unnamed and position.rank[0] and self.first_record is not None:
             position = replace(position, first_record=self.first_record)
@@ -106,7 +91,7 @@ class ShardBuffer:
         An event without continuation and without children has no records either: it only has the lag, and perhaps
         that the shard is caught up.
         """
-        before = self._end
+        before = self.end
         if event.child_shards:
             caught_up = self._open_millis
         else:
@@ -127,7 +112,7 @@ class ShardBuffer:
         is_unproved = not before.rank[0] and before.known_millis is None and caught_up is None
         if not event.child_shards and (event.continuation is None or (is_unproved and not records.num_rows)):
             # A position that nothing is known of could not be distinguished from a loss later.
-            self._end = replace(before, caught_up_millis=caught_up)
+            self.end = replace(before, caught_up_millis=caught_up)
             return
         delivered = int(before.sequence_number or before.record or 0)
         if records.num_rows and delivered:
@@ -175,26 +160,26 @@ class ShardBuffer:
             self._segments[-1].stop = end
         if self._held_after is None and self._origin_is_held and end.sequence_number is not None:
             self._held_after = position_at(records, 0) if records.num_rows else end
-        self._end = end
+        self.end = end
 
     def close(self) -> None:
         """End the shard here: it is gone, and nothing of it can be read any more."""
-        self._end = replace(
+        self.end = replace(
             ShardPosition.shard_end(),
-            record=self._end.record or "",
-            arrived_millis=self._end.arrived_millis,
-            caught_up_millis=self._end.known_millis,
+            record=self.end.record or "",
+            arrived_millis=self.end.arrived_millis,
+            caught_up_millis=self.end.known_millis,
         )
         if self._segments:
-            self._segments[-1].stop = self._end
+            self._segments[-1].stop = self.end
 
     def covers(self, position: ShardPosition) -> bool:
         """Whether every record after `position`, up to the end, is in the segments (evicted or not)."""
         if position == self.origin and self._origin_is_held:
             return True
         if position.type is not PositionType.AFTER_SEQUENCE_NUMBER:
-            return position == self._end
-        return self._held_after is not None and self._held_after.rank <= position.rank <= self._end.rank
+            return position == self.end
+        return self._held_after is not None and self._held_after.rank <= position.rank <= self.end.rank
 
     def holds(self, position: ShardPosition) -> bool:
         """Whether `covers(position)` and none of those records is evicted."""
@@ -202,28 +187,15 @@ class ShardBuffer:
             segment.records is not None for segment in self._segments[self._index_after(position) :]
         )
 
-    def available(self, position: ShardPosition) -> ShardReach:
-        """Give what lies between `position` and the end; a position beyond the end stays."""
-        if position is self._end or position.rank > self._end.rank or self._end.rank[0] == 0:
-            return ShardReach(position)
-        parts = self.parts(position)
-        return ShardReach(self._end, sum(part.rows for part in parts), sum(part.nbytes for part in parts))
-
     def parts(self, position: ShardPosition) -> list[Part]:
         """Give the records beyond `position`, segment by segment, in order."""
         return [Part.beyond(segment, position) for segment in self._segments[self._index_after(position) :]]
-
-    def read(self, after: ShardPosition, upto: ShardPosition) -> list[pa.RecordBatch] | None:
-        """Give the records of (after, upto], or None when not all of them are held."""
-        batches = [piece.load() for piece in self.pieces(after, upto)]
-        found = [batch for batch in batches if batch is not None]
-        return found if len(found) == len(batches) else None
 
     def pieces(self, after: ShardPosition, upto: ShardPosition) -> list[Piece]:
         """Divide (after, upto] into what is held and what is missing, in order; neighbours that are missing are one."""
         found: list[Piece] = []
         at, begins = after, self._held_begin(after)
-        if begins is None or begins.rank >= upto.rank or self._end.rank <= after.rank:
+        if begins is None or begins.rank >= upto.rank or self.end.rank <= after.rank:
             return [Piece(after, upto)]
         if begins != after:
             found.append(Piece(after, begins))
@@ -239,8 +211,8 @@ class ShardBuffer:
                 is_whole = at.rank < (1, segment.first) and (1, segment.last) <= upto.rank
                 found.append(Piece(at, until, segment.records, is_whole))
             at = until
-        if upto.rank > self._end.rank:
-            found.append(Piece(self._end, upto))
+        if upto.rank > self.end.rank:
+            found.append(Piece(self.end, upto))
         return found
 
     def _held_begin(self, after: ShardPosition) -> ShardPosition | None:

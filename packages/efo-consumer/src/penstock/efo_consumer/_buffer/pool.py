@@ -59,10 +59,6 @@ class BufferPool:
         """Bytes that all buffers hold, with what is on its way to a buffer or, unpacked, to a task."""
         return self._held + self._passing
 
-    @property
-    def _is_full(self) -> bool:
-        return self.held_bytes + self._reserved >= self._total_bytes
-
     @contextmanager
     def passing(self, nbytes: int) -> Iterator[None]:
         """Count bytes that are in no buffer, for as long as somebody has them."""
@@ -146,7 +142,7 @@ class BufferPool:
         while buffer.held_bytes >= self._shard_bytes:
             if not self._evict(buffer, promised_before):
                 return False
-        while self._is_full:
+        while self._held + self._passing + self._reserved >= self._total_bytes:
             if not (self._evict(buffer, promised_before) or self._evict_others(promised_before, now)):
                 # Whoever holds nothing may take one event: others cannot keep it from being read at all.
                 return not buffer.held_bytes

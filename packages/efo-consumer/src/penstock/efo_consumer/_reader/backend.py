@@ -95,6 +95,7 @@ class KinesisBackend:
         self._session = session
         self._config = config or RecordPublisherConfig()
         self._client = stream_client(session)
+        self._service_clock = session.service_clock()
         self._asking: dict[str, asyncio.Lock] = {}
         self._facts: dict[str, tuple[float, StreamFacts | AwsError]] = {}
         # One pace for all: polling publishers and replays share each shard's 5 reads/s.
@@ -166,7 +167,7 @@ class KinesisBackend:
 
     def service_millis(self) -> int:
         """See `ContinuitySource.service_millis`."""
-        return int(self._session.service_clock().latest() * 1000)
+        return int(self._service_clock.latest() * 1000)
 
     async def stream_facts(self, stream_name: str, *, is_fresh: bool = False) -> StreamFacts:
         """See `ContinuitySource.stream_facts`."""

@@ -58,7 +58,8 @@ class ShardInquiry:
         self._patience = patience
         self._note = note
         self._standing = standing
-        self._refusals = 0
+        self.refusals = 0
+        """In a row; set to 0 when the shard came on from its position."""
         self.guard = ShardGuard(source, stream, shard_id, created_millis=created_millis)
 
     async def ask(self, question: Callable[[], Awaitable[_T]]) -> _T:
@@ -88,10 +89,6 @@ class ShardInquiry:
         """See `ShardGuard.prove`."""
         await self.ask(partial(self.guard.prove, tell))
 
-    def answered(self) -> None:
-        """Note that the shard came on from its position: refusals are counted from here."""
-        self._refusals = 0
-
     async def refused(
         self, error: EfoConsumerError | AwsError, begin: ShardPosition, after: ShardPosition
     ) -> Loss | Resume:
@@ -107,9 +104,9 @@ class ShardInquiry:
                 not be asked.
         """
         code = getattr(error, "code", type(error).__name__)
-        self._refusals += 1
+        self.refusals += 1
         # A position that was chosen because it cannot be refused is tried once; its shard may go meanwhile.
-        if self._refusals > (REFUSALS if begin == after or code == NOT_FOUND else 1):
+        if self.refusals > (REFUSALS if begin == after or code == NOT_FOUND else 1):
             raise error
         found = await self.ask(
             partial(
@@ -121,7 +118,7 @@ class ShardInquiry:
                 code,
                 created_millis=self._created_millis,
                 standing=self._standing(),
-                is_last_try=self._refusals == REFUSALS,
+                is_last_try=self.refusals == REFUSALS,
             )
         )
         if found is None:

@@ -247,14 +247,14 @@ class Walk:
         stream, shard_id = key
         position, buffer = self._positions[stream][shard_id], self._buffers.get(key)
         self._waiting.discard(key)
-        if buffer is None or position is buffer.end or position.is_shard_end:
+        # A buffer that has not moved yet, or is behind the position, leads nowhere.
+        if buffer is None or not buffer.end.rank[0] or position is buffer.end or position.rank > buffer.end.rank:
             return
-        rest = buffer.available(position)
-        if rest.rows:
+        if buffer.parts(position):
             self._waiting.add(key)
-        elif rest.end != position:
+        elif buffer.end != position:
             self._note_jump(key, buffer, position)
-            self._positions[stream][shard_id] = rest.end
+            self._positions[stream][shard_id] = buffer.end
 
     def _note_jump(self, key: ShardKey, buffer: ShardBuffer, position: ShardPosition) -> None:
         if not buffer.covers(position):

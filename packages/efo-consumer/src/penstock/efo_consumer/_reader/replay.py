@@ -165,7 +165,7 @@ class CheckedRead:
                                     self._report(loss, at)
                             at = position_at(records, records.num_rows - 1)
                             is_reported = False
-                            self._inquiry.answered()
+                            self._inquiry.refusals = 0
                         yield replace(event, records=records)
                 return
             except DataLossError:
@@ -307,7 +307,7 @@ class _Replay:
         at = self._given
         # Kinesis is asked from here on again, never from a position that it refused before.
         self._given = self._begin = position_at(records, records.num_rows - 1)
-        self._inquiry.answered()
+        self._inquiry.refusals = 0
         if self._skipped:
             self._skipped = False
             return

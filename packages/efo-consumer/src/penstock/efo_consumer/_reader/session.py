@@ -308,13 +308,10 @@ class ReaderSession:
             skew = self._horizon.skew(bounds.skew_millis, found.latest_millis)
         elif bounds.horizon_millis is not None:
             skew = ShardSkew(latest_millis=found.latest_millis, holds_back=found.holds_back)
-        return PositionsSnapshot(found.positions, found.rows, found.nbytes, self._millis_behind_latest(), lineage, skew)
-
-    def _millis_behind_latest(self) -> int:
-        if not self.followed.is_lineage_known:
-            return -1
-        behind = [shard.millis_behind_latest for shard in self.followed.shards.values() if not shard.has_ended]
-        return -1 if None in behind else max((millis for millis in behind if millis is not None), default=0)
+        behind = [one.millis_behind_latest for one in self.followed.shards.values() if not one.has_ended]
+        is_unknown = None in behind or not self.followed.is_lineage_known
+        most = -1 if is_unknown else max((millis for millis in behind if millis is not None), default=0)
+        return PositionsSnapshot(found.positions, found.rows, found.nbytes, most, lineage, skew)
 
     def _raise_failure(self, given: StreamPositions | None = None) -> None:
         """Raise why a shard, or what comes of it, is not followed; with `given` where that has all that it brought.

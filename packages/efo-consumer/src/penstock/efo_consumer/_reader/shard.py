@@ -49,7 +49,6 @@ _log = logging.getLogger(__name__)
 
 # How long an open shard whose subscriptions bring nothing is polled before it is subscribed to again.
 _POLL_SECONDS = 300.0
-# A shard that stood still for so long may be read by another iterator, of whichever stream has the name by now.
 _LONG_SECONDS = 60.0
 # After a reshard ListShards may show the parents as open for some seconds.
 _LATE_LIST_MILLIS: Final = 60_000
@@ -166,10 +165,7 @@ class ShardHome(Protocol):
     created: dict[str, int]
     listings: ShardListings
     news: Signal
-
-    def horizon(self) -> int | None:
-        """Give the latest arrival time that a micro-batch may hold now, in milliseconds since 1970; None for any."""
-        ...
+    ahead_of: int | None
 
     def standing(self, stream: str) -> Collection[str] | None:
         """See `ShardInquiry`."""
@@ -365,7 +361,7 @@ class FollowedShard:
                         is_subscription = not (publisher.interval_seconds or self._way)
                         event = self._standing.proved(event, is_subscription=is_subscription)
                     self._take(event)
-                    self._inquiry.answered()
+                    self._inquiry.refusals = 0
                     await self._wait_for_room()
             return None
         except (DataLossError, SubscriptionStuckError):
@@ -393,7 +389,12 @@ class FollowedShard:
             # It only has the lag. One that is caught up says that nothing lies between, which may have expired.
             return
         if leads_on:
-            await self._check_stream()
+            # After a long standstill another iterator may read the shard, of whichever stream has the name by now.
+            stood, slept = self._standing.seconds
+            if self._created_millis is not None and stood + max(0.0, slept) >= _LONG_SECONDS:
+                ask = partial(self._source.stream_facts, self.stream.name, is_fresh=slept >= _LONG_SECONDS)
+                check_created(self.stream.name, self._created_millis, await self._inquiry.ask(ask))
+            self._standing.moves()
         now = self._source.service_millis()
         if event.records.num_rows:
             # What the records say of the time counts too, should the clock be behind.
@@ -409,19 +410,6 @@ class FollowedShard:
     def _leads_on(self, event: ShardEvent) -> bool:
         number = self.buffer.end.sequence_number
         return bool(event.records.num_rows or event.child_shards or event.continuation not in (None, number))
-
-    async def _check_stream(self) -> None:
-        """Compare the stream's creation time after standing still: an iterator may have been replaced meanwhile.
-
-        Raises:
-            StreamRecreatedError: it is another stream of the same name.
-        """
-        stood, slept = self._standing.seconds
-        if self._created_millis is not None and stood + max(0.0, slept) >= _LONG_SECONDS:
-            ask = partial(self._source.stream_facts, self.stream.name, is_fresh=slept >= _LONG_SECONDS)
-            facts = await self._inquiry.ask(ask)
-            check_created(self.stream.name, self._created_millis, facts)
-        self._standing.moves()
 
     def _take(self, event: ShardEvent) -> None:
         before = self.buffer.end
@@ -476,16 +464,15 @@ class FollowedShard:
     def _reserved(self, nbytes: int) -> AbstractContextManager[int]:
         return self._home.tools.pool.reserved(self.buffer, nbytes, self._home.tools.clock())
 
-    @property
-    def _is_ahead(self) -> bool:
-        """Whether the shard has to wait for slower ones."""
-        horizon_millis, latest_micros = self._home.horizon(), self.buffer.latest_micros
-        return horizon_millis is not None and latest_micros is not None and latest_micros // 1000 > horizon_millis
-
     async def _wait_for_room(self) -> None:
         now = self._home.tools.clock()
         sign: ShardSign | None = None
-        while not self._home.tools.pool.make_room(self.buffer, now, is_ahead=(is_ahead := self._is_ahead)):
+        while True:
+            # A shard that is ahead has to wait for slower ones.
+            horizon, latest = self._home.ahead_of, self.buffer.latest_micros
+            is_ahead = horizon is not None and latest is not None and latest // 1000 > horizon
+            if self._home.tools.pool.make_room(self.buffer, now, is_ahead=is_ahead):
+                break
             before_sign, sign = sign, ShardSign.AHEAD if is_ahead else ShardSign.NO_ROOM
             if sign is not before_sign:
                 self._note(sign, "" if is_ahead else "the buffers are full: nobody takes what was read")

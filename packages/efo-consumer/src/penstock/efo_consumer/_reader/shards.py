@@ -253,10 +253,6 @@ class SessionShards:
         """See `ShardHome`: what follows a shard that is gone may depend on other readers; then the caller decides."""
         return None if self._named_only else dict(self._standing(stream))
 
-    def horizon(self) -> int | None:
-        """See `ShardHome`."""
-        return self.ahead_of
-
     def poller(self) -> RecordPublisher:
         """See `ShardHome`."""
         if self._poller is None:

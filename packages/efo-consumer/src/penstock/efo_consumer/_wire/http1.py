@@ -108,23 +108,18 @@ class Http1Subscription:
                 await self._taken.wait()
                 continue
             try:
-                self._enter(await self._body.readany())
+                chunk = await self._body.readany()
+                if chunk:
+                    self._parsed_bytes += len(chunk)
+                    self._outcomes += self._parser.feed(chunk)
+                elif self._body.at_eof():
+                    self._outcomes.append(self._parser.finish())
             except (aiohttp.ClientError, OSError, RuntimeError) as error:
                 # A RuntimeError: the connection was lost before this read, and its callback has not run yet.
-                self._fail(error)
+                failure = SubscriptionConnectionError(f"the connection failed: {error}")
+                failure.__cause__ = error
+                self._outcomes.append(failure)
             self._arrived.set()
-
-    def _enter(self, chunk: bytes) -> None:
-        if chunk:
-            self._parsed_bytes += len(chunk)
-            self._outcomes += self._parser.feed(chunk)
-        elif self._body.at_eof():
-            self._outcomes.append(self._parser.finish())
-
-    def _fail(self, error: Exception) -> None:
-        failure = SubscriptionConnectionError(f"the connection failed: {error}")
-        failure.__cause__ = error
-        self._outcomes.append(failure)
 
 
 class Http1Transport:
