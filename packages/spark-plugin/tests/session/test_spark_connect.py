@@ -26,7 +26,7 @@ from penstock.spark_plugin import (
 from penstock.spark_plugin._stages.fingerprints.stage import look_at_source
 from penstock.spark_plugin._stages.plans.jobs import jobs_of
 from penstock.spark_plugin._stages.plans.plan import find_cuts, plans_of
-from penstock.spark_plugin.errors import PipelineDefinitionError
+from penstock.spark_plugin.errors import PipelineDefinitionError, StageFailedError
 from penstock.spark_plugin.testing import endpoint_options
 
 _CONNECT = "SPARK_CONNECT_MODE_ENABLED"
@@ -369,6 +369,20 @@ def test_jobs_are_ended_by_the_name_of_their_stage(
     thread.join(30)
     assert "CANCELED" in str(errors[0])
     assert connect.range(3).count() == 3
+
+
+def test_a_failed_stage_shows_the_deepest_cause(connect: SparkSession, tmp_path: Path) -> None:
+    """The server's error names the file only; its causes come with the details of the error."""
+    (tmp_path / "rates.parquet").write_text("not Parquet")
+    pipeline = Pipeline("job", store=tmp_path / "store")
+    pipeline.source(bounded=True, name="a")(lambda spark: spark.read.schema("k int").parquet(str(tmp_path)))
+    pipeline.sink(name="b", inputs=["a"])(lambda a: a.write.format("noop").mode("overwrite"))
+    with pytest.raises(StageFailedError) as caught:
+        pipeline.run(connect, max_attempts=1)
+    assert caught.value.reason.startswith("[FAILED_READ_FILE")
+    assert "; caused by: java.lang.RuntimeException: " in caught.value.reason
+    assert "is not a Parquet file" in caught.value.reason
+    assert caught.value.reason in caught.value.run.explain()
 
 
 class Heard:

@@ -1,8 +1,10 @@
 """A stage that failed is told by the exception of the user's own code, and by where that was raised."""
 
 import logging
+import resource
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,58 @@ def failed(run: PipelineRun) -> str:
     (state,) = [line.strip() for line in run.explain().splitlines() if "state:" in line]
     run.stop()
     return state.partition(" s, ")[2]
+
+
+@contextmanager
+def room_for(spark: SparkSession, size_bytes: int) -> Iterator[None]:
+    """Let the JVM write no more than this into a file, as on a disk that is full."""
+    pid = java(spark).lang.ProcessHandle.current().pid()
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+
+def java(spark: SparkSession) -> Any:
+    gateway: Any = spark.sparkContext._gateway
+    return gateway.jvm.java
+
+
+FULL = "java.io.IOException: File too large"
+
+
+def test_a_full_disk_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """The batch job's own error says only that rows could not be written."""
+    pipeline = Pipeline("job", store=tmp_path / "store")
+    pipeline.source(bounded=True, name="a")(lambda spark: spark.range(100_000))
+    pipeline.sink(name="b", inputs=["a"])(lambda a: a.write.format("csv").option("path", str(tmp_path / "out")))
+    with room_for(spark, 1_000), pytest.raises(StageFailedError) as caught:
+        pipeline.run(spark, max_attempts=1)
+    assert caught.value.reason.startswith("org.apache.spark.SparkException: [TASK_WRITE_FAILED]")
+    assert caught.value.reason.endswith(f"; caused by: {FULL}")
+    assert caught.value.reason in caught.value.run.explain()
+
+
+def test_a_full_disk_below_a_sinks_own_write_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """A function for micro-batches writes by itself: its place is shown, too."""
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        frame.sparkSession.range(100_000).write.csv(str(tmp_path / "out"))
+
+    with room_for(spark, 10_000):
+        reason = failed(live(tmp_path, lambda a: a.writeStream.foreachBatch(write)).run(spark))
+    assert reason.startswith("org.apache.spark.SparkException: [TASK_WRITE_FAILED]")
+    assert reason.endswith(f" ({line_of(write)}); caused by: {FULL}")
+
+
+def test_a_full_disk_below_a_shuffle_is_named_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's own error holds it already."""
+    with room_for(spark, 1_000), pytest.raises(StageFailedError) as caught:
+        batch(tmp_path, lambda a: a.sparkSession.range(100_000).repartition(3)).run(spark, max_attempts=1)
+    assert caught.value.reason.count(FULL) == 1
+    assert "; caused by" not in caught.value.reason
 
 
 def test_a_failed_batch_stage_shows_the_users_exception(spark: SparkSession, tmp_path: Path) -> None:

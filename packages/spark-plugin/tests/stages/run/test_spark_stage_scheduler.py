@@ -23,7 +23,7 @@ from penstock.operator_attributes import (
 from penstock.operator_attributes.errors import SchedulingError
 from penstock.rpc.testing import ServiceProcess, service_process
 from penstock.spark_plugin import Pipeline, PipelineRun
-from penstock.spark_plugin.errors import PipelineError
+from penstock.spark_plugin.errors import PipelineError, StageFailedError
 
 pytest.importorskip("penstock.services.stage_scheduler")
 
@@ -179,6 +179,23 @@ def test_a_scheduler_that_is_not_there_is_told_before_anything_runs(spark: Spark
         live(folder).run(spark, scheduler_endpoint="127.0.0.1:1")
     assert caught.value.facts["endpoint"] == "127.0.0.1:1"
     assert live(folder).clean_up() == 0
+
+
+def test_a_scheduler_knows_the_deepest_cause_of_a_failure(spark: SparkSession, tmp_path: Path) -> None:
+    """The same words as the error of the run."""
+    (tmp_path / "rates.parquet").write_text("not Parquet")
+    pipeline = Pipeline("rates", store=tmp_path / "store")
+    pipeline.source(bounded=True, name="rates")(
+        lambda spark: spark.read.schema("k int").parquet(str(tmp_path / "rates.parquet"))
+    )
+    pipeline.sink(name="out", inputs=["rates"])(lambda rates: rates.write.format("noop").mode("overwrite"))
+    with scheduler() as (service, client):
+        with pytest.raises(StageFailedError) as caught:
+            pipeline.run(spark, scheduler_endpoint=service.address, max_attempts=1)
+        (stage,) = client.get_job(caught.value.run.job_id).stages
+    assert "[FAILED_READ_FILE" in stage.progress.error
+    assert "; caused by: java.lang.RuntimeException: " in stage.progress.error
+    assert stage.progress.error == caught.value.reason
 
 
 def damaged(folder: Path, stage: str, how: str) -> None:

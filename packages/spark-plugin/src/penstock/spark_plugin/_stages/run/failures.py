@@ -13,7 +13,11 @@ _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+), in (\S+)')
 _OF_LIBRARIES = re.compile(
     r"[/\\](site-packages|dist-packages|pyspark|lib[/\\]python[\d.]+)[/\\]|pyspark\.zip|^<frozen "
 )
-_OF_SPARK = re.compile(r"\n(?:=== Streaming Query ===|JVM stacktrace:|Driver stacktrace:|\s+at [\w.$]+\().*", re.DOTALL)
+_OF_SPARK = re.compile(
+    r"\n(?:=== Streaming Query ===|JVM stacktrace:|Driver stacktrace:|\s+at [\w.$/<>]+\().*", re.DOTALL
+)
+_OF_BRIDGE = re.compile(r"(?:py4j\.protocol\.Py4JJavaError: )?An error occurred while calling \S+\n: ")
+_OF_JAVA = re.compile(r"^Caused by: (\S+: (\S.*))", re.MULTILINE)
 _STATE = re.compile(r"(\s*SQLSTATE: \w+)+\s*$")
 _LONGEST = 500
 NEVER, ON_FAILURE = "never", "on-failure"
@@ -27,14 +31,25 @@ _OF_OTHERS = re.compile(
 
 
 def words(error: BaseException) -> str:
-    """The cause of an error, where in the user's code that was raised, and what was noted: whose function it is."""
-    chain = list(_chain(error))
-    cause = next((found for one in chain if (found := _of_python(str(one)))), "")
-    if not cause:
-        cause = _first_line(error)
-        below = _first_line(chain[-1])
-        if below not in cause:
-            cause += f"; caused by: {below}"
+    """The cause of an error in one line.
+
+    That is the exception of the user's code and where it was raised, or else what Spark says; then the deepest cause in
+    the JVM that has a message, such as `java.io.IOException: No space left on device`; then the notes, which say whose
+    function it is.
+    """
+    texts = [_text(one) for one in _chain(error)]
+    cause, below = _first_line(texts[0]), _first_line(texts[-1])
+    for text in texts:
+        if found := _of_python(text):
+            cause = below = found
+            texts = [text.rpartition(_TRACEBACK)[2]]
+            break
+    message = below
+    for text in texts:
+        for java in _OF_JAVA.finditer(text):
+            below, message = java[1][:_LONGEST], java[2][:_LONGEST]
+    if message not in cause:
+        cause += f"; caused by: {below}"
     cause = "; ".join([cause, *getattr(error, "__notes__", ())])
     # Names of files that are not UTF-8 are in errors as halves of pairs, which nobody takes that this is told to.
     return cause.encode(errors="replace").decode()
@@ -65,8 +80,13 @@ def _of_python(text: str) -> str:
     return cause[:_LONGEST] + place if cause else ""
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
+def _text(error: BaseException) -> str:
+    """What an error says, with the causes below it in the JVM, which Spark's errors do not always show."""
+    stack = getattr(error, "_stackTrace", None) or getattr(error, "_stacktrace", None) or ""
+    return _OF_BRIDGE.sub("", str(error).strip() or type(error).__name__) + f"\n{stack}"
+
+
+def _first_line(text: str) -> str:
     return text.splitlines()[0][:_LONGEST]
 
 

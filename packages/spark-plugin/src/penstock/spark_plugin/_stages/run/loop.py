@@ -236,7 +236,7 @@ class RunLoop:
         _log.warning("stage %s failed: %s", stage.name, reason, exc_info=None if is_mistake else error)
         self._run.causes[stage.id] = error
         span.record_exception(error)
-        span.set_status(Status(StatusCode.ERROR, str(error)))
+        span.set_status(Status(StatusCode.ERROR, reason))
         # Without its input any stage fails; with it, the same plan is refused again; anything else may have been the
         # machine.
         lost = self._find_lost_inputs(stage)
