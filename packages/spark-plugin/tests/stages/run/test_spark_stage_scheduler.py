@@ -1,6 +1,9 @@
 """Runs that a stage scheduler service knows: watched live, over its death, and with results that got lost."""
 
+import logging
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -171,6 +174,60 @@ def test_a_run_goes_on_when_its_scheduler_is_killed(
         assert all(stage.progress.state.committed for stage in client.get_job(run.job_id).stages if stage.bounded)
         run.stop()
         assert client.get_job(run.job_id).succeeded
+
+
+def test_a_run_continues_while_its_scheduler_is_frozen(
+    spark: SparkSession, folder: Path, until: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It warns once, asks for no claim meanwhile, and reports all of it when the scheduler continues."""
+    caplog.set_level(logging.INFO, "penstock")
+    with scheduler() as (service, client):
+        process = service.process.pid
+        run = live(folder, before_ranks=lambda: os.kill(process, signal.SIGSTOP)).run(
+            spark, scheduler_endpoint=service.address
+        )
+        assert run.states == {**dict.fromkeys(BOUNDED, StageState.FINISHED), "out": StageState.RUNNING}
+        assert messages(caplog, logging.WARNING, "stage scheduler", "claim") == 1
+        os.kill(process, signal.SIGCONT)
+        until(lambda: states(client, run.job_id)["out"] is StageState.RUNNING, "the scheduler is not told")
+        assert all(stage.progress.state.committed for stage in client.get_job(run.job_id).stages if stage.bounded)
+        stop_when_it_runs(run, until)
+        assert client.get_job(run.job_id).succeeded
+    assert messages(caplog, logging.WARNING, "stage scheduler", "claim") == 1
+    assert messages(caplog, logging.INFO, "answers again") == 1
+
+
+def test_a_run_that_ends_while_its_scheduler_is_frozen_is_repaired_by_the_next(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The scheduler shows the job as it was until then."""
+
+    def ranks(a: DataFrame) -> DataFrame:
+        if not seen:
+            seen.append(os.kill(process, signal.SIGSTOP))
+        return a.sort("id")
+
+    seen: list[None] = []
+    pipeline = Pipeline("batch", store=tmp_path / "store")
+    pipeline.source(bounded=True, name="a")(lambda spark: spark.range(3))
+    pipeline.declare("ranks", VertexKind.OPERATOR, ranks, inputs=("a",), attributes=FULL_DAM, code="its own")
+    pipeline.sink(name="out", inputs=["ranks"])(lambda ranks: ranks.write.format("noop").mode("overwrite"))
+    with scheduler() as (service, client):
+        process = service.process.pid
+        run = pipeline.run(spark, scheduler_endpoint=service.address)
+        assert run.states == {"ranks": StageState.FINISHED, "out": StageState.FINISHED}
+        assert messages(caplog, logging.WARNING, "stage scheduler", "claim") == 1
+        os.kill(process, signal.SIGCONT)
+        assert not client.get_job(run.job_id).ended
+        again = pipeline.run(spark, scheduler_endpoint=service.address)
+        assert again.job_id == run.job_id
+        assert client.get_job(run.job_id).succeeded
+
+
+def messages(caplog: pytest.LogCaptureFixture, level: int, *words: str) -> int:
+    """How many lines of a level have one of the words."""
+    texts = [one.getMessage() for one in caplog.records if one.levelno == level and one.name.startswith("penstock")]
+    return sum(any(word in text for word in words) for text in texts)
 
 
 def test_a_scheduler_that_is_not_there_is_told_before_anything_runs(spark: SparkSession, folder: Path) -> None:

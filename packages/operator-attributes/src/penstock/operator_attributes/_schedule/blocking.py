@@ -1,10 +1,13 @@
 """The stage scheduler for callers without an event loop, such as a Spark driver."""
 
 import asyncio
+import inspect
 import logging
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 from penstock.operator_attributes._schedule.api import StageSchedulerApi
 from penstock.operator_attributes._schedule.claims import Claim, ClaimDecision
@@ -21,6 +24,8 @@ from penstock.rpc import ClientSecurity, Synchronous, synchronous
 _log = logging.getLogger(__name__)
 # Of the time that a claim has left: two renewals may fail before it runs out.
 _RENEW_AFTER: Final = 1 / 3
+_AWAY: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+_NOT_WHILE_AWAY: Final = ("claim", "commit_claim", "release_claim", "forget_claim")
 
 
 def open_stage_scheduler(
@@ -50,6 +55,59 @@ def open_stage_scheduler(
     return BlockingStageScheduler(make)
 
 
+class _Answers:
+    """The calls of a scheduler, each with a note of whether the service answered."""
+
+    def __init__(self, api: StageSchedulerApi) -> None:
+        self._api = api
+        self.within_seconds: float | None = None
+        self.away_since: float | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._api, name)
+        is_watched = self.within_seconds is not None and inspect.iscoroutinefunction(method) and name != "close"
+        return partial(self._answer, name, method) if is_watched else method
+
+    async def _answer(self, name: str, method: Any, *arguments: Any, **named: Any) -> Any:
+        assert self.within_seconds is not None
+        if self.away_since is not None and name in _NOT_WHILE_AWAY:
+            raise _no_answer("the last call was not answered")
+        try:
+            async with asyncio.timeout(self.within_seconds + named.get("wait_seconds", 0.0)):
+                answer = await method(*arguments, **named)
+        except TimeoutError:
+            error = _no_answer(f"no answer within {self.within_seconds:g} s")
+            self._note_missing(error)
+            raise error from None
+        except SchedulerAwayError as error:
+            if error.status in _AWAY:
+                self._note_missing(error)
+            raise
+        except OperatorAttributesError:
+            self._note_answer()
+            raise
+        self._note_answer()
+        return answer
+
+    def _note_missing(self, error: SchedulerAwayError) -> None:
+        if self.away_since is None:
+            self.away_since = time.monotonic()
+            _log.warning(
+                "the stage scheduler does not answer, and the run continues without it; until it is back it shows the "
+                "job as it was, and this driver does not ask which stages other drivers compute: %s",
+                error,
+            )
+
+    def _note_answer(self) -> None:
+        if self.away_since is not None:
+            _log.info("the stage scheduler answers again after %.0f s", time.monotonic() - self.away_since)
+            self.away_since = None
+
+
+def _no_answer(details: str) -> SchedulerAwayError:
+    return SchedulerAwayError.of("SCHEDULER_CALL_FAILED", status="DEADLINE_EXCEEDED", details=details)
+
+
 class BlockingStageScheduler(Synchronous[StageSchedulerApi]):
     """The calls of `StageSchedulerApi`, blocking, from any thread; a context manager.
 
@@ -63,9 +121,24 @@ class BlockingStageScheduler(Synchronous[StageSchedulerApi]):
         self._renewals: dict[tuple[str, str, int], asyncio.Task[None]] = {}
 
         async def open_api() -> StageSchedulerApi:
-            return make()
+            self._answers = _Answers(make())
+            return cast(StageSchedulerApi, self._answers)
 
         super().__init__("penstock stage scheduler", open_api)
+
+    def expect_answers(self, *, within_seconds: float) -> None:
+        """From now on, count a service that does not answer a call within this time as away.
+
+        That is a warning, once, and a line at INFO when it answers again. Meanwhile calls that make, commit, release or
+        forget claims fail at once; all others find out whether the service is back, and are for threads that may wait.
+        A claim's `wait_seconds` are added to the time.
+        """
+        self._answers.within_seconds = within_seconds
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the service did not answer the last call in the time that `expect_answers` gave it."""
+        return self._answers.away_since is not None
 
     submit = synchronous(StageSchedulerApi.submit)
     report = synchronous(StageSchedulerApi.report)
@@ -148,7 +221,8 @@ class BlockingStageScheduler(Synchronous[StageSchedulerApi]):
                         lost(claim, str(error))
                     return
                 except OperatorAttributesError as error:
-                    _log.warning("a claim could not be renewed: %s", error)
+                    level = logging.DEBUG if self.is_away else logging.WARNING
+                    _log.log(level, "a claim could not be renewed: %s", error)
                     if lost is not None and time() > runs_out_at:
                         lost(claim, f"it could not be renewed until it ran out: {error}")
                         return

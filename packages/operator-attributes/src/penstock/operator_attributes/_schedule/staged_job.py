@@ -28,8 +28,9 @@ from penstock.operator_attributes.errors import SchedulerAwayError, SchedulingEr
 
 _GIVEN_UP = (StageState.FAILED, StageState.SKIPPED)
 _log = logging.getLogger(__name__)
-_ANSWER_SECONDS: Final = 5.0
-"""For which the driver waits before it decides by itself."""
+_ANSWER_SECONDS: Final = 2.0
+"""For which the driver waits for an answer; a service that gives none is away."""
+_CLOSE_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 1.0
 """Between two looks for a service that went away, and at what the driver does not report by itself."""
 
@@ -156,6 +157,7 @@ class StagedJob:
         self._events: deque[StageEvent] = deque()
         self._reporting = False
         self._away = False
+        self._warned = False
         self._closing = False
         self._observe: Callable[[], object] | None = None
         self._told: JobStatus | None = None
@@ -164,7 +166,11 @@ class StagedJob:
     @property
     def in_touch(self) -> bool:
         """Whether a service knows how the job stands."""
-        return self._service is not None and self._thread.is_alive() and not self._away
+        return self._service is not None and self._thread.is_alive() and not self._is_away
+
+    @property
+    def _is_away(self) -> bool:
+        return self._away or (self._service is not None and self._service.is_away)
 
     def begin(self, *, resume: bool = True) -> tuple[str, ...]:
         """Submit the job to the service, or find it there.
@@ -199,6 +205,7 @@ class StagedJob:
         """Tell the service where the job stands, and from now on all that happens."""
         if self._service is not None:
             self._come_back()
+            self._service.expect_answers(within_seconds=_ANSWER_SECONDS)
             self._thread.start()
 
     def observe(self, look: Callable[[], object]) -> None:
@@ -229,9 +236,9 @@ class StagedJob:
         with self._changed:
             if not self._thread.is_alive():
                 return self._scheduler.ready()
-            answered = self._changed.wait_for(lambda: self._away or self._is_told(), _ANSWER_SECONDS)
+            answered = self._changed.wait_for(lambda: self._is_away or self._is_told(), _ANSWER_SECONDS)
             here = self._scheduler.ready()
-            if self._away or not answered or self._told is None:
+            if self._is_away or not answered or self._told is None:
                 return here
             there = tuple(stage for stage in here if stage.id in self._told.deployable)
             # A service that waits for what will not happen must not keep the job waiting; a live stage never ends.
@@ -240,8 +247,11 @@ class StagedJob:
             )
             return there if there or batch_runs else here
 
-    def close(self, *, seconds: float = _ANSWER_SECONDS) -> None:
-        """Report what is left, for so long at most, and let go of the service. May be repeated."""
+    def close(self, *, seconds: float = _CLOSE_SECONDS) -> None:
+        """Report what is left, for so long at most, and release the service; one that is away is tried once more.
+
+        May be repeated. What a service does not hear it learns from the next driver of the job.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -269,30 +279,37 @@ class StagedJob:
             with self._changed:
                 # While the service is away events are kept in the state of the stages alone.
                 self._changed.wait_for(
-                    lambda: self._closing or (bool(self._events) and not self._away), self._look_seconds
+                    lambda: self._closing or (bool(self._events) and not self._is_away), self._look_seconds
                 )
-                if self._closing and (self._away or not self._events):
+                closing, away = self._closing, self._is_away
+                if closing and not away and not self._events:
                     return
-                event = self._events.popleft() if self._events and not self._away else None
+                event = self._events.popleft() if self._events and not away else None
                 self._reporting = event is not None
             if event is not None:
                 self._try(self._tell, event)
-            elif self._away:
+            elif away:
                 self._try(self._come_back)
             else:
                 self._look()
+            if closing and self._is_away:
+                return
 
     def _try(self, call: Callable[..., None], *arguments: StageEvent) -> None:
+        assert self._service is not None
         away: Exception | None = None
         try:
             call(*arguments)
         except Exception as error:  # also what nobody expects, such as of another release: the reports must not end
             away = error
         with self._changed:
-            if away is not None and not self._away and not self._closing:
+            # The client of the service logs whether that answers.
+            if away is not None and not self._service.is_away and not self._warned and not self._closing:
                 _log.warning("the stage scheduler does not know how job %s goes on: %s", self.job_id, away)
-            elif away is None and self._away:
+                self._warned = True
+            elif away is None and self._warned:
                 _log.info("the stage scheduler knows again how job %s stands", self.job_id)
+                self._warned = False
             self._away, self._reporting = away is not None, False
             self._changed.notify_all()
         self._look()

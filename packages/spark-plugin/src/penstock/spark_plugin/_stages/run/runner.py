@@ -289,7 +289,7 @@ class StageClaims:
                     wait_seconds=_WAIT_SECONDS,
                 )
             except SchedulingError as error:
-                _log.warning("stage %s is run without a claim: %s", stage.name, error)
+                _log.log(self._level(), "stage %s is run without a claim: %s", stage.name, error)
                 return None
             if claim.decision is not ClaimDecision.WAIT:
                 return claim
@@ -326,9 +326,13 @@ class StageClaims:
             # The result has its marker: who has the claim now finds it under the lock, and computes nothing.
             _log.info("a claim ran out before it was %s", what)
         except SchedulingError as error:
-            _log.warning("a claim could not be %s; it runs out by itself: %s", what, error)
+            _log.log(self._level(), "a claim could not be %s; it expires: %s", what, error)
             return False
         return True
+
+    def _level(self) -> int:
+        """A service that does not answer was warned of, once."""
+        return logging.INFO if self._service is not None and self._service.is_away else logging.WARNING
 
 
 class StageLookup:
