@@ -1,4 +1,8 @@
+import re
+import xml.etree.ElementTree as ET
 from datetime import timedelta
+from itertools import pairwise
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +32,7 @@ from penstock.operator_attributes import (
     explain,
     graphviz,
     mermaid,
+    svg,
     window_attributes,
 )
 from penstock.operator_attributes.errors import CompileError, FullDamOverUnboundedError
@@ -53,7 +58,7 @@ def graphs(draw: st.DrawFn, *, valid: bool = True) -> JobGraph:
     bounded: dict[str, bool] = {}
     for number in range(draw(st.integers(1, 14))):
         # Names say nothing about the order of the edges, which the plan must find by itself.
-        name = f"v{draw(st.integers(0, 99))}-{number}"
+        name = f"v{draw(st.integers(0, 99))}-{number}" + "-long" * draw(st.sampled_from((0, 4)))
         kind = draw(st.sampled_from(VertexKind)) if readable else VertexKind.SOURCE
         if kind is VertexKind.SOURCE:
             bounded[name] = draw(st.booleans())
@@ -99,6 +104,91 @@ def unbounded_above(graph: JobGraph, name: str) -> bool:
     return vertex.boundedness is Boundedness.UNBOUNDED or any(
         unbounded_above(graph, one.source) for one in vertex.inputs
     )
+
+
+class Rect(NamedTuple):
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def holds(self, point: tuple[float, float], margin: float) -> bool:
+        x, y = point
+        inside_x = self.x - margin < x < self.x + self.width + margin
+        return inside_x and self.y - margin < y < self.y + self.height + margin
+
+
+def rects(picture: ET.Element, *kinds: str) -> list[Rect]:
+    found = [one for one in picture.iter() if one.tag.endswith("}rect") and one.get("class") in kinds]
+    return [Rect(*(float(one.get(name, "")) for name in Rect._fields)) for one in found]
+
+
+def lines(picture: ET.Element) -> list[list[tuple[float, float]]]:
+    """Points of each edge, close to each other: of lines, and of curves of the third degree."""
+    found = []
+    for path in (one for one in picture.iter() if one.tag.endswith("}path") and one.get("marker-end")):
+        points: list[tuple[float, float]] = []
+        for step, text in re.findall(r"([MLC])([^MLC]*)", path.get("d", "")):
+            numbers = [float(number) for number in text.split()]
+            corners = list(zip(numbers[::2], numbers[1::2], strict=True))
+            if step == "M":
+                points.append(corners[0])
+                continue
+            begin, end = points[-1], corners[-1]
+            one, two = corners[:2] if step == "C" else (begin, end)
+            for part in range(1, 41):
+                t = part / 40
+                a, b, c, d = (1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3
+                points.append(
+                    (
+                        a * begin[0] + b * one[0] + c * two[0] + d * end[0],
+                        a * begin[1] + b * one[1] + c * two[1] + d * end[1],
+                    )
+                )
+        found.append(points)
+    return found
+
+
+def check_edges(plan: StagePlan) -> None:
+    """No edge touches a vertex but at its ends, enters a stage of neither of its ends, or turns back."""
+    picture = ET.fromstring(svg(plan))
+    nodes, stages = rects(picture, "node"), rects(picture, "batch", "stream")
+    edges = lines(picture)
+    assert len(edges) == len({(one.source_stage, one.source, one.target_stage, one.target) for one in plan.edges})
+    for points in edges:
+        assert all(x <= next_x + 1e-6 for (x, _), (next_x, _) in pairwise(points))
+        own = [one for one in nodes if one.holds(points[0], 0.2) or one.holds(points[-1], 0.2)]
+        assert len(own) == 2
+        for node in nodes:
+            margin = -0.2 if node in own else 2.0
+            assert not any(node.holds(point, margin) for point in points), (node, points)
+        for stage in stages:
+            if not any(stage.holds(end, 0.0) for end in (points[0], points[-1])):
+                assert not any(stage.holds(point, 0.0) for point in points), (stage, points)
+
+
+@given(graph=graphs(), cyclic=CYCLIC)
+def test_no_edge_of_a_picture_crosses_a_vertex(graph: JobGraph, cyclic: CyclicRegions) -> None:
+    """Of any plan: edges go around what they do not belong to."""
+    check_edges(compile(graph, cyclic_regions=cyclic))
+
+
+@pytest.mark.parametrize("streams", range(1, 5))
+@pytest.mark.parametrize("dams", range(1, 4))
+def test_blocking_edges_go_around_the_sources_of_the_live_stage(streams: int, dams: int) -> None:
+    """Short and long names, in one column: sources, and the places at which results come in."""
+    graph = JobGraph("several sources")
+    for number in range(dams):
+        graph.add_source(f"table {number}", boundedness=Boundedness.BOUNDED)
+        graph.add_operator(f"total {number}", f"table {number}", attributes=ATTRIBUTES[3])
+    for number in range(streams):
+        graph.add_source("s" * (1 + 8 * number), boundedness=Boundedness.UNBOUNDED)
+    sources = ["s" * (1 + 8 * number) for number in range(streams)]
+    graph.add_operator("joined", *sources, *(f"total {number}" for number in range(dams)))
+    graph.add_operator("joined again", "joined", "total 0")
+    graph.add_sink("out", "joined again")
+    graph.add_sink("o", sources[-1], f"total {dams - 1}")
+    check_edges(compile(graph))
 
 
 @given(graph=graphs(), cyclic=CYCLIC)

@@ -15,6 +15,8 @@ class Layout:
     """Per box: its left upper corner."""
     widths: tuple[float, ...]
     """Per box: its width, as given."""
+    rights: tuple[float, ...]
+    """Per box: the right side of its column, up to which nothing else is at the box's height."""
     routes: tuple[tuple[Point, ...], ...]
     """Per edge: points between its ends through which it goes, one for each column that it crosses."""
     width: float
@@ -74,6 +76,7 @@ def layered(
     return Layout(
         boxes=tuple((left[column[box]], top[box]) for box in range(len(sizes))),
         widths=tuple(width for width, _ in sizes),
+        rights=tuple(left[column[box]] + widths[column[box]] for box in range(len(sizes))),
         routes=tuple(
             tuple(
                 point

@@ -163,7 +163,7 @@ def _stage(
     for (source, target), edge in box.edges.items():
         if edge is not None:
             points = [
-                _side(box, corner, source, right=True),
+                *_leave(box, corner, source),
                 *(_place(box, corner, one) for one in box.routes[source, target]),
                 _side(box, corner, target, right=False),
             ]
@@ -201,6 +201,12 @@ def _side(box: _Box, corner: Point, node: int, *, right: bool) -> Point:
     return x + (width if right else 0.0), y + _NODE_HEIGHT / 2
 
 
+def _leave(box: _Box, corner: Point, node: int) -> tuple[Point, Point]:
+    """From a node's right side to that of its column: an edge turns only where no other node of the column is."""
+    side = _side(box, corner, node, right=True)
+    return side, (_place(box, corner, (box.inside.rights[node], 0.0))[0], side[1])
+
+
 def _between(
     boxes: list[_Box], outside: Layout, between: list[tuple[int, int]]
 ) -> tuple[list[dict[str, str]], list[Point]]:
@@ -218,18 +224,30 @@ def _between(
             source = number[one.stage_id]
             leaving, start = boxes[source], outside.boxes[source]
             out, port = leaving.ports_out[one.source], box.ports_in[one.source]
-            first = _side(leaving, start, leaving.nodes[one.source], right=True)
-            exit_y = _side(leaving, start, out, right=True)[1]
-            enter_y = _side(box, corner, port, right=False)[1]
             lane = [_place(leaving, start, at) for at in leaving.routes[leaving.nodes[one.source], out]]
-            away = (start[0] + leaving.width, exit_y)
-            onto = (corner[0], enter_y)
+            exit_y = _side(leaving, start, out, right=True)[1]
+            # As `_leave`, of a stage: the widest one of its column ends here.
+            away = (outside.rights[source], exit_y)
             across = list(route_of[source, target])
+            onto = (corner[0], _side(box, corner, port, right=False)[1])
             inner = [_place(box, corner, at) for at in box.routes[port, box.nodes[one.target]]]
-            port_x = _side(box, corner, port, right=False)[0]
-            entered = [(max(onto[0], port_x), enter_y)] if inner else []
             last = _side(box, corner, box.nodes[one.target], right=False)
-            lines.append(_line("blocking", [first, *lane, away, *across, onto, *entered, *inner, last]))
+            lines.append(
+                _line(
+                    "blocking",
+                    [
+                        *_leave(leaving, start, leaving.nodes[one.source]),
+                        *lane,
+                        _side(leaving, start, out, right=False),
+                        away,
+                        *across,
+                        onto,
+                        *_leave(box, corner, port),
+                        *inner,
+                        last,
+                    ],
+                )
+            )
             after = across[0] if across else onto
             tags.append(((away[0] + after[0]) / 2, (away[1] + after[1]) / 2))
     return lines, tags
