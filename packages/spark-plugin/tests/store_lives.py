@@ -213,8 +213,9 @@ class FolderWorld(World):
 
     def put_part(self, result: StageResult, name: str, data: bytes) -> None:
         system, folder = result._objects.file_system()
-        system.create_dir(f"{folder}/{result.folder('daily')}", recursive=True)
-        with system.open_output_stream(f"{folder}/{result.folder('daily')}{name}") as file:
+        path = f"{folder}/{result.folder('daily')}{name}"
+        system.create_dir(path.rpartition("/")[0], recursive=True)
+        with system.open_output_stream(path) as file:
             file.write(data)
 
 

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +29,7 @@ from penstock.spark_plugin._stages.store.formats import StageFormat
 from penstock.spark_plugin._stages.store.opening import StorePlace
 from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin._storage.files import FileObjects
+from penstock.spark_plugin._storage.folder import FolderObjects
 from penstock.spark_plugin.errors import PipelineDefinitionError, PipelineError, StoreLostError, StoreUnusableError
 
 pytest.importorskip("penstock.services.stage_scheduler")
@@ -144,7 +146,12 @@ def test_a_marker_that_takes_the_place_of_another_leaves_its_files(world: Any, m
         with monkeypatch.context() as patch:
             patch.setattr(FileObjects, "read", lambda *_: None)  # what it has seen just before
             assert late.commit(committed(FINGERPRINTS[0], size=1)).size_bytes == 1
-        assert world.all_keys() == before
+        store.pin(pins(store, FINGERPRINTS[0]))
+        store.clean_up()
+        assert {key for key in before if "/stages/daily/" in key} <= world.all_keys()
+    with world.store() as store:
+        store.clean_up()  # of the next run, whose readers have seen the second marker
+        assert not any(key.endswith("part-1.parquet") for key in world.all_keys())
 
 
 def job(folder: Path, store: StorePlace) -> Pipeline:
@@ -243,6 +250,34 @@ def test_objects_are_whole_where_renames_take_no_place(tmp_path: Path) -> None:
     assert list(objects.list("other/")) == []
     objects.delete(["a/b.json", "a/not there"])
     assert objects.read("a/b.json") is None
+
+
+@pytest.mark.parametrize("backend", ["files", "folder"])
+def test_temporary_files_of_killed_writers_go_with_the_next_write_or_removal(tmp_path: Path, backend: str) -> None:
+    """Those of the same object only: other drivers may be writing the objects beside it."""
+    objects: Objects = FolderObjects(tmp_path)
+    if backend == "files":
+        objects = FileObjects(Place.parse(f"file://{tmp_path}"))
+    name = "a/.tmp-{}.{}" if backend == "files" else "a/.{}.{}"
+    for key in ("a/b.json", "a/b"):
+        assert objects.write(key, b"1", if_version=None) is not None
+
+    def leave() -> list[str]:
+        made = [name.format(one, uuid.uuid4().hex) for one in ("b.json", "b")]
+        for one in made:
+            (tmp_path / one).touch()
+        return made
+
+    def left() -> list[str]:
+        return sorted(one.key for one in objects.list("a/") if one.key not in ("a/b.json", "a/b"))
+
+    made = leave()
+    found = objects.read("a/b")
+    assert found is not None
+    assert objects.write("a/b", b"2", if_version=found.version) is not None
+    assert left() == made[:1]
+    objects.delete(["a/b.json"])
+    assert left() == []
 
 
 def test_errors_of_a_file_system_are_those_of_an_outage(tmp_path: Path) -> None:

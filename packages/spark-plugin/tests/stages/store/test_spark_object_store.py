@@ -218,6 +218,44 @@ def test_what_comes_late_is_read_by_nobody(any_world: World) -> None:
         assert [name for name, _, _ in marker.files["daily"]] == ["part-1.parquet"]
 
 
+@pytest.mark.parametrize("is_used", [True, False])
+def test_files_of_a_job_that_outlives_its_driver_go_with_the_next_run(any_world: World, *, is_used: bool) -> None:
+    """The job writes after its attempt was removed: beside the committed result, or where no result is left."""
+    world = any_world
+    with world.store() as store:
+        dead = store.stage("daily", FINGERPRINTS[1])
+        dead.begin("daily")
+        world.put_part(dead, "part-1.parquet", PART)
+    used = FINGERPRINTS[1 if is_used else 0]
+    for _ in range(2):
+        with world.store() as store:
+            store.pin(pins(store, used))
+            compute(store, world, used)
+            store.clean_up()
+            left = {key for key in world.all_keys() if key.startswith("store/stages/daily/")}
+            assert len(left) == 3, left
+            assert {key.split("/")[3] for key in left} == {used}
+        for name in ("part-2.parquet", "_SUCCESS", ".part-2.parquet.crc", "_temporary/0/task_1/part-0.parquet"):
+            world.put_part(dead, name, PART)
+
+
+def test_a_lock_of_a_driver_that_was_killed_before_it_began_is_removed(any_world: World) -> None:
+    world = any_world
+    with world.store() as store:
+        claim = store._claim_of(store._stages, f".locks/daily.{FINGERPRINTS[1]}")
+        assert claim.acquire()
+        with world.store("other", stages="store/stages") as other:
+            other.clean_up()
+            assert any("/.locks/" in key for key in world.all_keys())
+        if isinstance(claim, ObjectClaim):
+            claim.abandon()
+        else:
+            claim.release()
+        with run_out():
+            store.clean_up()
+        assert not any("/.locks/" in key for key in world.all_keys())
+
+
 def test_a_marker_says_no_more_than_it_has_to_and_is_read_whatever_else_it_says(any_world: World) -> None:
     """A driver of another version that shares the results takes a marker that it cannot read for none."""
     world = any_world

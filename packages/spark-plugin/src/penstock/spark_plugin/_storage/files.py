@@ -80,6 +80,8 @@ class FileObjects(Objects):
                 for name in (key, key + _NEW):
                     if self._system.get_file_info(self._path(name)).type is fs.FileType.File:
                         self._system.delete_file(self._path(name))
+                if self.place.shows_growing_files:
+                    self._forget_temporaries(self._path(key))
 
         self._typed("delete", delete)
 
@@ -88,7 +90,7 @@ class FileObjects(Objects):
             path = self._path(key)
             if self.place.shows_growing_files:
                 self._system.create_dir(posixpath.dirname(path), recursive=True)
-                temporary = f"{posixpath.dirname(path)}/{_HIDDEN}{uuid.uuid4().hex}"
+                temporary = f"{self._temporary(path)}{uuid.uuid4().hex}"
                 self._write(temporary, data)
                 # A rename of HDFS takes no file's place.
                 if self._system.get_file_info(path + _NEW).type is fs.FileType.File:
@@ -97,11 +99,22 @@ class FileObjects(Objects):
                 if self._system.get_file_info(path).type is fs.FileType.File:
                     self._system.delete_file(path)
                 self._system.move(path + _NEW, path)
+                self._forget_temporaries(path)
             else:
                 self._write(path, data)
             return hashlib.sha256(data).hexdigest()
 
         return self._typed("put", put)
+
+    def _temporary(self, path: str) -> str:
+        folder, name = posixpath.split(path)
+        return f"{folder}/{_HIDDEN}{name}."
+
+    def _forget_temporaries(self, path: str) -> None:
+        """Remove the temporary files for a path: writers that were killed have left them."""
+        for one in self._system.get_file_info(fs.FileSelector(posixpath.dirname(path), allow_not_found=True)):
+            if one.path.rpartition(".")[0] + "." == self._temporary(path):
+                self._system.delete_file(one.path)
 
     def _write(self, path: str, data: bytes) -> None:
         with self._system.open_output_stream(path) as file:

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import time
@@ -98,12 +99,14 @@ class FolderObjects(Objects):
             try:
                 if if_version is None:
                     os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                    _forget_temporaries(folder, name)
                     return _version(data)
             except OSError:
                 if (found := self.read(key)) is not None:
                     return found.version if found.data == data else None
                 # The file system has no hard links.
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            _forget_temporaries(folder, name)
         return _version(data)
 
     def list(self, prefix: str) -> Iterator[Listed]:
@@ -119,6 +122,7 @@ class FolderObjects(Objects):
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             with contextlib.suppress(FileNotFoundError), self._folder(key) as (folder, name):
+                _forget_temporaries(folder, name)
                 os.unlink(name, dir_fd=folder)
             self._prune(key)
 
@@ -210,6 +214,16 @@ def _written(folder: int | None, name: str, data: bytes) -> Iterator[str]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)
+
+
+def _forget_temporaries(folder: int | None, name: str) -> None:
+    """Remove the temporary files for a name: writers that were killed have left them."""
+    path, slash, last = name.rpartition(os.sep)
+    left = re.compile(rf"\.{re.escape(last)}\.[0-9a-f]{{32}}")
+    for one in os.listdir(path if folder is None else folder):
+        if left.fullmatch(one):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{path}{slash}{one}", dir_fd=folder)
 
 
 def _version(data: bytes) -> str:

@@ -1,8 +1,8 @@
 """Who writes and reads the rows of results in a store by URL: Python tasks by Arrow, or Spark where it reaches that."""
 
+import hashlib
 import logging
 import threading
-import uuid
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -13,7 +13,6 @@ from penstock.spark_plugin._for_stages import Objects
 from penstock.spark_plugin.errors import StoreUnusableError
 
 _log = logging.getLogger(__name__)
-_PROBES = ".probes/"
 
 
 class StageFormat(StrEnum):
@@ -32,8 +31,10 @@ def spark_urls(url: str) -> Sequence[str]:
 class SparkFiles:
     """What Spark writes and reads in a store by URL, once it has been seen to do so."""
 
-    def __init__(self, objects: Objects, wanted: StageFormat) -> None:
+    def __init__(self, objects: Objects, wanted: StageFormat, store: str) -> None:
+        """`store`: the name of the store, whose results are the objects."""
         self._objects = objects
+        self._probes = f".probes/{hashlib.sha256(store.encode()).hexdigest()[:32]}"
         self._wanted = wanted
         self._lock = threading.Lock()
         self._reached: str | None = None
@@ -96,9 +97,10 @@ class SparkFiles:
 
     def _probe(self, spark: SparkSession, url: str) -> str:
         """Why Spark's files there are not ours; empty if they are."""
-        folder = f"{_PROBES}{uuid.uuid4().hex}"
+        # One folder for all drivers of a store: each replaces what a killed driver left.
+        folder = self._probes
         try:
-            spark.range(1).write.parquet(f"{url}/{folder}")
+            spark.range(1).write.mode("overwrite").parquet(f"{url}/{folder}")
             found = [one.key for one in self._objects.list(f"{folder}/")]
             if not any(key.endswith(".parquet") for key in found):
                 return "what it writes there does not come to this place"

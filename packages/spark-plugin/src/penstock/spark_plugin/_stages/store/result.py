@@ -19,6 +19,11 @@ from penstock.spark_plugin.errors import StoreUnusableError
 _MARKER = "_COMMITTED.json"
 _STARTED = "_STARTED.json"
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
+_LEFT = re.compile(
+    r"[0-9a-f]{32}/[^/]+/(_temporary/.*|_SUCCESS|part-[^/]+\.parquet|\.[^/]+\.crc)"
+    r"|\.(_STARTED|_COMMITTED)\.json\.[0-9a-f]{32}"
+)
+"""Keys of files that jobs and drivers leave, below the folder of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +136,15 @@ class StageResult:
 
     @property
     def is_ours(self) -> bool:
-        """Whether a run of this version or an earlier one made the folder."""
-        return any(self._names_us(name) for name in (_MARKER, _STARTED))
+        """Whether a run of this version or an earlier one made the folder.
+
+        A job that outlives its driver may write after the folder was removed. Then there are attempts without notes.
+        """
+        if any(self._names_us(name) for name in (_MARKER, _STARTED)):
+            return True
+        files = [one.key.removeprefix(self._key) for one in self._objects.list(self._key)]
+        folders = self._objects.folders(self._key)
+        return bool(files or folders) and all(map(_LEFT.fullmatch, files)) and all(map(_ATTEMPT.fullmatch, folders))
 
     def committed(self) -> CommittedStage | None:
         """The result, if it was committed."""
@@ -194,10 +206,18 @@ class StageResult:
                 raise StoreUnusableError(self.location, f"{_MARKER} is there, and is not a marker of this stage")
             mine = other
         if self._objects.conditional:
-            for attempt in self._objects.folders(self._key):
-                if _ATTEMPT.fullmatch(attempt) and attempt != mine.attempt:
-                    self._objects.clear(f"{self._key}{attempt}/")
+            self.sweep()
         return mine.result
+
+    def unnamed(self) -> list[str]:
+        """The attempts that the marker does not name. Nothing reads them; jobs may still write there."""
+        marker = self._marker()
+        named = marker.attempt if marker is not None else ""
+        return [one for one in self._objects.folders(self._key) if _ATTEMPT.fullmatch(one) and one != named]
+
+    def sweep(self) -> int:
+        """Remove the attempts that the marker does not name; returns the bytes. The caller holds the result's claim."""
+        return sum(self._objects.clear(f"{self._key}{attempt}/") for attempt in self.unnamed())
 
     def read(self, spark: SparkSession, vertex: str) -> DataFrame:
         """The committed rows of a vertex."""

@@ -13,9 +13,10 @@
 ```
 
 No result is renamed. Each attempt writes files of its own, and the marker names those that count: whatever else is
-there, or comes late, is not read. Where objects are not created on a condition, the marker of a driver that was taken
-for dead could replace another one: the files of both stay until the result is removed. `stages` may be elsewhere, and
-be shared by the stores of several pipelines, and with other files: nothing is removed but what has these names.
+there, or comes late, is not read, and the next run removes it. Where objects are not created on a condition, the marker
+of a driver that was taken for dead could replace another one: the files of both stay until the next run. `stages` may
+be elsewhere, and be shared by the stores of several pipelines, and with other files: nothing is removed but what has
+these names.
 """
 
 import contextlib
@@ -81,9 +82,10 @@ class StageStore:
             )
         self._service = service
         self._objects, self._stages = objects, stages
-        self._spark_files = SparkFiles(stages, stage_format)
+        self._spark_files = SparkFiles(stages, stage_format, objects.name)
         self._seconds = claim_seconds
         self._sleep = sleep
+        self._opened_at = time.monotonic()
         self._when_lost: Callable[[StoreLostError], None] | None = None
         self._claim = self._claim_of(objects, _CLAIM, self._lost)
 
@@ -283,22 +285,27 @@ class StageStore:
             self.clean_up()
 
     def clean_up(self) -> int:
-        """Remove the results that no run pins and no driver computes; returns the bytes.
+        """Remove what no run needs and no driver computes; returns the bytes.
 
-        What the present run uses must be pinned before.
+        Those are results that no run pins, and of all others the attempts that were not committed. What the present
+        run uses must be pinned before.
         """
         with self._typed():
             freed, pinned = 0, self._pinned()
             for folder in self._stages.folders(""):
                 for fingerprint in self._stages.folders(f"{folder}/") if not folder.startswith(".") else ():
-                    if is_fingerprint(fingerprint) and (folder, fingerprint) not in pinned:
-                        freed += self.remove(
-                            self._result(folder, fingerprint), lambda result: result.name not in self._pinned()
-                        )
+                    if is_fingerprint(fingerprint):
+                        result = self._result(folder, fingerprint)
+                        if result.name not in pinned or result.unnamed():
+                            freed += self.remove(result, lambda result: result.name not in self._pinned())
+            for lock in list(self._stages.list(".locks/")):  # of drivers that were killed
+                claim = self._claim_of(self._stages, lock.key)
+                if claim.acquire():
+                    claim.release(remove=True)
             return freed
 
     def remove(self, result: StageResult, condition: Callable[[StageResult], object]) -> int:
-        """Remove a result, unless a driver computes it; returns the bytes.
+        """Remove a result, or else its uncommitted attempts, unless a driver computes it; returns the bytes.
 
         The condition is checked when no driver can compute it any more: what was found before may have changed.
         """
@@ -309,7 +316,11 @@ class StageStore:
             return 0
         try:
             self._claim.check()
-            return result.wipe() if condition(result) else 0
+            if condition(result):
+                return result.wipe()
+            # Without conditional writes, a marker of this run may have replaced another whose files are still read.
+            is_old = result.age_seconds() > time.monotonic() - self._opened_at
+            return result.sweep() if self._stages.conditional or is_old else 0
         finally:
             claim.release(remove=True)
 
