@@ -204,10 +204,11 @@ def test_a_run_that_ends_while_its_scheduler_is_frozen_is_repaired_by_the_next(
 
     def ranks(a: DataFrame) -> DataFrame:
         if not seen:
-            seen.append(os.kill(process, signal.SIGSTOP))
+            seen.append(process)
+            os.kill(process, signal.SIGSTOP)
         return a.sort("id")
 
-    seen: list[None] = []
+    seen: list[int] = []
     pipeline = Pipeline("batch", store=tmp_path / "store")
     pipeline.source(bounded=True, name="a")(lambda spark: spark.range(3))
     pipeline.declare("ranks", VertexKind.OPERATOR, ranks, inputs=("a",), attributes=FULL_DAM, code="its own")

@@ -1,5 +1,6 @@
 """What operators of bounded stages use beside their inputs: no result is used again whose rows may be others by now."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ from penstock.spark_plugin.errors import StageFailedError
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 
 
-def job(folder: Path, daily: Callable[[DataFrame], DataFrame]) -> Pipeline:
-    """Totals of a file, to a file; while there is a file `full`, the latter cannot be written."""
+def job(folder: Path, daily: Callable[[DataFrame], DataFrame], *, variable: str = "") -> Pipeline:
+    """Totals of a file, which a variable may name, to a file; while there is a file `full`, it cannot be written."""
     text = str(folder)
     pipeline = Pipeline("nightly", store=folder / "store")
 
     @pipeline.source(bounded=True)
     def sales(spark: SparkSession) -> DataFrame:
-        return spark.read.csv(f"{text}/sales.csv", schema="k int")
+        return spark.read.csv(f"{text}/{os.environ.get(variable, 'sales')}.csv", schema="k int")
 
     pipeline.op(name="daily", inputs=["sales"], attributes=FULL_DAM)(daily)
 
@@ -113,6 +114,26 @@ def test_a_run_that_goes_on_keeps_what_an_operator_has_read(spark: SparkSession,
     (folder / "rates.csv").write_text("1,1000\n2,1000\n")
     assert run(spark, job(folder, reads_a_file(folder)))[0] is StageState.REUSED
     assert total(spark, folder) == 20
+
+
+def test_a_run_that_continues_reads_what_its_source_asks_for_now(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that come later are not in its snapshot, but another path is another query."""
+
+    def daily(sales: DataFrame) -> DataFrame:
+        return sales.agg(F.sum("k").alias("total"))
+
+    (folder / "monday.csv").write_text("1\n2\n")
+    (folder / "tuesday.csv").write_text("100\n200\n")
+    monkeypatch.setenv("PENSTOCK_TEST_DAY", "monday")
+    (folder / "full").touch()
+    with pytest.raises(StageFailedError):
+        run(spark, job(folder, daily, variable="PENSTOCK_TEST_DAY"), max_attempts=1)
+    (folder / "full").unlink()
+    monkeypatch.setenv("PENSTOCK_TEST_DAY", "tuesday")
+    assert run(spark, job(folder, daily, variable="PENSTOCK_TEST_DAY"))[0] is StageState.FINISHED
+    assert total(spark, folder) == 300
 
 
 def test_what_a_sink_reads_itself_is_read_by_each_new_run(spark: SparkSession, folder: Path) -> None:
