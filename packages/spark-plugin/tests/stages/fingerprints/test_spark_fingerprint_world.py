@@ -1,5 +1,6 @@
 """What a function reads outside of the pipeline is in no fingerprint: the names in its code show it."""
 
+import functools
 import importlib
 import sys
 import textwrap
@@ -12,6 +13,7 @@ import pytest
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.types import StringType
 
+from penstock.spark_plugin._stages.fingerprints import code
 from penstock.spark_plugin._stages.fingerprints.code import Looked, is_unique, look_at
 
 Write = Callable[..., types.ModuleType]
@@ -44,11 +46,8 @@ def what(looked: Looked) -> list[str]:
 
 def blocks(text: str) -> list[Any]:
     """Pieces of code, each with the line above it."""
-    pieces = [piece.partition("\n") for piece in text.strip().split("\n\n")]
-    return [
-        pytest.param(name.removeprefix("# "), code, id=f"{index} {name}")
-        for index, (name, _, code) in enumerate(pieces)
-    ]
+    pieces = [piece.removeprefix("# ").partition("\n") for piece in text.strip().split("\n\n")]
+    return [pytest.param(name, piece, id=f"{index} {name}") for index, (name, _, piece) in enumerate(pieces)]
 
 
 READS = blocks("""
@@ -228,6 +227,19 @@ def clean(x): return read()
 from pathlib import Path
 def clean(x): return helper(Path(x))
 def helper(y): return y.exists()
+
+# .read_text
+from pathlib import Path
+class Config:
+    FILE = Path('rates.json')
+def clean(x): return Config.FILE.read_text()
+
+# os.environ
+import dataclasses, os
+@dataclasses.dataclass
+class Row:
+    step: str = dataclasses.field(default_factory=lambda: os.environ['STEP'])
+def clean(x): return Row()
 
 # pathlib.Path.cwd
 from pathlib import Path
@@ -568,6 +580,11 @@ import random
 rng = random.Random(7)
 def clean(x): return rng.random()
 
+# seeded generators of numpy
+import numpy as np
+new, old = np.random.default_rng(7), np.random.RandomState(7)
+def clean(x): return new.random(), old.rand(), np.random.RandomState(x).rand()
+
 # regular expressions
 import re
 word = re.compile('a+')
@@ -706,6 +723,13 @@ def test_ordinary_code_reads_nothing(write: Write, what_it_is: str, text: str) -
     assert not is_unique(looked.fingerprint)
 
 
+def test_module_of_the_user_is_not_taken_for_a_librarys(write: Write) -> None:
+    """A helper may be named as a library that is not installed."""
+    write("def load_rates(x): return x", "hvac")
+    assert look_at(write("import hvac\ndef clean(x): return hvac.load_rates(x)").clean).world == ()
+    assert look_at(write("def clean(x):\n    from hvac import load_rates\n    return load_rates(x)").clean).world == ()
+
+
 def test_reason_says_what_is_read_and_where(write: Write) -> None:
     """By the line of the code that reads it."""
     module = write("import os\n\ndef helper(x):\n\n    return os.environ[x]\ndef clean(x): return helper(x)\n")
@@ -782,19 +806,28 @@ def test_file_in_site_packages_without_distribution_is_the_users(write: Write, t
         sys.path.remove(str(folder))
 
 
-def test_editable_distribution_counts_by_its_files(write: Write, tmp_path: Path) -> None:
-    """Its version stays the same while its files are edited."""
+@pytest.mark.parametrize("editable", [True, False])
+def test_distribution_counts_by_its_version_unless_it_is_edited(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, editable: bool
+) -> None:
+    """Wherever it is installed; an editable one has the same version while its files change."""
     info = tmp_path / "user_rates-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: user-rates\nVersion: 1.0\n")
-    (info / "top_level.txt").write_text("user_rates\n")
-    (info / "direct_url.json").write_text('{"url": "file:///rates", "dir_info": {"editable": true}}')
+    (info / "RECORD").write_text("user_rates.py,,\n")
+    if editable:
+        (info / "direct_url.json").write_text('{"url": "file:///rates", "dir_info": {"editable": true}}')
+    # Distributions are looked for once in a process.
+    for name in ("_packages", "_distributions_of"):
+        monkeypatch.setattr(code, name, functools.cache(getattr(code, name).__wrapped__))
     job = write("def clean(x):\n    import user_rates\n    return user_rates.rate(x)\n")
     found = []
     for step in (1, 1, 2):
-        write(f"def rate(x): return {step}", "user_rates")
-        found.append(look_at(job.clean).fingerprint)
-    assert found[0] == found[1] != found[2]
+        write(f"import os\ndef rate(x): return os.environ, {step}", "user_rates")
+        found.append(look_at(job.clean))
+    assert found[0] == found[1]
+    assert (found[1].fingerprint != found[2].fingerprint) == editable
+    assert bool(found[0].world) == editable
 
 
 def test_wrapper_of_a_library_is_not_the_users(write: Write) -> None:

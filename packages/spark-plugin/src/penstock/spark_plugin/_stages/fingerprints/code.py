@@ -466,7 +466,7 @@ def _by_name(value: object, name: str, seen: _Seen) -> str:
     module = sys.modules.get(getattr(value, "__module__", None) or type(value).__module__)
     if module is None or (_library(module) is None and not _is_extension(module)):
         raise _UnknownError(value)
-    return f"{name}:{_value(module, seen)}"
+    return f"{name}:{_root(module, seen)}"
 
 
 def _is_extension(module: object) -> bool:
@@ -497,19 +497,18 @@ def _is_a_librarys(function: types.FunctionType) -> bool:
     return module is not None and _library(module) is not None
 
 
-def _is_foreign(name: str) -> bool:
-    """Whether a name is of an installed distribution, other than Spark."""
-    top = name.partition(".")[0]
-    if top in sys.stdlib_module_names or top in _OF_SPARK or top in sys.builtin_module_names:
+def _is_foreign(package: str) -> bool:
+    """Whether a package is of an installed distribution, other than Spark."""
+    if package in _OF_SPARK:
         return False
-    module: Any = sys.modules.get(top)
-    if module is None:
-        try:
-            module = importlib.util.find_spec(top)
-        except (ImportError, AttributeError, ValueError):
-            return False
-        return module is not None and _library_of(top, module.origin) is not None
-    return _library(module) is not None
+    module: Any = sys.modules.get(package)
+    if module is not None:
+        return _library(module) is not None
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, AttributeError, ValueError):
+        return False
+    return spec is not None and _library_of(package, spec.origin) is not None
 
 
 def _library_of(name: str, origin: str | None) -> str | None:
@@ -521,21 +520,32 @@ def _library_of(name: str, origin: str | None) -> str | None:
     if top == "pyspark":  # it may lie with the rest of Spark
         return f"{name}@{pyspark.__version__}"
     if top == "penstock":
-        return f"{name}@{_versions().get(top, '')}"
-    if not {"site-packages", "dist-packages"}.isdisjoint(Path(origin).parts):
-        # A file that was copied there belongs to no distribution; files of an editable one lie elsewhere.
-        version = _versions().get(top)
-        return f"{name}@{version}" if version is not None else None
-    return f"{name}@{sys.version}" if origin.startswith(_STANDARD_LIBRARY) else None
+        return f"{name}@{','.join(version for version, _ in _distributions_of(top))}"
+    # A file that was copied to where distributions are belongs to none; the files of an editable one are elsewhere.
+    is_there = not {"site-packages", "dist-packages"}.isdisjoint(Path(origin).parts)
+    versions = [
+        version
+        for version, folder in _distributions_of(top)
+        if is_there or (folder is not None and Path(origin).is_relative_to(folder))
+    ]
+    if versions:
+        return f"{name}@{','.join(versions)}"
+    return f"{name}@{sys.version}" if origin.startswith(_STANDARD_LIBRARY) and not is_there else None
+
+
+_packages = functools.cache(metadata.packages_distributions)
 
 
 @functools.cache
-def _versions() -> dict[str, str]:
-    """Versions of the distributions that give a top-level package."""
-    return {
-        package: ",".join(sorted(f"{name} {metadata.version(name)}" for name in set(distributions)))
-        for package, distributions in metadata.packages_distributions().items()
-    }
+def _distributions_of(package: str) -> tuple[tuple[str, Path | None], ...]:
+    """Name and version of each distribution that has a top-level package, and the folder of its files if it has one."""
+    found = []
+    for name in sorted(set(_packages().get(package, ()))):
+        one = metadata.distribution(name)
+        # A distribution that is being developed has no list of its files, or says that they are edited.
+        is_edited = one.read_text("RECORD") is None or '"editable": true' in (one.read_text("direct_url.json") or "")
+        found.append((f"{name} {one.version}", None if is_edited else Path(str(one.locate_file("")))))
+    return tuple(found)
 
 
 def module_imports(code: types.CodeType, package: str) -> list[str]:

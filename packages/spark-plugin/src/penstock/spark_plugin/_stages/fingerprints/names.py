@@ -34,7 +34,7 @@ _CONSTANTS = ("LOAD_CONST", "LOAD_SMALL_INT")
 _NOTHING = ("EXTENDED_ARG", "PUSH_NULL", "PRECALL", "NOP", "CACHE")
 _TAKES_A_NAME = frozenset({"getattr", "hasattr"})
 # With them code may take any attribute.
-_TAKES_ANY = frozenset({"attrgetter", "methodcaller", "getmembers", "__dict__", "__getattribute__"})
+_TAKES_ANY = frozenset({"dir", "vars", "attrgetter", "methodcaller", "getmembers", "__dict__", "__getattribute__"})
 _IMPORTS = frozenset({"import_module", "__import__"})
 
 

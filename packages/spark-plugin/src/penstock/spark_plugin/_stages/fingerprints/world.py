@@ -111,6 +111,8 @@ _ALIASES = {
     "_socket": "socket",
     "_datetime": "datetime",
     "_random": "random",
+    "numpy.random.mtrand": "numpy.random",
+    "numpy.random.bit_generator": "numpy.random",
     "pathlib._local": "pathlib",
 }
 _EXACT = {name: topic for topic, names in _WORLD.items() for name in names.split() if not name.endswith(".*")}
@@ -122,27 +124,6 @@ _HOLDERS = frozenset({*_MODULES, *(name.rpartition(".")[0] for name in _EXACT)} 
 _IMPORTERS = ("importlib.import_module", "builtins.__import__")
 _BUILTIN = frozenset(name for name in _EXACT if name.startswith("builtins."))
 _MISSING = object()
-
-
-def topic_of(name: str, *, foreign: bool = False) -> str | None:
-    """What a name reads, in words; None if it reads nothing outside.
-
-    Args:
-        name: With its module: `os.environ`.
-        foreign: Whether it belongs to an installed distribution, where names such as `read_csv` speak for themselves.
-    """
-    if name in _EXACT:
-        return _EXACT[name]
-    if name in _HARMLESS:
-        return None
-    parts = name.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        if ".".join(parts[:end]) in _HARMLESS - _MODULES.keys():
-            return None
-        # What is private has another name as well.
-        if (topic := _MODULES.get(".".join(parts[:end]))) and not any(one.startswith("_") for one in parts[end:-1]):
-            return topic
-    return "files or the time" if foreign and _READS.fullmatch(parts[-1]) else None
 
 
 @dataclass(slots=True, eq=False)
@@ -165,7 +146,7 @@ class World:
         """Begin with nothing found.
 
         Args:
-            is_foreign: Whether a name is of an installed distribution.
+            is_foreign: Whether a package is of an installed distribution.
             is_users: Whether a module is followed.
         """
         self._is_foreign = is_foreign
@@ -244,7 +225,7 @@ class World:
         for name in _names_of(value):
             top = name.partition(".")[0]
             self._part.reached.add(top)
-            topic = topic_of(name, foreign=self._is_foreign(name))
+            topic = self._topic(name)
             if topic is None and isinstance(value, types.FunctionType) and top in _METHODS:
                 topic = _METHODS[top][0] if value.__name__ in _METHODS[top][1] else None
             if topic:
@@ -278,14 +259,14 @@ class World:
         self._part.takes_any = names.takes_any
         for dotted in sorted({one for bound in names.bound.values() for one in bound}):
             self._part.reached.add(dotted.partition(".")[0])
-            topic = topic_of(dotted, foreign=self._is_foreign(dotted))
+            topic = self._topic(dotted)
             if topic and dotted not in _MODULES:
                 found.append((dotted, topic, self.place))
         for use in names.uses:
             self.place = place_of(function, use.line)
             if (use.attributes or (use.name,))[-1] in ("import_module", "__import__") and use.constant in _HOLDERS:
                 # The module has no name in the code: any attribute may be one of it.
-                taken = ((name, topic_of(f"{use.constant}.{name}")) for name in sorted(names.all))
+                taken = ((name, self._topic(f"{use.constant}.{name}")) for name in sorted(names.all))
                 found += [(f"{use.constant}.{name}", topic, self.place) for name, topic in taken if topic]
             for dotted, topic in self._follow(use, names, function.__globals__, cells):
                 if dotted in _SEEDS and not use.is_called_bare:
@@ -296,6 +277,24 @@ class World:
             if not seeded or topic != _RANDOM:
                 self._report(dotted, topic)
         self.place = before
+
+    def _topic(self, name: str) -> str | None:
+        """What a name reads, in words: `os.environ` reads the environment. None if it reads nothing outside."""
+        parts = name.split(".")
+        is_foreign = parts[0] not in sys.stdlib_module_names
+        if is_foreign and not self._is_foreign(parts[0]):
+            return None  # the user's code is followed
+        if name in _EXACT:
+            return _EXACT[name]
+        if name in _HARMLESS:
+            return None
+        for end in range(len(parts) - 1, 0, -1):
+            if ".".join(parts[:end]) in _HARMLESS - _MODULES.keys():
+                return None
+            # What is private has another name as well.
+            if (topic := _MODULES.get(".".join(parts[:end]))) and not any(one.startswith("_") for one in parts[end:-1]):
+                return topic
+        return "files or the time" if is_foreign and _READS.fullmatch(parts[-1]) else None
 
     def _report(self, name: str, topic: str) -> str:
         shown = name.removeprefix("builtins.").replace("os._Environ", "os.environ")
@@ -335,11 +334,12 @@ class World:
                 if isinstance(value, types.ModuleType):
                     value = vars(value).get(attribute, sys.modules.get(dotted, _MISSING))
                 elif isinstance(value, type):
+                    self._keep_methods(use.attributes[index - 1 :])
                     value = _MISSING
             if dotted in _SEEDS or (dotted in _GENERATORS and use.is_called_bare):
                 yield dotted, _RANDOM
                 return
-            if (index or dotted in _BUILTIN) and (topic := topic_of(dotted, foreign=self._is_foreign(dotted))):
+            if (index or dotted in _BUILTIN) and (topic := self._topic(dotted)):
                 if dotted not in _IMPORTERS or use.constant is None:
                     yield dotted, topic
                 return
