@@ -545,6 +545,14 @@ def clean(x):
     print(x, file=sys.stderr)
     return x
 
+# attributes of a module that are set
+import sys
+import user_job as job
+def clean(x):
+    sys.stdout = sys.stderr
+    job.STEP = x
+    return x
+
 # stderr
 from sys import stderr
 def clean(x):
@@ -731,8 +739,10 @@ def test_module_of_the_user_is_not_taken_for_a_librarys(write: Write) -> None:
 
 
 def test_reason_says_what_is_read_and_where(write: Write) -> None:
-    """By the line of the code that reads it."""
-    module = write("import os\n\ndef helper(x):\n\n    return os.environ[x]\ndef clean(x): return helper(x)\n")
+    """Once, by the first line of the code that reads it."""
+    module = write(
+        "import os\n\ndef helper(x):\n\n    os.environ[x]\n    return os.environ[x]\ndef clean(x): return helper(x)\n"
+    )
     assert look_at(module.clean).world == ("the environment (os.environ), in 'helper' (user_job.py:5)",)
 
 
@@ -882,7 +892,7 @@ def test_object_that_cannot_be_pickled_has_a_reason_in_words(write: Write) -> No
     module = write("import os\nrows = (row for row in 'ab')\ndef clean(x): return next(rows), os.environ\n")
     looked: Any = look_at(module.clean)
     assert is_unique(looked.fingerprint)
-    assert set(looked.world) == {
+    assert looked.world == (
         "an object of builtins.generator, which cannot be compared",
         "the environment (os.environ), in 'clean' (user_job.py:3)",
-    }
+    )

@@ -140,6 +140,8 @@ def _read(code: types.CodeType, found: Names) -> None:
 
 def _add_use(steps: Sequence[tuple[str, Any, int]], first: int, end: int, found: Names) -> None:
     kind, name, line = steps[first]
+    if kind in _LOADS and steps[end][0] in ("STORE_ATTR", "DELETE_ATTR"):
+        return  # it is given an attribute
     attributes = [str(one[1]) for one in steps[first + (kind in _LOADS) : end]]
     constant = _text(steps[end])
     before = steps[first - 1][:2] if first else ("", "")

@@ -21,6 +21,7 @@ _RANDOM = "random numbers"
 _WORLD = {
     "the environment": (
         "os.environ os.environb os.getenv os.getenvb os.getlogin os.getuid os.getpid os.uname os.cpu_count os._Environ "
+        "multiprocessing.cpu_count threading.get_ident threading.get_native_id resource.* sysconfig.* site.* gettext.* "
         "getpass.* locale.* platform.* pwd.* grp.* dotenv.* decouple.* environs.* pydantic_settings.*"
     ),
     "the arguments of the program": "sys.argv sys.orig_argv argparse.ArgumentParser optparse.OptionParser",
@@ -32,11 +33,15 @@ _WORLD = {
         "tarfile.* gzip.open gzip.GzipFile bz2.open bz2.BZ2File lzma.open lzma.LZMAFile pickle.load pickle.Unpickler "
         "json.load marshal.load tomllib.load xml.etree.ElementTree.parse xml.etree.ElementTree.iterparse "
         "importlib.resources.* importlib.metadata.* importlib_resources.* importlib_metadata.* pkgutil.* "
-        "pkg_resources.* numpy.fromfile numpy.genfromtxt numpy.loadtxt numpy.memmap cv2.imread geoip2.database.* "
-        "maxminddb.* duckdb.* pyarrow.fs.* pyarrow.memory_map pyarrow.OSFile deltalake.*"
+        "pkg_resources.* filecmp.* mimetypes.* netrc.* plistlib.load wave.open "
+        "inspect.getsource inspect.getsourcelines inspect.stack numpy.fromfile numpy.genfromtxt numpy.loadtxt "
+        "numpy.memmap cv2.imread geoip2.database.* maxminddb.* duckdb.* pyarrow.fs.* pyarrow.memory_map pyarrow.OSFile deltalake.*"
     ),
     "the input of the program": "builtins.input sys.stdin",
-    "the time": ("time.* datetime.datetime.now datetime.datetime.today datetime.datetime.utcnow datetime.date.today"),
+    "the time": (
+        "time.* datetime.datetime.now datetime.datetime.today datetime.datetime.utcnow datetime.date.today "
+        "email.utils.formatdate email.utils.localtime email.utils.make_msgid"
+    ),
     _RANDOM: "random.* numpy.random.* secrets.* uuid.uuid1 uuid.uuid4 uuid.uuid6 uuid.uuid7 uuid.getnode",
     "the network": (
         "socket.* socketserver.* ssl.* select.* selectors.* urllib.request.* http.client.* http.server.* ftplib.* "
@@ -130,7 +135,8 @@ _MISSING = object()
 class Part:
     """What was found in a value; how it is reached decides whether that matters."""
 
-    found: dict[str, None] = field(default_factory=dict)
+    found: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The first place of each topic and name."""
     names: set[str] = field(default_factory=set)
     reached: set[str] = field(default_factory=set)
     methods: dict[str, str] = field(default_factory=dict)
@@ -153,6 +159,7 @@ class World:
         self._is_users = is_users
         self._root = self._part = Part()
         self._known: dict[int, Part] = {}
+        self._unknown: list[str] = []
         self.place = ""
         """Where the function is that is looked at: `'clean' (job.py:12)`."""
 
@@ -176,17 +183,16 @@ class World:
                 elif id(part) not in active:
                     active[id(part)] = part
                     pending.append(part)
-        found = {reason: None for part in active.values() for reason in part.found}
+        found: dict[tuple[str, str], str] = {}
+        for part in active.values():
+            found = part.found | found
         reached = {"", *(name for part in active.values() for name in part.reached)}
         for module, (topic, methods) in _METHODS.items():
-            if module in reached:
-                found |= {
-                    f"{topic} (.{name}), in {place}": None
-                    for part in active.values()
-                    for name, place in part.methods.items()
-                    if name in methods
-                }
-        return tuple(found)
+            for part in active.values() if module in reached else ():
+                called = {(topic, f".{name}"): place for name, place in part.methods.items() if name in methods}
+                found = called | found
+        shown = (f"{topic} ({name}), in {place}" for (topic, name), place in found.items())
+        return (*self._unknown, *shown)
 
     @contextlib.contextmanager
     def inside(self, value: object, name: str = "") -> Iterator[None]:
@@ -244,7 +250,7 @@ class World:
 
     def unknown(self, reason: str) -> None:
         """Report what cannot be compared, whichever part it is in."""
-        self._root.found[reason] = None
+        self._unknown.append(reason)
 
     def read(self, function: types.FunctionType, names: Names, cells: Mapping[str, object]) -> None:
         """Look at the names that a function uses.
@@ -298,7 +304,7 @@ class World:
 
     def _report(self, name: str, topic: str) -> str:
         shown = name.removeprefix("builtins.").replace("os._Environ", "os.environ")
-        self._part.found[f"{topic} ({shown}), in {self.place}"] = None
+        self._part.found.setdefault((topic, shown), self.place)
         return name
 
     def _follow(
