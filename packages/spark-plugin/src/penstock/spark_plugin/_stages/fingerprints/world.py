@@ -35,7 +35,8 @@ _WORLD = {
         "importlib.resources.* importlib.metadata.* importlib_resources.* importlib_metadata.* pkgutil.* "
         "pkg_resources.* filecmp.* mimetypes.* netrc.* plistlib.load wave.open "
         "inspect.getsource inspect.getsourcelines inspect.stack numpy.fromfile numpy.genfromtxt numpy.loadtxt "
-        "numpy.memmap cv2.imread geoip2.database.* maxminddb.* duckdb.* pyarrow.fs.* pyarrow.memory_map pyarrow.OSFile deltalake.*"
+        "numpy.memmap cv2.imread geoip2.database.* maxminddb.* duckdb.* pyarrow.fs.* "
+        "pyarrow.memory_map pyarrow.OSFile deltalake.*"
     ),
     "the input of the program": "builtins.input sys.stdin",
     "the time": (
@@ -231,6 +232,7 @@ class World:
         for name in _names_of(value):
             top = name.partition(".")[0]
             self._part.reached.add(top)
+            self._part.takes_any = self._part.takes_any or name in ("operator.attrgetter", "operator.methodcaller")
             topic = self._topic(name)
             if topic is None and isinstance(value, types.FunctionType) and top in _METHODS:
                 topic = _METHODS[top][0] if value.__name__ in _METHODS[top][1] else None
@@ -300,7 +302,9 @@ class World:
             # What is private has another name as well.
             if (topic := _MODULES.get(".".join(parts[:end]))) and not any(one.startswith("_") for one in parts[end:-1]):
                 return topic
-        return "files or the time" if is_foreign and _READS.fullmatch(parts[-1]) else None
+        if not is_foreign or not _READS.fullmatch(parts[-1]):
+            return None
+        return "the time" if parts[-1] in _METHODS["datetime"][1] else "files"
 
     def _report(self, name: str, topic: str) -> str:
         shown = name.removeprefix("builtins.").replace("os._Environ", "os.environ")
@@ -329,19 +333,17 @@ class World:
 
     def _walk(self, use: Use, dotted: str, value: object) -> Iterator[tuple[str, str]]:
         for index, attribute in enumerate(("", *use.attributes)):
-            if isinstance(value, types.ModuleType | type):
-                dotted = _canonical(value)
+            holder = value
+            if isinstance(holder, types.ModuleType | type):
+                dotted = _canonical(holder)
                 self._part.reached.add(dotted.partition(".")[0])
-            elif index and value is not _MISSING:
+            elif index and holder is not _MISSING:
                 self._keep_methods(use.attributes[index - 1 :])
                 return
             if index:
                 dotted = f"{dotted}.{attribute}"
-                if isinstance(value, types.ModuleType):
-                    value = vars(value).get(attribute, sys.modules.get(dotted, _MISSING))
-                elif isinstance(value, type):
-                    self._keep_methods(use.attributes[index - 1 :])
-                    value = _MISSING
+                known = vars(holder) if isinstance(holder, types.ModuleType) else {}
+                value = known.get(attribute, sys.modules.get(dotted, _MISSING))
             if dotted in _SEEDS or (dotted in _GENERATORS and use.is_called_bare):
                 yield dotted, _RANDOM
                 return
@@ -349,6 +351,8 @@ class World:
                 if dotted not in _IMPORTERS or use.constant is None:
                     yield dotted, topic
                 return
+            if index and isinstance(holder, type):
+                self._keep_methods(use.attributes[index - 1 :])
         if self._is_open(value, dotted):
             yield f"the module {dotted}, as a value", _COMPUTED
 
