@@ -5,8 +5,9 @@ processes that tests start. Four things are of its own:
 
 - An archive of the classes that Spark's JVMs load: they start in half the processor time. Java leaves an archive aside
   that is not of its own build and class path.
-- `pyspark.zip`, from which Spark has its Python workers import PySpark, holds compiled modules too. Python keeps
-  nothing that it compiles of a zip file: each worker would compile all of PySpark again, most of a second's work.
+- `pyspark.zip`, from which Spark has its Python workers import PySpark, is a folder of compiled modules. Python keeps
+  nothing that it compiles of a zip file, so each worker would compile all of PySpark again, most of a second's work;
+  and it would read the zip file's directory sixteen times at the start of each task.
 - The daemon of Python workers in it, which imports what they need before it forks them: each would do it again.
 - The process of a streaming source in it, which connects to its JVM before it imports PySpark. Spark waits ten seconds
   for that, which no setting prolongs, and imports take longer on a busy machine.
@@ -14,8 +15,7 @@ processes that tests start. Four things are of its own:
 
 from __future__ import annotations
 
-import importlib.util
-import marshal
+import compileall
 import os
 import subprocess
 import sys
@@ -33,11 +33,9 @@ HOME = Path(sys.prefix) / "share" / f"spark-{version('pyspark')}-{zlib.crc32(Pat
 """Made anew for another PySpark, and when this file is another one."""
 ARCHIVE = HOME / "classes.jsa"
 _OPTIONS = "JAVA_TOOL_OPTIONS"
-_UNCHECKED = 0b01
-"""In the header of a compiled module: it is taken as it is, whatever its source says."""
 _DAEMON = "pyspark/daemon.py"
-_START = b'if __name__ == "__main__":\n'
-_IMPORTING_START = b"""\
+_START = 'if __name__ == "__main__":\n'
+_IMPORTING_START = """\
 if __name__ == "__main__":
     if sys.argv[1] == "pyspark.worker":
         import importlib, importlib.util
@@ -51,7 +49,7 @@ if __name__ == "__main__":
 """For workers of tasks, of which there are some at a time; of those that plan or commit there is one."""
 
 _PACKAGE = "pyspark/__init__.py"
-_CONNECTING_START = b"""\
+_CONNECTING_START = """\
 def _connect_first():
     import os, sys
 
@@ -69,8 +67,8 @@ def _connect_first():
 _connected_first = _connect_first()
 """
 _CONNECTION = "pyspark/util.py"
-_CONNECT = b"    is_unix_domain_socket = isinstance(conn_info, str) and auth_secret is None\n"
-_CONNECTED = b"""\
+_CONNECT = "    is_unix_domain_socket = isinstance(conn_info, str) and auth_secret is None\n"
+_CONNECTED = """\
     import pyspark
 
     if pyspark._connected_first is not None:
@@ -188,7 +186,7 @@ def make() -> bool:
     libraries = HOME / "python" / "lib"
     libraries.mkdir(parents=True, exist_ok=True)
     for library in (installed / "python" / "lib").iterdir():
-        _compiled(library, libraries / library.name)
+        _unpacked(library, libraries / library.name)
     return _archived()
 
 
@@ -198,26 +196,20 @@ def _link(link: Path, target: Path) -> None:
     link.symlink_to(target)
 
 
-def _compiled(library: Path, copy: Path) -> None:
-    """Copy a zip file of modules, each with what it is compiled to beside it; PySpark's own tests are left out."""
-    with zipfile.ZipFile(library) as modules, zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as made:
-        # Another Spark connects in another way, and is left as it is.
-        connects = _CONNECTION in modules.namelist() and _CONNECT in modules.read(_CONNECTION)
-        for info in modules.infolist():
-            if "/tests/" in info.filename:
-                continue
-            source = modules.read(info)
-            if info.filename == _DAEMON:
-                source = source.replace(_START, _IMPORTING_START)
-            if connects and info.filename == _PACKAGE:
-                source = _CONNECTING_START + source
-            if connects and info.filename == _CONNECTION:
-                source = source.replace(_CONNECT, _CONNECTED + _CONNECT)
-            made.writestr(info, source)
-            if info.filename.endswith(".py"):
-                code = compile(source, f"{copy}/{info.filename}", "exec", dont_inherit=True)
-                header = importlib.util.MAGIC_NUMBER + _UNCHECKED.to_bytes(4, "little") + bytes(8)
-                made.writestr(f"{info.filename}c", header + marshal.dumps(code))
+def _unpacked(library: Path, folder: Path) -> None:
+    """Make a folder of a zip file of modules, compiled, without PySpark's own tests."""
+    with zipfile.ZipFile(library) as modules:
+        names = [name for name in modules.namelist() if "/tests/" not in name]
+        modules.extractall(folder, names)
+    # Another Spark connects in another way, and is left as it is.
+    changes = {_DAEMON: (_START, _IMPORTING_START)}
+    if _CONNECTION in names and _CONNECT in (folder / _CONNECTION).read_text():
+        changes |= {_PACKAGE: ("", _CONNECTING_START), _CONNECTION: (_CONNECT, _CONNECTED + _CONNECT)}
+    for name, (found, replacement) in changes.items():
+        if name in names:
+            module = folder / name
+            module.write_text(module.read_text().replace(found, replacement, 1))
+    compileall.compile_dir(folder, quiet=2)
 
 
 def _archived() -> bool:
