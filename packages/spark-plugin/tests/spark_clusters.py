@@ -27,7 +27,7 @@ class Cluster:
         self._folder = folder
         self._exits = contextlib.ExitStack()
         self._workers: list[subprocess.Popen[bytes]] = []
-        self._hosts: list[str] = []
+        self.hosts: list[str] = []
         self._environment = {
             **os.environ,
             "SPARK_HOME": str(spark_home()),
@@ -50,11 +50,11 @@ class Cluster:
         arguments = ["--cores", str(cores), "--memory", "1g", "--work-dir", str(self._folder / "work"), self.url]
         worker, _ = self._daemon("worker.Worker", r"(Successfully registered with master)", *arguments, host=host)
         self._workers.append(worker)
-        self._hosts.append(host)
+        self.hosts.append(host)
 
     def kill_worker(self, host: str) -> None:
         """End a worker and its executors at once, as a machine that is gone."""
-        worker = self._workers[self._hosts.index(host)]
+        worker = self._workers[self.hosts.index(host)]
         children = _children(worker.pid)
         worker.kill()
         worker.wait()
@@ -68,7 +68,7 @@ class Cluster:
 
     def executor_of(self, host: str) -> int:
         """The process id of the executor of a worker."""
-        children = _children(self._workers[self._hosts.index(host)].pid)
+        children = _children(self._workers[self.hosts.index(host)].pid)
         (found,) = (pid for pid in children if pid in self.executors().values())
         return found
 
