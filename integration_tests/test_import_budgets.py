@@ -15,7 +15,7 @@ from penstock.emulator.testing import RunningEmulator, running_emulator
 # What a start needs in any case; and gRPC, Arrow, aiohttp and botocore, which reading and writing need.
 PYTHON = "import json, logging, importlib.metadata, argparse"
 LIBRARIES = "import grpc, pyarrow.compute, aiohttp, botocore.session"
-RUNS = 5
+RUNS = 3
 
 
 def processor_seconds(arguments: Sequence[str], environ: dict[str, str] | None = None) -> float:

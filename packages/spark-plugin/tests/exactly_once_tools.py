@@ -25,7 +25,7 @@ from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin.testing import endpoint_options
 
 DRIVER = Path(__file__).with_name("exactly_once_driver.py")
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "3"))
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "2"))
 """Kills of each kind."""
 KEYS = [f"key-{number}" for number in range(40)]
 STALLED_SECONDS = 120.0

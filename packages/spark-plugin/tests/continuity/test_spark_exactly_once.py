@@ -1,4 +1,4 @@
-"""Each record once, in order, in an idempotent table, whatever is killed. PENSTOCK_KILLS says how often (3).
+"""Each record once, in order, in an idempotent table, whatever is killed. PENSTOCK_KILLS says how often (2).
 
 A run's seed is told when it fails; PENSTOCK_SEED makes the same choices again.
 """
