@@ -12,9 +12,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock.efo_consumer import WIRE_SCHEMA, Shard, ShardEvent, ShardPosition, StreamPositions
-from penstock.efo_consumer._buffer.buffer import ShardBuffer
+from penstock.efo_consumer._buffer.buffer import ShardBuffer, ShardTime
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering
-from penstock.efo_consumer._reader.horizon import Horizon, ShardTime, delivered_millis
+from penstock.efo_consumer._reader.horizon import Horizon, delivered_millis
 from penstock.efo_consumer._reader.reach import Bounds, Reach, reach
 
 SKEW_MILLIS = 60_000
@@ -68,7 +68,6 @@ class History:
     is_begun: bool = False
     is_stuck: bool = False
     buffer: ShardBuffer = field(default_factory=lambda: ShardBuffer(TRIM_HORIZON))
-    time: ShardTime = field(default_factory=lambda: ShardTime(None))
 
 
 class World:
@@ -129,14 +128,14 @@ class World:
             if not one.is_stuck
             and not one.buffer.end.is_shard_end
             and all(self.shards[parent].buffer.end.is_shard_end for parent in one.parents)
-            and (one.read < len(one.rows) or one.closed is not None or (one.time.millis or 0) < self.tip)
+            and (one.read < len(one.rows) or one.closed is not None or (one.buffer.time.millis or 0) < self.tip)
         ]
 
     def read(self, one: History) -> None:
         """Take the next event of a shard: records, hours without any, its end, or its tip."""
         if one.parents and not one.is_begun:
             origin = entering(self.shards[parent].buffer.end for parent in one.parents)
-            one.buffer, one.time = ShardBuffer(origin), ShardTime(origin.known_millis)
+            one.buffer = ShardBuffer(origin)
         one.is_begun = True
         if one.read < len(one.rows):
             following, one.clock = one.rows[one.read][1], max(one.clock, one.opened)
@@ -172,7 +171,6 @@ class World:
 
     def _append(self, one: History, taken: ShardEvent) -> None:
         one.buffer.append(taken)
-        one.time.take(taken)
 
     def take(self, bounds: Bounds = Bounds()) -> Reach:  # noqa: B008  # frozen
         """Ask for a micro-batch and deliver it."""
@@ -185,7 +183,7 @@ class World:
                 delivered_millis=delivered_millis(self.at),
                 now=self.now,
             )
-        times = {(STREAM, name): one.time.millis for name, one in self.shards.items()}
+        times = {(STREAM, name): one.buffer.time.millis for name, one in self.shards.items()}
         bounds = Bounds(**{**vars(bounds), "skew_millis": self.skew_millis})
         found = reach(self.at, buffers, {STREAM: self.graph}, bounds, times=times, horizon=horizon)
         self.horizon.holds_back = found.holds_back

@@ -34,6 +34,40 @@ if TYPE_CHECKING:
 _MAX_EVICTED_SEGMENTS = 256
 
 
+class ShardTime:
+    """Up to when a shard was read: whatever it brings later arrived then or after that.
+
+    An answer says how far it is behind the tip of its shard. At the end of a closed shard that may be nothing although
+    the children hold old records, so such a time counts when a later answer has shown that the shard went on.
+
+    Args:
+        known_millis: a time before which nothing can be missing, in milliseconds since the epoch; None if unknown.
+    """
+
+    __slots__ = ("_unproved", "millis")
+
+    def __init__(self, known_millis: int | None) -> None:
+        self.millis = known_millis
+        """In milliseconds since the epoch; None while unknown."""
+        self._unproved: int | None = None
+
+    def take(self, event: ShardEvent) -> None:
+        """Take the next event of the shard."""
+        rows = event.records.num_rows
+        if event.child_shards:
+            self._unproved = None
+        elif rows or event.read_millis is not None:
+            self.reached(self._unproved)
+            self._unproved = event.read_millis
+        if rows:
+            self.reached(arrived_millis_at(event.records, rows - 1))
+
+    def reached(self, millis: int | None) -> None:
+        """Note that everything that arrived before a time was read; None notes nothing."""
+        if millis is not None and (self.millis is None or millis > self.millis):
+            self.millis = millis
+
+
 class ShardBuffer:
     """The buffered interval of one shard.
 
@@ -45,6 +79,8 @@ class ShardBuffer:
         self.origin = origin
         self.first_record: str | None = None
         """Sequence number of the first record since a time or TRIM_HORIZON; None without one."""
+        self.time = ShardTime(origin.known_millis)
+        """Up to when the shard was read."""
         self.held_bytes = 0
         self._segments: list[Segment] = []
         self.end = origin
@@ -91,6 +127,7 @@ class ShardBuffer:
         An event without continuation and without children has no records either: it only has the lag, and perhaps
         that the shard is caught up.
         """
+        self.time.take(event)
         before = self.end
         if event.child_shards:
             caught_up = self._open_millis

@@ -242,7 +242,7 @@ class FanOutRecordPublisher:
     def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
         """See `RecordPublisher.waits_since`."""
         call = self._calls.get((stream.name, shard_id))
-        return None if call is None else call.waits_since
+        return None if call is None or call.subscription is None else call.subscription.waits_since
 
     def is_taken_over(self, stream: StreamIdentity, shard_id: str) -> bool:
         """See `RecordPublisher.is_taken_over`."""

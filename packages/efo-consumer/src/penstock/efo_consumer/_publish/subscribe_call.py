@@ -44,6 +44,7 @@ class SubscribeCall:
     Attributes:
         position: after the last event.
         at_shard_end: whether the last event was the shard's.
+        subscription: what the service has accepted; None before, and once it is closed.
         next: what follows; None before the end, and at the shard's end.
     """
 
@@ -60,11 +61,11 @@ class SubscribeCall:
         "_span",
         "_starved",
         "_stream",
-        "_subscription",
         "_suspect",
         "at_shard_end",
         "next",
         "position",
+        "subscription",
     )
 
     def __init__(
@@ -78,7 +79,7 @@ class SubscribeCall:
         self._stream = stream
         self._request = request
         self._retries = retries
-        self._subscription: Subscription | None = None
+        self.subscription: Subscription | None = None
         self._caught_up_millis = 0
         # The last event was made then or later, by the service's clock.
         self._made_millis = 0
@@ -134,11 +135,6 @@ class SubscribeCall:
             raise
         self._outcome = self.next.outcome
 
-    @property
-    def waits_since(self) -> float | None:
-        """When the first record arrived that is known to wait, in seconds since the epoch; None without one."""
-        return None if self._subscription is None else self._subscription.waits_since
-
     async def _after(self, error: Exception) -> Resubscribe:
         request, diagnosis, code = self._request, self._publisher.diagnosis, error_code(error)
         if code == NOT_FOUND:
@@ -149,7 +145,7 @@ class SubscribeCall:
                 shard_id=request.shard_id,
                 consumer_arn=request.consumer_arn,
             ) from error
-        accepted = self._subscription is not None
+        accepted = self.subscription is not None
         status = None
         if code == "ResourceInUseException" and not accepted and diagnosis is not None:
             status = await diagnosis.consumer_status(request.consumer_arn)
@@ -168,7 +164,7 @@ class SubscribeCall:
     async def _subscribe(self) -> Subscription:
         service_clock = self._publisher.service_clock
         asked_at, accepted_at = service_clock.monotonic(), service_clock.earliest()
-        subscription = self._subscription = await self._publisher.transport.subscribe(self._request)
+        subscription = self.subscription = await self._publisher.transport.subscribe(self._request)
         if subscription.answered_at is not None:
             accepted_at = subscription.answered_at
             service_clock.answered_at(accepted_at, asked_at)
@@ -233,7 +229,7 @@ class SubscribeCall:
 
     async def close(self) -> None:
         """End the subscription and its span. Harmless when called again."""
-        subscription, self._subscription = self._subscription, None
+        subscription, self.subscription = self.subscription, None
         try:
             if subscription is not None:
                 await subscription.close(suspect=self._suspect)

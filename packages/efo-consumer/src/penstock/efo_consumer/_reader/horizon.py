@@ -11,13 +11,11 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.efo_consumer._buffer.segment import arrived_millis_at
 from penstock.efo_consumer._reader.api import ShardSkew
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.positions import StreamPositions
     from penstock.efo_consumer._reader.reach import ShardKey, Standing
 
@@ -27,40 +25,6 @@ LONGEST_HOLD_SECONDS: Final = 60.0
 NO_RECORD: Final = -1
 """A horizon that no record is within."""
 _NAMED_SHARDS = 3
-
-
-class ShardTime:
-    """Up to when a shard was read: whatever it brings later arrived then or after that.
-
-    An answer says how far it is behind the tip of its shard. At the end of a closed shard that may be nothing although
-    the children hold old records, so such a time counts when a later answer has shown that the shard went on.
-
-    Args:
-        known_millis: a time before which nothing can be missing, in milliseconds since the epoch; None if unknown.
-    """
-
-    __slots__ = ("_unproved", "millis")
-
-    def __init__(self, known_millis: int | None) -> None:
-        self.millis = known_millis
-        """In milliseconds since the epoch; None while unknown."""
-        self._unproved: int | None = None
-
-    def take(self, event: ShardEvent) -> None:
-        """Take the next event of the shard."""
-        rows = event.records.num_rows
-        if event.child_shards:
-            self._unproved = None
-        elif rows or event.read_millis is not None:
-            self.reached(self._unproved)
-            self._unproved = event.read_millis
-        if rows:
-            self.reached(arrived_millis_at(event.records, rows - 1))
-
-    def reached(self, millis: int | None) -> None:
-        """Note that everything that arrived before a time was read; None notes nothing."""
-        if millis is not None and (self.millis is None or millis > self.millis):
-            self.millis = millis
 
 
 @dataclass(slots=True)

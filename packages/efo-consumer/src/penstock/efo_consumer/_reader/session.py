@@ -28,7 +28,6 @@ from penstock.efo_consumer.errors import SessionNotFoundError, StaleEpochError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from penstock.efo_consumer._buffer.buffer import ShardBuffer
     from penstock.efo_consumer._reader.api import OpenRequest
     from penstock.efo_consumer._reader.shard import FollowedShard, ReaderTools
 
@@ -96,7 +95,8 @@ class ReaderSession:
     ) -> ShardsLook:
         """See `FleetMember.look`."""
         await self._follow(epoch, start)
-        walk = Walk(start, self._buffers(), {} if self._named_only else self.followed.graphs)
+        buffers = {key: shard.buffer for key, shard in self.followed.shards.items()}
+        walk = Walk(start, buffers, {} if self._named_only else self.followed.graphs)
         walk.settle()
         waiting, standing = walk.waiting(), walk.standing(self.followed.times())
         known = [millis for millis in standing.times.values() if millis is not None]
@@ -161,7 +161,7 @@ class ReaderSession:
     def _reach(self, start: StreamPositions, bounds: Bounds) -> Reach:
         found = reach(
             start,
-            self._buffers(),
+            {key: shard.buffer for key, shard in self.followed.shards.items()},
             # A caller that names all shards lets children enter and parents leave by its own graph.
             {} if self._named_only else self.followed.graphs,
             bounds,
@@ -179,9 +179,6 @@ class ReaderSession:
         self._horizon.holds_back = found.holds_back
         self.followed.ahead_of = bounds.horizon_millis if bounds.skew_millis is None else self._horizon.millis
         return found
-
-    def _buffers(self) -> dict[ShardKey, ShardBuffer]:
-        return {key: shard.buffer for key, shard in self.followed.shards.items()}
 
     def shard(self, shard_range: ShardRange) -> FollowedShard | None:
         """Give the shard of a range, if it is followed."""

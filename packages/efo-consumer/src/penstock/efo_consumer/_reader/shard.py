@@ -21,7 +21,6 @@ from penstock.efo_consumer._publish.condition import ConditionTracker, ShardCond
 from penstock.efo_consumer._publish.list_shards import STILL_SECONDS, ShardListings
 from penstock.efo_consumer._publish.metrics import stood_still, watched
 from penstock.efo_consumer._reader.api import ShardStats
-from penstock.efo_consumer._reader.horizon import ShardTime
 from penstock.efo_consumer._reader.inquiry import ShardInquiry
 from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 from penstock.efo_consumer.errors import (
@@ -199,8 +198,6 @@ class FollowedShard:
         self.counts = Counter[str]()
         """By names of `ShardStats`."""
         self.deaggregated = DeaggregationCounts()
-        self.time = ShardTime(origin.known_millis)
-        """Up to when the shard was read."""
         self._home = home
         self._source: ContinuitySource = source
         self._created_millis = home.created.get(stream.name)
@@ -216,6 +213,7 @@ class FollowedShard:
             note=self._note,
             standing=partial(home.standing, stream.name),
         )
+        self.guard = self._inquiry.guard
         self._way = ""
         self._is_gap_reported = False
         self._task: asyncio.Task[None] | None = None
@@ -310,11 +308,6 @@ class FollowedShard:
             # A bug must reach the caller of positions() too, not end in a task that nobody looks at.
             self._fail(error)
 
-    @property
-    def is_proved(self) -> bool:
-        """Whether `prove` has nothing to do."""
-        return self._inquiry.guard.is_proved
-
     async def prove(self) -> None:
         """Prove what rests on a retention period of seconds ago; to be called before anything of it is handed on.
 
@@ -354,10 +347,16 @@ class FollowedShard:
             events = publisher.publish(self.stream, self.shard_id, begin, note=self._note, room=self._reserved)
             async with aclosing(events):
                 async for event in events:
-                    # It may take minutes to prove that nothing is missing before it.
-                    with self._home.tools.pool.passing(event.nbytes):
-                        await self._check(event)
-                    if not (event.is_over or self._leads_on(event)):
+                    number = self.buffer.end.sequence_number
+                    leads_on = bool(
+                        event.records.num_rows or event.child_shards or event.continuation not in (None, number)
+                    )
+                    # One that does not, and is not caught up, only has the lag.
+                    if leads_on or event.caught_up_millis is not None:
+                        # It may take minutes to prove that nothing is missing before it.
+                        with self._home.tools.pool.passing(event.nbytes):
+                            await self._check(event, leads_on=leads_on)
+                    if not (event.is_over or leads_on):
                         is_subscription = not (publisher.interval_seconds or self._way)
                         event = self._standing.proved(event, is_subscription=is_subscription)
                     self._take(event)
@@ -382,12 +381,11 @@ class FollowedShard:
             self._home.news.notify()
             return None
 
-    async def _check(self, event: ShardEvent) -> None:
-        """Prove that nothing expired between the buffer's end and this event; report a loss otherwise."""
-        leads_on = self._leads_on(event)
-        if not leads_on and event.caught_up_millis is None:
-            # It only has the lag. One that is caught up says that nothing lies between, which may have expired.
-            return
+    async def _check(self, event: ShardEvent, *, leads_on: bool) -> None:
+        """Prove that nothing expired between the buffer's end and this event; report a loss otherwise.
+
+        An event that is caught up says that nothing lies between, which may have expired.
+        """
         if leads_on:
             # After a long standstill another iterator may read the shard, of whichever stream has the name by now.
             stood, slept = self._standing.seconds
@@ -401,22 +399,17 @@ class FollowedShard:
             last = arrived_millis_at(event.records, event.records.num_rows - 1)
             now = max(now, last + (event.millis_behind_latest or 0))
         after = self.promised
-        if not self._is_gap_reported:
+        if not (self._is_gap_reported or self.guard.passes(after, now)):
             loss = await self._inquiry.check(after, now)
             if loss is not None:
                 self._report(loss, after)
         self._is_gap_reported = False
-
-    def _leads_on(self, event: ShardEvent) -> bool:
-        number = self.buffer.end.sequence_number
-        return bool(event.records.num_rows or event.child_shards or event.continuation not in (None, number))
 
     def _take(self, event: ShardEvent) -> None:
         before = self.buffer.end
         is_closed = self._standing.is_closed and not event.is_over
         is_guess = event.millis_behind_latest == 0 and event.quiet_seconds is not None
         self._home.tools.pool.append(self.buffer, event)
-        self.time.take(event)
         if event.child_shards:
             self._note(ShardSign.END)
         else:

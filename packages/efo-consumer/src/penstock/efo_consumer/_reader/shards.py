@@ -124,7 +124,7 @@ class SessionShards:
         Raises:
             ShardReaderError: records are lost, or nothing proves that none is.
         """
-        unproved = [shard.prove() for shard in self.shards.values() if not shard.is_proved]
+        unproved = [shard.prove() for shard in self.shards.values() if not shard.guard.is_proved]
         if unproved:
             # At once: then they share the question how long the stream keeps its records.
             for found in await asyncio.gather(*unproved, return_exceptions=True):
@@ -211,7 +211,8 @@ class SessionShards:
             # Shards that come from another reader of a fleet.
             self.created |= await check_streams(self.backend, positions.created, unknown)
         for stream, shards in positions.streams.items():
-            self.graphs.setdefault(stream, ShardGraph())
+            if stream not in self.graphs:
+                self.graphs[stream] = ShardGraph()
             finished = self._finished.setdefault(stream, {})
             for shard_id, position in shards.items():
                 key = (stream, shard_id)
@@ -294,7 +295,7 @@ class SessionShards:
 
     def times(self) -> dict[ShardKey, int | None]:
         """Give the time up to which each shard was read, in milliseconds since the epoch; None while unknown."""
-        return {key: shard.time.millis for key, shard in self.shards.items()}
+        return {key: shard.buffer.time.millis for key, shard in self.shards.items()}
 
     @property
     def interval_seconds(self) -> float:

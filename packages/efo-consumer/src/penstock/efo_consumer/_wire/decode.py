@@ -130,7 +130,10 @@ def decode_payload(buffer: bytes | bytearray, start: int = 0, end: int | None = 
 
 
 def _decode(buffer: bytes | bytearray, start: int, end: int) -> tuple[_Payload[bytes] | _Payload[str], list[bytes]]:
-    characters = _first_data_characters(buffer, start, end)
+    # The size of records, by the first; a wrong guess costs time, never a wrong result.
+    key = buffer.find(_DATA_KEY, start, min(end, start + _FIRST_DATA_WITHIN))
+    text = key + len(_DATA_KEY)
+    characters = 0 if key < 0 else buffer.find(b'"', text, end) - text
     if characters >= _CUT_CHARACTERS and (cut := _cut(buffer, start, end)) is not None:
         return cut
     view = memoryview(buffer)[start:end]
@@ -140,13 +143,6 @@ def _decode(buffer: bytes | bytearray, start: int, end: int) -> tuple[_Payload[b
         return texts, [decode(record.data, None, True) for record in texts.records]
     payload = _decode_bytes(view)
     return payload, [record.data for record in payload.records]
-
-
-def _first_data_characters(buffer: bytes | bytearray, start: int, end: int) -> int:
-    """The size of records, by the first; a wrong guess costs time, never a wrong result."""
-    key = buffer.find(_DATA_KEY, start, min(end, start + _FIRST_DATA_WITHIN))
-    text = key + len(_DATA_KEY)
-    return 0 if key < 0 else buffer.find(b'"', text, end) - text
 
 
 def _cut(buffer: bytes | bytearray, start: int, end: int) -> tuple[_Payload[str], list[bytes]] | None:

@@ -75,25 +75,21 @@ class FrameDecoder:
         EventStreamFrameError: the stream is corrupt; the decoder must not be used again.
     """
 
-    __slots__ = ("_max_payload_bytes", "_needed", "_parts", "_pending")
+    __slots__ = ("_max_payload_bytes", "_needed", "_parts", "pending_bytes")
 
     def __init__(self, *, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
         self._max_payload_bytes = max_payload_bytes
         self._parts: list[bytes | memoryview] = []
-        self._pending = 0
-        self._needed = PRELUDE_BYTES
-
-    @property
-    def pending_bytes(self) -> int:
+        self.pending_bytes = 0
         """Bytes of the last, incomplete frame."""
-        return self._pending
+        self._needed = PRELUDE_BYTES
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
         """The frames that a chunk completes, in order."""
         # Immutable bytes can be kept; anything else may change once the caller has it back.
         data = chunk if type(chunk) is bytes else bytes(chunk)
-        self._pending += len(data)
-        if self._pending < self._needed:
+        self.pending_bytes += len(data)
+        if self.pending_bytes < self._needed:
             self._parts.append(data)
             return []
         if self._parts:
@@ -103,8 +99,8 @@ class FrameDecoder:
         view = memoryview(data)
         start = 0
         while True:
-            self._needed = self._check_prelude(view, start) if self._pending >= PRELUDE_BYTES else PRELUDE_BYTES
-            if self._pending < self._needed:
+            self._needed = self._check_prelude(view, start) if self.pending_bytes >= PRELUDE_BYTES else PRELUDE_BYTES
+            if self.pending_bytes < self._needed:
                 break
             end = start + self._needed
             (expected,) = _unpack_uint32(view, end - 4)
@@ -116,9 +112,9 @@ class FrameDecoder:
             payload_start = headers_start + headers_bytes
             headers = bytes(view[headers_start:payload_start])
             frames.append(Frame(headers, data, payload_start, end - 4, end - start))
-            self._pending -= self._needed
+            self.pending_bytes -= self._needed
             start = end
-        self._parts = [view[start:]] if self._pending else []
+        self._parts = [view[start:]] if self.pending_bytes else []
         return frames
 
     def finish(self) -> None:
@@ -127,8 +123,8 @@ class FrameDecoder:
         Raises:
             EventStreamFrameError: the last frame is not complete.
         """
-        if self._pending:
-            raise EventStreamFrameError.of("FRAME_TRUNCATED", expected=self._needed, actual=self._pending)
+        if self.pending_bytes:
+            raise EventStreamFrameError.of("FRAME_TRUNCATED", expected=self._needed, actual=self.pending_bytes)
 
     def _check_prelude(self, view: memoryview, offset: int) -> int:
         # Checked before the length is used: a flipped bit must not make the reader wait for gigabytes.
