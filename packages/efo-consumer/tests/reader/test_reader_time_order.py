@@ -183,9 +183,8 @@ class World:
                 delivered_millis=delivered_millis(self.at),
                 now=self.now,
             )
-        times = {(STREAM, name): one.buffer.time.millis for name, one in self.shards.items()}
         bounds = Bounds(**{**vars(bounds), "skew_millis": self.skew_millis})
-        found = reach(self.at, buffers, {STREAM: self.graph}, bounds, times=times, horizon=horizon)
+        found = reach(self.at, buffers, {STREAM: self.graph}, bounds, horizon=horizon)
         self.horizon.holds_back = found.holds_back
         self.excused |= {shard for _, shard in self.horizon.left_behind}
         batch: list[tuple[str, int, int]] = []
@@ -297,6 +296,7 @@ def simple(rows: dict[str, list[int]], times: dict[str, int | None], bounds: Bou
     for name, millis in rows.items():
         for number, one in enumerate(millis, 1):
             buffers[STREAM, name].append(event([(number, one)]))
+        buffers[STREAM, name].time.millis = times[name]
     start = StreamPositions({STREAM: dict.fromkeys(rows, TRIM_HORIZON)})
     find = Horizon(0.0).find
     found = reach(
@@ -304,7 +304,6 @@ def simple(rows: dict[str, list[int]], times: dict[str, int | None], bounds: Bou
         buffers,
         {},
         Bounds(**{**vars(bounds), "skew_millis": 100}),
-        times={(STREAM, name): millis for name, millis in times.items()},
         horizon=partial(find, skew_millis=100, delivered_millis=None, now=0.0),
     )
     return {name: found.positions.streams[STREAM][name].rank[1] for name in rows}

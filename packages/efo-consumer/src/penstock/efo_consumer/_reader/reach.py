@@ -71,7 +71,6 @@ def reach(
     graphs: Mapping[str, ShardGraph],
     bounds: Bounds = _UNBOUNDED,
     *,
-    times: Mapping[ShardKey, int | None] | None = None,
     horizon: Callable[[Standing], int | None] | None = None,
 ) -> Reach:
     """Give the furthest positions from `start` within the bounds.
@@ -88,7 +87,6 @@ def reach(
         buffers: what was read of each shard.
         graphs: by stream, which shards follow which.
         bounds: limits.
-        times: up to when each shard was read, in milliseconds since the epoch; its position may prove more.
         horizon: gives the latest arrival time that a record may have, beside `bounds.horizon_millis`; None for any. It
             takes how far each shard was read that may bring records in a later answer.
     """
@@ -97,7 +95,7 @@ def reach(
     waiting = walk.waiting()
     limits = [bounds.horizon_millis]
     if horizon is not None:
-        limits.append(horizon(walk.standing(times or {})))
+        limits.append(horizon(walk.standing()))
     if bounds.records_per_shard:
         capped_millis = cap(waiting, bounds.records_per_shard)
         if bounds.skew_millis is not None and capped_millis is not None:
@@ -272,12 +270,8 @@ class Walk:
             if not any((stream, parent) in self._bringing for parent in graph.parents(shard_id))
         ]
 
-    def standing(self, times: Mapping[ShardKey, int | None]) -> Standing:
-        """Give how far the shards were read that may bring records in a later answer.
-
-        Args:
-            times: up to when each shard was read that is followed, in milliseconds since the epoch.
-        """
+    def standing(self) -> Standing:
+        """Give how far the shards were read that may bring records in a later answer."""
         found = Standing({}, set(self._waiting))
         for stream, shards in self._positions.items():
             ended = []
@@ -286,7 +280,8 @@ class Walk:
                 if position.is_shard_end:
                     ended.append(shard_id)
                 else:
-                    found.times[key] = times.get(key) if key in times else position.known_millis
+                    buffer = self._buffers.get(key)
+                    found.times[key] = position.known_millis if buffer is None else buffer.time.millis
             if ended and stream in self._graphs:
                 found.add_children(stream, self._graphs[stream], shards, ended)
             for shard_id in () if stream in self._graphs else ended:

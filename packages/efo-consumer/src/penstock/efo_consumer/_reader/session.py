@@ -98,7 +98,7 @@ class ReaderSession:
         buffers = {key: shard.buffer for key, shard in self.followed.shards.items()}
         walk = Walk(start, buffers, {} if self._named_only else self.followed.graphs)
         walk.settle()
-        waiting, standing = walk.waiting(), walk.standing(self.followed.times())
+        waiting, standing = walk.waiting(), walk.standing()
         known = [millis for millis in standing.times.values() if millis is not None]
         least = min(known, default=None)
         slow = [
@@ -165,7 +165,6 @@ class ReaderSession:
             # A caller that names all shards lets children enter and parents leave by its own graph.
             {} if self._named_only else self.followed.graphs,
             bounds,
-            times=None if bounds.skew_millis is None else self.followed.times(),
             horizon=None
             if bounds.skew_millis is None
             else partial(

@@ -293,10 +293,6 @@ class SessionShards:
         looking = (stream for stream, task in self._discoveries.items() if not task.done())
         return not any(self._discovery_needed(stream) for stream in looking)
 
-    def times(self) -> dict[ShardKey, int | None]:
-        """Give the time up to which each shard was read, in milliseconds since the epoch; None while unknown."""
-        return {key: shard.buffer.time.millis for key, shard in self.shards.items()}
-
     @property
     def interval_seconds(self) -> float:
         """Time between two answers of a shard that is well; 0 if the service sends them."""
