@@ -44,7 +44,7 @@ class Step(NamedTuple):
 def within(made: ShardBuffer, position: ShardPosition, *, rows: int = 0, nbytes: int = 0) -> Step:
     """How far a buffer leads within a limit."""
     start = StreamPositions({"s": {"shard": position}})
-    found = reach(start, {("s", "shard"): made}, {}, Bounds(records=rows, nbytes=nbytes))
+    found = reach(start, {("s", "shard"): made}, {}, Bounds(max_records=rows, max_bytes=nbytes))
     return Step(found.positions.streams["s"]["shard"], found.rows)
 
 

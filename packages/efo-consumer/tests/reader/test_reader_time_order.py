@@ -211,9 +211,9 @@ def chance_hours(chance: random.Random) -> int:
 def bounds_of(chance: random.Random) -> Bounds:
     """Random limits of a query."""
     return Bounds(
-        records=chance.choice([0, 0, 3, 20]),
-        nbytes=chance.choice([0, 0, 50, 2000]),
-        records_per_shard=chance.choice([0, 0, 2, 10]),
+        max_records=chance.choice([0, 0, 3, 20]),
+        max_bytes=chance.choice([0, 0, 50, 2000]),
+        max_records_per_shard=chance.choice([0, 0, 2, 10]),
     )
 
 
@@ -330,14 +330,14 @@ def test_a_shard_that_is_cut_by_its_own_limit_holds_the_others_back() -> None:
     """What is left of it comes later: nothing of the others may be further ahead than the skew."""
     rows = {"a": [10, 20, 30, 40], "b": [15, 125, 135]}
     times: dict[str, int | None] = {"a": 200, "b": 200}
-    assert simple(rows, times, Bounds(records_per_shard=2)) == {"a": 2, "b": 2}
+    assert simple(rows, times, Bounds(max_records_per_shard=2)) == {"a": 2, "b": 2}
 
 
 def test_a_limit_takes_what_arrived_first() -> None:
     """Of several shards, and of one whose arrival times go back in order of sequence numbers."""
     rows = {"a": [10, 30, 25, 40], "b": [20, 28, 50]}
     times: dict[str, int | None] = {"a": 60, "b": 60}
-    counts = [simple(rows, times, Bounds(records=count)) for count in range(1, 8)]
+    counts = [simple(rows, times, Bounds(max_records=count)) for count in range(1, 8)]
     assert counts == [
         {"a": 1, "b": 0},
         {"a": 1, "b": 1},

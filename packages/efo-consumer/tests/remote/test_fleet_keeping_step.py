@@ -37,13 +37,13 @@ def test_readers_give_what_arrived_first_within_a_limit(
 ) -> None:
     """Together they give no more than the limit, and nothing that arrived after what another one leaves out."""
     looks = {name: look(some, most=most) for name, some in times.items()}
-    divided = divide(Bounds(records=most, horizon_millis=horizon), looks)
+    divided = divide(Bounds(max_records=most, horizon_millis=horizon), looks)
     given_times, left = [], []
     for name, some in times.items():
         bounds = divided[name]
         limit = bounds.horizon_millis
         within = [millis for millis in some if limit is None or millis <= limit]
-        taken = within[: bounds.records] if bounds.records else within
+        taken = within[: bounds.max_records] if bounds.max_records else within
         given_times += taken
         left += [millis for millis in some[len(taken) :] if horizon is None or millis <= horizon]
     assert len(given_times) <= most
@@ -58,7 +58,7 @@ def test_readers_give_what_arrived_first_within_a_limit(
 def test_a_limit_in_bytes_lets_the_oldest_record_through() -> None:
     """Of one reader alone."""
     looks = {"a": look([20, 30], size=1000), "b": look([10, 40], size=1000)}
-    divided = divide(Bounds(nbytes=100), looks)
+    divided = divide(Bounds(max_bytes=100), looks)
     assert divided["b"].horizon_millis == 10
     assert divided["a"].horizon_millis is not None
     assert divided["a"].horizon_millis < 10
@@ -66,18 +66,18 @@ def test_a_limit_in_bytes_lets_the_oldest_record_through() -> None:
 
 def test_what_a_reader_did_not_show_is_not_given() -> None:
     """It may have records by the time at which it is asked for them."""
-    divided = divide(Bounds(records=5), {"a": look([]), "b": look([1, 2, 3])})
+    divided = divide(Bounds(max_records=5), {"a": look([]), "b": look([1, 2, 3])})
     assert divided["a"].horizon_millis == NO_RECORD
-    assert divided["b"].records == 3
+    assert divided["b"].max_records == 3
 
 
 def test_a_long_profile_counts_a_record_or_two_more() -> None:
     """It has no more than a thousand times: between two of these the later one counts."""
     points = tuple(ProfilePoint(10 * count, 3 * count, 3 * count) for count in range(1, MOST_POINTS + 1))
     looks = {"a": ShardsLook(profile=points), "b": look([15])}
-    divided = divide(Bounds(records=7), looks)
+    divided = divide(Bounds(max_records=7), looks)
     assert divided["a"].horizon_millis == divided["b"].horizon_millis == 20
-    assert divided["a"].records + divided["b"].records == 7
+    assert divided["a"].max_records + divided["b"].max_records == 7
 
 
 def positions(**shards: ShardPosition) -> StreamPositions:

@@ -274,13 +274,18 @@ class SessionInfo:
     owner: str = ""
 
 
-class PositionsOptions(TypedDict, total=False):
-    """The options of `ShardReader.positions`, for readers that pass them on."""
+class Limits(TypedDict, total=False):
+    """The limits of `ShardReader.positions` and `FleetMember.look`, for readers that pass them on."""
 
     max_records: int
     max_bytes: int
-    wait_seconds: float
     max_records_per_shard: int
+
+
+class PositionsOptions(Limits, total=False):
+    """The options of `ShardReader.positions`, likewise."""
+
+    wait_seconds: float
     max_shard_skew_seconds: float | None
     horizon_millis: int | None
 

@@ -9,7 +9,7 @@ import time
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from opentelemetry import trace
 
@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.positions import ShardPosition, ShardRange, StreamPositions
     from penstock.efo_consumer._publish.config import Deaggregation
     from penstock.efo_consumer._reader.api import (
+        Limits,
         OpenRequest,
+        PositionsOptions,
         PositionsSnapshot,
         SessionInfo,
         ShardsLook,
@@ -178,25 +180,13 @@ class LocalShardReader:
         session_id: str,
         epoch: int,
         start: StreamPositions,
-        *,
-        max_records: int = 0,
-        max_bytes: int = 0,
-        wait_seconds: float = 0.0,
-        max_records_per_shard: int = 0,
-        max_shard_skew_seconds: float | None = None,
-        horizon_millis: int | None = None,
+        **options: Unpack[PositionsOptions],
     ) -> PositionsSnapshot:
         """See `ShardReader.positions`."""
-        bounds = Bounds(
-            records=max_records,
-            nbytes=max_bytes,
-            records_per_shard=max_records_per_shard,
-            skew_millis=None if max_shard_skew_seconds is None else round(max_shard_skew_seconds * 1000),
-            horizon_millis=horizon_millis,
-        )
         session = self._session(session_id)
         with session.called():
-            return await session.positions(epoch, start, bounds, wait_seconds=wait_seconds)
+            wait_seconds = options.get("wait_seconds", 0.0)
+            return await session.positions(epoch, start, Bounds.of(options), wait_seconds=wait_seconds)
 
     async def look(
         self,
@@ -205,15 +195,12 @@ class LocalShardReader:
         start: StreamPositions,
         *,
         before_millis: int | None = None,
-        max_records: int = 0,
-        max_bytes: int = 0,
-        max_records_per_shard: int = 0,
+        **limits: Unpack[Limits],
     ) -> ShardsLook:
         """See `FleetMember.look`."""
-        bounds = Bounds(records=max_records, nbytes=max_bytes, records_per_shard=max_records_per_shard)
         session = self._session(session_id)
         with session.called():
-            return await session.look(epoch, start, bounds, before_millis=before_millis)
+            return await session.look(epoch, start, Bounds(**limits), before_millis=before_millis)
 
     async def read_range(
         self,

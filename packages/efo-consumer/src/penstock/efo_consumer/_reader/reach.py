@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from penstock.efo_consumer._buffer.buffer import ShardBuffer
-    from penstock.efo_consumer._reader.api import ProfilePoint
+    from penstock.efo_consumer._reader.api import Limits, PositionsOptions, ProfilePoint
 
 ShardKey = tuple[str, str]
 """Stream name and shard id."""
@@ -27,18 +27,39 @@ class Bounds:
     """What an answer may hold; 0 and None do not bound.
 
     Attributes:
-        records: most records.
-        nbytes: most bytes of data and partition keys.
-        records_per_shard: most records of any one shard.
+        max_records: most records.
+        max_bytes: most bytes of data and partition keys.
+        max_records_per_shard: most records of any one shard.
         skew_millis: how much later than the slowest shard's time a record may have arrived.
         horizon_millis: no record may have arrived later than this, in milliseconds since the epoch.
     """
 
-    records: int = 0
-    nbytes: int = 0
-    records_per_shard: int = 0
+    max_records: int = 0
+    max_bytes: int = 0
+    max_records_per_shard: int = 0
     skew_millis: int | None = None
     horizon_millis: int | None = None
+
+    @classmethod
+    def of(cls, options: PositionsOptions) -> Bounds:
+        """Give those that a caller asks for."""
+        skew = options.get("max_shard_skew_seconds")
+        return cls(
+            max_records=options.get("max_records", 0),
+            max_bytes=options.get("max_bytes", 0),
+            max_records_per_shard=options.get("max_records_per_shard", 0),
+            skew_millis=None if skew is None else round(skew * 1000),
+            horizon_millis=options.get("horizon_millis"),
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in number."""
+        return {
+            "max_records": self.max_records,
+            "max_bytes": self.max_bytes,
+            "max_records_per_shard": self.max_records_per_shard,
+        }
 
 
 @dataclass(frozen=True)
@@ -76,7 +97,7 @@ def reach(
     """Give the furthest positions from `start` within the bounds.
 
     Records are taken in the order of their arrival times, whatever shard they are in, so a limit cuts all shards at the
-    same time. At least one record is taken if any may be, though it exceed `bounds.nbytes`.
+    same time. At least one record is taken if any may be, though it exceed `bounds.max_bytes`.
 
     Children enter as soon as all of their parents stand at SHARD_END in the answer, and bring records in a later one
     than the last of their parents': the shards of one answer are read side by side. Parents whose children were all in
@@ -96,14 +117,14 @@ def reach(
     limits = [bounds.horizon_millis]
     if horizon is not None:
         limits.append(horizon(walk.standing()))
-    if bounds.records_per_shard:
-        capped_millis = cap(waiting, bounds.records_per_shard)
+    if bounds.max_records_per_shard:
+        capped_millis = cap(waiting, bounds.max_records_per_shard)
         if bounds.skew_millis is not None and capped_millis is not None:
             # The rest of that shard comes later: the others must not get ahead of it.
             limits.append(capped_millis + bounds.skew_millis)
     cut_millis = min((millis for millis in limits if millis is not None), default=None)
     holds_back = cut_millis is not None and _cut(waiting, cut_millis * 1000 + 999)
-    chosen = within([*waiting.values()], bounds.records or None, bounds.nbytes or None)
+    chosen = within([*waiting.values()], bounds.max_records or None, bounds.max_bytes or None)
     for key, parts in zip(waiting, chosen, strict=True):
         if parts:
             walk.take(key, parts)
@@ -116,10 +137,10 @@ def profile_within(waiting: Mapping[ShardKey, list[Part]], bounds: Bounds) -> tu
 
     Without a limit in records or bytes nothing is counted.
     """
-    if not (bounds.records or bounds.nbytes):
+    if not (bounds.max_records or bounds.max_bytes):
         return (), False
     rows = sum(part.rows for parts in waiting.values() for part in parts)
-    found = within([*waiting.values()], bounds.records or None, bounds.nbytes or None)
+    found = within([*waiting.values()], bounds.max_records or None, bounds.max_bytes or None)
     return profile(found), sum(part.rows for parts in found for part in parts) < rows
 
 

@@ -106,7 +106,7 @@ class ReaderSession:
             for key, millis in standing.times.items()
             if millis is None or millis == least or (before_millis is not None and millis < before_millis)
         ]
-        left_out = cap(waiting, bounds.records_per_shard) if bounds.records_per_shard else None
+        left_out = cap(waiting, bounds.max_records_per_shard) if bounds.max_records_per_shard else None
         counted, is_cut = profile_within(waiting, bounds)
         return ShardsLook(
             newest_millis=max(known, default=None),

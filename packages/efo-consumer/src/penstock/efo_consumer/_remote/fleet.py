@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
 from penstock.efo_consumer._model.positions import ShardPosition, ShardRange, StreamPositions
 from penstock.efo_consumer._model.shards import Shard
-from penstock.efo_consumer._reader.api import PositionsSnapshot, ShardLineage, follow_steps, is_news
+from penstock.efo_consumer._reader.api import PositionsOptions, PositionsSnapshot, ShardLineage, follow_steps, is_news
 from penstock.efo_consumer._reader.reach import Bounds, ShardKey
 from penstock.efo_consumer._remote.client import RemoteShardReader
 from penstock.efo_consumer._remote.keeping_step import FleetHorizon, divide
@@ -186,13 +186,7 @@ class FleetShardReader:
         session_id: str,
         epoch: int,
         start: StreamPositions,
-        *,
-        max_records: int = 0,
-        max_bytes: int = 0,
-        wait_seconds: float = 0.0,
-        max_records_per_shard: int = 0,
-        max_shard_skew_seconds: float | None = None,
-        horizon_millis: int | None = None,
+        **options: Unpack[PositionsOptions],
     ) -> PositionsSnapshot:
         """See `ShardReader.positions`. Shards whose owner does not answer stay where they are until they move.
 
@@ -200,14 +194,8 @@ class FleetShardReader:
             ReaderUnavailableError: no reader answered for as long as the patience allows.
         """
         self._start = start
-        bounds = Bounds(
-            records=max_records,
-            nbytes=max_bytes,
-            records_per_shard=max_records_per_shard,
-            skew_millis=None if max_shard_skew_seconds is None else round(max_shard_skew_seconds * 1000),
-            horizon_millis=horizon_millis,
-        )
-        deadline = self._clock() + wait_seconds
+        bounds = Bounds.of(options)
+        deadline = self._clock() + options.get("wait_seconds", 0.0)
         news: list[PositionsSnapshot] = []
         patience = Patience(self._patience_seconds)
         while True:
@@ -335,7 +323,7 @@ class FleetShardReader:
         parts = place(start, self._members.owners(self._clock()))
         served = [member.endpoint for member in self._members.served()]
         own = dict.fromkeys(served, bounds)
-        if bounds.skew_millis is not None or bounds.records or bounds.nbytes:
+        if bounds.skew_millis is not None or bounds.max_records or bounds.max_bytes:
             own = await self._keep_step(start, parts, served, bounds)
 
         async def ask(endpoint: str) -> PositionsSnapshot | None:
@@ -370,9 +358,7 @@ class FleetShardReader:
                     request.epoch,
                     parts.get(endpoint, _NOWHERE),
                     before_millis=before,
-                    max_records=bounds.records,
-                    max_bytes=bounds.nbytes,
-                    max_records_per_shard=bounds.records_per_shard,
+                    **bounds.limits,
                 ),
             )
 
@@ -445,7 +431,7 @@ class FleetShardReader:
         if self._members.lost() or any(p.is_shard_end for shards in start.streams.values() for p in shards.values()):
             seconds = min(seconds, _RETRY_SECONDS, self._members.deadline(now) or _RETRY_SECONDS)
         # One record is enough to know that there is something: the next step asks all readers.
-        one = Bounds(records=1, nbytes=1, horizon_millis=horizon_millis)
+        one = Bounds(max_records=1, max_bytes=1, horizon_millis=horizon_millis)
         polls = [
             asyncio.create_task(
                 self._ask(member.endpoint, parts.get(member.endpoint, _NOWHERE), one, seconds),
@@ -477,11 +463,9 @@ class FleetShardReader:
                 request.session_id,
                 request.epoch,
                 start,
-                max_records=bounds.records,
-                max_bytes=bounds.nbytes,
                 wait_seconds=wait_seconds,
-                max_records_per_shard=bounds.records_per_shard,
                 horizon_millis=bounds.horizon_millis,
+                **bounds.limits,
             ),
         )
 

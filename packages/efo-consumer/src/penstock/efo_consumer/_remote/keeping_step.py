@@ -125,7 +125,7 @@ def divide(bounds: Bounds, looks: Mapping[str, ShardsLook]) -> dict[str, Bounds]
         bounds: of the step, with its horizon.
         looks: what the readers show, within the same limits.
     """
-    if not (bounds.records or bounds.nbytes):
+    if not (bounds.max_records or bounds.max_bytes):
         return dict.fromkeys(looks, bounds)
     counted = {
         name: _Counted(look.profile, [point.arrived_millis for point in look.profile], look.is_cut)
@@ -145,8 +145,8 @@ def divide(bounds: Bounds, looks: Mapping[str, ShardsLook]) -> dict[str, Bounds]
         records, nbytes = sum(one[0] for one in found), sum(one[1] for one in found)
         return (
             len(found) == len(upto)
-            and (not bounds.records or records <= bounds.records)
-            and (not bounds.nbytes or nbytes <= bounds.nbytes)
+            and (not bounds.max_records or records <= bounds.max_records)
+            and (not bounds.max_bytes or nbytes <= bounds.max_bytes)
         )
 
     # What fits up to a time fits up to an earlier one.
@@ -167,7 +167,7 @@ def divide(bounds: Bounds, looks: Mapping[str, ShardsLook]) -> dict[str, Bounds]
         divided[name] = replace(
             bounds,
             horizon_millis=NO_RECORD if not records else last if count < len(times) else horizon,
-            records=records if bounds.records else 0,
-            nbytes=nbytes if bounds.nbytes else 0,
+            max_records=records if bounds.max_records else 0,
+            max_bytes=nbytes if bounds.max_bytes else 0,
         )
     return divided
