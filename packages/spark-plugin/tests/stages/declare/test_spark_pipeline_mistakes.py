@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from penstock.operator_attributes import OperatorAttributesBuilder
+from penstock.operator_attributes import OperatorAttributes, OperatorAttributesBuilder, StageState
 from penstock.operator_attributes.errors import CompileError
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import Pipeline, plan, run_staged
-from penstock.spark_plugin.errors import PipelineDefinitionError
+from penstock.spark_plugin.errors import PipelineDefinitionError, StageFailedError
+
+FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 
 
 def here(offset: int = 0) -> str:
@@ -176,6 +179,69 @@ def test_what_would_do_nothing_in_a_run(
     pipeline.sink()(write)
     assert reason in refusal(lambda: pipeline.run(spark, **given))
     assert not (tmp_path / "store").exists()
+
+
+def failed(pipeline: Pipeline, spark: SparkSession) -> str:
+    """Why the only stage that fails does; it was refused before any job, and is not tried again."""
+    with pytest.raises(StageFailedError) as caught:
+        pipeline.run(spark)
+    assert isinstance(caught.value.__cause__, PipelineDefinitionError)
+    (progress,) = [one for one in caught.value.run.progress.values() if one.state is StageState.FAILED]
+    assert progress.attempts == 1
+    assert not spark.sparkContext.statusTracker().getJobIdsForGroup(caught.value.stage)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize("second", ["id", "ID"])
+def test_two_columns_of_one_name_in_a_committed_result(spark: SparkSession, tmp_path: Path, second: str) -> None:
+    """Spark's own error comes after the rows were computed, and names neither operator nor line."""
+
+    def twice(a: DataFrame) -> DataFrame:
+        return a.selectExpr("id", f"id AS {second}", "1 AS one")
+
+    pipeline = Pipeline("job", store=tmp_path / "store")
+    pipeline.source(bounded=True, name="a")(rows)
+    pipeline.op(name="first", inputs=["a"], attributes=FULL_DAM)(lambda a: a.selectExpr("id AS one"))
+    pipeline.op(name=f"twice {second}", inputs=["a"], attributes=FULL_DAM)(twice)
+    pipeline.sink(name="b", inputs=["first", f"twice {second}"])(lambda first, twice: write(first.crossJoin(twice)))
+    reason = failed(pipeline, spark)
+    assert reason.startswith(
+        f"operator 'twice {second}' ({place(twice)}) gives several columns of one name, 'id', '{second}', "
+    )
+    assert "rename or drop all but one" in reason
+
+
+def test_two_columns_of_one_name_that_are_not_committed(spark: SparkSession, tmp_path: Path) -> None:
+    """An operator within a stage may give them, as Spark allows."""
+    pipeline = Pipeline("job", store=tmp_path / "store")
+    pipeline.source(bounded=True, name="a")(rows)
+    pipeline.op(name="twice", inputs=["a"])(lambda a: a.selectExpr("id", "id"))
+    pipeline.op(name="once", inputs=["twice"], attributes=FULL_DAM)(lambda twice: twice.toDF("a", "b"))
+    pipeline.sink(name="b", inputs=["once"])(write)
+    assert pipeline.run(spark).states["b"] is StageState.FINISHED
+
+
+@pytest.mark.parametrize("where", ["operator", "sink"])
+def test_a_stream_that_is_read_in_a_bounded_stage(spark: SparkSession, tmp_path: Path, where: str) -> None:
+    """What it reads has to be declared; Spark says only that a stream cannot be written."""
+
+    def with_stream(a: DataFrame) -> DataFrame:
+        return a.join(a.sparkSession.readStream.format("rate").load(), F.col("value") == F.col("id"))
+
+    def written(a: DataFrame) -> Any:
+        return write(with_stream(a))
+
+    pipeline = Pipeline("job", store=tmp_path / "store")
+    pipeline.source(bounded=True, name="a")(rows)
+    function: Any = with_stream if where == "operator" else written
+    if where == "operator":
+        pipeline.op(name="stream in it", inputs=["a"], attributes=FULL_DAM)(function)
+        pipeline.sink(name="b", inputs=["stream in it"])(write)
+    else:
+        pipeline.sink(name="stream in it", inputs=["a"])(function)
+    reason = failed(pipeline, spark)
+    assert reason.startswith(f"{where} 'stream in it' ({place(function)}) reads a stream, ")
+    assert "@pipeline.source(bounded=False)" in reason
 
 
 def test_a_fingerprint_of_a_stream(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.operator_attributes import Stage, StagePlan, VertexKind
@@ -300,9 +301,16 @@ class StageBuilder:
             self._asked.clear()
             one = self._declared[name]
             inputs = self._inputs(stage, name, self._built.setdefault(stage.id, {}) if stage.bounded else {})
-            writer = self._call(one, *(_limited(one, frame) for frame in inputs))
+            try:
+                writer = self._call(one, *(_limited(one, frame) for frame in inputs))
+            except AnalysisException as error:
+                if stage.bounded and error.getCondition() == "CALL_ON_STREAMING_DATASET_UNSUPPORTED":
+                    raise _stream_in_bounded(one) from error
+                raise
             frame = getattr(writer, "_df", None)
             if stage.bounded and isinstance(frame, DataFrame):
+                if frame.isStreaming and self._jobs.is_batch_writer(writer):
+                    raise _stream_in_bounded(one)
                 self._is_of_the_world(stage, one, plans_of(frame).look(frame, inputs).world)
             return writer
 
@@ -320,13 +328,28 @@ class StageBuilder:
             else:
                 inputs = self._inputs(stage, name, built)
                 built[name] = _limited(one, _frame(one, self._call(one, *inputs)))
+                if stage.bounded and built[name].isStreaming:
+                    raise _stream_in_bounded(one)
                 if not stage.bounded:
                     self._look_for_dams(one, built[name])
                 else:
                     look = plans_of(built[name]).look(built[name], inputs)
                     self._plans.setdefault(stage.id, {})[name] = look.fingerprint
                     self._is_of_the_world(stage, one, look.world)
+            if stage.bounded and name in stage.outputs:
+                self._check_columns(one, built[name])
         return built[name]
+
+    def _check_columns(self, one: Declared, frame: DataFrame) -> None:
+        """Refuse columns that the Parquet files of a committed result would not distinguish."""
+        is_exact = self._spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+        counted = Counter(name if is_exact else name.lower() for name in frame.columns)
+        if found := [name for name in frame.columns if counted[name if is_exact else name.lower()] > 1]:
+            raise PipelineDefinitionError(
+                f"{named([one])} gives several columns of one name, {', '.join(map(repr, found))}, and its result is "
+                "committed, where each column needs a name of its own: rename or drop all but one, or join by the "
+                "names of columns that both sides have, as in left.join(right, 'id')"
+            )
 
     def world(self, stage: Stage) -> str:
         """What the results of a bounded stage depend on and no fingerprint covers, in words; empty for nothing."""
@@ -443,6 +466,14 @@ class StageBuilder:
         except Exception as error:
             error.add_note(f"in {one.name!r}" + (f" ({one.call_site})" if one.call_site else ""))
             raise
+
+
+def _stream_in_bounded(one: Declared) -> PipelineDefinitionError:
+    return PipelineDefinitionError(
+        f"{named([one])} reads a stream, though all of its inputs are bounded, so that its stage would never end: "
+        "declare the stream with @pipeline.source(bounded=False), and name that source as an input; or read it with "
+        "`spark.read`"
+    )
 
 
 def _sorted(one: Declared, source: str, frame: DataFrame) -> DataFrame:

@@ -102,12 +102,15 @@ class StageRunner:
         try:
             with self._job_group(stage):
                 self.builder.begin(stage)
-                for vertex in stage.outputs:
-                    folder.write(vertex, self.builder.output(stage, vertex))
-                for sink in self._sinks(stage):
-                    if (sink, fingerprint) not in self._saved:
-                        self._save(stage, sink)
-                        self._saved.add((sink, fingerprint))
+                # All of them before the first job: what is wrong with any of them is found before rows are computed.
+                frames = {vertex: self.builder.output(stage, vertex) for vertex in stage.outputs}
+                sinks = [sink for sink in self._sinks(stage) if (sink, fingerprint) not in self._saved]
+                writers = {sink: self._writer(stage, sink) for sink in sinks}
+                for vertex, frame in frames.items():
+                    folder.write(vertex, frame)
+                for sink, writer in writers.items():
+                    writer.save()
+                    self._saved.add((sink, fingerprint))
         finally:
             self.builder.let_go(stage)
         rows, size_bytes = folder.measure(stage.outputs)
@@ -122,11 +125,11 @@ class StageRunner:
         )
         return folder.commit(result)
 
-    def _save(self, stage: Stage, sink: str) -> None:
+    def _writer(self, stage: Stage, sink: str) -> Any:
         writer = self.builder.writer(stage, sink)
         if not self._jobs.is_batch_writer(writer):
             raise self._wrong_writer(sink, writer, "a DataFrameWriter (`df.write…`)")
-        writer.save()
+        return writer
 
     def deploy_live(self, stage: Stage) -> dict[str, LiveQuery]:
         """Start the queries of a live stage, by sink, from their checkpoints where there are any."""
