@@ -250,7 +250,7 @@ def test_a_run_that_goes_on_after_a_failure_says_which_sources_have_changed(
         def total(sales: DataFrame) -> DataFrame:
             return sales.agg(F.sum("n").alias("total"))
 
-        @pipeline.sink()
+        @pipeline.sink(pure=True)
         def report(total: DataFrame) -> Any:
             if (Path(text) / "full").exists():
                 raise OSError("no space left")
