@@ -49,6 +49,19 @@ if __name__ == "__main__":
 """For workers of tasks, of which there are some at a time; of those that plan or commit there is one."""
 
 _PACKAGE = "pyspark/__init__.py"
+_JARLESS_START = """\
+def _forget_jars():
+    import sys
+
+    for place in [*sys.path, *sys.path_importer_cache]:
+        if ".jar" in place:
+            sys.path_importer_cache.pop(place, None)
+    sys.path[:] = [place for place in sys.path if not place.endswith(".jar")]
+
+
+_forget_jars()
+"""
+"""Spark puts the archive of its classes on the path of modules, and Python reads its directory as often."""
 _CONNECTING_START = """\
 def _connect_first():
     import os, sys
@@ -202,9 +215,9 @@ def _unpacked(library: Path, folder: Path) -> None:
         names = [name for name in modules.namelist() if "/tests/" not in name]
         modules.extractall(folder, names)
     # Another Spark connects in another way, and is left as it is.
-    changes = {_DAEMON: (_START, _IMPORTING_START)}
+    changes = {_DAEMON: (_START, _IMPORTING_START), _PACKAGE: ("", _JARLESS_START)}
     if _CONNECTION in names and _CONNECT in (folder / _CONNECTION).read_text():
-        changes |= {_PACKAGE: ("", _CONNECTING_START), _CONNECTION: (_CONNECT, _CONNECTED + _CONNECT)}
+        changes |= {_PACKAGE: ("", _JARLESS_START + _CONNECTING_START), _CONNECTION: (_CONNECT, _CONNECTED + _CONNECT)}
     for name, (found, replacement) in changes.items():
         if name in names:
             module = folder / name
