@@ -103,7 +103,7 @@ class _Advance(logging.Handler):
 @pytest.fixture
 def advance(world: World) -> Iterator[_Advance]:
     handler = _Advance(lambda: world.clock.advance(CREATION.total_seconds()))
-    logger = logging.getLogger("penstock.efo_consumer._publish.creating")
+    logger = logging.getLogger("penstock.efo_consumer._publish.list_shards")
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)

@@ -15,7 +15,7 @@ from ._continuity.lineage import next_shards, with_ancestors
 from ._embedded.host import ReaderHost
 from ._embedded.session import BlockingSession, connect_reader
 from ._glue.avro import AvroDecoder, avro_reader, json_value, plain_values
-from ._glue.decoder import GlueDecoder, GlueValue
+from ._glue.decoder import GlueDecoder, GlueValue, ProtoFile
 from ._glue.header import (
     GlueRecord,
     decode_glue_record,
@@ -23,9 +23,7 @@ from ._glue.header import (
     glue_header,
     message_index,
 )
-from ._glue.protobuf import ProtoFile
 from ._glue.registry import GlueSchemas, SchemaVersion, get_version
-from ._model.events import WIRE_SCHEMA, ShardEvent
 from ._model.hash_keys import HashKeyRange, ShardKeys, StreamKeys
 from ._model.positions import (
     PositionType,
@@ -35,7 +33,7 @@ from ._model.positions import (
     ranges_between,
 )
 from ._model.schema import READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION, to_read_batch
-from ._model.shards import Shard, StreamIdentity
+from ._model.shards import WIRE_SCHEMA, Shard, ShardEvent, StreamIdentity
 from ._publish.condition import NoteSign, ShardCondition, ShardSign, ShardState
 from ._publish.config import Deaggregation, RecordPublisherConfig, SubscribeTransportType
 from ._publish.dynamodb_streams import DYNAMODB_STREAMS, stream_client

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.efo_consumer._continuity.rule import OldestRecord, StreamFacts
-from penstock.efo_consumer._model.events import WIRE_SCHEMA, ShardEvent
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
-from penstock.efo_consumer._model.shards import Shard, StreamIdentity
+from penstock.efo_consumer._model.shards import WIRE_SCHEMA, Shard, ShardEvent, StreamIdentity
 from penstock.efo_consumer._publish.condition import NoteSign, unnoted
 from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType, Room, unbounded
 from penstock.efo_consumer.errors import RecordPublisherFatalError

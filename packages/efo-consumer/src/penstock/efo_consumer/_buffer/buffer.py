@@ -29,7 +29,7 @@ from penstock.efo_consumer._buffer.segment import (
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 
 if TYPE_CHECKING:
-    from penstock.efo_consumer._model.events import ShardEvent
+    from penstock.efo_consumer._model.shards import ShardEvent
 
 _MAX_EVICTED_SEGMENTS = 256
 

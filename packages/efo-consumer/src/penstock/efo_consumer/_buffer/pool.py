@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from penstock.efo_consumer._model.shards import MAX_EVENT_BYTES
+from penstock.efo_consumer._model.shards import MAX_EVENT_BYTES, ShardEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.efo_consumer._buffer.buffer import ShardBuffer
-    from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.positions import ShardPosition
 
 LOOK_AGAIN_SECONDS = 1.0

@@ -33,8 +33,7 @@ from penstock.efo_consumer.errors import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 
-    from penstock.efo_consumer._model.events import ShardEvent
-    from penstock.efo_consumer._model.shards import StreamIdentity
+    from penstock.efo_consumer._model.shards import ShardEvent, StreamIdentity
     from penstock.efo_consumer._publish.config import RecordPublisherConfig
     from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from opentelemetry import metrics
 from opentelemetry.context import Context
 
-from penstock.efo_consumer._model.shards import of_shard, per_shard
+from penstock.efo_consumer._model.shards import ShardEvent, of_shard, per_shard
 from penstock.efo_consumer._publish.condition import ShardCondition, ShardState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from penstock.aws import AwsSession, BackoffPolicy, ErrorKind, JsonClient, ServiceClock, error_code
-from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
-from penstock.efo_consumer._model.shards import Shard, StreamIdentity
+from penstock.efo_consumer._model.shards import Shard, ShardEvent, StreamIdentity
 from penstock.efo_consumer._publish.condition import STALLED_SECONDS, NoteSign, ShardSign, unnoted
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, KinesisDiagnosis, code_of, resource_missing, with_advice

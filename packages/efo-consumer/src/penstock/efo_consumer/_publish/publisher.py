@@ -7,13 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.efo_consumer._model.shards import MAX_EVENT_BYTES, StreamIdentity
+from penstock.efo_consumer._model.shards import MAX_EVENT_BYTES, ShardEvent, StreamIdentity
 from penstock.efo_consumer._publish.condition import NoteSign, unnoted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.positions import ShardPosition
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from opentelemetry import trace
 
 from penstock.aws import are_credentials_refused, error_code
-from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._model.shards import ShardEvent, StreamIdentity
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, resource_missing
 from penstock.efo_consumer._publish.publisher import ARRIVAL_MARGIN_SECONDS
 from penstock.efo_consumer._publish.retries import READ_ERRORS, RETRYABLE, Resubscribe, SubscribeRetries
@@ -19,7 +19,6 @@ from penstock.efo_consumer.errors import RecordPublisherError, ShardEndError, Su
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock.efo_consumer._model.shards import StreamIdentity
     from penstock.efo_consumer._publish.fan_out import FanOutRecordPublisher
     from penstock.efo_consumer._wire.subscription import (
         SubscribeRequest,

@@ -15,7 +15,7 @@ from penstock.efo_consumer._buffer.segment import arrived_millis_at, sequence_nu
 from penstock.efo_consumer._continuity.guard import ContinuitySource
 from penstock.efo_consumer._continuity.rule import OldestRecord, StreamFacts
 from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._model.shards import Shard, StreamIdentity
+from penstock.efo_consumer._model.shards import Shard, ShardEvent, StreamIdentity
 from penstock.efo_consumer._publish.condition import NoteSign, unnoted
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.dynamodb_streams import stream_client
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
     from datetime import timedelta
 
-    from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
 
 

@@ -27,7 +27,7 @@ from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.deaggregator import Deaggregator
 from penstock.efo_consumer._reader.fencing import FencingTokens
 from penstock.efo_consumer._reader.reach import Bounds
-from penstock.efo_consumer._reader.replay import prove, replay
+from penstock.efo_consumer._reader.replay import Proof, prove, replay
 from penstock.efo_consumer._reader.session import ReaderSession
 from penstock.efo_consumer._reader.shard import ReaderTools
 from penstock.efo_consumer.errors import (
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
         ShardStats,
     )
     from penstock.efo_consumer._reader.backend import ReaderBackend
-    from penstock.efo_consumer._reader.replay import Proof
 
 _WATCH_SECONDS = 1.0
 _ALARM_SECONDS = 2.0

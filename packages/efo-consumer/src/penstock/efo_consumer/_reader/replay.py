@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.segment import position_at, rows_upto, sequence_number_at
@@ -24,18 +25,16 @@ from penstock.efo_consumer.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._model.events import ShardEvent
+    from penstock.efo_consumer._model.shards import ShardEvent
     from penstock.efo_consumer._publish.condition import ShardSign
     from penstock.efo_consumer._reader.backend import ReaderBackend
 
-    Proof = Callable[[], Awaitable[None]]
-    """Proves what rests on a retention period of seconds ago; raises what `FollowedShard.prove` or `replay` does."""
-
-_T = TypeVar("_T")
+Proof = Callable[[], Awaitable[None]]
+"""Proves what rests on a retention period of seconds ago; raises what `FollowedShard.prove` or `replay` does."""
 
 # GetRecords may lag by a second and call that the tip: what was promised shows up by then, or is not there.
 _TIP_SECONDS = 2.0

@@ -7,7 +7,7 @@ from asyncio import sleep
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._continuity.rule import SHORTEST_RETENTION_MILLIS
 from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
@@ -37,8 +37,6 @@ _FACTS_MILLIS = 3_600_000
 _PAUSE_SECONDS = 1.0
 # Between two looks while records wait for slower shards.
 _HELD_SECONDS = 0.25
-
-_T = TypeVar("_T")
 
 
 class ReaderSession:

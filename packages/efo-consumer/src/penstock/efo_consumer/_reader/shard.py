@@ -35,8 +35,7 @@ from penstock.efo_consumer.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from penstock.efo_consumer._model.events import ShardEvent
-    from penstock.efo_consumer._model.shards import Shard, StreamIdentity
+    from penstock.efo_consumer._model.shards import Shard, ShardEvent, StreamIdentity
     from penstock.efo_consumer._publish.publisher import RecordPublisher
     from penstock.efo_consumer._reader.backend import ReaderBackend
     from penstock.efo_consumer._reader.config import ReaderConfig

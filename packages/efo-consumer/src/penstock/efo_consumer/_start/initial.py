@@ -27,10 +27,9 @@ from penstock.aws import (
 from penstock.efo_consumer._continuity.lineage import of_named, oldest_of, open_at, roots
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._model.shards import Shard, StreamIdentity
-from penstock.efo_consumer._publish.creating import CREATING, IN_USE, once_created
 from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE, permission
 from penstock.efo_consumer._publish.dynamodb_streams import DYNAMODB_STREAMS, stream_client
-from penstock.efo_consumer._publish.list_shards import ShardFilter, list_shards
+from penstock.efo_consumer._publish.list_shards import CREATING, IN_USE, ShardFilter, list_shards, once_created
 from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer._start.position import InitialPosition, InitialPositionType
 from penstock.efo_consumer.errors import EfoConsumerError, InitialPositionError, RecordPublisherRetriesError

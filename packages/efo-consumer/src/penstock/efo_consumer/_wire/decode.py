@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pybase64
 
-from penstock.efo_consumer._model.events import WIRE_SCHEMA
 from penstock.efo_consumer._model.schema import empty_batch, string_scalar
-from penstock.efo_consumer._model.shards import Shard
+from penstock.efo_consumer._model.shards import WIRE_SCHEMA, Shard
 from penstock.efo_consumer.errors import PayloadDecodeError
 
 if TYPE_CHECKING:

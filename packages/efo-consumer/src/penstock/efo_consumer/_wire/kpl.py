@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.efo_consumer._model.events import WIRE_SCHEMA
 from penstock.efo_consumer._model.hash_keys import MAX_HASH_KEY, ShardKeys
 from penstock.efo_consumer._model.schema import ZERO
+from penstock.efo_consumer._model.shards import WIRE_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
