@@ -401,6 +401,11 @@ class SessionReader(Protocol):
 class ShardReader(SessionReader, Protocol):
     """A reader of all shards of a session."""
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether live consumers are to end between two steps, because the reader is about to close."""
+        ...
+
     async def positions(
         self,
         session_id: str,
@@ -482,17 +487,8 @@ _WAIT_SECONDS = 60.0
 _STEP_BYTES = 4 * 1024 * 1024
 
 
-class SteppedReader(ShardReader, Protocol):
-    """A reader whose `follow` is `follow_steps`."""
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether live consumers are to end between two steps, because the reader is about to close."""
-        ...
-
-
 async def follow_steps(
-    self: SteppedReader,
+    self: ShardReader,
     session_id: str,
     epoch: int,
     start: StreamPositions,

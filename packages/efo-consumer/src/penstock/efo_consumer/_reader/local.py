@@ -169,7 +169,8 @@ class LocalShardReader:
             await session.adopt(request, epoch, created)
             self._fencing.opened(request.session_id, request.consumers)
             session.skipped(lost)
-            self._watch_for_abandoned(session)
+            if session.seconds_to_live(self._clock()) is not None and (self._watch is None or self._watch.done()):
+                self._watch = asyncio.create_task(self._end_abandoned(), name="end abandoned sessions")
             if self._alarm is None:
                 self._alarm = asyncio.create_task(self._warn(), name="warn of shards in trouble")
             return epoch
@@ -358,10 +359,6 @@ class LocalShardReader:
             _log.warning("cannot tell yet whether %s/%s has lost records since %s: %s", stream, shard_id, after, error)
             return None
 
-    def _watch_for_abandoned(self, session: ReaderSession) -> None:
-        if session.seconds_to_live(self._clock()) is not None and (self._watch is None or self._watch.done()):
-            self._watch = asyncio.create_task(self._end_abandoned(), name="end abandoned sessions")
-
     async def _end_abandoned(self) -> None:
         while left := self._seconds_to_live():
             for session_id in left:
@@ -470,23 +467,15 @@ class LocalShardReader:
         return {name: number for name, number in given.items() if not 0 <= number <= newest}
 
     def _number(self, request: OpenRequest) -> int:
-        """The number of the request's run."""
-        epoch = request.epoch or self._next_epoch(request)
-        self._last_epoch = max(self._last_epoch, epoch)
-        return epoch
-
-    def _next_epoch(self, request: OpenRequest) -> int:
-        """Number a new run: beyond all that are known here and to its checkpoint.
+        """The number of the request's run. That of a new run is beyond all that are known here and to its checkpoint.
 
         After a restart with nothing in the checkpoint the time decides, which is the service's once it has answered.
         Readers of a fleet number at the same moment: the last digits keep two runs apart.
         """
-        known = max(self._last_epoch, request.after_epoch)
-        return (
-            max(known, self._backend.service_millis() * _NUMBERS_PER_MILLI)
-            + 1
-            + secrets.randbelow(_NUMBERS_PER_MILLI - 1)
-        )
+        known = max(self._last_epoch, request.after_epoch, self._backend.service_millis() * _NUMBERS_PER_MILLI)
+        epoch = request.epoch or known + 1 + secrets.randbelow(_NUMBERS_PER_MILLI - 1)
+        self._last_epoch = max(self._last_epoch, epoch)
+        return epoch
 
     def _fails_on_data_loss(self, asked: bool | None, session: ReaderSession | None = None) -> bool:
         if asked is None and session is not None:

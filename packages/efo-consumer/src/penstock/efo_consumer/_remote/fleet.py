@@ -22,7 +22,6 @@ from penstock.efo_consumer._remote.messages import CALL_SECONDS
 from penstock.efo_consumer._remote.resume import (
     PATIENCE_SECONDS,
     Patience,
-    read_retrievals,
     retrievals,
     while_alive,
 )
@@ -230,14 +229,20 @@ class FleetShardReader:
             self._check(session_id, epoch)
 
         await self._wait_for_members()
-
-        def read(endpoint: str, part: Sequence[ShardRange]) -> AsyncGenerator[pa.RecordBatch, None]:
-            return self._reader(endpoint).read_range(session_id, part, **options)
-
-        asked = retrievals(ranges, [*self._readers], lambda: self.away, self._patience_seconds)
-        async with aclosing(read_retrievals(asked, read, self._clock, asyncio.sleep)) as batches:
-            async for batch in batches:
-                yield batch
+        for retrieval in retrievals(ranges, [*self._readers], lambda: self.away, self._patience_seconds):
+            is_done = False
+            while not is_done:
+                retrieval.begin()
+                try:
+                    read = self._reader(retrieval.endpoint).read_range(session_id, retrieval.ranges, **options)
+                    async with aclosing(read) as batches:
+                        async for batch in batches:
+                            rest = retrieval.take(batch)
+                            if rest.num_rows:
+                                yield rest
+                    is_done = True
+                except ReaderUnavailableError as error:
+                    await asyncio.sleep(retrieval.failed(error, self._clock()))
 
     follow = follow_steps
 

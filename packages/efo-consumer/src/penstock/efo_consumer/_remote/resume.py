@@ -1,6 +1,6 @@
 """Reads ranges from readers that may go away: whom to ask next, for what is left. Decided without I/O.
 
-`read_retrievals` is its shell for an event loop; `fetch.read_ranges` the blocking one, for tasks.
+`FleetShardReader.read_range` is its shell for an event loop; `fetch.read_ranges` the blocking one, for tasks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from contextlib import aclosing
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.efo_consumer.errors import EfoConsumerError, ReaderUnavailableError, SessionNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 
     import pyarrow as pa
 
@@ -237,40 +236,6 @@ def _by_owner(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[list[
     for one in ranges:
         groups[owner_of(endpoints, one.stream_name, one.shard_id)].append(one)
     return list(groups.values())
-
-
-async def read_retrievals(
-    asked: Iterable[Retrieval],
-    read: Callable[[str, Sequence[ShardRange]], AsyncGenerator[pa.RecordBatch, None]],
-    clock: Callable[[], float],
-    sleep: Callable[[float], Awaitable[None]],
-) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Give the records of the ranges, in their order.
-
-    Args:
-        asked: one after the other.
-        read: reads ranges from an endpoint.
-        clock: monotonic seconds.
-        sleep: waits for seconds.
-
-    Raises:
-        ReaderUnavailableError: no reader can be reached.
-    """
-    for retrieval in asked:
-        is_done = False
-        while not is_done:
-            retrieval.begin()
-            try:
-                async with aclosing(read(retrieval.endpoint, retrieval.ranges)) as batches:
-                    async for batch in batches:
-                        rest = retrieval.take(batch)
-                        if rest.num_rows:
-                            yield rest
-                is_done = True
-            except ReaderUnavailableError as error:
-                pause = retrieval.failed(error, clock())
-                if pause:
-                    await sleep(pause)
 
 
 @dataclass(frozen=True, slots=True)
