@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -24,6 +25,9 @@ SPARK = (
     "integration_tests/test_demo.py",
 )
 
+KILLS = 30
+"""Random points at which a driver with stages is killed, in a classic session and over Spark Connect."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -38,7 +42,8 @@ def run(arguments: argparse.Namespace) -> bool:
         seed = random.randrange(10**6) if arguments.seed is None else arguments.seed + number
         paths = [*READER, *(SPARK if arguments.spark else ())]
         options = ["-q", "-n", "4", "--dist", "loadfile", "--kinesis-profile", "hostile", "--kinesis-seed", str(seed)]
-        if subprocess.run([sys.executable, "-m", "pytest", *options, *paths], check=False).returncode:
+        environment = {**os.environ, "PENSTOCK_KILLS": str(KILLS), "PENSTOCK_KILLS_SEED": str(seed)}
+        if subprocess.run([sys.executable, "-m", "pytest", *options, *paths], check=False, env=environment).returncode:
             print(f"the hostile profile fails: hatch run prove hostile --seed {seed}")
             return False
         print(f"run {number + 1} of {arguments.times} passed, seed {seed}", flush=True)

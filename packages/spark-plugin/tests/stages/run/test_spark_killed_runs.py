@@ -1,191 +1,286 @@
+"""Drivers that are killed with SIGKILL: the next run gives the right rows, and nothing of the dead ones is left.
+
+PENSTOCK_KILLS says how many random points a test of them tries; `hatch run prove hostile --spark` tries 30.
+"""
+
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from connect_servers import connect_server
+from pyspark.sql import SparkSession
 from s3_servers import options, running_s3, s3_client
 
 from penstock.rpc.testing import service_process
 
 DRIVER = Path(__file__).parents[2] / "runs_driver.py"
 FILES = 6
+CHANGES = 90
+"""About as many files as a whole run makes, also for a moment."""
+KILLS_IN_A_ROW = 5
 
 
-@contextmanager
-def driver(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver with its JVM in a process group of their own, which is killed at the end."""
-    with (folder / "driver.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, DRIVER, folder, *arguments],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd=folder,
-        )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):  # it has ended, and was seen to
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+class World:
+    """A folder with rates and numbers, and drivers that join them."""
+
+    def __init__(self, folder: Path, until: Callable[..., None], **given: Any) -> None:
+        self.folder, self.until, self.given = folder, until, given
+        (folder / "numbers").mkdir(parents=True)
+        self.set_rates(3)
+
+    def set_rates(self, first: int) -> None:
+        (self.folder / "new").write_text(f"k,v\n0,1\n0,{first - 1}\n1,10\n2,100\n")
+        (self.folder / "new").rename(self.folder / "rates.csv")
+
+    def put(self, *numbers: int) -> None:
+        (self.folder / "new").write_text("".join(f"{number}\n" for number in numbers))
+        (self.folder / "new").rename(self.folder / "numbers" / f"{numbers[0]}.csv")
+
+    @contextmanager
+    def driver(self, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A driver, with its JVM if it has one in a process group of their own, which is killed at the end."""
+        (self.folder / "states.json").unlink(missing_ok=True)
+        with (self.folder / "driver.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, DRIVER, self.folder, json.dumps(self.given)],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.folder,
+                env={**os.environ, **environment},
+            )
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def wait(self, process: "subprocess.Popen[bytes]", reached: Callable[[], bool], what: str) -> None:
+        self.until(lambda: reached() or process.poll() is not None, what)
+        assert reached(), (self.folder / "driver.log").read_text()[-4000:]
+
+    def kill_at(self, point: str, **environment: str) -> int:
+        """Kill a driver that has come to a point of the pipeline's functions; the process that is held there."""
+        (self.folder / f"hold-{point}").touch()
+        with self.driver(**environment) as process:
+            self.wait(process, (self.folder / f"reached-{point}").exists, point)
+        return int((self.folder / f"reached-{point}").read_text())
+
+    def kill_after(self, changes: int) -> None:
+        """Kill a driver that has made so many files; one that makes fewer ends by itself."""
+        before, seen = self.files(), set[str]()
+
+        def reached() -> bool:
+            seen.update(self.files() - before)
+            return len(seen) >= changes or process.poll() is not None
+
+        with self.driver() as process:
+            self.until(reached, "the driver does nothing")
+
+    def finish(self, **environment: str) -> dict[str, str]:
+        """Let a driver run to its end; the states of its stages when its live stage was deployed."""
+        with self.driver(**environment) as process:
+            self.wait(process, lambda: process.poll() == 0, "no end")
+        found: dict[str, str] = json.loads((self.folder / "states.json").read_text())
+        return found
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """What Spark reads of the table: files that its log names."""
+        logs = [path for path in (self.folder / "table/_spark_metadata").glob("*") if path.name.isdigit()]
+        named = {json.loads(line)["path"] for log in logs for line in log.read_text().splitlines()[1:]}
+        lines = [line for url in named for line in Path(url.removeprefix("file://")).read_text().splitlines()]
+        return sorted([row["n"], row["total"]] for row in map(json.loads, lines))
+
+    @property
+    def commits(self) -> dict[Path, int]:
+        """When each result of a stage was committed, by its marker."""
+        return {path: path.stat().st_mtime_ns for path in (self.folder / "store/stages").glob("*/*/_COMMITTED.json")}
+
+    def files(self) -> set[str]:
+        # Folders may go meanwhile, which `rglob` does not take.
+        found = (Path(folder) / name for folder, _, names in os.walk(self.folder) for name in names)
+        return {str(path.relative_to(self.folder)) for path in found}
+
+    def left(self) -> set[str]:
+        """What lies among the results and is neither committed nor says what is."""
+        stages = self.folder / "store/stages"
+        kept = {stages / ".pins" / f"{(self.folder / 'store/.id').read_text()}.json"}
+        for marker in self.commits:
+            document = json.loads(marker.read_text())
+            kept |= {marker, marker.with_name("_STARTED.json")}
+            for vertex in document["outputs"].values():
+                folder = marker.parent / document["attempt"] / vertex
+                for name in ("_SUCCESS", *(file[0] for file in document["files"][vertex])):
+                    kept |= {folder / name, folder / f".{name}.crc"}
+        there = {name for name in self.files() if name.startswith(("store/stages/", "store/."))}
+        return there - {"store/.id"} - {str(path.relative_to(self.folder)) for path in kept}
+
+    def put_all(self) -> None:
+        """The numbers of a run that ends."""
+        for number in range(FILES):
+            self.put(number, number + 100)
+
+    def check(self, states: dict[str, str]) -> None:
+        """All rows are there once, and nothing is left."""
+        assert states.pop("table") in ("running", "finished")
+        assert states.keys() == {"totals", "ranks"}
+        totals = {0: 3, 1: 10, 2: 100}
+        assert self.rows == sorted([n, totals[n % 3]] for first in range(FILES) for n in (first, first + 100))
 
 
-def rows(folder: Path) -> list[list[int]]:
-    return sorted(row for file in (folder / "table").glob("*.json") for row in json.loads(file.read_text()))
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server of Spark Connect: it lives on when its clients are killed, and so do their jobs."""
+    with connect_server(tmp_path_factory.mktemp("connect")) as url:
+        yield url
 
 
-def commits(folder: Path) -> dict[Path, int]:
-    """When each result of a stage was committed, by its marker."""
-    return {path: path.stat().st_mtime_ns for path in (folder / "store/stages").glob("*/*/_COMMITTED.json")}
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("session", ["connect", "classic"])
+def test_a_run_continues_where_drivers_were_killed(
+    request: pytest.FixtureRequest, until: Callable[..., None], tmp_path: Path, session: str
+) -> None:
+    """At random points, with other rates after each: what was committed is used again, and no row is lost or doubled.
+
+    A job of a killed client is ended by the next run: it would write on beside it.
+    """
+    seed = int(os.environ.get("PENSTOCK_KILLS_SEED") or random.randrange(10**6))
+    chosen = random.Random(seed)
+    kills = int(os.environ.get("PENSTOCK_KILLS") or (3 if session == "connect" else 1))
+    given = {"remote": request.getfixturevalue("server")} if session == "connect" else {}
+    for first in range(0, kills, KILLS_IN_A_ROW):
+        world = World(tmp_path / str(first), until, **given)
+        world.put_all()
+        for number in range(min(KILLS_IN_A_ROW, kills - first)):
+            committed, changes = world.commits, chosen.randrange(CHANGES)
+            print(f"{session}, seed {seed}: kill {first + number + 1} after {changes} files", flush=True)
+            world.kill_after(changes)
+            assert committed.items() <= world.commits.items()
+            if any(path.parts[-3] == "totals" for path in world.commits):
+                world.set_rates(999)
+        committed = world.commits
+        world.check(world.finish())
+        assert committed.items() <= world.commits.items()
+        assert sorted(path.parts[-3] for path in world.commits) == ["ranks", "totals"]
+        assert world.left() == set()
 
 
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A bucket that the drivers have their store in; a client of it."""
+def test_a_run_on_s3_continues_where_its_client_was_killed(
+    server: str, until: Callable[..., None], tmp_path: Path
+) -> None:
+    """In a stage, after another was committed: its claim runs out, and its job, which could still write, is ended."""
     with running_s3() as endpoint_url:
         client = s3_client(endpoint_url)
         client.create_bucket(Bucket="stages")
-        monkeypatch.setenv("PENSTOCK_TEST_STORE", "s3://stages/store")
-        monkeypatch.setenv("PENSTOCK_TEST_STORE_OPTIONS", json.dumps(options(endpoint_url, claimSeconds="10")))
-        yield client
-
-
-def commits_on_s3(client: Any) -> dict[Path, int]:
-    """As `commits`."""
-    found = client.list_objects_v2(Bucket="stages", Prefix="store/stages/").get("Contents", ())
-    markers = (one for one in found if one["Key"].endswith("_COMMITTED.json"))
-    return {Path(one["Key"]): one["LastModified"].timestamp() for one in markers}
-
-
-def test_a_run_on_s3_goes_on_where_its_driver_was_killed(s3: Any, until: Callable[..., None], tmp_path: Path) -> None:
-    """kill -9 during a stage, after another was committed: its claim runs out, and nothing is left of the attempt."""
-    check_kills(("stage",), until, tmp_path, lambda: commits_on_s3(s3))
-    keys = [one["Key"] for one in s3.list_objects_v2(Bucket="stages", Prefix="store/stages/")["Contents"]]
+        given = {"store": "s3://stages/store", "store_options": options(endpoint_url, claimSeconds="2")}
+        world = World(tmp_path / "world", until, remote=server, **given)
+        world.put_all()
+        world.kill_at("stage")
+        world.set_rates(999)
+        (world.folder / "hold-stage").unlink()
+        states = world.finish()
+        assert (states["totals"], states["ranks"]) == ("reused", "finished")
+        world.check(states)
+        keys = [one["Key"] for one in client.list_objects_v2(Bucket="stages", Prefix="store/stages/")["Contents"]]
     attempts = {tuple(key.split("/")[2:5]) for key in keys if key.endswith(".parquet")}
     assert sorted(stage for stage, _, _ in attempts) == ["ranks", "totals"]
-    assert not (tmp_path / "store").exists()
+    assert len(keys) == len([key for key in keys if key.endswith((".parquet", "_STARTED.json", "_COMMITTED.json"))]) + 1
 
 
-def test_a_run_by_a_scheduler_goes_on_where_its_driver_was_killed(
-    until: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_with_files_of_spark_continues_where_its_client_was_killed(
+    server: str, until: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a file system that writes on no condition: the scheduler decides who has the store, and when a killed driver
-    has it no more."""
+    """`stageFormat=spark`, on a file system without conditional writes: the stage scheduler decides about the store."""
     pytest.importorskip("penstock.services.stage_scheduler")
-    monkeypatch.setenv("PENSTOCK_TEST_FILES", f"file://{tmp_path}/store")
     with service_process("penstock.services.stage_scheduler", ["serve"]) as service:
         monkeypatch.setenv("PENSTOCK_STAGES_ENDPOINT", service.address)
-        check_kills(("stage",), until, tmp_path, lambda: commits(tmp_path))
-    assert {path.parts[-5] for path in (tmp_path / "store/stages").glob("*/*/*/*/*.parquet")} == {"ranks", "totals"}
+        world = World(tmp_path / "world", until, remote=server, files=f"file://{tmp_path}/world/store")
+        world.put_all()
+        world.kill_at("stage")
+        world.set_rates(999)
+        (world.folder / "hold-stage").unlink()
+        for ranks in ("finished", "reused"):
+            states = world.finish()
+            assert (states["totals"], states["ranks"]) == ("reused", ranks)
+            world.check(states)
+    # Without conditional writes the run after the next one removes what is left.
+    found = (world.folder / "store/stages").glob("*/*/*/*/*.parquet")
+    assert sorted(path.parts[-5] for path in found) == ["ranks", "totals"]
 
 
-def test_a_run_goes_on_where_its_driver_was_killed(until: Callable[..., None], tmp_path: Path) -> None:
-    """kill -9 during a stage, between its commit and the deployment, and in mid-stream: the snapshot is kept although
-    the inputs change meanwhile, and no row is lost or doubled."""
-    check_kills(("stage", "deployment", "stream"), until, tmp_path, lambda: commits(tmp_path))
-
-
-def check_kills(
-    points: tuple[str, ...], until: Callable[..., None], tmp_path: Path, commits: Callable[[], dict[Path, int]]
+@pytest.mark.parametrize("session", ["connect", "jvm"])
+def test_the_batch_write_of_a_killed_driver_is_ended_by_the_next_run(
+    request: pytest.FixtureRequest, until: Callable[..., None], tmp_path: Path, session: str
 ) -> None:
-    (tmp_path / "rates.csv").write_text("k,v\n0,1\n0,2\n1,10\n2,100\n")
-    (tmp_path / "table").mkdir()
-    (tmp_path / "numbers").mkdir()
-    for number in range(FILES):
-        (tmp_path / "numbers" / f"{number}.csv").write_text(f"{number}\n{number + 100}\n")
-    states = tmp_path / "states.json"
-
-    def log() -> str:
-        return (tmp_path / "driver.log").read_text()[-3000:]
-
-    def reached(point: str) -> bool:
-        return (tmp_path / f"reached-{point}").exists() and (point != "stream" or states.exists())
-
-    def check_states() -> None:
-        ranks = "reused" if any(path.parts[-3] == "ranks" for path in committed) else "finished"
-        assert json.loads(states.read_text()) == {"totals": "reused", "ranks": ranks, "table": "running"}
-
-    committed: dict[Path, int] = {}
-    for point in points:
-        (tmp_path / f"reached-{point}").unlink(missing_ok=True)
-        (tmp_path / f"hold-{point}").touch()
-        with driver(tmp_path) as process:
-            until(lambda: reached(point) or process.poll() is not None, f"{point} was not reached")  # noqa: B023
-            assert process.poll() is None, log()
-        if point == "stream":
-            check_states()
-            states.unlink()
-        assert committed.items() <= commits().items()  # What was committed is not computed again.
-        committed = commits()
-        # Also during a stage its inputs were committed before: they are what it goes on with.
-        assert {path.parts[-3] for path in committed} == ({"totals"} if point == "stage" else {"totals", "ranks"})
-        (tmp_path / f"hold-{point}").unlink()
-        (tmp_path / "rates.csv").write_text("k,v\n0,999\n1,999\n2,999\n")
-
-    def done() -> bool:
-        return len(rows(tmp_path)) >= 2 * FILES and states.exists()
-
-    with driver(tmp_path) as process:
-        until(lambda: done() or process.poll() is not None, "rows are missing")
-        assert process.poll() is None, log()
-    check_states()
-    assert committed.items() <= commits().items()
-    assert len(commits()) == 2
-    totals = {0: 3, 1: 10, 2: 100}
-    numbers = [n for first in range(FILES) for n in (first, first + 100)]
-    assert rows(tmp_path) == sorted([n, totals[n % 3]] for n in numbers)
+    """A server, and a JVM that outlives its Python, would add the rows of the dead driver to those of the next one."""
+    environment = {}
+    world = World(tmp_path / "world", until)
+    if session == "connect":
+        world.given["remote"] = request.getfixturevalue("server")
+    else:
+        spark: SparkSession = request.getfixturevalue("spark")
+        gateway: Any = spark.sparkContext._gateway
+        java = gateway.java_parameters
+        environment = {"PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.auth_token}
+    world.given["sink"] = "held"
+    held = world.kill_at("sink", **environment)
+    world.given["sink"] = "free"
+    states = world.finish(**environment)
+    assert states == {"totals": "reused", "ranks": "reused", "report": "finished"}
+    until(lambda: not Path(f"/proc/{held}").exists(), "the task of the dead driver runs")
+    lines = [line for file in (world.folder / "report").glob("*.csv") for line in file.read_text().splitlines()]
+    assert sorted(lines) == ["0,3", "1,10", "2,100"]
 
 
-def test_refresh_interrupted_by_the_death_of_its_driver(until: Callable[..., None], tmp_path: Path) -> None:
-    """kill -9 between two stages that are computed again: the next run continues with the old rows, and refreshes;
-    no row is lost or doubled."""
-
-    def set_rates(first: int) -> None:
-        (tmp_path / "new").write_text(f"k,v\n0,{first}\n1,10\n2,100\n")
-        (tmp_path / "new").rename(tmp_path / "rates.csv")
-
-    def put(*numbers: int) -> None:
-        (tmp_path / "new").write_text("".join(f"{number}\n" for number in numbers))
-        (tmp_path / "new").rename(tmp_path / "numbers" / f"{numbers[0]}.csv")
-
-    def has_written(count: int) -> bool:
-        return len(rows(tmp_path)) == count and (tmp_path / "states.json").exists()
+@pytest.mark.timeout(3600)
+def test_refreshes_whose_clients_are_killed(server: str, until: Callable[..., None], tmp_path: Path) -> None:
+    """Between two stages that are computed again, and as the live query restarts: no row is lost or doubled, and the
+    next run refreshes."""
+    seed = int(os.environ.get("PENSTOCK_KILLS_SEED") or random.randrange(10**6))
+    chosen, kills = random.Random(seed), int(os.environ.get("PENSTOCK_KILLS") or 3) // 3
+    print(f"seed {seed}", flush=True)
+    world = World(tmp_path / "world", until, remote=server, refresh="1s")
+    states = world.folder / "states.json"
 
     def is_refreshed() -> bool:
-        return {path.parts[-3] for path in commits(tmp_path).keys() - old.keys()} == {"totals", "ranks"}
+        new = [path.parts[-3] for path in world.commits.keys() - old.keys()]
+        return sorted(new) == ["ranks", "totals"]
 
-    for folder in ("table", "numbers"):
-        (tmp_path / folder).mkdir()
-    set_rates(3)
-    put(0, 1)
-    with driver(tmp_path, "1s") as process:
-        until(lambda: has_written(2) or process.poll() is not None, "rows are missing")
-        old = commits(tmp_path)
-        (tmp_path / "hold-stage").touch()
-        set_rates(5)
-        until(lambda: (tmp_path / "reached-stage").exists() or process.poll() is not None, "no refresh")
-        put(3, 4)  # the stream goes on meanwhile
-        until(lambda: has_written(4) or process.poll() is not None, "rows are missing")
-        assert process.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
-    assert [path.parts[-3] for path in commits(tmp_path).keys() - old.keys()] == ["totals"]
-    (tmp_path / "hold-stage").unlink()
-    (tmp_path / "states.json").unlink()
-    with driver(tmp_path, "1s") as process:
-        # The old results are removed when the query has restarted with the new ones.
-        until(lambda: not commits(tmp_path).keys() & old.keys() or process.poll() is not None, "no refresh")
-        assert is_refreshed()
-        put(6, 7)
-        until(lambda: has_written(6) or process.poll() is not None, "rows are missing")
-        assert process.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
-    assert json.loads((tmp_path / "states.json").read_text()) == {
-        "totals": "reused",
-        "ranks": "reused",
-        "table": "running",
-    }
-    assert rows(tmp_path) == [[0, 3], [1, 10], [3, 3], [4, 10], [6, 5], [7, 10]]
+    def has_rows(count: int) -> bool:
+        return len(world.rows) == count
+
+    for number in range(kills + 2):
+        old = world.commits
+        world.put(10 * number, 10 * number + 1)
+        if number == 1:
+            (world.folder / "hold-stage").touch()
+        with world.driver() as process:
+            world.wait(process, lambda: states.exists() and has_rows(2 * number + 2), "rows are missing")  # noqa: B023
+            old = world.commits
+            world.set_rates(5 + number)
+            if number == 1:
+                world.wait(process, (world.folder / "reached-stage").exists, "no refresh")
+            else:
+                world.wait(process, is_refreshed, "no refresh")
+                # Not a wait for anything: a random point of what follows.
+                threading.Event().wait(chosen.random() * (number <= kills))
+            if number > kills:
+                world.wait(process, lambda: not old.keys() & world.commits.keys(), "the old results stay")  # noqa: B023
+                world.put(999, 1002)
+                world.wait(process, lambda: has_rows(2 * number + 4), "rows are missing")  # noqa: B023
+        (world.folder / "hold-stage").unlink(missing_ok=True)
+    numbers = [n for first in range(kills + 2) for n in (10 * first, 10 * first + 1)]
+    assert [n for n, _ in world.rows] == [*numbers, 999, 1002]
+    assert [total for n, total in world.rows if n in (999, 1002)] == [6 + kills] * 2
+    assert world.left() == set()

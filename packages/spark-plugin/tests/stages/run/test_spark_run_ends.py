@@ -222,6 +222,9 @@ class Context:
     def setLocalProperty(self, name: str, value: str | None) -> None:
         self.properties[name] = value
 
+    def addJobTag(self, tag: str) -> None:
+        self.properties["spark.job.tags"] = tag
+
     def setJobGroup(self, group: str, description: str, *, interruptOnCancel: bool) -> None:
         self.properties |= {
             "spark.jobGroup.id": group,

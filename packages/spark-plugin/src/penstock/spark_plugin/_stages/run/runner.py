@@ -75,8 +75,9 @@ class StageRunner:
         self._pipeline = pipeline
         self.builder = builder
         """Of what it runs."""
-        self._jobs = jobs_of(spark)
+        self._jobs = jobs_of(spark, store.scope())
         self._store = store
+        store.session = self._jobs.session
         self._checkpoints = Checkpoints(spark, store, resume=resume)
         self._locations: dict[str, str] = {}
         # A stage that is tried again, or was lost, must not append the same rows once more.
@@ -91,6 +92,13 @@ class StageRunner:
         folder = self.builder.folder(stage)
         with self._store.computing(self.builder.name(stage), self.builder.fingerprint(stage), stopped=stopped):
             return folder.committed() or self._run_bounded(stage, folder)
+
+    def end_predecessor(self) -> None:
+        """End the jobs that the last driver of the store has left, if it was killed and its session is still there.
+
+        They add nothing to results, as they write attempts that nothing reads. A batch sink has one place for all.
+        """
+        self._jobs.end_left(self._store.last_session)
 
     def cancel(self, stage: Stage) -> None:
         """End the jobs of a stage."""

@@ -100,6 +100,7 @@ def run_pipeline(
         refreshes = find_refreshes(pipeline.declared, plan)
         claims = claims_of(builder, resume=settings.resume)
         run.runner = claims.runner
+        claims.runner.end_predecessor()
         loop = RunLoop(run, job, claims, bars=_bars(spark, settings), clock=clock)
         _begin(job, loop, _address(settings.scheduler_endpoint), resumes=resumes)
         loop.run()

@@ -20,6 +20,7 @@ these names.
 """
 
 import contextlib
+import hashlib
 import json
 import logging
 import secrets
@@ -88,6 +89,10 @@ class StageStore:
         self._opened_at = time.monotonic()
         self._when_lost: Callable[[StoreLostError], None] | None = None
         self._claim = self._claim_of(objects, _CLAIM, self._lost)
+        self.session = ""
+        """The session whose jobs write into the store, for the next driver."""
+        self.last_session = ""
+        """The session of the driver before this one, once the store is entered; empty if there is none."""
 
     def _claim_of(self, objects: Objects, key: str, lost: Callable[[StoreLostError], None] | None = None) -> StoreClaim:
         if isinstance(objects, FolderObjects):
@@ -117,6 +122,8 @@ class StageStore:
                 self._sleep(min(_SECONDS_BETWEEN_LOOKS, self._seconds / 10))
             try:
                 self._begin()
+                found = self._stages.read(self._pins())
+                self.last_session = _session(found.data) if found is not None else ""
             except BaseException:
                 self.release()
                 raise
@@ -176,6 +183,10 @@ class StageStore:
         """An identifier of the store that is the same for all drivers."""
         return self._objects.identity()
 
+    def scope(self) -> str:
+        """What distinguishes the jobs of its driver; a copy of the store in another place has another one."""
+        return f"penstock-{hashlib.sha256(f'{self.identity()} {self.name}'.encode()).hexdigest()[:16]}"
+
     def results_identity(self) -> str:
         """An identifier of its results that is the same for all drivers."""
         return self._stages.identity()
@@ -221,11 +232,12 @@ class StageStore:
         while True:
             found = self._stages.read(key)
             # Most runs continue with what is pinned; a file takes some 10 ms to reach the disk.
-            if found is not None and RunPins.parse(found.data) == pins and _token(found.data) == self._claim.token:
+            said = (RunPins.parse(found.data), _token(found.data), _session(found.data)) if found is not None else None
+            if said == (pins, self._claim.token, self.session):
                 return
             if found is not None and _token(found.data) > self._claim.token:
                 raise StoreLostError(self.name, "another driver has taken it over")
-            if self._put(self._stages, key, {**asdict(pins), "claim": self._claim.token}):
+            if self._put(self._stages, key, {**asdict(pins), "claim": self._claim.token, "session": self.session}):
                 return
 
     def checkpoint_url(self, sink: str) -> str:
@@ -356,6 +368,13 @@ def _lock(folder: str, fingerprint: str) -> str:
 
 def _adopted(sink: str) -> str:
     return f"live/{safe_name(sink)}/adopted.json"
+
+
+def _session(data: bytes) -> str:
+    try:
+        return str(json.loads(data).get("session", ""))
+    except (ValueError, AttributeError):
+        return ""
 
 
 def _token(data: bytes) -> int:
