@@ -65,6 +65,96 @@ def test_an_undeclared_dam_is_told(spark: SparkSession, tmp_path: Path, caplog: 
     assert len(run.plan.stages) == 2
 
 
+def test_explain_names_undeclared_dams_before_anything_runs(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a session; the same words as those of the run. No job is started, and nothing is written or logged."""
+
+    def totals(rates: DataFrame) -> DataFrame:
+        return rates.groupBy((rates["id"] % 2).alias("value")).count()
+
+    def joined(live: DataFrame, totals: DataFrame) -> DataFrame:
+        return live.join(totals, "value")
+
+    pipeline = job(tmp_path, totals, joined)
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup(None))
+    with caplog.at_level(logging.WARNING, logger="penstock"):
+        text = pipeline.explain(spark)
+    assert set(tracker.getJobIdsForGroup(None)) == before
+    assert not (tmp_path / "store").exists()
+    assert not caplog.records
+    place = f"{totals.__code__.co_filename}:{totals.__code__.co_firstlineno}"
+    (warning,) = [line for line in text.splitlines() if line.startswith("warning: ")]
+    assert warning.startswith(f"warning: operator 'totals' ({place}) holds an undeclared Aggregate at ")
+    assert warning.endswith(f"declare it {CURE}")
+    run = pipeline.run(spark)
+    run.stop()
+    assert [f"warning: {one}" for one in run.warnings] == [warning]
+
+
+def test_explain_without_a_session_says_that_it_called_no_function(spark: SparkSession, tmp_path: Path) -> None:
+    """And how to have them called; not where all is bounded, and nothing could be computed again."""
+
+    def refuse(*frames: DataFrame) -> DataFrame:
+        raise AssertionError("called")
+
+    text = job(tmp_path, refuse, refuse).explain()
+    assert "1 stage, 0 blocking edges" in text
+    assert "pipeline.explain(spark)" in text
+    with pytest.raises(AssertionError, match="called"):
+        job(tmp_path, refuse, refuse).explain(spark)
+    batch = Pipeline("batch", store=tmp_path / "store")
+    batch.source(bounded=True, name="rates")(lambda spark: spark.range(5))
+    batch.sink(name="out", inputs=["rates"])(lambda rates: rates.write)
+    assert "note:" not in batch.explain()
+
+
+def test_explain_knows_declared_dams_and_reads_their_columns_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """What is committed is no dam of the live stage, whose functions get an empty result with the same columns."""
+    seen: list[list[str]] = []
+
+    def totals(rates: DataFrame) -> DataFrame:
+        return rates.groupBy((rates["id"] % 2).alias("value")).count()
+
+    def joined(live: DataFrame, totals: DataFrame) -> DataFrame:
+        seen.append(totals.columns)
+        return live.join(totals, "value")
+
+    text = job(tmp_path, totals, joined, attributes=FULL_DAM).explain(spark)
+    assert "2 stages, 1 blocking edge" in text
+    assert "warning" not in text
+    assert seen == [["value", "count"]]
+
+
+@pytest.mark.parametrize("where", ["source", "sink"])
+def test_undeclared_dams_of_sources_and_sinks_are_named(spark: SparkSession, tmp_path: Path, where: str) -> None:
+    """They cannot be declared there: an operator of its own can."""
+
+    def totals(spark: SparkSession) -> DataFrame:
+        return spark.range(5).groupBy((F.col("id") % 2).alias("value")).count()
+
+    def rates(spark: SparkSession) -> DataFrame:
+        return totals(spark) if where == "source" else spark.range(5).withColumnRenamed("id", "value")
+
+    def out(live: DataFrame, rates: DataFrame) -> Any:
+        frame = rates if where == "source" else totals(rates.sparkSession)
+        return live.join(frame, "value").writeStream.format("noop")
+
+    pipeline = Pipeline("job", store=tmp_path / "store")
+    pipeline.source(bounded=True)(rates)
+    pipeline.source(bounded=False, name="live")(lambda spark: spark.readStream.format("rate").load())
+    pipeline.sink()(out)
+    run = pipeline.run(spark)
+    run.stop()
+    function: Callable[..., Any] = rates if where == "source" else out
+    place = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+    (warning,) = run.warnings
+    assert warning.startswith(f"{where} {function.__name__!r} ({place}) holds an undeclared Aggregate at ")
+    assert "declare it, in an operator of its own" in warning
+    assert (warning in pipeline.explain(spark)) == (where == "source")
+
+
 def test_a_dams_line_is_told_whatever_pyspark_did_before(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -325,13 +325,35 @@ class Pipeline:
             _log.warning("%s", warning)
         return plan
 
-    def explain(self) -> str:
-        """The stages as text, before anything runs, and what to be warned of. Raises: as `compile`."""
+    def explain(self, spark: SparkSession | None = None) -> str:
+        """The stages as text, before anything runs, and warnings.
+
+        Args:
+            spark: With a session, the functions of the sources and operators are called in it, to name what a live
+                stage would compute again in each micro-batch (an aggregate, sort or other full-dam operation over
+                bounded rows that no `attributes` declare), and what makes each new run compute a bounded stage. No job
+                is started, unless a function starts one. Without a session, only the declarations are read, and the
+                text says so.
+
+        Raises:
+            penstock.operator_attributes.errors.CompileError: as in `compile`, as for the next.
+            PipelineDefinitionError: as in `compile`; with a session also for a function that returns what it must not.
+            Exception: with a session, what a function raises, with its name and place as a note.
+        """
         plan = self._plan()
-        text = explain(plan)
+        text, warnings = explain(plan), self._warnings()
+        if spark is not None:
+            from penstock.spark_plugin._stages.run.start import find_warnings
+
+            warnings += find_warnings(self, plan, spark)
+        elif not all(stage.bounded for stage in plan.stages):
+            text += (
+                "\nnote: no function was called. pipeline.explain(spark) calls them, and names what live stages would "
+                "compute again in each micro-batch because it is not declared\n"
+            )
         for one in find_refreshes(self._declared, plan):
             text += f"\nrefresh: {one.operator!r} is computed again every {seconds_text(one.every_seconds)}\n"
-        return text + "".join(f"\nwarning: {warning}\n" for warning in self._warnings())
+        return text + "".join(f"\nwarning: {warning}\n" for warning in warnings)
 
     def readers(self) -> dict[str, list[Declared]]:
         """The live sinks that read an unbounded source, by its name: each is a query, which reads it by itself."""

@@ -312,6 +312,8 @@ class StageBuilder:
                 if frame.isStreaming and self._jobs.is_batch_writer(writer):
                     raise _stream_in_bounded(one)
                 self._is_of_the_world(stage, one, plans_of(frame).look(frame, inputs).world)
+            elif isinstance(frame, DataFrame):
+                self._look_for_dams(one, frame)
             return writer
 
     def let_go(self, stage: Stage) -> None:
@@ -325,6 +327,8 @@ class StageBuilder:
             one = self._declared[name]
             if one.kind is VertexKind.SOURCE:
                 built[name] = self._source(name)
+                if not stage.bounded:
+                    self._look_for_dams(one, built[name])
             else:
                 inputs = self._inputs(stage, name, built)
                 built[name] = _limited(one, _frame(one, self._call(one, *inputs)))
@@ -397,9 +401,10 @@ class StageBuilder:
             if one.dams:
                 continue  # it is here since an edge says so
             at = f" at {dam.call_site}" if dam.call_site else ""
-            part = "" if not root.streaming else ", in an operator of its own"
+            is_alone = one.kind is VertexKind.OPERATOR and not root.streaming
+            part = "" if is_alone else ", in an operator of its own"
             self._warn(
-                f"operator {one.name!r} ({one.call_site}) holds an undeclared {dam.kind}{at}, which waits for the end "
+                f"{named([one])} holds an undeclared {dam.kind}{at}, which waits for the end "
                 "of a bounded input: each micro-batch computes it anew; declare it"
                 f"{part} with attributes=OperatorAttributes(output_only_after_end_of_stream=True) to compute it once"
             )

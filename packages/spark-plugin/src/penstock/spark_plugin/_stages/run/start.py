@@ -6,19 +6,28 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from penstock.operator_attributes import BlockingStageScheduler, StagedJob, StagePlan, StageState, open_stage_scheduler
+from penstock.operator_attributes import (
+    BlockingStageScheduler,
+    Stage,
+    StagedJob,
+    StagePlan,
+    StageState,
+    VertexKind,
+    open_stage_scheduler,
+)
 from penstock.operator_attributes.errors import SchedulerAwayError
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin._for_stages import check_session, missing_settings
-from penstock.spark_plugin._stages.declare.declared import find_refreshes
+from penstock.spark_plugin._stages.declare.declared import Declared, find_refreshes
 from penstock.spark_plugin._stages.plans.jobs import jobs_of
+from penstock.spark_plugin._stages.plans.plan import plans_of
 from penstock.spark_plugin._stages.run.builder import StageBuilder
 from penstock.spark_plugin._stages.run.failures import ON_FAILURE, RestartPolicy
 from penstock.spark_plugin._stages.run.loop import RunBars, RunLoop
@@ -113,6 +122,44 @@ def run_pipeline(
         run.stop()
     _raise_failure(run, job)
     return run
+
+
+class _Unrun(StageBuilder):
+    """Builds stages of which none has run: a committed result is an empty DataFrame with its columns."""
+
+    def __init__(self, declared: Mapping[str, Declared], plan: StagePlan, spark: SparkSession) -> None:
+        nowhere: Any = None
+        super().__init__(declared, plan, spark, nowhere)
+
+    def look(self, stage: Stage) -> None:
+        """Build the sources and operators of a stage, and find what its results depend on."""
+        built = self._built.setdefault(stage.id, {})
+        for one in map(self.declared, stage.vertices):
+            world: Sequence[str] = ()
+            if one.kind is VertexKind.SINK:
+                world = self._look_at_function(one).world
+            else:
+                frame = self._build(stage, one.name, built)
+                if one.kind is VertexKind.SOURCE and stage.bounded and not one.fingerprint:
+                    world = plans_of(frame).look(frame).world
+            if stage.bounded:
+                self._is_of_the_world(stage, one, world)
+
+    def _committed(self, stage: Stage, vertex: str, reader: Stage) -> DataFrame:
+        frame = self._build(stage, vertex, self._built.setdefault(stage.id, {}))
+        return self._spark.createDataFrame([], frame.schema)
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def find_warnings(pipeline: "Pipeline", plan: StagePlan, spark: SparkSession) -> list[str]:
+    """What a run would warn of when it builds its sources and operators; starts no job itself."""
+    check_session(spark)
+    builder = _Unrun(pipeline.declared, plan, spark)
+    for stage in plan.stages:
+        builder.look(stage)
+    return builder.warnings
 
 
 def _bars(spark: SparkSession, settings: RunSettings) -> RunBars | None:
