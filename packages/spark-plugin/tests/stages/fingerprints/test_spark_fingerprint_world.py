@@ -255,6 +255,12 @@ class Rate:
     step = functools.partialmethod(of, 'STEP')
 def clean(x): return Rate().step()
 
+# os.environ
+import json, os
+class Rates(json.JSONEncoder):
+    def hook(self, x): return os.environ[x]
+def clean(x): return json.dumps(x, cls=Rates)
+
 # pathlib.Path.cwd
 from pathlib import Path
 def clean(x): return Path.cwd()
@@ -685,6 +691,18 @@ class Rate:
 RATE = Rate()
 def clean(x): return RATE.of(x)
 
+# methods that are not called
+import enum, os, typing
+class Kind(enum.Enum):
+    A = 1
+    def shown(self): return os.environ['KIND']
+class Row(typing.NamedTuple):
+    x: int
+    def saved(self): return open(self.x)
+class Rates(dict):
+    def load(self): return open('rates')
+def clean(x): return Kind.A.value, Row(x).x, Rates(a=x)['a']
+
 # imports that are not used
 import os, sys, time, random, requests
 from os import environ
@@ -697,6 +715,15 @@ def clean(x: os.DirEntry, y: requests.Session = None) -> Path:
     def inner(a: socket.socket, *b: requests.Session, c: random.Random) -> os._Environ: return a
     z: requests.Session
     return inner
+
+# annotations of a class
+import dataclasses, io, requests
+@dataclasses.dataclass
+class Row:
+    session: requests.Session | None = None
+    file: io.TextIOWrapper | None = None
+    x: int = 0
+def clean(x): return Row(x=x).x
 
 # modules by a constant name
 import importlib

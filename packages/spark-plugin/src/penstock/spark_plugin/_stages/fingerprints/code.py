@@ -42,6 +42,8 @@ _MISSING = "missing"
 _UNIQUE = "unknown-"
 # Methods of a function of tables, and of a writer of rows.
 _CALLED_BY_SPARK = frozenset({"eval", "terminate", "analyze", "open", "process", "close"})
+# Their classes call only methods that they have themselves.
+_WITHOUT_CALLS = frozenset({"builtins", "abc", "collections", "collections.abc", "enum", "typing"})
 _OF_SPARK = ("pyspark", "penstock")
 # Of what stands for rows that are not here.
 _OF_ROWS = ("py4j.", "pyspark.sql.connect.plan")
@@ -401,12 +403,10 @@ def _own_code(value: object) -> str:
 
 def _class(value: type, seen: _Seen) -> str:
     fields = vars(value).get("__dataclass_fields__", {}).values()
-    parts = [
-        _value(type(value), seen),
-        *(_value(base, seen) for base in value.__bases__),
-        _value(_annotations(value), seen),
-        *(_value((one.name, one.type, one.metadata), seen) for one in fields),
-    ]
+    parts = [_value(type(value), seen), *(_value(base, seen) for base in value.__bases__)]
+    with seen.world.aside():  # types that annotations name do not run
+        parts += [_value(_annotations(value), seen), *(_value((one.name, one.type), seen) for one in fields)]
+    parts += [_value(one.metadata, seen) for one in fields]
     for name, one in sorted(vars(value).items()):
         if name in _NO_PART_OF_A_CLASS or isinstance(one, types.MemberDescriptorType | types.GetSetDescriptorType):
             continue
@@ -423,9 +423,16 @@ def _class(value: type, seen: _Seen) -> str:
 
 
 def _is_called_by_others(value: type, name: str) -> bool:
-    """Whether code calls a method of a class without its name: Python does, Spark, and libraries with their classes."""
-    bases = (base for base in value.__mro__ if base is not object and name in vars(base))
-    return name.startswith("__") or name in _CALLED_BY_SPARK or any(_library(base) is not None for base in bases)
+    """Whether a method may be called by code that is not followed: Python's, Spark's, or the library of a base class.
+
+    A library may call more than its base class has: scikit-learn calls `transform`, which `BaseEstimator` lacks.
+    """
+    bases = [base for base in value.__mro__ if base is not object and _library(base) is not None]
+    return (
+        name.startswith("__")
+        or name in _CALLED_BY_SPARK
+        or any(name in vars(base) or base.__module__ not in _WITHOUT_CALLS for base in bases)
+    )
 
 
 def _annotations(value: type) -> Mapping[str, object]:
