@@ -105,15 +105,20 @@ class Looked:
     pipeline, and where. Empty if it reads nothing."""
 
 
-def look_at(function: Callable[..., Any]) -> Looked:
+def look_at(function: Callable[..., Any], *, shows_in_plan: bool = False) -> Looked:
     """The fingerprint of a function, and what the function reads outside of the pipeline.
 
     The fingerprint has its code, defaults, closure, and the functions, classes, modules and values that it names. They
     are followed as deep as they go in the user's own files; installed distributions count by their versions. Comments
     and line numbers do not count, except in modules that are named as a whole.
+
+    Args:
+        function: The function.
+        shows_in_plan: Whether the function runs on the driver, and all that it does is in the plan that it gives. Then
+            objects that cannot be compared, such as a client or a Column, count by their class.
     """
     world = World(_is_foreign, _is_users)
-    seen = _Seen(world)
+    seen = _Seen(world, shows_in_plan=shows_in_plan)
     try:
         if isinstance(function, types.FunctionType):
             # A function of a pipeline is the user's, even when it was installed.
@@ -146,8 +151,9 @@ class _UnknownError(Exception):
 class _Seen:
     """Numbers objects in the order of meeting them; keeps them alive, so that no other gets their id."""
 
-    def __init__(self, world: World | None = None) -> None:
+    def __init__(self, world: World | None = None, *, shows_in_plan: bool = False) -> None:
         self._numbers: dict[int, tuple[int, object]] = {}
+        self.shows_in_plan = shows_in_plan
         self.world = world if world is not None else World(_is_foreign, _is_users)
         """What is read outside by what was met."""
 
@@ -169,7 +175,16 @@ def _value(value: Any, seen: _Seen) -> str:
         return f"bytes:{hashlib.sha256(value).hexdigest()}"
     if isinstance(value, SparkSession) or kind.__module__ == "pyspark.sql.connect.session":
         return "session"
-    if isinstance(value, DataFrame) or kind.__module__.startswith(_OF_ROWS):
+    try:
+        return _compared(value, seen)
+    except _UnknownError:
+        if not seen.shows_in_plan:
+            raise
+        return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _compared(value: Any, seen: _Seen) -> str:
+    if isinstance(value, DataFrame) or type(value).__module__.startswith(_OF_ROWS):
         raise _UnknownError(value)
     if isinstance(value, types.ModuleType):
         seen.world.hand_over(value)
@@ -199,7 +214,9 @@ def _described(value: Any, seen: _Seen) -> str:
     if kind in (tuple, list):
         return f"{kind.__name__}:" + digest(*(_value(one, seen) for one in value))
     if kind in (frozenset, set):
-        return "set:" + digest(*sorted(_value(one, _Seen(seen.world)) for one in value))
+        return "set:" + digest(
+            *sorted(_value(one, _Seen(seen.world, shows_in_plan=seen.shows_in_plan)) for one in value)
+        )
     if kind in (dict, types.MappingProxyType):
         return "dict:" + digest(*(f"{_value(key, seen)}={_value(one, seen)}" for key, one in value.items()))
     if kind is functools.partial:

@@ -201,7 +201,9 @@ class StageBuilder:
 
     def _look_at_function(self, one: Declared) -> Looked:
         if one.name not in self._functions:
-            self._functions[one.name] = Looked(one.code, ()) if one.code else look_at(one.function)
+            is_planned = one.kind is not VertexKind.SINK
+            looked = Looked(one.code, ()) if one.code else look_at(one.function, shows_in_plan=is_planned)
+            self._functions[one.name] = looked
         return self._functions[one.name]
 
     def _look_at_plans(self, stage: Stage) -> str:
