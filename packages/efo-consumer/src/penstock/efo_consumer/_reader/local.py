@@ -168,7 +168,9 @@ class LocalShardReader:
                 self._tools.deaggregator.look_again(streams, created)
             await session.adopt(request, epoch, created)
             self._fencing.opened(request.session_id, request.consumers)
-            session.skipped(lost)
+            for key in lost:
+                if (shard := session.followed.shards.get(key)) is not None:
+                    shard.skip_loss()
             if session.seconds_to_live(self._clock()) is not None and (self._watch is None or self._watch.done()):
                 self._watch = asyncio.create_task(self._end_abandoned(), name="end abandoned sessions")
             if self._alarm is None:

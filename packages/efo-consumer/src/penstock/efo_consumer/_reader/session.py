@@ -21,12 +21,12 @@ from penstock.efo_consumer._reader.api import (
     SlowShard,
 )
 from penstock.efo_consumer._reader.horizon import Horizon, delivered_millis
-from penstock.efo_consumer._reader.reach import Bounds, Reach, ShardKey, Walk, cap, profile_within, reach
+from penstock.efo_consumer._reader.reach import Bounds, Reach, Walk, cap, profile_within, reach
 from penstock.efo_consumer._reader.shards import SessionShards
 from penstock.efo_consumer.errors import SessionNotFoundError, StaleEpochError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from penstock.efo_consumer._reader.api import OpenRequest
     from penstock.efo_consumer._reader.shard import FollowedShard, ReaderTools
@@ -187,13 +187,6 @@ class ReaderSession:
         if shard is not None:
             self._tools.pool.deliver(shard.buffer, shard_range.after, shard_range.upto)
             self._tools.room.notify()
-
-    def skipped(self, keys: Iterable[ShardKey]) -> None:
-        """Count shards whose records were lost before the session was opened."""
-        for key in keys:
-            shard = self.followed.shards.get(key)
-            if shard is not None:
-                shard.skip_loss()
 
     async def commit(self, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""

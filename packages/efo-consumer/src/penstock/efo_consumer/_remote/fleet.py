@@ -200,7 +200,9 @@ class FleetShardReader:
         while True:
             self._check(session_id, epoch)
             await self._take_members()
-            await self._open_forgotten()
+            # Where a reader answers that it does not know the session.
+            forgotten = [member.endpoint for member in self._members.lost() if member.failed_at is None]
+            await asyncio.gather(*map(self._open_at, forgotten))
             if not self._members.served():
                 failure = next((one.failure for one in self._members.lost() if one.failure is not None), None)
                 if failure is None:
@@ -473,11 +475,6 @@ class FleetShardReader:
                 **bounds.limits,
             ),
         )
-
-    async def _open_forgotten(self) -> None:
-        """Open the session again where a reader answers that it does not know it."""
-        forgotten = [member.endpoint for member in self._members.lost() if member.failed_at is None]
-        await asyncio.gather(*(self._open_at(endpoint) for endpoint in forgotten))
 
     async def _open_at(self, endpoint: str, part: StreamPositions = _NOWHERE) -> None:
         assert self._request is not None

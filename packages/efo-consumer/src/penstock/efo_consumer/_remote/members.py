@@ -52,11 +52,10 @@ class Members:
     def __getitem__(self, endpoint: str) -> Member:
         return self._members.get(endpoint) or Member(endpoint)
 
-    def join(self, endpoint: str) -> Member:
+    def join(self, endpoint: str) -> None:
         """Take a reader in, which owns shards once it serves the session."""
         # A new dict each time: other threads look at the members, too.
         self._members = {**self._members, endpoint: Member(endpoint)}
-        return self._members[endpoint]
 
     def leave(self, endpoint: str) -> None:
         """Let a reader go that is known to be gone: the others own its shards at once."""
@@ -146,15 +145,12 @@ class KnownStats:
             for shard_id, position in shards.items():
                 if position.is_shard_end:
                     continue
-                told_at, stats = self._known.get((stream, shard_id), (now, _nothing_known(stream, shard_id)))
+                nothing = ShardStats(stream, shard_id, -1, 0, 0, 0, 0, 0, 0)
+                told_at, stats = self._known.get((stream, shard_id), (now, nothing))
                 lag = stats.millis_behind_latest
                 lag = lag if lag < 0 else lag + round((now - told_at) * 1000)
                 found.append(replace(stats, condition=condition, millis_behind_latest=lag))
         return found
-
-
-def _nothing_known(stream: str, shard_id: str) -> ShardStats:
-    return ShardStats(stream, shard_id, -1, 0, 0, 0, 0, 0, 0)
 
 
 def place(positions: StreamPositions, owners: Sequence[str]) -> dict[str, StreamPositions]:

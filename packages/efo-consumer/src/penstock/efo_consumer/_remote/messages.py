@@ -13,7 +13,7 @@ from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.rpc import StatusTable, typed_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ShardReaderService"]
 READ_RANGE: Final = f"/{SERVICE.full_name}/ReadRange"
@@ -108,18 +108,4 @@ def ranges_to_messages(ranges: Sequence[ShardRange]) -> list[pb.ShardRange]:
             created_millis=item.created_millis or 0,
         )
         for item in ranges
-    ]
-
-
-def ranges_from_messages(messages: Iterable[pb.ShardRange]) -> list[ShardRange]:
-    """Messages to ranges."""
-    return [
-        ShardRange(
-            item.stream_name,
-            item.shard_id,
-            position_from_message(item.after),
-            position_from_message(item.upto),
-            item.created_millis or None,
-        )
-        for item in messages
     ]

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from penstock.aws import AwsError, AwsLocation, LocationMismatch, account_of
+from penstock.efo_consumer._model.positions import ShardRange
 from penstock.efo_consumer._model.schema import read_schema
 from penstock.efo_consumer._reader.api import FleetMember, OpenRequest
 from penstock.efo_consumer._remote.arrow_stream import BatchEncoder, encode, encode_block
 from penstock.efo_consumer._remote.client import CONTRACT, MESSAGES
-from penstock.efo_consumer._remote.messages import STATUS, ranges_from_messages
+from penstock.efo_consumer._remote.messages import STATUS
 from penstock.efo_consumer._remote.shared_blocks import BlockPool, BlockWriter
 from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, LocationMismatchError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
@@ -183,7 +184,7 @@ class ShardReaderServicer(Servicer):
             has_patience = request.HasField("retry_patience_seconds")
             batches = self._reader.read_range(
                 request.session_id,
-                ranges_from_messages(request.ranges),
+                [MESSAGES.of(ShardRange, one) for one in request.ranges],
                 epoch=request.epoch,
                 with_encryption_type=request.with_encryption_type,
                 max_batch_bytes=request.max_batch_bytes,
