@@ -1,6 +1,6 @@
 """Drivers that are killed with SIGKILL: the next run gives the right rows, and nothing of the dead ones is left.
 
-PENSTOCK_KILLS says how many random points a test of them tries; `hatch run prove hostile --spark` tries 30.
+PENSTOCK_KILLS says how many random points a test tries; `hatch run prove hostile --spark` tries 30 in each session.
 """
 
 import json
@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from s3_servers import options, running_s3, s3_client
 
 from penstock.rpc.testing import service_process
+from penstock.spark_plugin import Pipeline, PipelineRun
 
 DRIVER = Path(__file__).parents[2] / "runs_driver.py"
 FILES = 6
@@ -46,7 +47,7 @@ class World:
         (self.folder / "new").rename(self.folder / "numbers" / f"{numbers[0]}.csv")
 
     @contextmanager
-    def driver(self, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    def driver(self) -> Iterator[subprocess.Popen[bytes]]:
         """A driver, with its JVM if it has one in a process group of their own, which is killed at the end."""
         (self.folder / "states.json").unlink(missing_ok=True)
         with (self.folder / "driver.log").open("ab") as log:
@@ -56,7 +57,7 @@ class World:
                 stderr=log,
                 start_new_session=True,
                 cwd=self.folder,
-                env={**os.environ, **environment},
+                env={**os.environ, **self.given.get("jvm", {})},
             )
         try:
             yield process
@@ -69,10 +70,10 @@ class World:
         self.until(lambda: reached() or process.poll() is not None, what)
         assert reached(), (self.folder / "driver.log").read_text()[-4000:]
 
-    def kill_at(self, point: str, **environment: str) -> int:
+    def kill_at(self, point: str) -> int:
         """Kill a driver that has come to a point of the pipeline's functions; the process that is held there."""
         (self.folder / f"hold-{point}").touch()
-        with self.driver(**environment) as process:
+        with self.driver() as process:
             self.wait(process, (self.folder / f"reached-{point}").exists, point)
         return int((self.folder / f"reached-{point}").read_text())
 
@@ -87,9 +88,9 @@ class World:
         with self.driver() as process:
             self.until(reached, "the driver does nothing")
 
-    def finish(self, **environment: str) -> dict[str, str]:
+    def finish(self) -> dict[str, str]:
         """Let a driver run to its end; the states of its stages when its live stage was deployed."""
-        with self.driver(**environment) as process:
+        with self.driver() as process:
             self.wait(process, lambda: process.poll() == 0, "no end")
         found: dict[str, str] = json.loads((self.folder / "states.json").read_text())
         return found
@@ -146,6 +147,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+def place(request: pytest.FixtureRequest, session: str) -> dict[str, Any]:
+    """Where drivers have their jobs: on the server, in the JVM of this process, or in a JVM that is killed as well."""
+    if session == "connect":
+        return {"remote": request.getfixturevalue("server")}
+    if session == "classic":
+        return {}
+    spark: SparkSession = request.getfixturevalue("spark")
+    gateway: Any = spark.sparkContext._gateway
+    java = gateway.java_parameters
+    return {"jvm": {"PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.auth_token}}
+
+
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("session", ["connect", "classic"])
 def test_a_run_continues_where_drivers_were_killed(
@@ -153,12 +166,14 @@ def test_a_run_continues_where_drivers_were_killed(
 ) -> None:
     """At random points, with other rates after each: what was committed is used again, and no row is lost or doubled.
 
-    A job of a killed client is ended by the next run: it would write on beside it.
+    Jobs continue on the server, or in the JVM; with PENSTOCK_KILLS each classic driver has a JVM that is killed too.
     """
     seed = int(os.environ.get("PENSTOCK_KILLS_SEED") or random.randrange(10**6))
     chosen = random.Random(seed)
-    kills = int(os.environ.get("PENSTOCK_KILLS") or (3 if session == "connect" else 1))
-    given = {"remote": request.getfixturevalue("server")} if session == "connect" else {}
+    kills = int(os.environ.get("PENSTOCK_KILLS") or 2)
+    if session == "classic" and "PENSTOCK_KILLS" not in os.environ:
+        session = "jvm"
+    given = place(request, session)
     for first in range(0, kills, KILLS_IN_A_ROW):
         world = World(tmp_path / str(first), until, **given)
         world.put_all()
@@ -210,13 +225,9 @@ def test_a_run_with_files_of_spark_continues_where_its_client_was_killed(
         world.kill_at("stage")
         world.set_rates(999)
         (world.folder / "hold-stage").unlink()
-        for ranks in ("finished", "reused"):
-            states = world.finish()
-            assert (states["totals"], states["ranks"]) == ("reused", ranks)
-            world.check(states)
-    # Without conditional writes the run after the next one removes what is left.
-    found = (world.folder / "store/stages").glob("*/*/*/*/*.parquet")
-    assert sorted(path.parts[-5] for path in found) == ["ranks", "totals"]
+        states = world.finish()
+        assert (states["totals"], states["ranks"]) == ("reused", "finished")
+        world.check(states)
 
 
 @pytest.mark.parametrize("session", ["connect", "jvm"])
@@ -224,19 +235,10 @@ def test_the_batch_write_of_a_killed_driver_is_ended_by_the_next_run(
     request: pytest.FixtureRequest, until: Callable[..., None], tmp_path: Path, session: str
 ) -> None:
     """A server, and a JVM that outlives its Python, would add the rows of the dead driver to those of the next one."""
-    environment = {}
-    world = World(tmp_path / "world", until)
-    if session == "connect":
-        world.given["remote"] = request.getfixturevalue("server")
-    else:
-        spark: SparkSession = request.getfixturevalue("spark")
-        gateway: Any = spark.sparkContext._gateway
-        java = gateway.java_parameters
-        environment = {"PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.auth_token}
-    world.given["sink"] = "held"
-    held = world.kill_at("sink", **environment)
+    world = World(tmp_path / "world", until, **place(request, session), sink="held")
+    held = world.kill_at("sink")
     world.given["sink"] = "free"
-    states = world.finish(**environment)
+    states = world.finish()
     assert states == {"totals": "reused", "ranks": "reused", "report": "finished"}
     until(lambda: not Path(f"/proc/{held}").exists(), "the task of the dead driver runs")
     lines = [line for file in (world.folder / "report").glob("*.csv") for line in file.read_text().splitlines()]
@@ -284,3 +286,21 @@ def test_refreshes_whose_clients_are_killed(server: str, until: Callable[..., No
     assert [n for n, _ in world.rows] == [*numbers, 999, 1002]
     assert [total for n, total in world.rows if n in (999, 1002)] == [6 + kills] * 2
     assert world.left() == set()
+
+
+def test_the_query_of_a_killed_driver_in_the_same_session_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    """Its Python has died, and its JVM and the session have not: Spark refuses a second query of one name."""
+
+    def run() -> PipelineRun:
+        pipeline = Pipeline("live", store=tmp_path / "store")
+        pipeline.source(bounded=False, name="rows")(lambda spark: spark.readStream.format("rate").load())
+        pipeline.sink(name="out")(lambda rows: rows.writeStream.format("noop"))
+        return pipeline.run(spark)
+
+    dead = run()
+    dead._store.release()  # as the end of the process does
+    following = run()
+    assert not dead.queries["out"].isActive
+    assert following.queries["out"].isActive
+    dead.stop()
+    following.stop()

@@ -1,5 +1,7 @@
 """What is checked before a live query starts: its stream consumers, and the checkpoint that it continues from."""
 
+import contextlib
+import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -123,6 +125,21 @@ class Checkpoints:
                 _log.info("the query of sink %s has its checkpoint in %s", sink.name, wanted)
         self._taken[wanted] = sink.name
         return wanted
+
+    def end_left(self, location: str) -> None:
+        """Stop the query with that checkpoint if a killed driver left it in this session.
+
+        Spark would refuse the next one because of its name.
+        """
+        active = {str(one.id): one for one in self._spark.streams.active}
+        if not active:
+            return
+        with contextlib.suppress(AnalysisException):  # no query has begun there
+            for row in self._spark.read.text(f"{location}/metadata").collect():
+                left = active.get(json.loads(row["value"])["id"])
+                if left is not None:
+                    _log.warning("stopping the query %s of a driver that was killed", left.name)
+                    left.stop()
 
     def next_batch(self, location: str) -> int | None:
         """The micro-batch that a query whose checkpoint lies there comes to next; None if that cannot be seen."""

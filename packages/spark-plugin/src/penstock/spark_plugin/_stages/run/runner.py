@@ -167,6 +167,7 @@ class StageRunner:
         self._locations[name] = prepared.checkpoint
         try:
             with self._job_group(stage):
+                self._checkpoints.end_left(prepared.checkpoint)
                 self._store.mend_checkpoint(name)
                 query = prepared.writer.option("checkpointLocation", prepared.checkpoint).start()
         except BaseException:
