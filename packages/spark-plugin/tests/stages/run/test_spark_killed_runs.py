@@ -98,7 +98,7 @@ class World:
     @property
     def rows(self) -> list[list[int]]:
         """What Spark reads of the table: files that its log names."""
-        logs = [path for path in (self.folder / "table/_spark_metadata").glob("*") if path.name.isdigit()]
+        logs = [path for path in (self.folder / "table/_spark_metadata").glob("[0-9]*")]
         named = {json.loads(line)["path"] for log in logs for line in log.read_text().splitlines()[1:]}
         lines = [line for url in named for line in Path(url.removeprefix("file://")).read_text().splitlines()]
         return sorted([row["n"], row["total"]] for row in map(json.loads, lines))
