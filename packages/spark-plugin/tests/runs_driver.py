@@ -27,8 +27,8 @@ FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 def hold(folder: Path, point: str) -> None:
     """Say that the point is reached, and stay there while the file that asks for it exists."""
     if (folder / f"hold-{point}").exists():
-        (folder / "new").write_text(str(os.getpid()))
-        (folder / "new").rename(folder / f"reached-{point}")
+        (folder / f"new-{point}").write_text(str(os.getpid()))
+        (folder / f"new-{point}").rename(folder / f"reached-{point}")
         while (folder / f"hold-{point}").exists():
             time.sleep(0.05)
 

@@ -78,7 +78,7 @@ class World:
         return int((self.folder / f"reached-{point}").read_text())
 
     def kill_after(self, changes: int) -> None:
-        """Kill a driver that has made so many files; one that makes fewer ends by itself."""
+        """Kill a driver that has made so many files; one that makes fewer ends before."""
         before, seen = self.files(), set[str]()
 
         def reached() -> bool:
@@ -98,7 +98,7 @@ class World:
     @property
     def rows(self) -> list[list[int]]:
         """What Spark reads of the table: files that its log names."""
-        logs = [path for path in (self.folder / "table/_spark_metadata").glob("[0-9]*")]
+        logs = (self.folder / "table/_spark_metadata").glob("[0-9]*")
         named = {json.loads(line)["path"] for log in logs for line in log.read_text().splitlines()[1:]}
         lines = [line for url in named for line in Path(url.removeprefix("file://")).read_text().splitlines()]
         return sorted([row["n"], row["total"]] for row in map(json.loads, lines))
@@ -234,7 +234,7 @@ def test_a_run_with_files_of_spark_continues_where_its_client_was_killed(
 def test_the_batch_write_of_a_killed_driver_is_ended_by_the_next_run(
     request: pytest.FixtureRequest, until: Callable[..., None], tmp_path: Path, session: str
 ) -> None:
-    """A server, and a JVM that outlives its Python, would add the rows of the dead driver to those of the next one."""
+    """A server, and a JVM that outlives its Python, would add the dead driver's rows to the next one's."""
     world = World(tmp_path / "world", until, **place(request, session), sink="held")
     held = world.kill_at("sink")
     world.given["sink"] = "free"

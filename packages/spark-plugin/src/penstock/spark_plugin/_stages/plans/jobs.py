@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _OF_JOBS = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel", "spark.job.tags")
 _SECONDS_BETWEEN_LOOKS = 0.2
 _LONGEST_SECONDS = 300.0
-"""The time after which a server of Spark Connect itself gives up the operations of a client that is gone."""
+"""The time after which a server of Spark Connect itself abandons the operations of a client that is gone."""
 _SIZE = re.compile(r"(-?\d+)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
