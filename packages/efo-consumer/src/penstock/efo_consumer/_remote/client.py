@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 import grpc
 
 from penstock.aws import AwsError, BackoffPolicy
-from penstock.efo_consumer._model.positions import ShardPosition, ShardRange, StreamPositions
+from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
 from penstock.efo_consumer._publish.condition import ShardState
 from penstock.efo_consumer._publish.config import Deaggregation, SubscribeTransportType
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
@@ -106,7 +106,6 @@ MESSAGES: Final = Messages(
     # A reader or caller of another version may know more of them, or none.
     unknown={RecordPublisherType: RecordPublisherType.EFO, ShardState: ShardState.READING},
     by_hand={
-        ShardPosition: (position_to_message, position_from_message),
         StreamPositions: (_positions_to_messages, _positions_from_messages),
         SessionSettings: (_settings_to_message, _settings_from_message),
     },

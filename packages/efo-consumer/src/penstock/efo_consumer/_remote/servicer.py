@@ -16,7 +16,7 @@ from penstock.efo_consumer._model.schema import read_schema
 from penstock.efo_consumer._reader.api import FleetMember, OpenRequest
 from penstock.efo_consumer._remote.arrow_stream import BatchEncoder, encode, encode_block
 from penstock.efo_consumer._remote.client import CONTRACT, MESSAGES
-from penstock.efo_consumer._remote.messages import STATUS
+from penstock.efo_consumer._remote.messages import STATUS, position_from_message
 from penstock.efo_consumer._remote.shared_blocks import BlockPool, BlockWriter
 from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, LocationMismatchError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
@@ -182,9 +182,14 @@ class ShardReaderServicer(Servicer):
             _check_range("max_batch_bytes", request.max_batch_bytes, MAX_BATCH_BYTES)
             _check_range("retry_patience", request.retry_patience_seconds, timedelta.max.total_seconds())
             has_patience = request.HasField("retry_patience_seconds")
+            at = position_from_message
+            ranges = (
+                ShardRange(one.stream_name, one.shard_id, at(one.after), at(one.upto), one.created_millis or None)
+                for one in request.ranges
+            )
             batches = self._reader.read_range(
                 request.session_id,
-                [MESSAGES.of(ShardRange, one) for one in request.ranges],
+                [*ranges],
                 epoch=request.epoch,
                 with_encryption_type=request.with_encryption_type,
                 max_batch_bytes=request.max_batch_bytes,
