@@ -249,3 +249,9 @@ def test_words_of_an_error_can_be_told(tmp_path: Path) -> None:
     """A path that is not UTF-8 is in them as half of a pair, which neither a service nor a file takes."""
     name = os.fsdecode(b"rates-\xff.csv")
     assert words(OSError(f"no such file: {name}\nand more")) == "no such file: rates-?.csv"
+
+
+def test_two_failures_of_a_query_in_the_same_way_have_the_same_words() -> None:
+    """Spark adds an id of each start."""
+    text = "[STREAM_FAILED] Query [id = 1, runId = {}] terminated with exception: Job aborted: no such file"
+    assert [words(RuntimeError(text.format(number))) for number in (2, 3)] == ["Job aborted: no such file"] * 2

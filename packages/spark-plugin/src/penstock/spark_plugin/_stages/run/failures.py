@@ -17,6 +17,8 @@ _OF_SPARK = re.compile(
     r"\n(?:=== Streaming Query ===|JVM stacktrace:|Driver stacktrace:|\s+at [\w.$/<>]+\().*", re.DOTALL
 )
 _OF_BRIDGE = re.compile(r"(?:py4j\.protocol\.Py4JJavaError: )?An error occurred while calling \S+\n: ")
+# Its second id is of one start of the query: two failures of the same kind would look different.
+_OF_QUERY = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 _OF_JAVA = re.compile(r"^Caused by: (\S+: (\S.*))", re.MULTILINE)
 _STATE = re.compile(r"(\s*SQLSTATE: \w+)+\s*$")
 _LONGEST = 500
@@ -83,7 +85,7 @@ def _of_python(text: str) -> str:
 def _text(error: BaseException) -> str:
     """What an error says, with the causes below it in the JVM, which Spark's errors do not always show."""
     stack = getattr(error, "_stackTrace", None) or getattr(error, "_stacktrace", None) or ""
-    return _OF_BRIDGE.sub("", str(error).strip() or type(error).__name__) + f"\n{stack}"
+    return _OF_QUERY.sub("", _OF_BRIDGE.sub("", str(error).strip() or type(error).__name__)) + f"\n{stack}"
 
 
 def _first_line(text: str) -> str:
