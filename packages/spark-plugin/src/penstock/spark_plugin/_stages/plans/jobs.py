@@ -213,10 +213,10 @@ class ConnectJobs(SessionJobs):
 def _have_ended(client: Any, operations: Sequence[str]) -> bool:
     from pyspark.sql.connect.proto import GetStatusResponse
 
-    status = GetStatusResponse.OperationStatus
-    running = (status.OPERATION_STATE_RUNNING, status.OPERATION_STATE_TERMINATING)
+    # The start of a streaming query stays in the state TERMINATING.
+    running = GetStatusResponse.OperationStatus.OPERATION_STATE_RUNNING
     found = client._get_operation_statuses(list(operations)).operation_statuses
-    return all(one.state not in running for one in found)
+    return all(one.state != running for one in found)
 
 
 def _wait(is_over: Callable[[], bool]) -> None:
