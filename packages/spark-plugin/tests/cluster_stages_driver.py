@@ -29,7 +29,7 @@ def create_pipeline(folder: Path, given: dict[str, Any]) -> Pipeline:
     def totals(rows: DataFrame) -> DataFrame:
         return rows.groupBy((rows["id"] % KEYS).alias("k")).agg(F.sum("id").alias("total"))
 
-    @pipeline.op(attributes=FULL_DAM)
+    @pipeline.op(attributes=FULL_DAM, pure=True)
     def ranks(totals: DataFrame) -> DataFrame:
         def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import time

@@ -50,7 +50,7 @@ def create_pipeline(folder: Path, given: dict[str, Any]) -> Pipeline:
     def totals(rates: DataFrame) -> DataFrame:
         return rates.groupBy("k").agg(F.sum("v").alias("total"))
 
-    @pipeline.op(attributes=FULL_DAM)
+    @pipeline.op(attributes=FULL_DAM, pure=True)
     def ranks(totals: DataFrame) -> DataFrame:
         def slow(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
             for frame in frames:

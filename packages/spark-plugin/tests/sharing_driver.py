@@ -26,7 +26,7 @@ def create_pipeline(folder: Path, name: str) -> Pipeline:
     def numbers(spark: SparkSession) -> DataFrame:
         return spark.range(5, numPartitions=1)
 
-    @pipeline.op(attributes=OperatorAttributes(output_only_after_end_of_stream=True))
+    @pipeline.op(attributes=OperatorAttributes(output_only_after_end_of_stream=True), pure=True)
     def slow(numbers: DataFrame) -> DataFrame:
         def hold(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
             folder, driver = Path(os.environ["PENSTOCK_TEST_FOLDER"]), os.environ["PENSTOCK_TEST_DRIVER"]

@@ -49,7 +49,7 @@ def siblings(folder: Path, *, fails: bool = False, together: bool = False, paral
         return rates.mapInArrow(noting(folder, "right", wait_for="left" if together else ""), rates.schema)
 
     for function in (left, right):
-        pipeline.op(attributes=FULL_DAM, parallelism=parallelism)(function)
+        pipeline.op(attributes=FULL_DAM, parallelism=parallelism, pure=True)(function)
 
     @pipeline.sink()
     def out(left: DataFrame, right: DataFrame) -> Any:

@@ -76,7 +76,7 @@ class World:
         def rates(spark: SparkSession) -> DataFrame:
             return spark.read.csv(f"{text}/rates.csv", schema="k int, v int", header=True)
 
-        @pipeline.op(attributes=FULL_DAM, refresh=refresh)
+        @pipeline.op(attributes=FULL_DAM, refresh=refresh, pure=True)
         def totals(rates: DataFrame) -> DataFrame:
             def look(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
                 for frame in frames:
