@@ -157,8 +157,9 @@ def test_a_source_must_be_what_it_is_declared_as(spark: SparkSession, tmp_path: 
     def out(numbers: DataFrame) -> Any:
         return numbers.write.format("noop").mode("overwrite")
 
-    with pytest.raises(PipelineDefinitionError, match="declared bounded"):
+    with pytest.raises(StageFailedError, match="declared bounded") as failed:
         pipeline.run(spark)
+    assert isinstance(failed.value.__cause__, PipelineDefinitionError)
 
 
 def test_functions_are_pure_only_if_they_are_declared_so(tmp_path: Path) -> None:
