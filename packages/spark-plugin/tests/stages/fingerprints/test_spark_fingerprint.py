@@ -12,8 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.types import IntegerType
 
-from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint, is_unique, look_at
+from penstock.spark_plugin._stages.fingerprints.code import is_unique, look_at
 from penstock.spark_plugin._stages.fingerprints.stage import look_at_source
+
+
+def function_fingerprint(function: Callable[..., Any]) -> str:
+    return look_at(function).fingerprint
 
 
 def source_fingerprint(frame: DataFrame) -> str:

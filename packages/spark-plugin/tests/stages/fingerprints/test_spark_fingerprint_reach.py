@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
-from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
+from penstock.spark_plugin._stages.fingerprints.code import look_at
+
+
+def function_fingerprint(function: Callable[..., Any]) -> str:
+    return look_at(function).fingerprint
 
 
 @pytest.fixture
@@ -341,7 +345,7 @@ def test_an_object_that_is_pickled_by_a_name_is_unlike_anything(helpers: Callabl
 
 PROGRAM = """
 import dataclasses, enum, functools, typing
-from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
+from penstock.spark_plugin._stages.fingerprints.code import look_at
 T = typing.TypeVar("T")
 class Color(enum.Enum):
     RED = {"a", "b", "c"}
@@ -357,7 +361,7 @@ class Held:
 def cached(n): return cached(n - 1) if n else Color.RED
 held = Held()
 def build(x): return held.apply(x), cached(1)
-print(function_fingerprint(build))
+print(look_at(build).fingerprint)
 """
 
 

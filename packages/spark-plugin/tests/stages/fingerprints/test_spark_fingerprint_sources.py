@@ -13,9 +13,13 @@ from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.pandas.functions import pandas_udf
 
 from penstock.spark_plugin._for_stages import bounded_read
-from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
+from penstock.spark_plugin._stages.fingerprints.code import look_at
 from penstock.spark_plugin._stages.fingerprints.stage import look_at_source, session_fingerprint
 from penstock.spark_plugin._stages.plans.plan import plans_of
+
+
+def function_fingerprint(function: Callable[..., Any]) -> str:
+    return look_at(function).fingerprint
 
 
 def plan_fingerprint(frame: DataFrame) -> str:

@@ -135,11 +135,6 @@ def look_at(function: Callable[..., Any], *, shows_in_plan: bool = False) -> Loo
     return Looked(found, world.reasons)
 
 
-def function_fingerprint(function: Callable[..., Any]) -> str:
-    """The fingerprint of a function: see `look_at`."""
-    return look_at(function).fingerprint
-
-
 class _UnknownError(Exception):
     """A value cannot be compared with what it will be in another process."""
 
