@@ -1,4 +1,4 @@
-"""A store in a folder: what identifies it, its rows as Spark writes them, and the files of the version before."""
+"""A store in a folder: what identifies it, and its rows as Spark writes them."""
 
 import errno
 import os
@@ -13,7 +13,6 @@ from penstock.spark_plugin._stages.store.pins import Pin, RunPins
 from penstock.spark_plugin._stages.store.result import CommittedStage
 from penstock.spark_plugin._stages.store.store import StageStore
 
-FORMER = Path(__file__).with_name("former_store")
 ROW = """
     select cast(1 as long) as k, 1.5d as d, cast(1.25 as decimal(9,2)) as m, 'a' as s, true as b, binary('x') as raw,
         timestamp'2026-01-02 03:04:05' as at, timestamp_ntz'2026-01-02 03:04:05' as local, date'2026-01-02' as day,
@@ -44,31 +43,6 @@ def test_committed_rows_have_the_schema_that_spark_finds_without_a_job(
     (folder,) = Path(result.location).glob("*/daily")
     assert found.schema == spark.read.parquet(f"file://{folder}").schema
     assert found.collect() == frame.collect()
-
-
-def test_files_of_the_version_before_are_read_and_removed(spark: SparkSession, tmp_path: Path) -> None:
-    """Written by a run with a live stage: its result without attempts, its pins, and where its checkpoint is."""
-    shutil.copytree(FORMER, tmp_path / "store")
-    with folder_store(tmp_path / "store") as store:
-        before = store.pins()
-        assert before is not None
-        assert not before.ended
-        result = store.stage("totals", before.stages["totals"].fingerprint)
-        committed = result.committed()
-        assert committed is not None
-        assert (committed.rows, committed.size_bytes, result.damage()) == (3, 750, "")
-        rows = result.read(spark, "totals").collect()
-        assert sorted((row["k"], row["total"]) for row in rows) == [(0, 0), (1, 10), (2, 20)]
-        assert store.adopted("out") == "file:/tmp/former/elsewhere"
-        assert store.identity() == (FORMER / ".id").read_text()
-        assert store.clean_up() == 0
-        (file,) = (tmp_path / "store/stages/totals").rglob("part-*.parquet")
-        file.write_bytes(file.read_bytes()[:-1])
-        assert "cannot be read" in result.damage()
-        file.unlink()
-        assert result.damage() == "its files have 0 bytes of 750"
-        store.forget()
-    assert {one.name for one in (tmp_path / "store").rglob("*") if one.is_file()} == {".id", "lock"}
 
 
 def test_pins_that_stay_the_same_are_not_written_again(tmp_path: Path) -> None:

@@ -76,20 +76,19 @@ def _is_of_speed(setting: str) -> bool:
     return any(".".join(parts[:count]) in _SPEED for count in range(2, len(parts) + 1))
 
 
-def query_of(frame: DataFrame) -> str:
-    """The fingerprint of what a bounded source asks for, whatever it is given by now."""
-    plans = plans_of(frame)
-    reads = (digest(*asked_of_kinesis(options)) for options in plans.streams(frame))
-    return digest(plans.look(frame).fingerprint, *reads)
+def query_of(frame: DataFrame, look: Look) -> str:
+    """The fingerprint of what a bounded source with that plan asks for, whatever it is given by now."""
+    reads = (digest(*asked_of_kinesis(options)) for options in plans_of(frame).streams(frame))
+    return digest(look.fingerprint, *reads)
 
 
-def look_at_source(frame: DataFrame) -> Look:
+def look_at_source(frame: DataFrame, look: Look | None = None) -> Look:
     """What a bounded source reads: its plan, and path, size and modification time of each file.
 
     A bounded read of Kinesis counts by its stream and both of its ends.
 
     The fingerprint is unique for a source whose rows cannot be seen from here: a database, a topic, an RDD, a file of
-    another machine.
+    another machine. `look` is that of the plan, where it is known.
     """
     files = plans_of(frame).files(frame)
     stamps = [_file_stamp(url) for url in sorted(files or ())]
@@ -98,7 +97,7 @@ def look_at_source(frame: DataFrame) -> Look:
         stamps += [digest(*facts) if facts is not None else None for facts in reads]
     if files is None or None in stamps:
         return Look(unique())
-    look = plans_of(frame).look(frame)
+    look = look or plans_of(frame).look(frame)
     return Look(digest(look.fingerprint, *(stamp or "" for stamp in stamps)), look.world)
 
 

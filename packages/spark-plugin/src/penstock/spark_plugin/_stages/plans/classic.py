@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pyspark import cloudpickle
@@ -147,7 +148,7 @@ def _read(plan: Any, numbers: Iterator[int]) -> PlanNode:
         number=number,
         streaming=plan.isStreaming(),
         full_dam=bool(getattr(plan, "global")()) if kind == "Sort" else kind in FULL_DAM,
-        call_site=_call_site(plan),
+        find_call_site=partial(_call_site, plan),
         children=tuple(_read(child, numbers) for child in items(plan.children())),
         reads=_reads(plan, kind) if plan.children().isEmpty() else "",
     )
@@ -238,6 +239,9 @@ def _in_expressions(spark: SparkSession, plan: Any) -> Iterator[tuple[str, Seque
     jvm: Any = spark._jvm
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
     hidden = [patterns.PYTHON_UDF(), patterns.SQL_SCALAR_FUNCTION(), patterns.SCALA_UDF(), patterns.CURRENT_LIKE()]
+    # A walk takes several calls of the JVM per operator, and most plans hold none of these.
+    if not any(plan.containsPattern(one) for one in (*hidden, patterns.GENERATE())):
+        return
 
     def look(expression: Any) -> Iterator[tuple[str, Sequence[str]]]:
         kind = str(expression.getClass().getSimpleName())

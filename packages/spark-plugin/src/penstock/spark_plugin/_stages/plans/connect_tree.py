@@ -7,6 +7,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -324,7 +325,7 @@ def _read(relation: Relation, server: Server, numbers: Iterator[int]) -> PlanNod
         number=number,
         streaming=streaming,
         full_dam=full_dam,
-        call_site=_call_site(relation),
+        find_call_site=partial(_call_site, relation),
         children=tuple(below),
         reads="" if below else what_a_leaf_reads(relation),
     )

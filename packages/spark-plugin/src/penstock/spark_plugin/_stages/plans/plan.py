@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,8 +62,7 @@ class PlanNode:
     streaming: bool
     full_dam: bool
     """Whether it gives nothing before the end of its input."""
-    call_site: str
-    """`file:line` of the user's code, where Spark knows it; empty if not."""
+    find_call_site: Callable[[], str]
     children: tuple["PlanNode", ...]
     reads: str = ""
     """Of a leaf: what it reads, for people: `csv weather.csv`, `kinesis flights`; empty where that cannot be seen."""
@@ -72,6 +71,11 @@ class PlanNode:
     def name(self) -> str:
         """Unique in the plan, and the same whenever the same plan is made: `Aggregate-3`."""
         return f"{self.kind}-{self.number}"
+
+    @property
+    def call_site(self) -> str:
+        """`file:line` of the user's code, where Spark knows it; empty if not. A classic session is asked each time."""
+        return self.find_call_site()
 
     def nodes(self) -> Iterator["PlanNode"]:
         """It, and all below it."""

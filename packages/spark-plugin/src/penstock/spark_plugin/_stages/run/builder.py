@@ -76,12 +76,14 @@ class StageBuilder:
         self._declared = declared
         self._plan = plan
         self._spark = spark
-        self._jobs = jobs_of(spark)
+        # Nothing is stored where a plan is only explained.
+        self._jobs = jobs_of(spark, store.scope() if store is not None else "")
         self.store = store
         """Of the results."""
         self._pins = pins or {}
         self._lock = threading.RLock()
         self._sources: dict[str, DataFrame] = {}
+        self._looks: dict[str, Look] = {}
         self._used: dict[str, Pin] = {}
         self._held: dict[str, str] = {}
         self._dams: set[tuple[str, str]] = set()
@@ -214,7 +216,7 @@ class StageBuilder:
         with self._jobs.group(self.name(stage), f"{self._plan.name}: stage {stage.name}", None):
             for one in (self._declared[name] for name in stage.vertices):
                 if one.kind is VertexKind.SOURCE and not one.fingerprint:
-                    found.append(query_of(self._source(one.name)))
+                    found.append(query_of(self._source(one.name), self._look_at_plan(one.name)))
                 elif one.kind is VertexKind.OPERATOR:
                     self._build(stage, one.name, built)
                     found.append(self._plans[stage.id][one.name])
@@ -222,7 +224,7 @@ class StageBuilder:
 
     def _committed_by(self, stage: Stage, fingerprint: str) -> CommittedStage | None:
         result = self.store.stage(self.name(stage), fingerprint).committed()
-        if result is not None and result.beside:
+        if result is not None and result.world:
             # Of a sink: its function is called only where it is to write.
             self._world.setdefault(stage.id, {})
         return result
@@ -230,7 +232,15 @@ class StageBuilder:
     def _look(self, source: str) -> Look:
         """What a source holds now."""
         given = self._declared[source].fingerprint
-        return Look(given) if given else look_at_source(self._source(source))
+        if given:
+            return Look(given)
+        return look_at_source(self._source(source), self._look_at_plan(source))
+
+    def _look_at_plan(self, source: str) -> Look:
+        if source not in self._looks:
+            frame = self._source(source)
+            self._looks[source] = plans_of(frame).look(frame)
+        return self._looks[source]
 
     def check_snapshots(self) -> None:
         """Warn of a source that had changed between the stages that read it, or since: some of them were used again."""
@@ -389,6 +399,8 @@ class StageBuilder:
 
     def _look_for_dams(self, one: Declared, frame: DataFrame) -> None:
         """Warn of what a live stage computes anew in each micro-batch, since nobody has declared that it waits."""
+        if one.code:
+            return  # the automatic mode has cut the plan at all of them
         root = plans_of(frame).read(frame)
         try:
             # What Spark does on streams, in whatever mode the query has, is not to be refused here.

@@ -129,7 +129,7 @@ class StageRunner:
             size_bytes=size_bytes,
             seconds=time.monotonic() - began,
             outputs={vertex: safe_name(vertex) for vertex in stage.outputs},
-            beside=self.builder.world(stage),
+            world=self.builder.world(stage),
         )
         return folder.commit(result)
 

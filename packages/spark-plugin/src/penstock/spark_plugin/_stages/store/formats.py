@@ -56,16 +56,16 @@ class SparkFiles:
         """Write the rows of a frame into a folder, by its key. Only after `writes`."""
         frame.write.parquet(f"{self._url(frame.sparkSession)}/{folder}")
 
-    def read(self, spark: SparkSession, files: Sequence[str], schema: StructType | None) -> DataFrame:
-        """The rows of files, by their keys; without a schema Spark runs a job to find it.
+    def read(self, spark: SparkSession, files: Sequence[str], schema: StructType) -> DataFrame:
+        """The rows of files, by their keys.
 
         Raises:
             StoreUnusableError: Spark cannot read them.
         """
-        if not files and schema is not None:
+        if not files:
             return spark.createDataFrame([], schema)
-        reader, url = spark.read if schema is None else spark.read.schema(schema), self._url(spark)
-        return reader.parquet(*(f"{url}/{key}" for key in files))
+        url = self._url(spark)
+        return spark.read.schema(schema).parquet(*(f"{url}/{key}" for key in files))
 
     def _url(self, spark: SparkSession) -> str:
         root = self._reach(spark)

@@ -5,7 +5,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -38,24 +38,8 @@ class CommittedStage:
     """Duration of the run that made it."""
     outputs: Mapping[str, str]
     """Folder of Parquet files by vertex, relative to the folder of the attempt."""
-    beside: str = ""
+    world: str = ""
     """Inputs that no fingerprint covers, as text; empty if there are none."""
-
-    @classmethod
-    def of_document(cls, document: Any) -> Self:
-        """The result in a marker, whatever else a later version has added to it.
-
-        Raises:
-            TypeError: the document is not a result.
-        """
-        return cls(**{one.name: document[one.name] for one in fields(cls) if one.name in document})
-
-    def document(self) -> dict[str, object]:
-        """For a marker. Earlier versions take one with a key that they do not know for none, and remove the result."""
-        document = asdict(self)
-        if not self.beside:
-            del document["beside"]
-        return document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +48,6 @@ class _Marker:
 
     result: CommittedStage
     attempt: str
-    """Empty in markers of earlier versions, which name no files."""
     files: Mapping[str, Sequence[tuple[str, int, int]]]
     """By vertex: names, bytes and rows."""
     schemas: Mapping[str, str] = field(default_factory=dict)
@@ -80,15 +63,12 @@ class _Marker:
             "schemas": self.schemas,
             "format": StageFormat.SPARK if self.by_spark else StageFormat.ARROW,
         }
-        return json.dumps(self.result.document() | document).encode()
+        return json.dumps(asdict(self.result) | document).encode()
 
     @classmethod
     def parse(cls, data: bytes, age_seconds: float) -> Self:
         document = json.loads(data)
-        result = CommittedStage.of_document(document)
-        if "attempt" not in document:
-            unnamed: dict[str, list[tuple[str, int, int]]] = {vertex: [] for vertex in result.outputs}
-            return cls(result=result, attempt="", files=unnamed, by_spark=True, age_seconds=age_seconds)
+        result = CommittedStage(**{one.name: document[one.name] for one in fields(CommittedStage)})
         if _ATTEMPT.fullmatch(document["attempt"]) is None:
             raise ValueError(document["attempt"])
         named = {
@@ -100,7 +80,7 @@ class _Marker:
             attempt=document["attempt"],
             files=named,
             schemas=document["schemas"],
-            by_spark=document.get("format") == StageFormat.SPARK,
+            by_spark=document["format"] == StageFormat.SPARK,
             age_seconds=age_seconds,
         )
 
@@ -136,7 +116,7 @@ class StageResult:
 
     @property
     def is_ours(self) -> bool:
-        """Whether a run of this version or an earlier one made the folder.
+        """Whether a run made the folder.
 
         A job that outlives its driver may write after the folder was removed. Then there are attempts without notes.
         """
@@ -182,7 +162,7 @@ class StageResult:
     def folder(self, vertex: str, attempt: str | None = None) -> str:
         """Key of the folder of a vertex in an attempt, by default in the one that was begun."""
         attempt = self._attempt if attempt is None else attempt
-        return f"{self._key}{attempt}{'/' if attempt else ''}{safe_name(vertex)}/"
+        return f"{self._key}{attempt}/{safe_name(vertex)}/"
 
     def wrote(self, vertex: str, files: Sequence[tuple[str, int, int]], schema: str) -> None:
         """Add files in the folder of a vertex to the attempt: names, bytes and rows."""
@@ -227,8 +207,6 @@ class StageResult:
         if marker is None or vertex not in marker.files:
             raise StoreUnusableError(self.location, f"the rows of {vertex!r} are not there any more")
         folder = self.folder(vertex, marker.attempt)
-        if not marker.attempt:
-            return self._spark_files.read(spark, [folder + name for name in self._sizes(folder)], None)
         files = [WrittenFile(*one) for one in marker.files[vertex]]
         schema = StructType.fromJson(json.loads(marker.schemas[vertex]))
         if marker.by_spark:
@@ -242,11 +220,9 @@ class StageResult:
         marker = self._marker()
         if marker is None:
             return "its marker is gone"
-        total = 0
         for vertex, files in marker.files.items():
             folder = self.folder(vertex, marker.attempt)
             there = self._sizes(folder)
-            total += sum(there.values())
             for name, size, _ in files:
                 if there.get(name) != size:
                     what = "is gone" if name not in there else f"has {there[name]} bytes of {size}"
@@ -258,8 +234,6 @@ class StageResult:
                         rows_of(self._objects, folder + name)
                     except (OSError, pa.ArrowException) as error:
                         return f"{name} of {vertex!r} cannot be read: {str(error).splitlines()[0]}"
-        if not marker.attempt and total != marker.result.size_bytes:
-            return f"its files have {total} bytes of {marker.result.size_bytes}"
         return ""
 
     def wipe(self) -> int:
@@ -271,11 +245,7 @@ class StageResult:
         if not self.is_ours:
             return 0
         self._objects.delete([self._key + _MARKER])
-        freed = 0
-        for folder in self._objects.folders(self._key):
-            # In folders of a file system, earlier versions had no attempts.
-            if _ATTEMPT.fullmatch(folder) or self._objects.spark_reaches:
-                freed += self._objects.clear(f"{self._key}{folder}/")
+        freed = self.sweep()
         self._objects.delete([self._key + _STARTED])
         return freed
 
@@ -292,7 +262,7 @@ class StageResult:
             return None
         if marker is None or (safe_name(marker.result.stage), marker.result.fingerprint) != self.name:
             return None
-        return marker if marker.attempt or self._objects.spark_reaches else None
+        return marker
 
     def _names_us(self, name: str) -> bool:
         found = self._objects.read(self._key + name)
