@@ -65,6 +65,16 @@ ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/stream"
             r"Member must satisfy regular expression pattern: ^(0|([1-9]\d{0,38}))$",
         ),
         (
+            "put_records",
+            {"StreamName": "stream", "Records": [{"Data": b"", "PartitionKey": "k", "ExplicitHashKey": "007"}]},
+            "Value '007' at 'records.1.member.explicitHashKey' failed to satisfy constraint: ",
+        ),
+        (
+            "put_records",
+            {"StreamName": "stream", "Records": [{"Data": b"", "PartitionKey": "k", "ExplicitHashKey": "1٣"}]},
+            "Value '1٣' at 'records.1.member.explicitHashKey' failed to satisfy constraint: ",
+        ),
+        (
             "get_records",
             {"ShardIterator": "AAAA", "Limit": 10_001},
             "at 'limit' failed to satisfy constraint: Member must have value less than or equal to 10000",
