@@ -152,6 +152,40 @@ def test_a_row_of_an_empty_stream_is_a_bad_row(emulator: RunningEmulator, tmp_pa
     assert (letter["row"], letter["errorMessage"], letter["streamName"]) == (1, "its stream is empty", None)
 
 
+@pytest.mark.parametrize("use", ["writer", "streamWriter"])
+def test_a_row_with_a_hash_key_that_the_service_refuses_is_named(
+    emulator: RunningEmulator, tmp_path: Path, use: str
+) -> None:
+    """The service would refuse the whole request for leading zeros; with a folder the other 99 rows are written."""
+    name = f"hash-keys-{use.lower()}"
+    make_stream(emulator, name)
+    schema = StructType([*ROWS.fields, StructField("explicitHashKey", StringType())])
+    rows = pa.record_batch(
+        {
+            "data": [str(row) for row in range(100)],
+            "partitionKey": ["k"] * 100,
+            "explicitHashKey": ["007" if row == 57 else "7" for row in range(100)],
+        }
+    )
+    options = endpoint_options(emulator.endpoint_url, name)
+
+    def write_rows(**more: str) -> WriteSummary:
+        writer = getattr(KinesisDataSource(options | more), use)(schema, overwrite=False)
+        summary = writer.write(iter([rows.slice(0, 50), rows.slice(50)]))
+        assert isinstance(summary, WriteSummary)
+        return summary
+
+    with pytest.raises(SparkPluginError, match="UNWRITABLE_ROW") as caught:
+        write_rows()
+    assert caught.value.facts["row"] == 57
+    before = len(held(emulator, name))
+    summary = write_rows(deadLetterPath=str(tmp_path))
+    assert (summary.records, summary.dead_letters) == (99, 1)
+    assert sorted(held(emulator, name)[before:]) == sorted(str(row).encode() for row in range(100) if row != 57)
+    (letter,) = (json.loads(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines())
+    assert (letter["row"], letter["explicitHashKey"]) == (57, "007")
+
+
 def test_a_gateway_that_is_killed_fails_the_task(emulator: RunningEmulator, until: Callable[..., None]) -> None:
     """What the gateway did not acknowledge is not reported as written, and the error names the gateway or the stall."""
     pytest.importorskip("penstock.services.sink_gateway")

@@ -90,6 +90,8 @@ class ServiceLimits:
     """Entries in a request."""
     max_batch_size_in_bytes: int
     """Bytes in a request."""
+    max_record_size_in_bytes: int
+    """Bytes in an entry."""
     defaults: Mapping[str, int] = field(default_factory=dict)
     """Fields of `AsyncSinkConfig` that differ from the limits above, or from that class."""
     strategy: StrategyFactory = slow_start_strategy
@@ -99,18 +101,20 @@ class ServiceLimits:
         """The limits of a writer; what the options leave out is the service's.
 
         Raises:
-            SinkOptionError: an option is wrong.
+            SinkOptionError: an option is wrong, or above the service's limit.
         """
         limits = {"max_batch_size": self.max_batch_size, "max_batch_size_in_bytes": self.max_batch_size_in_bytes}
-        return AsyncSinkConfig(**{**limits, **self.defaults, **options})
+        config = AsyncSinkConfig(**{**limits, **self.defaults, **options})
+        self.check(config)
+        return config
 
     def check(self, config: AsyncSinkConfig) -> None:
-        """Check that requests are not larger than the service takes.
+        """Check that requests and entries are not larger than the service takes.
 
         Raises:
             SinkOptionError: a limit is above the service's.
         """
-        for name in ("max_batch_size", "max_batch_size_in_bytes"):
+        for name in ("max_batch_size", "max_batch_size_in_bytes", "max_record_size_in_bytes"):
             value, most = getattr(config, name), getattr(self, name)
             if value > most:
                 raise SinkOptionError.out_of_bounds(name, value, "at most", most)

@@ -127,6 +127,8 @@ class Table(AwsDestination[DynamoDbRequestEntry]):
         """The table's key, if it was not given; a table of leases is refused."""
         if not self._entries.key_names:
             table = (await look_up(client, "DescribeTable", {"TableName": self.name}))["Table"]
+            definitions = table.get("AttributeDefinitions", ())
+            self._entries.types = {one["AttributeName"]: one["AttributeType"] for one in definitions}
             key_names = tuple(element["AttributeName"] for element in table["KeySchema"])
             if key_names == _KEY_OF_LEASES:
                 reason = f"its key is {' and '.join(key_names)}: that of a consumer registry, whose leases are its own"
@@ -177,6 +179,7 @@ class Table(AwsDestination[DynamoDbRequestEntry]):
 _LIMITS = ServiceLimits(
     max_batch_size=25,
     max_batch_size_in_bytes=16_000_000,
+    max_record_size_in_bytes=400 * 1024,
     defaults={"max_record_size_in_bytes": 400_000},
 )
 

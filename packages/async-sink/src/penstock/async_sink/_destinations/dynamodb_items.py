@@ -20,6 +20,7 @@ AttributeValue = Mapping[str, Any]
 """One pair: the type (`S`, `N`, `B`, `BOOL`, `NULL`, `L`, `M`, `SS`, `NS`, `BS`), and the value; numbers as strings."""
 Item = Mapping[str, AttributeValue]
 
+_MAX_NAME_BYTES = 65_535
 _MAX_DIGITS = 38
 # Powers of ten of the first digit, of the smallest and the largest number.
 _SMALLEST, _LARGEST = -130, 125
@@ -165,11 +166,13 @@ _decoder = msgspec.json.Decoder(dict[str, dict[str, Any]])
 def _string(value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError(f"expected a string, got {type(value).__name__}")
+    if not value.isascii():
+        value.encode()  # half of a surrogate pair raises a ValueError
     return value
 
 
 def _binary(value: Any) -> Any:
-    if not isinstance(value, bytes):
+    if not isinstance(value, bytes | bytearray):
         raise ValueError(f"expected a binary, got {type(value).__name__}")
     return value
 
@@ -188,6 +191,7 @@ def _checked_number(value: Any) -> Any:
         number = None
     if number is None or not number.is_finite():
         raise ValueError(f"invalid number {value!r}")
+    _number(number)
     return value
 
 
@@ -201,6 +205,9 @@ def _list(value: Any, read: Callable[[Any], Any]) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"expected a list, got {type(value).__name__}")
     return [read(each) for each in value]
+
+
+_SCALARS: dict[str, Callable[[Any], Any]] = {"SS": str, "NS": Decimal, "BS": bytes}
 
 
 def _value(value: Any, binary: Callable[[Any], Any]) -> dict[str, Any]:
@@ -218,7 +225,11 @@ def _value(value: Any, binary: Callable[[Any], Any]) -> dict[str, Any]:
             return {kind: _boolean(inner)}
         case "SS" | "NS" | "BS":
             read = {"SS": _string, "NS": _checked_number, "BS": binary}[kind]
-            return {kind: _list(inner, read)}
+            values = _list(inner, read)
+            distinct = set(map(_SCALARS[kind], values))
+            if not 0 < len(distinct) == len(values):
+                raise ValueError("a set holds at least one value, and each value once")
+            return {kind: values}
         case "L":
             return {kind: _list(inner, lambda each: _value(each, binary))}
         case "M":
@@ -230,7 +241,10 @@ def _value(value: Any, binary: Callable[[Any], Any]) -> dict[str, Any]:
 def _item(item: Any, binary: Callable[[Any], Any]) -> dict[str, dict[str, Any]]:
     if not isinstance(item, Mapping):
         raise ValueError(f"expected a map, got {type(item).__name__}")
-    return {_string(name): _value(value, binary) for name, value in item.items()}
+    for name in item:
+        if not 0 < len(_string(name).encode()) <= _MAX_NAME_BYTES:
+            raise ValueError(f"the name of an attribute must be 1 to {_MAX_NAME_BYTES} bytes")
+    return {name: _value(value, binary) for name, value in item.items()}
 
 
 def check_item(item: Any) -> None:
@@ -301,15 +315,32 @@ class DynamoDbEntries:
     def __init__(self, key_names: tuple[str, ...] = ()) -> None:
         self.key_names = key_names
         """Attributes of the table's key; empty while they are not known."""
+        self.types: Mapping[str, str] = {}
+        """Types of the attributes that are keys of the table or of its indexes, as far as they are known."""
 
     def measure(self, entry: DynamoDbRequestEntry, record_number: int) -> int:
-        """It has the attributes of the table's key; its names and values count."""
+        """Its values are DynamoDB's, and it has the table's key; its names and values count."""
         if not isinstance(entry, DynamoDbRequestEntry):
             what = f"expected a DynamoDbRequestEntry, got {type(entry).__name__}: give the sink a converter"
             raise RecordError(record_number, what)
+        item = entry.item
+        try:
+            check_item(item)
+        except (ValueError, RecursionError) as error:
+            raise RecordError(record_number, f"its item cannot be written: {error}") from error
         for name in self.key_names:
-            if name not in entry.item:
+            if name not in item:
                 raise RecordError(record_number, f"its item has no {name!r}, which the table's key has")
+        for name in self.types or self.key_names:
+            if name not in item:
+                continue
+            ((kind, value),) = item[name].items()
+            wanted = self.types.get(name, "SNB")
+            if kind not in wanted:
+                what = f"its {name!r} has the type {kind}: as a part of a key it must have {' or '.join(wanted)}"
+                raise RecordError(record_number, what)
+            if not value:
+                raise RecordError(record_number, f"its {name!r} is empty, which a part of a key cannot be")
         return size_in_bytes(entry)
 
     get_size_in_bytes = staticmethod(size_in_bytes)

@@ -145,10 +145,12 @@ class DeliveryStream(AwsDestination[FirehoseRequestEntry]):
         result_handler.retry_failures(failures)
 
 
+_MAX_RECORD_BYTES = 1000 * 1024
 _LIMITS = ServiceLimits(
     max_batch_size=500,
     max_batch_size_in_bytes=4 * MEBIBYTE,
-    defaults={"max_record_size_in_bytes": 1000 * 1024},
+    max_record_size_in_bytes=_MAX_RECORD_BYTES,
+    defaults={"max_record_size_in_bytes": _MAX_RECORD_BYTES},
 )
 
 

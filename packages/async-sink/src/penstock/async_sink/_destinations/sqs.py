@@ -25,6 +25,8 @@ AttributeValue = str | int | float | Decimal | bytes
 _MAX_ATTRIBUTES = 10
 _NAME = re.compile(r"(?!(?i:aws|amazon)\.)(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+# The characters that SendMessage does not take, by its reference.
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def wire_attribute(value: AttributeValue) -> dict[str, Any]:
@@ -78,6 +80,8 @@ def _fault(name: Any, value: Any) -> str | None:
         return "has a name that is not of 1 to 256 letters, digits, _, - and single dots, or begins with AWS."
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal | bytes):
         return f"is {type(value).__name__}, not a string, a number or bytes"
+    if isinstance(value, str) and (found := _FORBIDDEN.search(value)) is not None:
+        return f"holds {found[0]!r}, which an attribute cannot have"
     if isinstance(value, str | bytes):
         return None if value else "is empty"
     return None if Decimal(value).is_finite() else "is not finite"
@@ -97,10 +101,8 @@ def check_attributes(attributes: Mapping[str, AttributeValue], record_number: in
             raise RecordError(record_number, f"its attribute {name!r} {fault}")
 
 
-# The characters that SendMessage does not take, by its reference.
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 MAX_DELAY_SECONDS = 900
-_MAX_ID_LENGTH = 128
+_ID = re.compile("[!-~]{1,128}")
 
 
 class SqsRequestEntry(msgspec.Struct, frozen=True):
@@ -155,11 +157,13 @@ def measure(entry: SqsRequestEntry, record_number: int) -> int:
     found = _FORBIDDEN.search(entry.body)
     if found is not None:
         raise RecordError(record_number, f"its body holds {found[0]!r}, which a message cannot have")
-    if entry.delay_seconds is not None and not 0 <= entry.delay_seconds <= MAX_DELAY_SECONDS:
-        raise RecordError(record_number, f"its delay is {entry.delay_seconds} s, not 0 to {MAX_DELAY_SECONDS}")
+    delay = entry.delay_seconds
+    if delay is not None and not (isinstance(delay, int) and 0 <= delay <= MAX_DELAY_SECONDS):
+        raise RecordError(record_number, f"its delay is {delay!r} s, not 0 to {MAX_DELAY_SECONDS}")
     for name, value in (("group", entry.group_id), ("deduplication id", entry.deduplication_id)):
-        if value is not None and not 0 < len(value) <= _MAX_ID_LENGTH:
-            raise RecordError(record_number, f"its {name} must be 1 to {_MAX_ID_LENGTH} characters, not {len(value)}")
+        if value is not None and not (isinstance(value, str) and _ID.fullmatch(value)):
+            rule = "must be 1 to 128 letters, digits and punctuation marks of ASCII"
+            raise RecordError(record_number, f"its {name} {rule}, not {value!r}")
     if entry.attributes:
         check_attributes(entry.attributes, record_number)
     return size_in_bytes(entry)
@@ -199,8 +203,23 @@ class SqsEntries:
     name = "sqs"
     version = 1
 
-    measure = staticmethod(measure)
+    def __init__(self, *, is_fifo: bool | None = None) -> None:
+        """`is_fifo` says which kind of queue the messages are for; None where that is not known."""
+        self._is_fifo = is_fifo
+
     get_size_in_bytes = staticmethod(size_in_bytes)
+
+    def measure(self, entry: SqsRequestEntry, record_number: int) -> int:
+        """It breaks no rule of SendMessageBatch, and none of its kind of queue."""
+        size = measure(entry, record_number)
+        if self._is_fifo:
+            if entry.group_id is None:
+                raise RecordError(record_number, "it has no message group, which a FIFO queue needs")
+            if entry.delay_seconds:
+                raise RecordError(record_number, "it has a delay, which a FIFO queue takes for all messages alone")
+        elif self._is_fifo is False and entry.deduplication_id is not None:
+            raise RecordError(record_number, "it has a deduplication id, which only a FIFO queue takes")
+        return size
 
     def order_key(self, entry: SqsRequestEntry) -> Hashable:
         """The message group; messages without one have no order."""
@@ -222,7 +241,7 @@ class SqsEntries:
             SqsRequestEntry(body, **{field: column[row] for field, column in columns.items()})
             for row, body in enumerate(bodies.to_pylist())
         )
-        yield sized_rows(entries, measure, first, limit)
+        yield sized_rows(entries, self.measure, first, limit)
 
     def encode(self, entry: SqsRequestEntry) -> bytes:
         """The entry as bytes."""
@@ -303,7 +322,7 @@ class Queue(AwsDestination[SqsRequestEntry]):
     )
 
     def __init__(self, aws: AwsOptions | AwsSession, url: str) -> None:
-        super().__init__(aws, url.rpartition("/")[2], SqsEntries())
+        super().__init__(aws, url.rpartition("/")[2], SqsEntries(is_fifo=url.endswith(".fifo")))
         self._head = _encoder.encode({"QueueUrl": url})[:-1] + b',"Entries":'
 
     async def send(
@@ -320,6 +339,7 @@ _DEFAULT_BYTES = 256_000
 _LIMITS = ServiceLimits(
     max_batch_size=10,
     max_batch_size_in_bytes=MEBIBYTE,
+    max_record_size_in_bytes=MEBIBYTE,
     defaults={
         "max_buffered_requests": 5_000,
         "max_batch_size_in_bytes": _DEFAULT_BYTES,

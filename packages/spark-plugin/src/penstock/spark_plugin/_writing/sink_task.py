@@ -13,7 +13,6 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from penstock import async_sink
 from penstock.async_sink import AsyncSinkConfig, KinesisStreamsSink, rate_strategy
-from penstock.async_sink.errors import SinkOptionError
 from penstock.spark_plugin._connections import aws_options, service_security
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.table import BY_NAME
@@ -108,11 +107,7 @@ def sink_config(options: KinesisOptions, *, firehose: bool = False) -> AsyncSink
     if firehose:
         from penstock.async_sink import firehose_config
 
-        config, most = firehose_config(**common), firehose_config().max_record_size_in_bytes
-        if config.max_record_size_in_bytes > most:
-            size = config.max_record_size_in_bytes
-            raise SinkOptionError.out_of_bounds("max_record_size_in_bytes", size, "at most", most)
-        return config
+        return firehose_config(**common)
     if options.aggregation:
         from penstock.async_sink import kinesis_aggregation_config
 

@@ -1,5 +1,6 @@
 """A record for a stream, its bytes in a saved state, and where its partition key comes from."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ from penstock.async_sink.errors import RecordError, SinkError, SinkOptionError
 
 MAX_PARTITION_KEY_LENGTH = 256
 """Characters; the service counts Unicode code points."""
+HASH_KEY_PATTERN = "0|[1-9][0-9]{0,38}"
 MAX_HASH_KEY = str((1 << 128) - 1)
 KEY_RULE = f"its partition key must be 1 to {MAX_PARTITION_KEY_LENGTH} characters"
-HASH_KEY_RULE = "its explicit hash key must be a decimal number below 2^128"
+HASH_KEY_RULE = "its explicit hash key must be a decimal number below 2^128 without leading zeros"
+_is_hash_key = re.compile(HASH_KEY_PATTERN).fullmatch
 
 
 class KinesisRequestEntry(
@@ -35,7 +38,7 @@ class KinesisRequestEntry(
     partition_key: str
     """1 to 256 characters; its MD5 picks the shard."""
     explicit_hash_key: str | None = None
-    """Decimal digits, less than 2^128: picks the shard instead of the partition key."""
+    """A decimal number below 2^128 without leading zeros: picks the shard instead of the partition key."""
 
 
 def size_in_bytes(entry: KinesisRequestEntry) -> int:
@@ -68,13 +71,8 @@ def measure(entry: KinesisRequestEntry, record_number: int) -> int:
         except UnicodeEncodeError as error:
             what = f"its partition key {key!r} cannot be encoded in UTF-8: it has half of a surrogate pair"
             raise RecordError(record_number, what) from error
-    # isdecimal alone would let other scripts' digits pass.
     if hash_key is not None and not (
-        isinstance(hash_key, str)
-        and hash_key.isascii()
-        and hash_key.isdecimal()
-        and len(hash_key) <= len(MAX_HASH_KEY)
-        and int(hash_key) <= int(MAX_HASH_KEY)
+        isinstance(hash_key, str) and _is_hash_key(hash_key) and int(hash_key) <= int(MAX_HASH_KEY)
     ):
         raise RecordError(record_number, f"{HASH_KEY_RULE}, not {hash_key!r}")
     return len(entry.data) + key_bytes
@@ -231,7 +229,7 @@ class KinesisElementConverter:
     partition_key: PartitionKey
     """Its partition key."""
     explicit_hash_key: Callable[[Any], str | None] | None = None
-    """Its explicit hash key, if it has one: decimal digits, less than 2^128."""
+    """Its explicit hash key, if it has one: a decimal number below 2^128 without leading zeros."""
 
     def apply(self, element: Any, context: WriteContext) -> KinesisRequestEntry:
         """The record of an element."""

@@ -23,6 +23,7 @@ from penstock.async_sink._destinations.columns import (
 )
 from penstock.async_sink._destinations.kinesis.cbor import CborRows
 from penstock.async_sink._destinations.kinesis.entry import (
+    HASH_KEY_PATTERN,
     HASH_KEY_RULE,
     KEY_RULE,
     MAX_HASH_KEY,
@@ -127,7 +128,7 @@ def faults_of(columns: tuple[Any, Any, Any], max_record_size_in_bytes: int) -> I
         yield from text_faults(hash_keys, "its explicit hash key")
         # Of one length, digits are in the order of numbers.
         too_high = compute.greater(compute.utf8_lpad(hash_keys, len(MAX_HASH_KEY), "0"), MAX_HASH_KEY)
-        wrong = compute.invert(compute.match_substring_regex(hash_keys, f"^[0-9]{{1,{len(MAX_HASH_KEY)}}}$"))
+        wrong = compute.invert(compute.match_substring_regex(hash_keys, f"^({HASH_KEY_PATTERN})$"))
         yield RowFault(compute.or_(wrong, too_high), HASH_KEY_RULE, hash_keys)
     yield from size_faults(compute.add(compute.binary_length(data), key_bytes), max_record_size_in_bytes)
 

@@ -21,6 +21,7 @@ from penstock.aws import AwsOptions, AwsSession
 _LIMITS = ServiceLimits(
     max_batch_size=500,
     max_batch_size_in_bytes=10 * MEBIBYTE,
+    max_record_size_in_bytes=10 * MEBIBYTE,
     defaults={"max_batch_size_in_bytes": 5 * MEBIBYTE},
     strategy=kinesis_strategy,
 )
@@ -28,6 +29,7 @@ _LIMITS = ServiceLimits(
 _AGGREGATION_LIMITS = ServiceLimits(
     max_batch_size=sys.maxsize,
     max_batch_size_in_bytes=sys.maxsize,
+    max_record_size_in_bytes=10 * MEBIBYTE,
     defaults={
         "max_batch_size": 10_000,
         "max_buffered_requests": 100_000,

@@ -143,7 +143,7 @@ class Entry(_message.Message):
     partition_key: _builtins.str
     """kinesis: partition key, 1 to 256 characters."""
     explicit_hash_key: _builtins.str
-    """kinesis: decimal digits; empty for none."""
+    """kinesis: a decimal number below 2^128 without leading zeros; empty for none."""
     message_group_id: _builtins.str
     """sqs: message group; empty for none."""
     deduplication_id: _builtins.str

@@ -1,0 +1,302 @@
+"""The rules for fields of records, compared with the services' own models, through every way to write."""
+
+import asyncio
+import re
+import string
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from botocore.loaders import Loader
+from botocore.model import ServiceModel, Shape
+
+from penstock.async_sink import (
+    AggregationConfig,
+    AsyncSinkConfig,
+    DynamoDbRequestEntry,
+    DynamoDbSink,
+    FirehoseRequestEntry,
+    FirehoseSink,
+    KinesisRequestEntry,
+    KinesisStreamsSink,
+    RemoteSink,
+    SqsRequestEntry,
+    SqsSink,
+    dynamodb_config,
+    firehose_config,
+    kinesis_aggregation_config,
+    sqs_config,
+    write_batches,
+)
+from penstock.async_sink._destinations.dynamodb_items import DynamoDbEntries
+from penstock.async_sink._destinations.firehose import FirehoseEntries
+from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
+from penstock.async_sink._destinations.sqs import SqsEntries
+from penstock.async_sink._gateway.kinds import KINDS
+from penstock.async_sink.errors import RecordError, SinkOptionError
+from penstock.aws.testing import emulator_options
+from penstock.emulator.testing import RunningEmulator, running_emulator
+
+NOWHERE = emulator_options("http://127.0.0.1:1")
+
+
+def shape(service: str, name: str) -> Shape:
+    """A shape of the model that botocore carries."""
+    return ServiceModel(Loader().load_service_model(service, "service-2"), service_name=service).shape_for(name)
+
+
+def model_takes(rule: Shape, value: str | bytes) -> bool:
+    """Whether a value satisfies the lengths and the pattern of a shape; patterns are those of Java."""
+    low, high, pattern = (rule.metadata.get(name) for name in ("min", "max", "pattern"))
+    long_enough = (low or 0) <= len(value) and (high is None or len(value) <= high)
+    return long_enough and (pattern is None or re.fullmatch(pattern, cast("str", value), re.ASCII) is not None)
+
+
+def is_taken(kind: Any, entry: Any) -> bool:
+    """Whether the sink takes an entry."""
+    try:
+        kind.measure(entry, 0)
+    except RecordError:
+        return False
+    return True
+
+
+HASH_KEYS = (
+    *("", "0", "00", "007", "1", "10", "-1", "+1", " 1", "1 ", "1\n", "1.0", "1e3", "x", "٣", "1٣"),
+    *("9" * 38, "1" * 39, "0" * 39, str(2**128 - 1), str(2**128), "9" * 39, "1" * 40, "0" + str(2**128 - 1)),
+)
+ROW_KEYS = ("partitionKey", "explicitHashKey")
+KEYS = ("", "k", "ключ", "k" * 256, "k" * 257, "ж" * 256, "ж" * 257)
+
+
+def test_the_keys_of_kinesis_records_follow_the_model() -> None:
+    """Of entries and of rows alike. Beyond its pattern, an explicit hash key must be below 2^128."""
+    hash_key, key = shape("kinesis", "HashKey"), shape("kinesis", "PartitionKey")
+    rows = [*(("k", one) for one in HASH_KEYS), *((one, None) for one in KEYS)]
+    expected = [
+        model_takes(key, one) and (other is None or (model_takes(hash_key, other) and int(other) < 2**128))
+        for one, other in rows
+    ]
+    assert [is_taken(KinesisEntries(), KinesisRequestEntry(b"x", *row)) for row in rows] == expected
+    columns = {
+        name: pa.array(column, pa.string()) for name, column in zip(ROW_KEYS, zip(*rows, strict=True), strict=True)
+    }
+    batch = pa.record_batch({"data": pa.array([b"x"] * len(rows)), **columns})
+    faulty = set[int]()
+    for fault in KinesisStreamsSink.row_faults(batch, 2**20):
+        faulty.update(cast("Any", pc).indices_nonzero(fault.wrong).to_pylist())
+    assert [index not in faulty for index in range(len(rows))] == expected
+
+
+def kinesis(**limits: Any) -> KinesisStreamsSink:
+    return KinesisStreamsSink(NOWHERE, "s", config=AsyncSinkConfig(**limits))
+
+
+def aggregated(**limits: int) -> KinesisStreamsSink:
+    config = kinesis_aggregation_config(**limits)
+    return KinesisStreamsSink(NOWHERE, "s", config=config, aggregation=AggregationConfig())
+
+
+def firehose(**limits: int) -> FirehoseSink[Any]:
+    return FirehoseSink(NOWHERE, "s", config=firehose_config(**limits))
+
+
+def dynamodb(**limits: int) -> DynamoDbSink[Any]:
+    return DynamoDbSink(NOWHERE, "t", config=dynamodb_config(**limits))
+
+
+def sqs(**limits: int) -> SqsSink[Any]:
+    return SqsSink(NOWHERE, "https://sqs/1/q", config=sqs_config(**limits))
+
+
+DATA = shape("kinesis", "Data").metadata["max"]
+
+
+@pytest.mark.parametrize(
+    ("make", "option", "most", "others"),
+    [
+        (kinesis, "max_batch_size", shape("kinesis", "PutRecordsRequestEntryList").metadata["max"], {}),
+        (kinesis, "max_record_size_in_bytes", DATA, {"max_batch_size_in_bytes": DATA}),
+        (aggregated, "max_record_size_in_bytes", DATA, {"max_batch_size_in_bytes": DATA + 1}),
+        (firehose, "max_batch_size", shape("firehose", "PutRecordBatchRequestEntryList").metadata["max"], {}),
+        (firehose, "max_record_size_in_bytes", shape("firehose", "Data").metadata["max"], {}),
+        (dynamodb, "max_batch_size", shape("dynamodb", "WriteRequests").metadata["max"], {}),
+        # The models of these two do not state the sizes; their developer guides do.
+        (dynamodb, "max_record_size_in_bytes", 400 * 1024, {}),
+        (sqs, "max_batch_size", 10, {}),
+        (sqs, "max_record_size_in_bytes", 2**20, {"max_batch_size_in_bytes": 2**20}),
+    ],
+)
+def test_no_limit_of_a_sink_is_above_its_services(make: Any, option: str, most: int, others: dict[str, int]) -> None:
+    """The service's own limit can be set; one more is an error, as requests would be refused whole."""
+    make(**others, **{option: most})
+    with pytest.raises(SinkOptionError):
+        make(**others, **{option: most + 1})
+
+
+def test_firehose_takes_one_byte_at_least() -> None:
+    """The model allows no bytes at all, which the service refuses; the largest record is that of the model."""
+    assert [is_taken(FirehoseEntries(), FirehoseRequestEntry(data)) for data in (b"", b"x")] == [False, True]
+
+
+def words_of(name: str) -> str:
+    """What the model of SQS says of a member of an entry; it has no patterns."""
+    members = cast("Any", shape("sqs", "SendMessageBatchRequestEntry")).members
+    return re.sub(r"<[^>]*>", "", members[name].documentation)
+
+
+@pytest.mark.parametrize(
+    ("member", "field"), [("MessageDeduplicationId", "deduplication_id"), ("MessageGroupId", "group_id")]
+)
+def test_the_ids_of_messages_follow_the_words_of_the_model(member: str, field: str) -> None:
+    """128 letters, digits and marks of ASCII: a blank or another script would be refused."""
+    words = words_of(member)
+    assert "128 characters" in words
+    assert "alphanumeric characters" in words
+    assert string.punctuation in words.replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")
+    values = dict.fromkeys((*string.ascii_letters, *string.digits, *string.punctuation, "a" * 128), True)
+    values |= dict.fromkeys(("", "a" * 129, "a b", "ключ", "é", "a\n", "\x7f"), False)
+    fifo = SqsEntries(is_fifo=True)
+    assert {one: is_taken(fifo, SqsRequestEntry("x", **{"group_id": "g", field: one})) for one in values} == values
+
+
+@pytest.mark.parametrize(
+    ("entry", "standard", "fifo"),
+    [
+        (SqsRequestEntry("x"), True, False),
+        (SqsRequestEntry("x", group_id="g"), True, True),
+        (SqsRequestEntry("x", group_id="g", deduplication_id="d"), False, True),
+        (SqsRequestEntry("x", group_id="g", delay_seconds=1), True, False),
+        (SqsRequestEntry("x", group_id="g", delay_seconds=0), True, True),
+        (SqsRequestEntry("x", delay_seconds=900), True, False),
+        (SqsRequestEntry("x", delay_seconds=901), False, False),
+        (SqsRequestEntry("x", delay_seconds="1"), False, False),  # type: ignore[arg-type]  # the mistake
+        (SqsRequestEntry("x", group_id=7), False, False),  # type: ignore[arg-type]  # the mistake
+        (SqsRequestEntry("x", group_id="g", attributes={"a": "b\x00"}), False, False),
+        (SqsRequestEntry("x", group_id="g", attributes={"a": "\ud800"}), False, False),
+        (SqsRequestEntry("x", group_id="g", attributes={"n" * 256: "b"}), True, True),
+        (SqsRequestEntry("x", group_id="g", attributes={"n" * 257: "b"}), False, False),
+    ],
+)
+def test_messages_follow_the_rules_of_their_queue(entry: SqsRequestEntry, standard: bool, fifo: bool) -> None:
+    """A FIFO queue needs groups and takes no delays of messages; only such a queue takes deduplication ids."""
+    kinds = [SqsSink(NOWHERE, url).create_writer().target.kind for url in ("https://sqs/1/q", "https://sqs/1/q.fifo")]
+    assert [is_taken(kind, entry) for kind in kinds] == [standard, fifo]
+
+
+NAME_MAX = shape("dynamodb", "AttributeName").metadata["max"]
+
+
+@pytest.mark.parametrize(
+    ("item", "taken"),
+    [
+        ({"id": {"S": "x"}}, True),
+        ({"id": {"S": ""}}, False),
+        ({"id": {"B": b""}}, False),
+        ({"id": {"N": "1"}}, False),
+        ({"id": {"BOOL": True}}, False),
+        ({"id": {"S": "x"}, "other": {"S": ""}}, True),
+        ({"id": {"S": "x"}, "indexed": {"S": "1"}}, False),
+        ({"id": {"S": "x"}, "a" * NAME_MAX: {"N": "1"}}, True),
+        ({"id": {"S": "x"}, "a" * (NAME_MAX + 1): {"N": "1"}}, False),
+        ({"id": {"S": "x"}, "": {"N": "1"}}, False),
+        ({"id": {"S": "x"}, "n": {"N": "x"}}, False),
+        ({"id": {"S": "x"}, "n": {"N": "1e126"}}, False),
+        ({"id": {"S": "x"}, "n": {"N": "1" * 39}}, False),
+        ({"id": {"S": "x"}, "n": {"N": 1}}, False),
+        ({"id": {"S": "x"}, "n": {"S": "\ud800"}}, False),
+        ({"id": {"S": "x"}, "n": {"L": [{"NS": []}]}}, False),
+        ({"id": {"S": "x"}, "n": {"NS": ["1", "1.0"]}}, False),
+        ({"id": {"S": "x"}, "n": {"SS": ["a", "b"]}}, True),
+        ({"id": {"S": "x"}, "n": {}}, False),
+        ({"id": "x"}, False),
+    ],
+)
+def test_items_are_checked_before_they_are_sent(item: Any, taken: bool) -> None:
+    """One that breaks a rule would have the other 24 of its request refused; keys are of the type of the table's."""
+    entries = DynamoDbEntries(("id",))
+    entries.types = {"id": "S", "indexed": "N"}
+    assert is_taken(entries, DynamoDbRequestEntry(item)) == taken
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator(tls=False, enforce_limits=False) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="flights", ShardCount=1)
+        client.get_waiter("stream_exists").wait(StreamName="flights", WaiterConfig={"Delay": 1})
+        yield emulator
+
+
+def held(emulator: RunningEmulator) -> list[bytes]:
+    """What the stream holds."""
+    shard = emulator.kinesis.streams["flights"].shards[0]
+    return emulator.call(lambda: [bytes(record.data) for record in shard.records])
+
+
+BAD = 57
+ENTRIES = [KinesisRequestEntry(b"%d" % row, "k", "007" if row == BAD else "7") for row in range(100)]
+ROWS = pa.record_batch(
+    {
+        "data": [entry.data for entry in ENTRIES],
+        "partitionKey": [entry.partition_key for entry in ENTRIES],
+        "explicitHashKey": [entry.explicit_hash_key for entry in ENTRIES],
+    }
+)
+
+
+async def by_write(sink: KinesisStreamsSink) -> None:
+    async with sink.create_writer() as writer:
+        for entry in ENTRIES:
+            await writer.write(entry)
+
+
+async def by_write_many(sink: KinesisStreamsSink) -> None:
+    async with sink.create_writer() as writer:
+        await writer.write_many(ENTRIES)
+
+
+async def by_rows(sink: KinesisStreamsSink) -> None:
+    async with sink.create_writer() as writer:
+        await writer.write_many(ROWS)
+
+
+async def by_batches(sink: KinesisStreamsSink) -> None:
+    await asyncio.to_thread(write_batches, sink, [ROWS])
+
+
+async def by_remote_sink(sink: KinesisStreamsSink) -> None:
+    async with RemoteSink("127.0.0.1:1", destination="flights").create_writer() as writer:
+        await writer.write_many(ENTRIES)
+
+
+async def by_gateway(sink: KinesisStreamsSink) -> None:
+    KINDS["kinesis"].from_messages([KINDS["kinesis"].to_message(entry) for entry in ENTRIES])
+
+
+@pytest.mark.parametrize("aggregation", [None, AggregationConfig()])
+@pytest.mark.parametrize("way", [by_write, by_write_many, by_rows, by_batches, by_remote_sink, by_gateway])
+async def test_a_hash_key_with_leading_zeros_is_named_by_its_row(
+    emulator: RunningEmulator, way: Any, aggregation: AggregationConfig | None
+) -> None:
+    """Before it could spoil its request, in which the service would refuse all others too."""
+    sink = KinesisStreamsSink(emulator_options(emulator.endpoint_url), "flights", aggregation=aggregation)
+    with pytest.raises(RecordError) as caught:
+        await way(sink)
+    assert caught.value.record_number == BAD
+
+
+async def test_records_around_one_with_a_bad_hash_key_are_written(emulator: RunningEmulator) -> None:
+    """The writer continues."""
+    before = len(await asyncio.to_thread(held, emulator))
+    async with KinesisStreamsSink(emulator_options(emulator.endpoint_url), "flights").create_writer() as writer:
+        for number, entry in enumerate(ENTRIES):
+            if number == BAD:
+                with pytest.raises(RecordError):
+                    await writer.write(entry)
+            else:
+                await writer.write(entry)
+    written = (await asyncio.to_thread(held, emulator))[before:]
+    assert sorted(written) == sorted(entry.data for number, entry in enumerate(ENTRIES) if number != BAD)
