@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +12,13 @@ from penstock.async_sink.testing import FakeClock, FakeDestination, FakeWriter
 def numbers(metric: Metric) -> list[NumberDataPoint]:
     """The points of a counter or a gauge."""
     return [point for point in metric.data.data_points if isinstance(point, NumberDataPoint)]
+
+
+class CharacterWriter(FakeWriter):
+    """Writes each character of a text, which other writers refuse to take apart."""
+
+    async def write_many(self, elements: Iterable[Any], **options: Any) -> None:
+        await super().write_many(list(elements) if isinstance(elements, str) else elements, **options)
 
 
 @pytest.fixture
@@ -42,7 +49,8 @@ def make_writer(clock: FakeClock, fake: FakeDestination) -> Callable[..., FakeWr
         names = AsyncSinkConfig.__dataclass_fields__
         config = AsyncSinkConfig(**{**given, **{k: v for k, v in options.items() if k in names}})
         others = {k: v for k, v in options.items() if k not in names}
+        others.setdefault("destination", "FakeWriter")
         random = others.pop("random", lambda: 1.0)
-        return FakeWriter(others.pop("fake", fake), config, clock=clock, random=random, **others)
+        return CharacterWriter(others.pop("fake", fake), config, clock=clock, random=random, **others)
 
     return make

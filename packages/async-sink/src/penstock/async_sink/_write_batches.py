@@ -1,13 +1,15 @@
 """For callers without an event loop, such as Spark's tasks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from time import monotonic
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
+from penstock.async_sink._core.entries import elements_of
 from penstock.async_sink._metrics import SinkMetrics
+from penstock.async_sink.errors import SinkError
 from penstock.rpc import LoopThread
 
 
@@ -93,14 +95,27 @@ class SupportsWriteBatches(Protocol):
         """A writer with an empty buffer."""
 
 
-def write_batches(sink: SupportsWriteBatches, batches: Iterable[pa.RecordBatch]) -> WriteSummary:
-    """Write record batches; return when the destination has acknowledged every record, or a handler has taken it.
+def _record_batches(given: Any) -> Iterator[pa.RecordBatch]:
+    arrow = (pa.RecordBatch, pa.Table)
+    for one in [given] if isinstance(given, arrow) else elements_of(given, has_converter=False):
+        if not isinstance(one, arrow):
+            reason = "expected record batches or tables of Arrow; a writer's `write_many` takes elements"
+            raise SinkError.of("NOT_ELEMENTS", type=type(one).__name__, reason=reason)
+        yield from one.to_batches() if isinstance(one, pa.Table) else [one]
+
+
+def write_batches(
+    sink: SupportsWriteBatches, batches: pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch | pa.Table]
+) -> WriteSummary:
+    """Write a record batch, a table, or several of them; return when the destination has acknowledged every record, or
+    a handler has taken it.
 
     For code without an event loop: the requests run on a loop in a thread of their own while the caller's thread makes
     the next batch. The columns are those of the writer's `write_many`: for Kinesis `data` binary, `partitionKey`
     string, and `explicitHashKey` string where wanted. The caller's trace context is the parent of the requests' spans.
 
     Raises:
+        SinkError: NOT_ELEMENTS: what is written is something else, such as a DataFrame or a list of elements.
         SinkOptionError: a column is missing or of a type that cannot be read.
         RecordError: a record cannot be written as it is; names the record.
         RecordsRejectedError: the destination refused records for good; names them.
@@ -112,7 +127,7 @@ def write_batches(sink: SupportsWriteBatches, batches: Iterable[pa.RecordBatch])
         writer = sink.create_writer()
         loop.call(writer.__aenter__())
         try:
-            for batch in batches:
+            for batch in _record_batches(batches):
                 loop.call(writer.write_many(batch))
             loop.call(writer.flush(end_of_input=True))
         finally:

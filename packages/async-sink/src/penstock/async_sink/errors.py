@@ -38,6 +38,13 @@ class SinkError(CodedError):
             cure="Write inside of the `async with` block. After an error make a new writer, from a snapshot if there "
             "is one.",
         ),
+        "NOT_ELEMENTS": Code(
+            when="`write_many` or `write_batches` was given something of which each character, key or column would "
+            "become a record, or rows of Arrow without a converter that makes entries of them.",
+            message="a {type} cannot be written: {reason}",
+            cure="Give `write_many` an iterable of elements, and `write_batches` record batches or tables of Arrow. "
+            "`pyarrow.Table.from_pandas(frame, preserve_index=False)` makes a table of a DataFrame.",
+        ),
         "SINK_STATE_DAMAGED": Code(
             when="Bytes are not the saved state of a sink, or they were changed or cut.",
             message="the state is damaged: {reason}",

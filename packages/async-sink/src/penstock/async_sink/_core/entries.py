@@ -1,11 +1,14 @@
 """An entry on its way through the writer, how elements become entries, and which exceptions end a writer."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import msgspec
+import pyarrow as pa
 from opentelemetry.context import Context
+
+from penstock.async_sink.errors import SinkError, SinkOptionError
 
 I_contra = TypeVar("I_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
@@ -40,6 +43,47 @@ def function_of(
 
 
 R = TypeVar("R")
+
+_ROWS_AT_A_TIME = 1_000
+
+
+def row_dictionaries(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows of a record batch, with their values by the names of the columns.
+
+    Raises:
+        SinkOptionError: two columns have the same name; a dictionary would hold the last one only.
+    """
+    names = batch.schema.names
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise SinkOptionError(name, "there is more than one column of this name; give each a name of its own")
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    return rows
+
+
+def elements_of(given: Any, *, has_converter: bool) -> Iterable[Any]:
+    """What `write_many` was given, as elements: rows of Arrow are dictionaries for the converter.
+
+    Raises:
+        SinkError: NOT_ELEMENTS: there is no converter for rows of Arrow, or it is text, bytes, a mapping or a
+            DataFrame, of which each character, key or column would become a record.
+    """
+    name = type(given).__name__
+    if isinstance(given, pa.RecordBatch | pa.Table):
+        if not has_converter:
+            reason = "give the writer a converter, which gets each row as a dictionary"
+            raise SinkError.of("NOT_ELEMENTS", type=name, reason=reason)
+        table = given if isinstance(given, pa.Table) else pa.Table.from_batches([given])
+        batches = table.to_batches(max_chunksize=_ROWS_AT_A_TIME)
+        return (row for batch in batches for row in row_dictionaries(batch))
+    columns = getattr(given, "columns", None)
+    # Results of databases have a method of that name.
+    is_frame = columns is not None and not callable(columns)
+    if is_frame or isinstance(given, str | bytes | bytearray | memoryview | Mapping):
+        reason = "each column" if is_frame else "each key" if isinstance(given, Mapping) else "each character or byte"
+        reason += " of it would be a record; give an iterable of elements, or a record batch or table of Arrow"
+        raise SinkError.of("NOT_ELEMENTS", type=name, reason=reason)
+    return cast("Iterable[Any]", given)
 
 
 @dataclass(frozen=True)

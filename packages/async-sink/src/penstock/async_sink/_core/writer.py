@@ -20,6 +20,7 @@ from penstock.async_sink._core.entries import (
     EntryListener,
     FatalExceptionClassifier,
     RequestEntryWrapper,
+    elements_of,
     function_of,
 )
 from penstock.async_sink._core.pump import Clock, LoopClock, RequestPump, Submit
@@ -281,14 +282,17 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             await asyncio.sleep(0)
 
     async def write_many(self, elements: Iterable[I], *, listener: EntryListener | None = None) -> None:
-        """Write elements in their order; `listener` knows them by their place.
+        """Write elements in their order; `listener` knows them by their place. With a converter, a record batch or
+        table of Arrow is an iterable of its rows, as dictionaries.
 
         Raises:
+            SinkError: NOT_ELEMENTS: text, bytes, a mapping or a DataFrame is not an iterable of elements.
             RecordError: an entry is larger than the limit; those before it are written.
             BufferFullError: there was no room in time; those that had room are written, `records_written` says how
                 many.
             SinkError: the writer has failed.
         """
+        elements = elements_of(elements, has_converter=self._convert is not None)
         if self._convert is not None or not isinstance(elements, list | tuple):
             # A converter may ask how many were written, and no more is taken of an iterator than can be written.
             for index, element in enumerate(elements):

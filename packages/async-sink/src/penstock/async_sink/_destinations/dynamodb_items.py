@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pybase64
 
+from penstock.async_sink._core.entries import row_dictionaries
 from penstock.async_sink._core.runs import Rows
 from penstock.async_sink._destinations.columns import sized_rows
 from penstock.async_sink._destinations.writer import RowContext
@@ -301,8 +302,7 @@ def _read(row: dict[str, Any], readers: dict[str, _Read]) -> dict[str, Any]:
 
 def plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """The values of each row, by their columns' names."""
-    rows: list[dict[str, Any]] = batch.to_pylist()
-    readers = _readers(batch.schema)
+    rows, readers = row_dictionaries(batch), _readers(batch.schema)
     return [_read(row, readers) for row in rows] if readers else rows
 
 

@@ -116,22 +116,24 @@ class DestinationWriter(AsyncSinkWriter[I, R], Generic[I, R]):
         return self._kind.order_key(entry)
 
     async def write_many(
-        self, elements: Iterable[I] | pa.RecordBatch, *, listener: EntryListener | None = None
+        self, elements: Iterable[I] | pa.RecordBatch | pa.Table, *, listener: EntryListener | None = None
     ) -> None:
-        """Write elements, or the rows of a record batch; the sink says which columns it has.
+        """Write elements, or the rows of a record batch or table; the sink says which columns it has.
 
-        A record batch is checked as a whole before any of it is written.
+        A record batch is checked as a whole before any of it is written, a table batch by batch.
 
         Raises:
             SinkOptionError: a column is missing, or of a type that cannot be read.
             RecordError: an element or a row cannot be written; of elements, those before it are written.
             SinkError: the writer has failed.
+            SinkError: NOT_ELEMENTS: as in `AsyncSinkWriter.write_many`.
         """
-        if not isinstance(elements, pa.RecordBatch):
+        if not isinstance(elements, pa.RecordBatch | pa.Table):
             await super().write_many(elements, listener=listener)
             return
         first_index = 0
-        context = RowContext(self.records_written, self.config, self._dispatcher.buffer.is_plain)
-        for rows in self._kind.rows_of(elements, context):
-            await self._write_rows(rows, listener=listener, first_index=first_index)
-            first_index += len(rows.ends) - 1
+        for batch in elements.to_batches() if isinstance(elements, pa.Table) else [elements]:
+            context = RowContext(self.records_written, self.config, self._dispatcher.buffer.is_plain)
+            for rows in self._kind.rows_of(batch, context):
+                await self._write_rows(rows, listener=listener, first_index=first_index)
+                first_index += len(rows.ends) - 1

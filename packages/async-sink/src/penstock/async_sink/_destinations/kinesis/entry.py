@@ -10,7 +10,7 @@ from uuid import uuid4
 import msgspec
 import pyarrow as pa
 
-from penstock.async_sink._core.entries import WriteContext
+from penstock.async_sink._core.entries import WriteContext, row_dictionaries
 from penstock.async_sink._destinations.columns import read_column
 from penstock.async_sink.errors import RecordError, SinkError, SinkOptionError
 
@@ -188,7 +188,7 @@ class _FromFunction(PartitionKey):
         return self.function(element)
 
     def of_rows(self, batch: pa.RecordBatch) -> Any:
-        keys = [self.function(row) for row in batch.to_pylist()]
+        keys = [self.function(row) for row in row_dictionaries(batch)]
         try:
             return pa.array(keys, pa.string())
         except pa.ArrowException as error:
