@@ -34,6 +34,7 @@ from penstock.async_sink._destinations.dynamodb_items import DynamoDbEntries
 from penstock.async_sink._destinations.firehose import FirehoseEntries
 from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
 from penstock.async_sink._destinations.sqs import SqsEntries
+from penstock.async_sink._destinations.writer import RowContext
 from penstock.async_sink._gateway.kinds import KINDS
 from penstock.async_sink.errors import RecordError, SinkOptionError
 from penstock.aws.testing import emulator_options
@@ -300,3 +301,43 @@ async def test_records_around_one_with_a_bad_hash_key_are_written(emulator: Runn
                 await writer.write(entry)
     written = (await asyncio.to_thread(held, emulator))[before:]
     assert sorted(written) == sorted(entry.data for number, entry in enumerate(ENTRIES) if number != BAD)
+
+
+def bad_rows(kind: Any, batch: pa.RecordBatch) -> dict[int, str]:
+    """The first thing that is wrong with each row that breaks a rule."""
+    found: dict[int, str] = {}
+    for fault in kind.row_faults(batch, 100):
+        for row in cast("Any", pc).indices_nonzero(fault.wrong).to_pylist():
+            found.setdefault(row, fault.reason(row))
+    return found
+
+
+def not_utf8(*values: bytes) -> Any:
+    """A column of strings with these bytes, as Spark can make it."""
+    column = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(column), column.buffers())
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch", "bad"),
+    [
+        (SqsEntries(is_fifo=True), {"body": ["x", None, "", "x" * 101], "messageGroupId": ["g"] * 4}, [1, 2, 3]),
+        (SqsEntries(is_fifo=True), {"body": ["x", "x"], "messageGroupId": ["g", None]}, [1]),
+        (SqsEntries(), {"body": not_utf8(b"x", b"\xff"), "messageGroupId": not_utf8(b"g", b"g")}, [1]),
+        (SqsEntries(), {"body": not_utf8(b"x", b"x"), "messageGroupId": not_utf8(b"\xff", b"g")}, [0]),
+        (DynamoDbEntries(("id",)), {"id": ["x", None, ""], "data": [b"", b"", b""]}, [1, 2]),
+        (DynamoDbEntries(("id",)), {"id": not_utf8(b"x", b"\xff", b"y")}, [1]),
+        (
+            DynamoDbEntries(("id",)),
+            {"id": ["x", "y"], "day": pa.array([1, 2_932_897], pa.int32()).view(pa.date32())},
+            [1],
+        ),
+    ],
+)
+def test_the_rows_that_break_a_rule_are_named_before_any_is_written(kind: Any, batch: Any, bad: list[int]) -> None:
+    """All of them, and the first one is that of the error of a write."""
+    rows = pa.record_batch(batch)
+    assert sorted(bad_rows(kind, rows)) == bad
+    with pytest.raises(RecordError) as caught:
+        list(kind.rows_of(rows, RowContext(7, sqs_config(max_record_size_in_bytes=100), in_runs=False)))
+    assert caught.value.record_number == 7 + bad[0]

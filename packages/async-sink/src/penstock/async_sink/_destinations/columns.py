@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO, StringIO
 from itertools import pairwise
 from operator import sub
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -170,17 +170,52 @@ def binary_values(column: Any, start: int, end: int) -> list[bytes]:
     return ColumnValues(column).values(start, max(start, end))
 
 
-def sized_rows(made: Iterable[R], measure: Callable[[R, int], int], first_number: int, limit: int) -> EntryRows[R]:
-    """Entries that were made of rows, checked and measured.
+def texts(column: Any) -> list[str | None]:
+    """Values of a column of strings. What is not UTF-8 becomes half of a surrogate pair, which no service takes."""
+    try:
+        values: list[str | None] = column.to_pylist()
+        return values
+    except UnicodeDecodeError:
+        raw = column.cast(pa.binary()).to_pylist()
+        return [None if value is None else value.decode(errors="surrogateescape") for value in raw]
 
-    Raises:
-        RecordError: an entry breaks a rule, or an entry is larger than the limit.
-    """
-    entries, sizes = [], []
-    for number, entry in enumerate(made, start=first_number):
-        size = measure(entry, number)
-        if size > limit:
-            raise RecordError.too_large(number, size, limit)
-        entries.append(entry)
-        sizes.append(size)
-    return EntryRows.of(entries, sizes)
+
+class RowEntries(Generic[R]):
+    """Entries that are made of the rows of a record batch one by one, with the rules for them."""
+
+    def __init__(self, make: Callable[[int], R], count: int, measure: Callable[[R, int], int], limit: int) -> None:
+        """`make` makes the entry of a row, or raises a ValueError; `measure` checks it and gives its bytes."""
+        self._make = make
+        self._count = count
+        self._measure = measure
+        self._limit = limit
+
+    def _checked(self, row: int, number: int) -> tuple[R, int]:
+        try:
+            entry = self._make(row)
+        except (ValueError, OverflowError) as error:
+            raise RecordError(number, str(error)) from error
+        size = self._measure(entry, number)
+        if size > self._limit:
+            raise RecordError.too_large(number, size, self._limit)
+        return entry, size
+
+    def rows(self, first_number: int) -> EntryRows[R]:
+        """All entries with their sizes.
+
+        Raises:
+            RecordError: a row breaks a rule, or is larger than the limit.
+        """
+        checked = [self._checked(row, first_number + row) for row in range(self._count)]
+        return EntryRows.of([entry for entry, _ in checked], (size for _, size in checked))
+
+    def faults(self) -> Iterator[RowFault]:
+        """The rules that rows break: a fault for each reason."""
+        wrong: dict[str, list[int]] = {}
+        for row in range(self._count):
+            try:
+                self._checked(row, row)
+            except RecordError as error:
+                wrong.setdefault(error.reason, []).append(row)
+        for reason, rows in wrong.items():
+            yield RowFault(compute.is_in(pa.array(range(self._count)), value_set=pa.array(rows)), reason)

@@ -13,9 +13,9 @@ import pybase64
 
 from penstock.async_sink._core.entries import row_dictionaries
 from penstock.async_sink._core.runs import Rows
-from penstock.async_sink._destinations.columns import sized_rows
+from penstock.async_sink._destinations.columns import RowEntries, RowFault
 from penstock.async_sink._destinations.writer import RowContext
-from penstock.async_sink.errors import RecordError
+from penstock.async_sink.errors import RecordError, SinkOptionError
 
 AttributeValue = Mapping[str, Any]
 """One pair: the type (`S`, `N`, `B`, `BOOL`, `NULL`, `L`, `M`, `SS`, `NS`, `BS`), and the value; numbers as strings."""
@@ -351,17 +351,27 @@ class DynamoDbEntries:
 
     def rows_of(self, batch: pa.RecordBatch, context: RowContext) -> Iterator[Rows[DynamoDbRequestEntry]]:
         """Puts with an attribute per column, none where it is null."""
+        yield self._entries(batch, context.config.max_record_size_in_bytes).rows(context.first_number)
 
-        first, limit = context.first_number, context.config.max_record_size_in_bytes
+    def row_faults(self, batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:
+        """What of the rules a record batch breaks: each rule with the rows that break it."""
+        return self._entries(batch, max_record_size_in_bytes).faults()
 
-        def entries() -> Iterator[DynamoDbRequestEntry]:
-            for number, row in enumerate(plain_rows(batch), start=first):
-                try:
-                    yield DynamoDbRequestEntry.put({name: value for name, value in row.items() if value is not None})
-                except ValueError as error:
-                    raise RecordError(number, str(error)) from error
+    def _entries(self, batch: pa.RecordBatch, limit: int) -> RowEntries[DynamoDbRequestEntry]:
+        rows: list[dict[str, Any]] | None
+        try:
+            rows = plain_rows(batch)
+        except (ValueError, OverflowError) as error:
+            if isinstance(error, SinkOptionError):
+                raise
+            # A text that is not UTF-8, or a date that Python does not have: the row is found one by one.
+            rows = None
 
-        yield sized_rows(entries(), self.measure, first, limit)
+        def make(row: int) -> DynamoDbRequestEntry:
+            (values,) = plain_rows(batch.slice(row, 1)) if rows is None else [rows[row]]
+            return DynamoDbRequestEntry.put({name: value for name, value in values.items() if value is not None})
+
+        return RowEntries(make, batch.num_rows, self.measure, limit)
 
     def encode(self, entry: DynamoDbRequestEntry) -> bytes:
         """The entry as bytes."""

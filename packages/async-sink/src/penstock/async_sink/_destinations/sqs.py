@@ -14,7 +14,7 @@ from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._core.runs import Rows
 from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._destinations.aws import AwsDestination, AwsSink, ServiceApi, ServiceLimits, SinkOptions, named
-from penstock.async_sink._destinations.columns import null_faults, read_column, refuse, sized_rows
+from penstock.async_sink._destinations.columns import RowEntries, RowFault, read_column, texts
 from penstock.async_sink._destinations.writer import RowContext
 from penstock.async_sink.errors import RecordError
 from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify_code
@@ -149,6 +149,8 @@ def measure(entry: SqsRequestEntry, record_number: int) -> int:
     if not isinstance(entry, SqsRequestEntry):
         what = f"expected an SqsRequestEntry, got {type(entry).__name__}: give the sink a converter"
         raise RecordError(record_number, what)
+    if entry.body is None:
+        raise RecordError(record_number, "its body is null")
     if not isinstance(entry.body, str):
         what = f"its body is {type(entry.body).__name__}, not str: a message is text, and bytes go into it as base64"
         raise RecordError(record_number, what)
@@ -190,7 +192,8 @@ def _attribute(kind: str, value: Any) -> AttributeValue:
             raise ValueError(f"an attribute of type {kind!r} has a value of type {type(value).__name__}")
 
 
-_OPTIONAL_COLUMNS = {
+_COLUMNS = {
+    "body": ("body", pa.string()),
     "messageGroupId": ("group_id", pa.string()),
     "messageDeduplicationId": ("deduplication_id", pa.string()),
     "delaySeconds": ("delay_seconds", pa.int32()),
@@ -228,20 +231,28 @@ class SqsEntries:
     def rows_of(self, batch: pa.RecordBatch, context: RowContext) -> Iterator[Rows[SqsRequestEntry]]:
         """The columns `body` string, and where wanted `messageGroupId` and `messageDeduplicationId` (strings) and
         `delaySeconds` (integer)."""
-        first, limit = context.first_number, context.config.max_record_size_in_bytes
-        bodies = read_column(batch, "body", pa.string())
-        refuse(null_faults(bodies, "its body"), first, limit)
+        yield self._entries(batch, context.config.max_record_size_in_bytes).rows(context.first_number)
+
+    def row_faults(self, batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:
+        """What of the rules a record batch breaks: each rule with the rows that break it.
+
+        Raises:
+            SinkOptionError: a column is missing, or of a type that cannot be read.
+        """
+        return self._entries(batch, max_record_size_in_bytes).faults()
+
+    def _entries(self, batch: pa.RecordBatch, limit: int) -> RowEntries[SqsRequestEntry]:
         columns = {
-            field: read_column(batch, name, kind).to_pylist()
-            for name, (field, kind) in _OPTIONAL_COLUMNS.items()
-            if name in batch.schema.names
+            field: texts(read_column(batch, name, kind))
+            for name, (field, kind) in _COLUMNS.items()
+            if name in batch.schema.names or name == "body"
         }
 
-        entries = (
-            SqsRequestEntry(body, **{field: column[row] for field, column in columns.items()})
-            for row, body in enumerate(bodies.to_pylist())
-        )
-        yield sized_rows(entries, self.measure, first, limit)
+        def make(row: int) -> SqsRequestEntry:
+            values: Any = {field: column[row] for field, column in columns.items()}
+            return SqsRequestEntry(**values)
+
+        return RowEntries(make, batch.num_rows, self.measure, limit)
 
     def encode(self, entry: SqsRequestEntry) -> bytes:
         """The entry as bytes."""
