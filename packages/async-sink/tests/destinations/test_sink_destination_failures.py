@@ -203,6 +203,27 @@ async def test_a_later_write_of_an_item_waits_for_the_one_that_failed(service: S
     assert versions == [["0", "1"], ["0"], ["2"]]
 
 
+async def test_a_poison_item_costs_only_the_entries_of_its_own_request(service: ScriptedService) -> None:
+    """The second version of an item leaves in a request of its own; its refusal does not send the first one again."""
+    written: list[str] = []
+
+    def answer(body: Body) -> tuple[int, Body]:
+        versions = [write["PutRequest"]["Item"]["version"]["N"] for write in body["RequestItems"]["flights"]]
+        if "2" in versions:
+            return fails("ValidationException", 400)(body)
+        written.extend(versions)
+        return 200, {"UnprocessedItems": {}}
+
+    service.script = [answer] * 10
+    listener = Listener()
+    async with dynamodb(service).create_writer() as writer:
+        items = [DynamoDbRequestEntry.put({"id": key, "version": version}) for version, key in enumerate("abac")]
+        await writer.write_many(items, listener=listener)
+        await writer.flush(end_of_input=True)
+    assert sorted(written) == ["0", "1", "3"]
+    assert (sorted(listener.accepted), listener.refused) == ([0, 1, 3], [(2, "ValidationException")])
+
+
 @pytest.mark.parametrize(
     "bad",
     [float("inf"), set(), {1, "a"}, object(), 10**39 + 1, 1e200, 10**126, Decimal("-1E-131"), Decimal("1E+9999999")],

@@ -15,15 +15,17 @@ from sink_scripted_service import Body, ScriptedService
 
 from penstock.async_sink import (
     AggregationConfig,
+    CallbackHandler,
     KinesisRequestEntry,
     KinesisStreamsSink,
+    TerminalReason,
     aimd_strategy,
     kinesis_aggregation_config,
     write_batches,
 )
 from penstock.async_sink._destinations.kinesis.aggregate import MAGIC, Aggregate
 from penstock.async_sink._rate.per_shard import hash_key_of
-from penstock.async_sink.errors import SinkOptionError
+from penstock.async_sink.errors import DestinationError, SinkOptionError
 from penstock.async_sink.testing import wait_until
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
@@ -86,7 +88,7 @@ def test_an_aggregate_ends_before_its_limits() -> None:
     assert pair.add(KinesisRequestEntry(b"x", "k"), 0, config)
     assert pair.add(KinesisRequestEntry(b"y", "k"), 1, config)
     assert not pair.add(KinesisRequestEntry(b"z", "k"), 2, config)
-    for options in ({"max_aggregate_bytes": 63}, {"max_aggregate_bytes": 2**20 + 1}, {"max_aggregate_records": 0}):
+    for options in ({"max_aggregate_bytes": 63}, {"max_aggregate_bytes": 10 * 2**20 + 1}, {"max_aggregate_records": 0}):
         with pytest.raises(SinkOptionError):
             AggregationConfig(**options)
 
@@ -290,3 +292,100 @@ async def test_a_shard_that_takes_records_is_aggregated_again(service: ScriptedS
         stream.open, stream.listings = whole, [[STILL_OPEN]]
         await write()
         assert await write() == 1
+
+
+def put_records(written: list[bytes], poison: bytes, code: str = "InvalidArgumentException") -> Any:
+    """Answers of a stream of one shard that refuses each request in which `poison` is, and writes all others."""
+
+    def answer(body: Body) -> tuple[int, Body]:
+        if "Records" not in body:
+            return 200, {"Shards": [shard(PARENT, 0, TOP)]}
+        data = [base64.b64decode(each["Data"]) for each in body["Records"]]
+        if poison in data:
+            return 400, {"__type": code, "message": "as told"}
+        written.extend(data)
+        return 200, {"FailedRecordCount": 0, "Records": [{"SequenceNumber": "1", "ShardId": PARENT}] * len(data)}
+
+    return answer
+
+
+def one_by_one(service: ScriptedService, **options: Any) -> KinesisStreamsSink:
+    """Each row is a record, so that 1,200 rows leave in three requests of one batch."""
+    return KinesisStreamsSink(
+        emulator_options(service.url),
+        "flights",
+        aggregation=AggregationConfig(max_aggregate_records=1),
+        config=kinesis_aggregation_config(max_batch_size=1_200),
+        strategy=aimd_strategy,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("place", [0, 700, 1_199])
+async def test_a_poison_record_leaves_the_other_requests_of_its_batch_alone(
+    service: ScriptedService, place: int
+) -> None:
+    """It goes to the handler alone; every other row is written once, whichever request the poison is in."""
+    written: list[bytes] = []
+    service.script = [put_records(written, b"row %d" % place)] * 100
+    given_up: list[Any] = []
+    async with one_by_one(service, terminal=lambda: CallbackHandler(given_up.append)).create_writer() as writer:
+        await writer.write_many(rows(1_200))
+        await writer.flush(end_of_input=True)
+        assert (writer.metrics.records_out, writer.metrics.dead_lettered) == (1_199, 1)
+    assert [(each.entry.data, each.reason) for each in given_up] == [(b"row %d" % place, TerminalReason.POISON)]
+    assert sorted(written) == sorted({b"row %d" % number for number in range(1_200)} - {b"row %d" % place})
+
+
+async def test_an_error_that_ends_the_writer_leaves_written_rows_out_of_its_snapshot(service: ScriptedService) -> None:
+    """The rows of earlier requests are acknowledged: a writer that goes on with the snapshot does not write them."""
+    written: list[bytes] = []
+    service.script = [put_records(written, b"row 700", "AccessDeniedException")] * 100
+    writer = await one_by_one(service).create_writer().__aenter__()
+    await writer.write_many(rows(1_200))
+    with pytest.raises(DestinationError) as caught:
+        await writer.flush(end_of_input=True)
+    (state,) = writer.snapshot_state()
+    await writer.close()
+    assert caught.value.code == "AccessDeniedException"
+    assert [entry.data for entry, _ in state.entries] == [b"row %d" % number for number in range(500, 1_200)]
+    assert written == [b"row %d" % number for number in range(500)]
+
+
+async def test_a_full_aggregate_is_a_record_that_the_service_takes(service: ScriptedService) -> None:
+    """Its partition key counts: with a key of 256 characters, an aggregate of 1 MiB is accepted."""
+    sizes: list[int] = []
+
+    def answer(body: Body) -> tuple[int, Body]:
+        if "Records" not in body:
+            return 200, {"Shards": [shard(PARENT, 0, TOP)]}
+        sizes.extend(len(base64.b64decode(each["Data"])) + len(each["PartitionKey"]) for each in body["Records"])
+        return 200, {
+            "FailedRecordCount": 0,
+            "Records": [{"SequenceNumber": "1", "ShardId": PARENT}] * len(body["Records"]),
+        }
+
+    service.script = [answer] * 10
+    largest = KinesisStreamsSink(
+        emulator_options(service.url), "flights", aggregation=AggregationConfig(max_aggregate_bytes=2**20)
+    )
+    async with largest.create_writer() as writer:
+        await writer.write_many([KinesisRequestEntry(bytes(100), "k" * 256)] * 12_000)
+    assert 2**20 - 200 < max(sizes) <= 2**20
+
+
+def test_aggregates_larger_than_the_records_of_the_stream_are_refused() -> None:
+    """A stream takes records of 1 MiB; one that was set to take more says so by the limit of its records."""
+    aws = emulator_options("http://127.0.0.1:9")
+    most = AggregationConfig(max_aggregate_bytes=10 * 2**20)
+    with pytest.raises(SinkOptionError) as caught:
+        KinesisStreamsSink(aws, "flights", aggregation=most)
+    assert (caught.value.option, caught.value.bounded_by) == ("max_aggregate_bytes", "max_record_size_in_bytes")
+    large = kinesis_aggregation_config(max_record_size_in_bytes=10 * 2**20, max_batch_size_in_bytes=10 * 2**20)
+    KinesisStreamsSink(aws, "flights", aggregation=most, config=large)
+    KinesisStreamsSink(
+        aws,
+        "flights",
+        aggregation=AggregationConfig(),
+        config=kinesis_aggregation_config(max_record_size_in_bytes=10_000),
+    )

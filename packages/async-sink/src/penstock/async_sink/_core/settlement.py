@@ -105,8 +105,12 @@ class ResultHandler(Generic[R]):
         count = self._batch.size
         self._answer(Outcome([EntryFailure(i, code, message, throttled=False, spoilt=True) for i in range(count)]))
 
-    def complete_exceptionally(self, error: BaseException) -> None:
-        """End the writer: its caller gets the error. The entries stay in the snapshot."""
+    def complete_exceptionally(self, error: BaseException, *, places: Sequence[int] | None = None) -> None:
+        """End the writer: its caller gets the error. The entries stay in the snapshot.
+
+        `places` are the entries of the request that were not accepted; the others are acknowledged. By default no entry
+        was accepted.
+        """
         # An error of a service has its own code and words; the entries' history is to have them.
         code, message = getattr(error, "code", None), getattr(error, "message", None)
         failures = all_failed(
@@ -114,7 +118,7 @@ class ResultHandler(Generic[R]):
             code=code if isinstance(code, str) else type(error).__name__,
             message=message if isinstance(message, str) else str(error),
         )
-        self._answer(Outcome(failures, error))
+        self._answer(Outcome(failures if places is None else [failures[place] for place in places], error))
 
     def _answer(self, outcome: Outcome) -> None:
         if not self.answered:

@@ -5,9 +5,9 @@ import logging
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._core.entries import BufferedRequestState, ElementConverter, EntryFailure
-from penstock.async_sink._core.settlement import ResultHandler, all_failed
+from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._core.writer import AsyncSinkBase, AsyncSinkWriter
 from penstock.async_sink._destinations.writer import DestinationWriter, EntryKind
@@ -321,29 +321,62 @@ class AwsDestination(ABC, Generic[R]):
         try:
             await self.send(self._client, entries, result_handler)
         except Exception as error:
-            kind, (code, message) = self.api.kind_of(error), code_and_message(error)
-            if code in _ABSENT_CODES and await self._is_coming():
-                message = f"{self.name} is {self._status}: {message}"
-                result_handler.retry_failures(all_failed(len(entries), code=code, message=message, counts=False))
-                return
-            if code in _POISON_CODES and (self._bisects or result_handler.has_listeners):
-                result_handler.reject_request(code=code, message=message)
-                return
-            if kind is ErrorKind.FATAL:
-                raise DestinationError(
-                    self.name,
-                    code,
-                    message,
-                    entries=len(entries),
-                    first_record_number=result_handler.first_record_number,
-                ) from error
-            throttled = kind is ErrorKind.THROTTLED
-            if not throttled:
-                self._warn_of(code, message)
-            result_handler.retry_failures(all_failed(len(entries), code=code, message=message, throttled=throttled))
+            failure = await self._failure(error, len(entries), result_handler)
+            result_handler.retry_failures([replace(failure, index=place) for place in range(len(entries))])
         else:
             self._failed_in_a_row, self._next_warning = 0, _FIRST_WARNING
             self._settles_at = None
+
+    async def _failure(self, error: Exception, entries: int, result_handler: ResultHandler[R]) -> EntryFailure:
+        """What an error of a request means for each of its entries.
+
+        Raises:
+            DestinationError: the service refused the request for good.
+        """
+        kind, (code, message) = self.api.kind_of(error), code_and_message(error)
+        if code in _ABSENT_CODES and await self._is_coming():
+            return EntryFailure(0, code, f"{self.name} is {self._status}: {message}", throttled=False, counts=False)
+        if code in _POISON_CODES and (self._bisects or result_handler.has_listeners):
+            return EntryFailure(0, code, message, throttled=False, spoilt=True)
+        if kind is ErrorKind.FATAL:
+            first = result_handler.first_record_number
+            raise DestinationError(self.name, code, message, entries=entries, first_record_number=first) from error
+        throttled = kind is ErrorKind.THROTTLED
+        if not throttled:
+            self._warn_of(code, message)
+        return EntryFailure(0, code, message, throttled)
+
+    async def send_in_parts(
+        self,
+        parts: Iterable[Sequence[int]],
+        call: Callable[[Sequence[int]], Awaitable[Iterable[EntryFailure]]],
+        failures: dict[int, EntryFailure],
+        entries: int,
+        result_handler: ResultHandler[R],
+    ) -> None:
+        """Send a batch in several requests, one after the other, so that an error costs the entries of its own request.
+
+        A part has the places of its entries in the batch; it is asked for when the part before it is settled. `call`
+        sends a part and returns the entries that were not accepted. `failures` has every failure so far, by place; the
+        caller adds the places that it does not send. Errors are raised until a part has its answer.
+        """
+        answered = set[int]()
+        for part in parts:
+            try:
+                refused = await call(part)
+            except Exception as error:
+                if not answered:
+                    raise
+                try:
+                    failure = await self._failure(error, entries, result_handler)
+                except DestinationError as fatal:
+                    left = [place for place in range(entries) if place in failures or place not in answered]
+                    result_handler.complete_exceptionally(fatal, places=left)
+                    return
+                refused = [replace(failure, index=place) for place in part]
+            failures.update((failure.index, failure) for failure in refused)
+            answered.update(part)
+        result_handler.retry_failures([failures[place] for place in sorted(failures)])
 
     async def _is_coming(self) -> bool:
         """Whether the destination is being created, or was until a moment ago. Waits for a second if it is."""

@@ -1,6 +1,6 @@
 """The sink for a table: BatchWriteItem, which entries share a request, and which of them were left unprocessed."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
@@ -15,7 +15,6 @@ from penstock.async_sink._destinations.aws import (
     ServiceApi,
     ServiceLimits,
     SinkOptions,
-    code_and_message,
     look_up,
     named,
 )
@@ -148,32 +147,24 @@ class Table(AwsDestination[DynamoDbRequestEntry]):
         key_names = self._entries.key_names
         keys = [key_of(entry.item, key_names) for entry in entries]
         failures: dict[int, EntryFailure] = {}
-        held_back = set[Any]()
-        for number, places in enumerate(rounds_of(keys)):
-            sent = [place for place in places if keys[place] not in held_back]
-            for place in places:
-                if keys[place] in held_back:
-                    message = "an earlier write of the same key has to be sent again"
-                    failures[place] = EntryFailure(place, _UNPROCESSED, message, throttled=False)
-            if not sent:
-                continue
-            request = [entries[place] for place in sent]
-            try:
-                answer = await client.call_raw("BatchWriteItem", encode_request(self.name, request))
-                left = unprocessed_places(answer, request, key_names)
-                code, message, throttled = _UNPROCESSED, "", True
-            except Exception as error:
-                kind = self.api.kind_of(error)
-                if number == 0 or kind is ErrorKind.FATAL:
-                    raise
-                # The rounds before were written, and are not to be written again.
-                left = list(range(len(sent)))
-                code, message = code_and_message(error)
-                throttled = kind is ErrorKind.THROTTLED
-            for index in left:
-                failures[sent[index]] = EntryFailure(sent[index], code, message, throttled)
-                held_back.add(keys[sent[index]])
-        result_handler.retry_failures([failures[place] for place in sorted(failures)])
+
+        def rounds() -> Iterator[list[int]]:
+            for places in rounds_of(keys):
+                held_back = {keys[place] for place in failures}
+                for place in places:
+                    if keys[place] in held_back:
+                        message = "an earlier write of the same key has to be sent again"
+                        failures[place] = EntryFailure(place, _UNPROCESSED, message, throttled=False)
+                if sent := [place for place in places if keys[place] not in held_back]:
+                    yield sent
+
+        async def call(places: Sequence[int]) -> Iterator[EntryFailure]:
+            request = [entries[place] for place in places]
+            answer = await client.call_raw("BatchWriteItem", encode_request(self.name, request))
+            left = unprocessed_places(answer, request, key_names)
+            return (EntryFailure(places[index], _UNPROCESSED, "", throttled=True) for index in left)
+
+        await self.send_in_parts(rounds(), call, failures, len(entries), result_handler)
 
 
 _LIMITS = ServiceLimits(

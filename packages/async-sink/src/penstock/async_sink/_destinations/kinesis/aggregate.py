@@ -4,13 +4,13 @@ import asyncio
 import hashlib
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._core.settlement import ResultHandler
-from penstock.async_sink._destinations.aws import AwsDestination, code_and_message, look_up
-from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry, PartitionKey
+from penstock.async_sink._destinations.aws import AwsDestination, look_up
+from penstock.async_sink._destinations.kinesis.entry import MAX_RECORD_BYTES, KinesisRequestEntry, PartitionKey
 from penstock.async_sink._destinations.kinesis.put_records import KinesisStream
 from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
 from penstock.async_sink._rate.per_shard import hash_key_of
@@ -68,13 +68,15 @@ class AggregationConfig:
     """
 
     max_aggregate_bytes: int = 51_200
-    """Bytes of an aggregate, unless a single record is larger. Default: AggregationMaxSize of the producer library."""
+    """Bytes of an aggregate and its partition key, unless a single record is larger: 64 to 10 MiB, and more than 1 MiB
+    only if `AsyncSinkConfig.max_record_size_in_bytes` is as much, as the stream is to take it. Default:
+    AggregationMaxSize of the producer library."""
     max_aggregate_records: int = 1_000_000
     """User records in an aggregate."""
 
     def __post_init__(self) -> None:
-        if not 64 <= self.max_aggregate_bytes <= 1024 * 1024:
-            raise SinkOptionError("max_aggregate_bytes", f"{self.max_aggregate_bytes} must be 64 to 1048576")
+        if not 64 <= self.max_aggregate_bytes <= MAX_RECORD_BYTES:
+            raise SinkOptionError("max_aggregate_bytes", f"{self.max_aggregate_bytes} must be 64 to {MAX_RECORD_BYTES}")
         if self.max_aggregate_records < 1:
             raise SinkOptionError("max_aggregate_records", f"{self.max_aggregate_records} must be at least 1")
 
@@ -103,15 +105,12 @@ class Aggregate:
         self._hash_keys: dict[str, bytes] = {}
         self._tables: list[bytes] = []
         self._records: list[bytes] = []
-        self._size = _FRAME_BYTES
+        # The frame and, with the first user record, the partition key.
+        self.size_in_bytes = _FRAME_BYTES
+        """Bytes of the record that it makes, its partition key included, or a little more."""
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    @property
-    def size_in_bytes(self) -> int:
-        """Bytes of the record that it makes, its partition key included, or a little more."""
-        return self._size + len(self._entries[0].partition_key.encode())
 
     def add(self, entry: KinesisRequestEntry, place: int, config: AggregationConfig) -> bool:
         """Add a user record; False when it does not fit any more. The first one always fits."""
@@ -133,7 +132,9 @@ class Aggregate:
         for _, key, _, tag in new:
             encoded = key.encode()
             tables.append(b"".join((tag, _varint(len(encoded)), encoded)))
-        size = self._size + len(record) + sum(map(len, tables))
+        size = self.size_in_bytes + len(record) + sum(map(len, tables))
+        if not self._entries:
+            size += len(entry.partition_key.encode())
         if self._entries and (size > config.max_aggregate_bytes or len(self._entries) >= config.max_aggregate_records):
             return False
         for table, key, key_index, _ in new:
@@ -142,7 +143,7 @@ class Aggregate:
         self._records.append(record)
         self._entries.append(entry)
         self.places.append(place)
-        self._size = size
+        self.size_in_bytes = size
         return True
 
     def to_entry(self) -> KinesisRequestEntry:
@@ -231,37 +232,35 @@ class AggregatedStream(AwsDestination[KinesisRequestEntry]):
             await self._refresh_if_possible(client, shards)
             shards = self._shards
             packed = self._pack(entries, hash_keys, shards)
-        failures: dict[int, EntryFailure] = {}
-        for number, aggregates in enumerate(_requests(packed)):
-            records = [aggregate.to_entry() for aggregate in aggregates]
-            try:
-                answer = await self._stream.put(client, records)
-                refused = {failure.index: failure for failure in self._stream.codec.failures(answer, len(records))}
-                went_to = self._stream.codec.shards(answer)
-            except Exception as error:
-                if number == 0 or classify(error) is ErrorKind.FATAL:
-                    raise
-                # The requests before are written, and are not to be written again.
-                throttled = classify(error) is ErrorKind.THROTTLED
-                code, message = code_and_message(error)
-                for aggregate in aggregates:
-                    for place in aggregate.places:
-                        failures[place] = EntryFailure(place, code, message, throttled)
+        requests = _requests(packed)
+        parts = [[place for aggregate in aggregates for place in aggregate.places] for aggregates in requests]
+        following = iter(requests)
+
+        async def call(places: Sequence[int]) -> list[EntryFailure]:
+            return await self._put(client, next(following), hash_keys, shards)
+
+        await self.send_in_parts(parts, call, {}, len(entries), result_handler)
+
+    async def _put(
+        self, client: JsonClient, aggregates: Sequence[Aggregate], hash_keys: Sequence[int], shards: ShardRanges
+    ) -> list[EntryFailure]:
+        """Put the aggregates of one request. Returns the user records that were not accepted, or went astray."""
+        records = [aggregate.to_entry() for aggregate in aggregates]
+        answer = await self._stream.put(client, records)
+        refused = {failure.index: failure for failure in self._stream.codec.failures(answer, len(records))}
+        went_to = self._stream.codec.shards(answer)
+        failures: list[EntryFailure] = []
+        for index, aggregate in enumerate(aggregates):
+            failure = refused.get(index)
+            if failure is not None:
+                failures += (replace(failure, index=place) for place in aggregate.places)
                 continue
-            for index, aggregate in enumerate(aggregates):
-                failure = refused.get(index)
-                if failure is None:
-                    self._closed.discard(went_to[index] or "")
-                if failure is not None:
-                    for place in aggregate.places:
-                        failures[place] = EntryFailure(
-                            place, failure.error_code, failure.error_message, failure.throttled
-                        )
-                elif len(aggregate) > 1 and went_to[index] != shards.shard_of(aggregate.hash_key):
-                    for place in await self._astray(client, aggregate, hash_keys, went_to[index] or "", shards):
-                        message = f"the stream was resharded: its aggregate went to {went_to[index]}"
-                        failures[place] = EntryFailure(place, _WRONG_SHARD, message, throttled=False)
-        result_handler.retry_failures([failures[place] for place in sorted(failures)])
+            self._closed.discard(went_to[index] or "")
+            if len(aggregate) > 1 and went_to[index] != shards.shard_of(aggregate.hash_key):
+                message = f"the stream was resharded: its aggregate went to {went_to[index]}"
+                places = await self._astray(client, aggregate, hash_keys, went_to[index] or "", shards)
+                failures += (EntryFailure(place, _WRONG_SHARD, message, throttled=False) for place in places)
+        return failures
 
     async def _astray(
         self, client: JsonClient, aggregate: Aggregate, hash_keys: Sequence[int], shard: str, known: ShardRanges

@@ -18,6 +18,8 @@ MAX_PARTITION_KEY_LENGTH = 256
 """Characters; the service counts Unicode code points."""
 HASH_KEY_PATTERN = "0|[1-9][0-9]{0,38}"
 MAX_HASH_KEY = str((1 << 128) - 1)
+MAX_RECORD_BYTES = 10 << 20
+"""Data and partition key of a record. A stream takes 1 MiB unless it is set to take more."""
 KEY_RULE = f"its partition key must be 1 to {MAX_PARTITION_KEY_LENGTH} characters"
 HASH_KEY_RULE = "its explicit hash key must be a decimal number below 2^128 without leading zeros"
 _is_hash_key = re.compile(HASH_KEY_PATTERN).fullmatch

@@ -94,6 +94,11 @@ class KinesisStreamsSink(AwsSink[Any, KinesisRequestEntry]):
             super().__init__(partial(KinesisStream, aws, **stream), _LIMITS, **options)
         else:
             super().__init__(partial(AggregatedStream, aws, aggregation, **stream), _AGGREGATION_LIMITS, **options)
+            size, largest = aggregation.max_aggregate_bytes, self._config.max_record_size_in_bytes
+            # Every stream takes 1 MiB, also where the limit of the user's records is smaller.
+            if size > max(largest, MEBIBYTE):
+                bound = "max_record_size_in_bytes"
+                raise SinkOptionError.out_of_bounds("max_aggregate_bytes", size, "at most", largest, bound)
 
     @staticmethod
     def row_faults(batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:
