@@ -3,13 +3,14 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from random import Random
 from typing import Any
 
 import pytest
 
 from penstock.async_sink import CallbackHandler, LaneObservation, Ordering, RequestInfo, ResultInfo
-from penstock.async_sink.errors import RecordError
+from penstock.async_sink.errors import BufferFullError, RecordError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -197,6 +198,60 @@ async def test_a_lane_without_room_is_passed_by_and_keeps_its_order(
         await clock.advance(1.0)
         assert [entry for entry in fake.accepted if entry[0] == "a"] == ["a1", "a2", "a3", "a4", "a5"]
     assert writer.metrics.flush_reasons["pace"] >= 1
+
+
+async def test_a_lane_has_its_share_of_the_buffer_and_leaves_the_rest_to_others(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """A lane without room holds two thirds of 100 entries. The call that waits for it holds up no call for another
+    lane, and continues in its order when the lane has room."""
+    lanes = Lanes()
+    lanes.closed = {"a"}
+    async with make_writer(strategy=lanes) as writer:
+        writing = asyncio.create_task(writer.write_many([f"a{number}" for number in range(100)]))
+        await settle()
+        assert (writer.buffered_entries, writing.done()) == (67, False)
+        assert writer.write_nowait(["b0", "a100", "b1"]) == 1
+        assert writer.write_nowait([f"c{number}" for number in range(9)]) == 9
+        await clock.advance(0.2)
+        assert set(fake.accepted) == {"b0", *(f"c{number}" for number in range(9))}
+        lanes.closed = set()
+        await clock.advance(1.8)
+        await writing
+        await writer.write("a100")
+    assert [entry for entry in fake.accepted if entry[0] == "a"] == [f"a{number}" for number in range(101)]
+    assert writer.metrics.blocked_seconds["buffer_lane"] == pytest.approx(1.0)
+
+
+async def test_a_lane_that_has_its_share_is_named_by_the_error(make_writer: MakeWriter) -> None:
+    """Other lanes have room meanwhile."""
+    lanes = Lanes()
+    lanes.closed = {"a"}
+    writer = await make_writer(strategy=lanes, max_block_time=timedelta(0)).__aenter__()
+    with pytest.raises(BufferFullError) as caught:
+        await writer.write_many(["a"] * 100)
+    assert (caught.value.reason, caught.value.lane, writer.records_written) == ("lane", "a", 67)
+    await writer.write("b")
+    await writer.close()
+
+
+async def test_a_key_that_waits_for_itself_leaves_room_to_other_keys(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """One record of a key is in flight: the others of a busy key fill two thirds of the buffer at most."""
+    fake.script = [fake.hold()]
+    async with keyed(make_writer, fake, clock, ordering=Ordering.PER_KEY) as writer:
+        writing = asyncio.create_task(writer.write_many([("busy", number) for number in range(100)]))
+        await settle()
+        assert (writer.buffered_entries, writing.done()) == (67, False)
+        await asyncio.wait_for(writer.write(("other", 0)), 5)
+        await clock.advance(0.1)
+        assert fake.accepted == [("other", 0)]
+        fake.requests[0].answer.set()
+        for _ in range(100):
+            await clock.advance(0.1)
+        await writing
+    assert [number for key, number in fake.accepted if key == "busy"] == list(range(100))
 
 
 @pytest.mark.parametrize("many", [False, True])

@@ -3,12 +3,15 @@
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from penstock.async_sink import AsyncSinkConfig, EntryFailure, KinesisRequestEntry, kinesis_strategy
+from penstock.async_sink.errors import BufferFullError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeWriter, settle
 
 RATE = 200.0
@@ -59,23 +62,37 @@ async def spend(clock: FakeClock, seconds: float) -> None:
 
 async def run_at(clock: FakeClock, stream: Shards, hot: bool, per_second: float, seconds: float) -> None:
     """Offer so many records a second; half of them to one shard if it is hot."""
-    config = AsyncSinkConfig(max_batch_size=100, max_buffered_requests=20_000)
+    async with open_writer(clock, stream, max_buffered_requests=20_000) as writer:
+        began = clock.now()
+
+        async def write() -> None:
+            for number in itertools.count():
+                while writer.records_written > (clock.now() - began) * per_second:
+                    await settle(1)
+                shard = 0 if hot and number % 2 else number // 2 % 4
+                await writer.write(entry(shard, number))
+
+        await spend_with(clock, seconds, write())
+
+
+@asynccontextmanager
+async def open_writer(clock: FakeClock, stream: Shards, **limits: Any) -> AsyncIterator[ShardedWriter]:
+    """A writer in batches of 100 that is closed without a flush."""
+    config = AsyncSinkConfig(max_batch_size=100, **limits)
     writer = ShardedWriter(stream, config, clock=clock, strategy=kinesis_strategy(config))
     await writer.__aenter__()
-    began = clock.now()
-
-    async def write() -> None:
-        for number in itertools.count():
-            while writer.records_written > (clock.now() - began) * per_second:
-                await settle(1)
-            shard = 0 if hot and number % 2 else number // 2 % 4
-            await writer.write(entry(shard, number))
-
-    writing = asyncio.create_task(write())
-    await spend(clock, seconds)
-    writing.cancel()
-    await asyncio.gather(writing, return_exceptions=True)
+    yield writer
     await writer.close()
+
+
+async def spend_with(clock: FakeClock, seconds: float, *sources: Any) -> None:
+    """Let the time pass while sources write, then stop them."""
+    writing = [asyncio.create_task(source) for source in sources]
+    await spend(clock, seconds)
+    for task in writing:
+        task.cancel()
+    for ended in await asyncio.gather(*writing, return_exceptions=True):
+        assert isinstance(ended, asyncio.CancelledError)
 
 
 async def test_goodput_is_close_to_the_limit_and_few_records_are_throttled() -> None:
@@ -96,6 +113,73 @@ async def test_a_hot_shard_does_not_slow_the_others_down() -> None:
     await run_at(clock, stream, True, offered, 10.0)
     others = stream.by_shard.total() - stream.by_shard["a"]
     assert others >= 0.9 * offered * 10.0 * 3 / 8
+
+
+PER_SECOND = (3.0 * RATE, 0.3 * RATE, 0.3 * RATE, 0.3 * RATE)
+"""What a source has for each of four shards: the first one takes a third of it."""
+BUFFER = 600
+
+
+async def without_waiting(writer: ShardedWriter, each: KinesisRequestEntry) -> bool:
+    return writer.write_nowait([each]) == 1
+
+
+async def by_the_error(writer: ShardedWriter, each: KinesisRequestEntry) -> bool:
+    try:
+        await writer.write(each)
+    except BufferFullError as full:
+        assert (full.reason, full.lane) == ("lane", "a")
+        return False
+    return True
+
+
+@pytest.mark.parametrize("offer", [without_waiting, by_the_error])
+async def test_one_source_that_is_told_of_a_full_shard_serves_the_others_at_their_rate(
+    offer: Callable[[ShardedWriter, KinesisRequestEntry], Awaitable[bool]],
+) -> None:
+    """It keeps back what has no room. The others get 95 % of their rate or more, and the hot shard all that it takes;
+    records of a shard arrive in their order, none is lost, and the buffer keeps within its bound."""
+    clock = FakeClock()
+    stream = Shards(clock)
+    async with open_writer(clock, stream, max_buffered_requests=BUFFER, max_block_time=timedelta(0)) as writer:
+        began, offered, most = clock.now(), [0] * 4, 0
+
+        async def source() -> None:
+            nonlocal most
+            for shard in itertools.cycle(range(4)):
+                due = (clock.now() - began) * PER_SECOND[shard]
+                while offered[shard] < due and await offer(writer, entry(shard, offered[shard])):
+                    offered[shard] += 1
+                most = max(most, writer.buffered_entries)
+                if shard == 3:
+                    await settle(1)
+
+        await spend_with(clock, 20.0, source())
+        others = stream.by_shard.total() - stream.by_shard["a"]
+        assert others >= 0.95 * 20.0 * sum(PER_SECOND[1:])
+        assert stream.by_shard["a"] >= 0.95 * 20.0 * RATE
+        assert most <= BUFFER
+        await clock.advance(0.1)
+        assert stream.by_shard.total() + len(writer.snapshot_state()[0].entries) == sum(offered)
+
+
+async def test_tasks_that_write_wait_each_for_its_own_shard() -> None:
+    """A task that is held up by the hot shard holds up no other: these write at 95 % of their rate or more."""
+    clock = FakeClock()
+    stream = Shards(clock)
+    async with open_writer(clock, stream, max_buffered_requests=BUFFER) as writer:
+        began = clock.now()
+
+        async def source(shard: int) -> None:
+            for number in itertools.count():
+                while number >= (clock.now() - began) * PER_SECOND[shard]:
+                    await settle(1)
+                await writer.write(entry(shard, number))
+
+        await spend_with(clock, 20.0, *map(source, range(4)))
+        others = stream.by_shard.total() - stream.by_shard["a"]
+        assert others >= 0.95 * 20.0 * sum(PER_SECOND[1:])
+        assert "buffer_records" not in writer.metrics.blocked_seconds
 
 
 @pytest.mark.parametrize("moment", [3.0, 3.3, 3.7])

@@ -60,8 +60,9 @@ class SinkMetrics:
     throttled_elsewhere: int = 0
     """The others: the destination did not name their lane."""
     blocked_seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds by reason. Callers that waited for room, each on its own: `buffer_records`, `buffer_bytes`. Requests that
-    were due and had to wait: `rate` (the strategy), `requests_in_flight`, `back_off` (strict order)."""
+    """Seconds by reason. Callers that waited for room, each on its own: `buffer_records`, `buffer_bytes`, and for the
+    share of their lane or key `buffer_lane`, `buffer_key`. Requests that were due and had to wait: `rate` (the
+    strategy), `requests_in_flight`, `back_off` (strict order)."""
 
     @property
     def fill_ratio(self) -> float:

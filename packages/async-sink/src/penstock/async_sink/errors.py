@@ -205,21 +205,33 @@ class BufferFullError(SinkError):
     """A write found no room in the time that it may wait; its record is not written.
 
     `buffered_entries` and `buffered_bytes` are what waits, besides what is in flight; `reason` is the limit that was
-    reached: `records` or `bytes`.
+    reached: `records` or `bytes` of the whole buffer, or the share of a `lane` or a `key`: then records of other lanes
+    and keys may still have room. `lane` is the lane (the shard) of the record, None if it is not known.
 
     Cure: Write more slowly, wait longer (`max_block_time`), or give the writer more room; if the destination throttles,
     give it more shards.
     """
 
-    def __init__(self, buffered_entries: int, buffered_bytes: int, waited_seconds: float, reason: str) -> None:
+    def __init__(
+        self,
+        buffered_entries: int,
+        buffered_bytes: int,
+        waited_seconds: float,
+        reason: str,
+        lane: str | None = None,
+    ) -> None:
+        limit = {"lane": f"{lane} has its share", "key": "its key has its share"}.get(
+            reason, f"the limit of {reason} is reached"
+        )
         super().__init__(
             f"no room for another record after {waited_seconds:g} s: {buffered_entries} records and {buffered_bytes} "
-            f"bytes wait, the limit of {reason} is reached"
+            f"bytes wait, {limit}"
         )
         self.buffered_entries = buffered_entries
         self.buffered_bytes = buffered_bytes
         self.waited_seconds = waited_seconds
         self.reason = reason
+        self.lane = lane
 
 
 class GatewayError(SinkError):

@@ -153,6 +153,36 @@ class RequestBuffer(Generic[R]):
         return taken
 
 
+class Shares:
+    """How much of the buffer each lane and each key holds, and whether one of them may take more.
+
+    A lane or a key may hold less than twice what is free, and always its first entry. This is the dynamic threshold of
+    shared-memory switches (Choudhury and Hahne, 1998): one hot lane gets two thirds of the buffer, two get two fifths
+    each, and some room is always left for lanes that hold little. Nothing is reserved for a lane that is idle.
+    """
+
+    _TIMES_FREE = 2
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, tuple[int, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def add(self, name: Hashable, entries: int, size_in_bytes: int) -> None:
+        """Count entries of a lane or a key in; negative numbers count them out."""
+        held_entries, held_bytes = self._held.get(name, (0, 0))
+        if held_entries + entries:
+            self._held[name] = held_entries + entries, held_bytes + size_in_bytes
+        else:
+            del self._held[name]
+
+    def allows(self, name: Hashable, free: int, free_bytes: int) -> bool:
+        """Whether a lane or a key may hold one entry more, of what is free in the buffer."""
+        held = self._held.get(name)
+        return held is None or (held[0] < self._TIMES_FREE * free and held[1] < self._TIMES_FREE * free_bytes)
+
+
 KeyOf = Callable[[R], Hashable]
 _Heap = list[tuple[int, RequestEntryWrapper[R]]]
 
@@ -163,6 +193,8 @@ class Backlog(Generic[R]):
     `fresh` is the queue that batches are cut from. Beside it stand entries that back off, by the time at which they may
     leave; entries whose lane has no room, by lane; entries behind another one of their key; and requests that were cut
     in two. None of them holds up what stands in `fresh`.
+
+    What each lane and each key holds is counted from the time at which an entry comes to when it leaves in a batch.
     """
 
     def __init__(self, limiter: LaneLimiter | None = None, key_of: KeyOf[R] | None = None) -> None:
@@ -178,6 +210,7 @@ class Backlog(Generic[R]):
         self._busy: set[Hashable] = set()
         self._aside = 0
         self._aside_bytes = 0
+        self._shares = Shares()
 
     def __len__(self) -> int:
         return len(self.fresh) + self._aside
@@ -219,16 +252,45 @@ class Backlog(Generic[R]):
     @property
     def is_plain(self) -> bool:
         """Whether a batch is simply the head of `fresh`: neither lanes nor keys matter."""
-        return self._key_of is None and not self._parked and (self._limiter is None or not self._limiter.active)
+        return not self.has_shares and not self._parked and not self._shares
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether a lane or a key may hold only its share."""
+        return self._key_of is not None or (self._limiter is not None and self._limiter.active)
 
     @property
     def keeps_keys(self) -> bool:
         """Whether entries of one key wait for each other."""
         return self._key_of is not None
 
-    def add(self, wrapper: RequestEntryWrapper[R]) -> None:
-        """Add an entry at the end."""
-        self.fresh.add(wrapper)
+    def lane_of(self, entry: R) -> str | None:
+        """The lane of an entry; None if it is not known, or lanes do not matter."""
+        return self._limiter.lane_of(entry) if self._limiter is not None and self._limiter.active else None
+
+    def full(self, entry: R, lane: str | None, free: int, free_bytes: int) -> str | None:
+        """What has its share of the buffer, `lane` or `key`, so that the entry must wait; None if it need not."""
+        if lane is not None and not self._shares.allows(lane, free, free_bytes):
+            return "lane"
+        if self._key_of is None or (key := self._key_of(entry)) is None:
+            return None
+        return None if self._shares.allows((key,), free, free_bytes) else "key"
+
+    def is_paced(self, lane: str | None) -> bool:
+        """Whether entries of the lane wait for its pace."""
+        return lane in self._parked
+
+    def hold(self, wrapper: RequestEntryWrapper[R], entries: int = 1) -> None:
+        """Count an entry in the share of its lane and of its key; -1 counts it out."""
+        size = entries * wrapper.size_in_bytes
+        if wrapper.lane is not None:
+            self._shares.add(wrapper.lane, entries, size)
+        if self._key_of is not None and (key := self._key_of(wrapper.entry)) is not None:
+            self._shares.add((key,), entries, size)
+
+    def release(self, wrapper: RequestEntryWrapper[R]) -> None:
+        """An entry leaves the buffer."""
+        self.hold(wrapper, -1)
 
     def fall_apart(self) -> list[RequestEntryWrapper[R]]:
         """All entries one by one, to change what is known of them."""
@@ -237,6 +299,8 @@ class Backlog(Generic[R]):
 
     def put_back(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
         """Put entries, in the order of their numbers, to the head: they may leave at once."""
+        for wrapper in wrappers:
+            self.hold(wrapper)
         self.fresh.put_back(wrappers)
 
     def _set_aside(self, wrapper: RequestEntryWrapper[R]) -> None:
@@ -252,6 +316,7 @@ class Backlog(Generic[R]):
         for wrapper in wrappers:
             wrapper.not_before = until
             heappush(self._resting, (until, wrapper.number, wrapper))
+            self.hold(wrapper)
             self._set_aside(wrapper)
 
     def rouse(self, now: float) -> int:
@@ -274,6 +339,7 @@ class Backlog(Generic[R]):
             if half:
                 self.halves.appendleft(half)
                 for wrapper in half:
+                    self.hold(wrapper)
                     self._set_aside(wrapper)
 
     def take_half(self, limit: int) -> list[RequestEntryWrapper[R]]:
@@ -283,12 +349,14 @@ class Backlog(Generic[R]):
             self.halves.appendleft(half[limit:])
             half = half[:limit]
         self._take_up(half)
+        for wrapper in half:
+            self.release(wrapper)
         return half
 
     def join_halves(self) -> None:
         """Put requests that were cut back to the head, entry by entry."""
         while self.halves:
-            self.fresh.put_back(self.take_half(len(self.halves[0])))
+            self.put_back(self.take_half(len(self.halves[0])))
 
     def wakes_at(self) -> float | None:
         """When something that waits by time may leave."""
@@ -315,17 +383,26 @@ class Backlog(Generic[R]):
             looked_at += 1
             if not self._reserve_key(wrapper):
                 continue
-            lane = limiter.lane_of(wrapper.entry) if limiter is not None and limiter.active else None
-            wrapper.lane = lane
+            lane = wrapper.lane
+            if lane is None or wrapper.attempts:
+                # An entry that comes back may have another lane now.
+                lane = self.lane_of(wrapper.entry)
+                if lane != wrapper.lane:
+                    self.release(wrapper)
+                    wrapper.lane = lane
+                    self.hold(wrapper)
             # Behind what waits already, though a token were left: older entries of a lane go first.
-            if limiter is None or lane is None:
+            if (
+                limiter is None
+                or lane is None
+                or (lane not in self._parked and limiter.take(lane, wrapper.size_in_bytes, now))
+            ):
                 chosen.append(wrapper)
                 room -= wrapper.size_in_bytes
-            elif lane in self._parked or not limiter.take(lane, wrapper.size_in_bytes, now):
-                self._park(lane, wrapper, limiter.ready_at(lane, now))
             else:
-                chosen.append(wrapper)
-                room -= wrapper.size_in_bytes
+                self._park(lane, wrapper, limiter.ready_at(lane, now))
+        for wrapper in chosen:
+            self.release(wrapper)
         return chosen, looked_at
 
     def _park(self, lane: str, wrapper: RequestEntryWrapper[R], ready_at: float) -> None:
@@ -364,7 +441,7 @@ class Backlog(Generic[R]):
             if wrapper.lane is not None and limiter is not None:
                 limiter.give_back(wrapper.lane, wrapper.size_in_bytes)
         wrappers.sort(key=attrgetter("number"))
-        self.fresh.put_back(wrappers)
+        self.put_back(wrappers)
 
     def _reserve_key(self, wrapper: RequestEntryWrapper[R]) -> bool:
         if self._key_of is None or wrapper.holds_key:

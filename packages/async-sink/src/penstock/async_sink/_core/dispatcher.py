@@ -105,6 +105,8 @@ class Dispatcher(Generic[R]):
         by_key = config.ordering is Ordering.PER_KEY
         self.buffer: Backlog[R] = Backlog(self.lane_limiter, key_of if by_key else None)
         self._fresh = self.buffer.fresh
+        self.has_shares = self.buffer.has_shares
+        """Whether a lane or a key may hold only its share of the buffer."""
         self._most_batch_bytes = min(config.max_batch_size_in_bytes, strategy.max_batch_bytes)
         self.in_flight: dict[int, Batch[R]] = {}
         self.in_flight_messages = 0
@@ -137,18 +139,23 @@ class Dispatcher(Generic[R]):
         """Entries on their way to the terminal record handler."""
         return self._terminal.values()
 
-    def has_room(self, size_in_bytes: int) -> bool:
-        """Whether an entry of that size may be added."""
-        return self.waiting < self._most_waiting and self.waiting_bytes + size_in_bytes <= self._most_waiting_bytes
+    def full(self, size_in_bytes: int, entry: R | None = None, lane: str | None = None) -> str | None:
+        """Which limit keeps an entry out of the buffer: `records`, `bytes`, `lane` or `key`; None if it has room.
 
-    @property
-    def is_full_by_number(self) -> bool:
-        """Whether no entry may be added, however small."""
-        return self.waiting >= self._most_waiting
+        Without the entry, only the limits of the whole buffer count.
+        """
+        free, free_bytes = self._most_waiting - self.waiting, self._most_waiting_bytes - self.waiting_bytes
+        if free <= 0:
+            return "records"
+        if size_in_bytes > free_bytes:
+            return "bytes"
+        return None if entry is None or not self.has_shares else self.buffer.full(entry, lane, free, free_bytes)
 
-    def make_room(self) -> None:
-        """Somebody waits for room: let a batch leave though it is not full."""
-        self._demand.one_batch()
+    def make_room(self, limit: str, lane: str | None = None) -> None:
+        """A caller waits because of that limit: let a batch leave though it is not full."""
+        # A lane that waits for its own pace gets no room by batches of others.
+        if limit != "lane" or not self.buffer.is_paced(lane):
+            self._demand.one_batch()
 
     def time_is_up(self) -> None:
         """What is in the buffer has waited long enough: let all of it leave, in batches that are full or not."""
@@ -184,6 +191,8 @@ class Dispatcher(Generic[R]):
         fresh, demand = self._fresh, self._demand
         self.waiting += 1
         self.waiting_bytes += wrapper.size_in_bytes
+        if self.has_shares:
+            self.buffer.hold(wrapper)
         # What else makes a batch due happened before the latest `next_batch`.
         return (
             fresh.add(wrapper) >= self._threshold
@@ -198,6 +207,18 @@ class Dispatcher(Generic[R]):
         self.waiting_bytes += run.size_in_bytes
         self._fresh.add_run(run)
         return not self._blocked and not self._demand.suspended and self._due() is not None
+
+    def add_shared(self, run: EntryRun[R]) -> tuple[int, bool]:
+        """Add entries one by one, up to the first whose lane or key has its share. Returns how many, and whether
+        `next_batch` is worth a call."""
+        added, due = 0, False
+        for wrapper in run.wrappers():
+            wrapper.lane = self.buffer.lane_of(wrapper.entry)
+            if self.full(wrapper.size_in_bytes, wrapper.entry, wrapper.lane) is not None:
+                break
+            due = self.add(wrapper)
+            added += 1
+        return added, due
 
     def rows_until(self, ends: Sequence[int], start: int) -> int:
         """How far rows from `start` on, of which the first has room, may be added at once: no further than where a
@@ -307,6 +328,7 @@ class Dispatcher(Generic[R]):
             expired = fresh.take(fresh.first.count)
             self._demand.met(len(expired))
             for wrapper in expired:
+                self.buffer.release(wrapper)
                 self._expire(wrapper, now)
 
     def _expire(self, wrapper: RequestEntryWrapper[R], now: float) -> bool:
@@ -395,6 +417,7 @@ class Dispatcher(Generic[R]):
         )
         if self.lane_limiter is not None and lanes:
             self.lane_limiter.observe(lane_observations(batch, failures, lanes), batch.submitted_at, now)
+            self.has_shares = self.buffer.has_shares
         return settlement
 
     def _put_back(self, settlement: Settlement[R], now: float, *, give_up: bool) -> None:

@@ -45,7 +45,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
     for `snapshot_state`. Delivery is at least once: a request without an answer is sent again.
 
     All calls come from one event loop; several of its tasks may write at the same time. `write` and `write_many` wait
-    only while the buffer is full. Once the writer has failed, every call raises the error that ended it.
+    only while the buffer is full, or while the lane (the shard) of the entry has its share of the buffer; calls wait
+    independently of each other. Once the writer has failed, every call raises the error that ended it.
     """
 
     requests_are_atomic: ClassVar[bool] = False
@@ -252,8 +253,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
                 await pump.close()
 
     async def write(self, element: I, *, listener: EntryListener | None = None, index: int = 0) -> None:
-        """Write one element. Waits only while the buffer is full, for `max_block_time` at most; cancelled then, the
-        element is not written.
+        """Write one element. Waits only while the buffer is full, or while the lane (the shard) or the key of the entry
+        has its share of the buffer, for `max_block_time` at most; cancelled then, the element is not written.
 
         `listener` learns what becomes of the entry, under `index`.
 
@@ -263,23 +264,71 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             SinkError: the writer has failed.
         """
         pump = self._open_pump()
-        entry = cast("R", element) if self._convert is None else self._convert(element, self)
-        size = self._size_of(entry)
-        if size > self._config.max_record_size_in_bytes:
-            raise RecordError.too_large(self._records_written, size, self._config.max_record_size_in_bytes)
+        entry, size = self._entry_of(element)
         dispatcher = self._dispatcher
-        if not dispatcher.has_room(size):
-            await self._wait_for_room(pump, size)
+        lane = dispatcher.buffer.lane_of(entry) if dispatcher.has_shares else None
+        if dispatcher.full(size, entry, lane) is not None:
+            await self._wait_for_room(pump, size, entry, lane)
         number = self._records_written
         self._records_written = number + 1
         due = dispatcher.add(
-            RequestEntryWrapper(entry, size, number, otel_context.get_current(), listener, index, 0, 0.0, pump.now())
+            RequestEntryWrapper(
+                entry, size, number, otel_context.get_current(), listener, index, 0, 0.0, pump.now(), lane=lane
+            )
         )
         if not pump.is_armed:
             pump.arm()
         if due and pump.pump():
             # A caller that never waits would keep the new requests from starting.
             await asyncio.sleep(0)
+
+    def write_nowait(
+        self, elements: Sequence[I], *, listener: EntryListener | None = None, first_index: int = 0
+    ) -> int:
+        """Write elements in their order, without waiting, up to the first one that finds no room. Returns how many were
+        written.
+
+        Room is judged as by `write`: if the lane (the shard) of an element has its share of the buffer, elements for
+        other lanes may still have room. So a source that is told less than it gave keeps the rest of that lane back,
+        and goes on with others. The requests are sent when the caller awaits something next. `listener` knows the first
+        element by `first_index`.
+
+        Raises:
+            RecordError: the next element is larger than the limit; those before it are written, `records_written` says
+                how many.
+            SinkError: the writer has failed.
+        """
+        done, step = 0, self._config.max_batch_size
+        while done < len(elements):
+            pump = self._open_pump()
+            rows = self._rows_of(cast("Sequence[R]", elements[done : done + step])) if self._convert is None else None
+            if rows is None:
+                # The first of them alone: it raises if it cannot be written.
+                entry, size = self._entry_of(elements[done])
+                rows = EntryRows.of([entry], [size])
+            upto, start, count = 0, -1, len(rows.ends) - 1
+            while start < upto < count:
+                start = upto
+                upto, _ = self._add_rows(pump, rows, upto, listener, first_index + done)
+            done += upto
+            if upto < count:
+                break
+        return done
+
+    def _entry_of(self, element: I) -> tuple[R, int]:
+        entry = cast("R", element) if self._convert is None else self._convert(element, self)
+        size = self._size_of(entry)
+        if size > self._config.max_record_size_in_bytes:
+            raise RecordError.too_large(self._records_written, size, self._config.max_record_size_in_bytes)
+        return entry, size
+
+    def _rows_of(self, entries: Sequence[R]) -> EntryRows[R] | None:
+        """Entries with their sizes; None if one of them cannot be written."""
+        try:
+            sizes = list(map(self._size_of, entries))
+        except Exception:
+            return None
+        return None if max(sizes) > self._config.max_record_size_in_bytes else EntryRows.of(entries, sizes)
 
     async def write_many(self, elements: Iterable[I], *, listener: EntryListener | None = None) -> None:
         """Write elements in their order; `listener` knows them by their place. With a converter, a record batch or
@@ -300,13 +349,9 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             return
         for start in range(0, len(elements), step := self._config.max_batch_size):
             self._open_pump()
-            entries = cast("Sequence[R]", elements[start : start + step])
-            try:
-                sizes = list(map(self._size_of, entries))
-            except Exception:
-                sizes = []
-            if sizes and max(sizes) <= self._config.max_record_size_in_bytes:
-                await self._write_rows(EntryRows.of(entries, sizes), listener=listener, first_index=start)
+            rows = self._rows_of(cast("Sequence[R]", elements[start : start + step]))
+            if rows is not None:
+                await self._write_rows(rows, listener=listener, first_index=start)
                 continue
             # One of them cannot be written: `write` says which, when those before it are written.
             for index, element in enumerate(elements[start : start + step], start=start):
@@ -323,53 +368,71 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
 
     async def _write_rows(self, rows: Rows[R], *, listener: EntryListener | None, first_index: int = 0) -> None:
         """Write rows whose sizes are checked. Batches leave as if they were written one by one."""
-        dispatcher, context, ends = self._dispatcher, otel_context.get_current(), rows.ends
-        done, count = 0, len(ends) - 1
+        done, count = 0, len(rows.ends) - 1
         while done < count:
             pump = self._open_pump()
-            size = ends[done + 1] - ends[done]
-            if not dispatcher.has_room(size):
-                await self._wait_for_room(pump, size)
-            upto = dispatcher.rows_until(ends, done)
-            due = dispatcher.add_run(
-                EntryRun(
-                    rows.cut(done, upto),
-                    number=self._records_written,
-                    context=context,
-                    listener=listener,
-                    index=first_index + done,
-                    written_at=pump.now(),
-                )
-            )
-            self._records_written += upto - done
-            done = upto
-            pump.arm()
-            if due and pump.pump():
+            upto, started = self._add_rows(pump, rows, done, listener, first_index)
+            if upto == done:
+                (entry,) = rows.entries(done, done + 1)
+                lane = self._dispatcher.buffer.lane_of(entry)
+                await self._wait_for_room(pump, rows.ends[done + 1] - rows.ends[done], entry, lane)
+            elif started:
                 await asyncio.sleep(0)
+            done = upto
 
-    async def _wait_for_room(self, pump: RequestPump[R], size: int) -> None:
+    def _add_rows(
+        self, pump: RequestPump[R], rows: Rows[R], done: int, listener: EntryListener | None, first_index: int
+    ) -> tuple[int, int]:
+        """Add rows from `done` on, up to one without room, and no further than where a batch is due. Returns how far it
+        came, and how many requests were started."""
+        dispatcher = self._dispatcher
+        if dispatcher.full(rows.ends[done + 1] - rows.ends[done]) is not None:
+            return done, 0
+        upto = dispatcher.rows_until(rows.ends, done)
+        run = EntryRun(
+            rows.cut(done, upto),
+            number=self._records_written,
+            context=otel_context.get_current(),
+            listener=listener,
+            index=first_index + done,
+            written_at=pump.now(),
+        )
+        if dispatcher.has_shares:
+            added, due = dispatcher.add_shared(run)
+            if not added:
+                return done, 0
+            upto = done + added
+        else:
+            due = dispatcher.add_run(run)
+        self._records_written += upto - done
+        pump.arm()
+        return upto, pump.pump() if due else 0
+
+    async def _wait_for_room(self, pump: RequestPump[R], size: int, entry: R, lane: str | None) -> None:
         began, dispatcher = pump.now(), self._dispatcher
-        reason = "records" if dispatcher.is_full_by_number else "bytes"
+        reason = full = dispatcher.full(size, entry, lane)
         limit = None if self._config.max_block_time is None else self._config.max_block_time.total_seconds()
         timer = None if limit is None else pump.call_at(began + limit, pump.changed.notify)
         try:
-            while not dispatcher.has_room(size):
-                dispatcher.make_room()
+            while full is not None:
+                dispatcher.make_room(full, lane)
                 started = pump.pump()
                 # The pump itself may have ended the writer: an entry expired and there is no handler.
                 self._open_pump()
-                if dispatcher.has_room(size):
+                full = dispatcher.full(size, entry, lane)
+                if full is None:
                     # A request left, or a handler took such an entry, just now: nothing else would wake this call.
                     if started:
                         # Those who never wait would keep it from starting.
                         await asyncio.sleep(0)
                         self._open_pump()
-                        continue
-                    break
+                        full = dispatcher.full(size, entry, lane)
+                    continue
                 if limit is not None and pump.now() - began >= limit:
-                    raise BufferFullError(dispatcher.waiting, dispatcher.waiting_bytes, limit, reason)
+                    raise BufferFullError(dispatcher.waiting, dispatcher.waiting_bytes, limit, full, lane)
                 await pump.changed.wait()
                 self._open_pump()
+                full = dispatcher.full(size, entry, lane)
         finally:
             if timer is not None:
                 timer.cancel()
