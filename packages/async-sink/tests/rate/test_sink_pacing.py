@@ -128,7 +128,8 @@ async def by_the_error(writer: ShardedWriter, each: KinesisRequestEntry) -> bool
     try:
         await writer.write(each)
     except BufferFullError as full:
-        assert (full.reason, full.lane) == ("lane", "a")
+        if full.lane != "a":
+            raise
         return False
     return True
 
