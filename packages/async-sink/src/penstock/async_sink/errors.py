@@ -45,6 +45,11 @@ class SinkError(CodedError):
             cure="Give `write_many` an iterable of elements, and `write_batches` record batches or tables of Arrow. "
             "`pyarrow.Table.from_pandas(frame, preserve_index=False)` makes a table of a DataFrame.",
         ),
+        "MAX_BATCH_SIZE": Code(
+            when="The `get_max_batch_size` of a rate limiting strategy returned something else than a positive number.",
+            message="the strategy's get_max_batch_size returned {size!r}, it must be a whole number of at least 1",
+            cure="Correct the strategy. To let nothing leave, return True from `should_block`.",
+        ),
         "SINK_STATE_DAMAGED": Code(
             when="Bytes are not the saved state of a sink, or they were changed or cut.",
             message="the state is damaged: {reason}",

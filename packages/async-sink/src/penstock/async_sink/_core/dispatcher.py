@@ -286,7 +286,7 @@ class Dispatcher(Generic[R]):
     def _half(self, now: float) -> Batch[R] | None:
         # A part larger than the strategy ever lets through would wait for ever. Its lanes are not asked: a request that
         # was refused whole took nothing of what it had paid for there.
-        limit = max(1, self._strategy.get_max_batch_size())
+        limit = self._strategy.get_max_batch_size()
         part = self.buffer.halves[0][:limit]
         if not self._admits(RequestInfo(len(part), total_size_in_bytes(part), now)):
             return None
@@ -297,7 +297,7 @@ class Dispatcher(Generic[R]):
         fresh = self.buffer.fresh
         if self._config.time_to_live is not None:
             self._expire_head(now)
-        limit = max(1, min(self._max_batch_size, self._strategy.get_max_batch_size()))
+        limit = min(self._max_batch_size, self._strategy.get_max_batch_size())
         if self.buffer.is_plain:
             if not fresh:
                 return None

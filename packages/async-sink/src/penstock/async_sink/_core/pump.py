@@ -11,11 +11,11 @@ from opentelemetry.trace import Span
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._core.dispatcher import Dispatcher
 from penstock.async_sink._core.entries import (
-    EntryListener,
     EntryRunListener,
     FatalExceptionClassifier,
     RequestEntryWrapper,
 )
+from penstock.async_sink._core.guard import Guard
 from penstock.async_sink._core.runs import Batch, Part
 from penstock.async_sink._core.settlement import Outcome, ResultHandler, all_failed
 from penstock.async_sink._core.terminal import Handover, TerminalRecordHandler
@@ -74,14 +74,6 @@ def _throttled_lanes(outcome: Outcome) -> Counter[str]:
     return Counter(lane for each in outcome.failures if each.throttled and (lane := lanes[each.index]) is not None)
 
 
-def _acknowledge(listener: EntryListener, part: Part[R]) -> None:
-    if part.count > 1 and isinstance(listener, EntryRunListener):
-        listener.acknowledged_many(part.index, part.count, part.attempts)
-        return
-    for index in range(part.index, part.index + part.count):
-        listener.acknowledged(index, part.attempts)
-
-
 class RequestPump(Generic[R]):
     """Starts requests while the dispatcher gives batches, settles their answers, and keeps the buffer's one timer."""
 
@@ -94,6 +86,7 @@ class RequestPump(Generic[R]):
         submit: Submit[R],
         classifier: FatalExceptionClassifier,
         clock: Clock,
+        guard: Guard,
         terminal: TerminalRecordHandler | None = None,
         destination: str = "",
     ) -> None:
@@ -104,6 +97,7 @@ class RequestPump(Generic[R]):
         self._submit = submit
         self._classifier = classifier
         self._clock = clock
+        self._guard = guard
         self.now = clock.now
         """Monotonic seconds."""
         self._max_time_in_buffer = config.max_time_in_buffer.total_seconds()
@@ -112,7 +106,7 @@ class RequestPump(Generic[R]):
         self._requests: dict[_Request[R], None] = {}
         self._tasks: set[asyncio.Future[None]] = set()
         self._handover: Handover[R] = Handover(
-            name, destination, dispatcher, telemetry, terminal, self._tasks, self._handed_over
+            name, destination, dispatcher, telemetry, terminal, guard, self._tasks, self._handed_over
         )
         self._buffer_timer: Timer | None = None
         self._wake_timer: Timer | None = None
@@ -151,8 +145,19 @@ class RequestPump(Generic[R]):
 
     def pump(self) -> int:
         """Start every request that may leave now. Returns how many; never waits."""
+        self.check()
         if self._closed or self.failure is not None:
             return 0
+        started = self._guard.call(0, self._start_what_may_leave)
+        self.check()
+        return started
+
+    def check(self) -> None:
+        """End the writer if code of its user has raised."""
+        if self._guard.error is not None:
+            self.fail(self._guard.error)
+
+    def _start_what_may_leave(self) -> int:
         now = self._clock.now()
         started = 0
         while (batch := self._dispatcher.next_batch(now)) is not None:
@@ -219,7 +224,7 @@ class RequestPump(Generic[R]):
                 # The answer stands; the error would be lost without a word.
                 _logger.warning("%s raised after its answer", self._name, exc_info=error)
                 return
-            fatal = self._classifier.fatal_error(error)
+            fatal = self._guard.call(error, self._classifier.fatal_error, error)
             if fatal is not None:
                 request.complete_exceptionally(fatal)
             else:
@@ -251,7 +256,11 @@ class RequestPump(Generic[R]):
             request.task.cancel()
 
     def _settle(self, request: ResultHandler[R], outcome: Outcome) -> None:
-        assert isinstance(request, _Request)
+        self._guard.ran(self._take_answer, request, outcome)
+        self.pump()
+        self.changed.notify()
+
+    def _take_answer(self, request: _Request[R], outcome: Outcome) -> None:
         self._requests.pop(request, None)
         if request.timeout is not None:
             request.timeout.cancel()
@@ -286,20 +295,24 @@ class RequestPump(Generic[R]):
             self._spans_timer = self._clock.call_at(flush_at, self._flush_spans)
         for part in acknowledged:
             if part.listener is not None:
-                _acknowledge(part.listener, part)
+                self._acknowledge(part)
         if error is not None:
             self.fail(error)
-        self.pump()
-        self.changed.notify()
+
+    def _acknowledge(self, part: Part[R]) -> None:
+        listener = part.listener
+        assert listener is not None
+        if part.count > 1 and isinstance(listener, EntryRunListener):
+            self._guard.ran(listener.acknowledged_many, part.index, part.count, part.attempts)
+            return
+        for index in range(part.index, part.index + part.count):
+            self._guard.ran(listener.acknowledged, index, part.attempts)
 
     def _flush_spans(self) -> None:
         self._spans_timer = None
         self._telemetry.spans.flush()
 
-    def _handed_over(self, error: BaseException | None) -> None:
-        if error is not None:
-            self.fail(error)
-            return
+    def _handed_over(self) -> None:
         self.pump()
         self.changed.notify()
 
@@ -307,14 +320,15 @@ class RequestPump(Generic[R]):
         """End the writer: the first error is the one that its callers get. Entries stay for the snapshot."""
         if self.failure is not None:
             return
-        self.failure = error
+        # What the user's code raised came before.
+        self.failure = error = self._guard.error or error
         self._disarm()
         listeners = {}
         for wrapper in self.unacknowledged():
             if wrapper.listener is not None:
                 listeners[id(wrapper.listener)] = wrapper.listener
         for listener in listeners.values():
-            listener.abandoned(error)
+            self._guard.ran(listener.abandoned, error)
         self.changed.notify()
 
     def unacknowledged(self) -> list[RequestEntryWrapper[R]]:

@@ -8,9 +8,10 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from penstock.async_sink._core.dispatcher import Dispatcher
 from penstock.async_sink._core.entries import FailedAttempt, RequestEntryWrapper
+from penstock.async_sink._core.guard import Guard
 from penstock.async_sink._core.settlement import TerminalReason, Termination
 from penstock.async_sink._spans import SinkTelemetry
-from penstock.async_sink.errors import RecordsRejectedError, RejectedRecord, SinkError
+from penstock.async_sink.errors import RecordsRejectedError, RejectedRecord
 
 
 class DeadLetterWriter(Protocol):
@@ -194,17 +195,19 @@ class Handover(Generic[R]):
         dispatcher: Dispatcher[R],
         telemetry: SinkTelemetry,
         terminal: TerminalRecordHandler | None,
+        guard: Guard,
         tasks: set[asyncio.Future[None]],
-        ended: Callable[[BaseException | None], None],
+        ended: Callable[[], None],
     ) -> None:
         """`tasks` are the writer's, which waits for them when it closes; `ended` is called when an asynchronous handler
-        is done, with its error if it failed."""
+        is done or has failed."""
         self._name = name
         self._destination = destination
         self._dispatcher = dispatcher
         self._telemetry = telemetry
         self._terminal = terminal
         self._takes_many = terminal is not None and terminal.takes_many
+        self._guard = guard
         self._tasks = tasks
         self._ended = ended
 
@@ -213,64 +216,56 @@ class Handover(Generic[R]):
         they stay in its snapshot. A writer that has `failed` hands nothing over any more."""
         self._telemetry.terminated(terminated)
         orphans: list[Termination[R]] = []
-        listened: list[RequestEntryWrapper[R]] = []
         for each in terminated:
             wrapper = each.wrapper
             if wrapper.listener is None:
                 orphans.append(each)
-            else:
-                wrapper.listener.rejected(wrapper.index, wrapper.attempts, each.failure)
-                listened.append(wrapper)
-        self._dispatcher.release_terminal(listened)
+                continue
+            is_told = self._guard.ran(wrapper.listener.rejected, wrapper.index, wrapper.attempts, each.failure)
+            self._dispatcher.release_terminal([wrapper], keep=not is_told)
         if not orphans:
             return None
         if self._terminal is None or failed:
             self.keep([each.wrapper for each in orphans])
             return RecordsRejectedError([_rejected(each) for each in orphans])
-        error: BaseException | None = None
         for group in [orphans] if self._takes_many else [[each] for each in orphans]:
-            if error is None:
-                error = self._hand(self._terminal, group)
-            else:
-                self.keep([each.wrapper for each in group])
-        return error
-
-    def _hand(self, handler: TerminalRecordHandler, group: Sequence[Termination[R]]) -> BaseException | None:
-        wrappers = [each.wrapper for each in group]
-        try:
-            pending = handler.handle([TerminalRecord.of(self._destination, each) for each in group])
-        except Exception as error:
-            self.keep(wrappers)
-            return error
-        if pending is None:
-            self._handled(wrappers)
-            return None
-        handling = asyncio.ensure_future(pending)
-        handing_over = asyncio.get_running_loop().create_task(
-            self._hand_over(handling, wrappers), name=f"{self._name} hands {len(wrappers)} record(s) over"
-        )
-        for task in (handling, handing_over):
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._hand(self._terminal, group)
         return None
+
+    def _hand(self, handler: TerminalRecordHandler, group: Sequence[Termination[R]]) -> None:
+        wrappers = [each.wrapper for each in group]
+        records = [TerminalRecord.of(self._destination, each) for each in group]
+
+        def handle() -> asyncio.Future[None] | None:
+            pending = handler.handle(records)
+            return None if pending is None else asyncio.ensure_future(pending)
+
+        handling = self._guard.call("failed", handle) if self._guard.error is None else "failed"
+        if isinstance(handling, str):
+            self.keep(wrappers)
+        elif handling is None:
+            self._handled(wrappers)
+        else:
+            handing_over = asyncio.get_running_loop().create_task(
+                self._hand_over(handling, wrappers), name=f"{self._name} hands {len(wrappers)} record(s) over"
+            )
+            for task in (handling, handing_over):
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
     async def _hand_over(self, pending: Awaitable[None], wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
         try:
             await pending
-        except asyncio.CancelledError:
+        except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+                # The writer closes.
                 raise
-            # Not the writer that closes: something in the handler was cancelled. Nobody would ever take these.
             self.keep(wrappers)
-            self._ended(SinkError(f"{self._name}: its terminal record handler was cancelled"))
-            return
-        except Exception as error:
-            self.keep(wrappers)
-            self._ended(error)
-            return
-        self._handled(wrappers)
-        self._ended(None)
+            self._guard.caught(error)
+        else:
+            self._handled(wrappers)
+        self._ended()
 
     def keep(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
         """Nobody takes these; they go back to the buffer, for the snapshot."""

@@ -23,13 +23,14 @@ from penstock.async_sink._core.entries import (
     elements_of,
     function_of,
 )
+from penstock.async_sink._core.guard import Guard, GuardedStrategy
 from penstock.async_sink._core.pump import Clock, LoopClock, RequestPump, Submit
 from penstock.async_sink._core.runs import EntryRows, EntryRun, Rows
 from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._metrics import SinkGauges, SinkMetrics
 from penstock.async_sink._rate.defaults import aimd_strategy
-from penstock.async_sink._rate.strategy import CompleteStrategy, RateLimitingStrategy
+from penstock.async_sink._rate.strategy import RateLimitingStrategy
 from penstock.async_sink._spans import SinkTelemetry
 from penstock.async_sink.errors import BufferFullError, RecordError, SinkError
 
@@ -80,7 +81,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         self._destination = destination or type(self).__name__
         self._convert = None if converter is None else function_of(converter)
         self._strategy = strategy or aimd_strategy(self._config)
-        self._complete = CompleteStrategy(self._strategy)
+        self._guard = Guard(type(self).__name__)
+        self._complete = GuardedStrategy(self._strategy, self._guard)
         self._classifier = classifier
         self._clock = clock
         self._terminal = terminal
@@ -88,13 +90,14 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             self._config,
             self._complete,
             random,
-            key_of=self.get_order_key,
+            key_of=self._guarded_key,
             requests_are_atomic=self.requests_are_atomic,
         )
         keeps_keys = self._dispatcher.buffer.keeps_keys
         self._size_of = self._size_with_key if keeps_keys else self.get_size_in_bytes
         self._submit: Submit[R] = self.submit_request_entries
         self._pump: RequestPump[R] | None = None
+        self._closing = AsyncExitStack()
         self._records_written = 0
         self._failure_was_raised = False
         self.restore(initial_states)
@@ -201,6 +204,10 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             raise RecordError(self._records_written, reason) from error
         return size
 
+    def _guarded_key(self, entry: R) -> Hashable:
+        key = self._guard.call(None, self.get_order_key, entry)
+        return key if self._guard.ran(hash, key) else None
+
     async def open_destination(self) -> None:
         """Open what requests need, such as a connection pool. Called once."""
 
@@ -208,24 +215,25 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         """Close what `open_destination` opened. Called once, after the last request."""
 
     async def __aenter__(self) -> Self:
-        await self.open_destination()
-        if self._terminal is not None:
-            try:
+        async with AsyncExitStack() as opening:
+            await self.open_destination()
+            opening.push_async_callback(self.close_destination)
+            if self._terminal is not None:
                 await self._terminal.open()
-            except BaseException:
-                await self.close_destination()
-                raise
-        self._pump = RequestPump(
-            type(self).__name__,
-            self._config,
-            self._dispatcher,
-            self._telemetry,
-            self._submit,
-            self._classifier,
-            self._clock or LoopClock(),
-            self._terminal,
-            self._destination,
-        )
+                opening.push_async_callback(self._terminal.close)
+            self._pump = RequestPump(
+                type(self).__name__,
+                self._config,
+                self._dispatcher,
+                self._telemetry,
+                self._submit,
+                self._classifier,
+                self._clock or LoopClock(),
+                self._guard,
+                self._terminal,
+                self._destination,
+            )
+            self._closing = opening.pop_all()
         if self._dispatcher.buffer:
             now = self._pump.now()
             for wrapper in self._dispatcher.buffer.fall_apart():
@@ -243,14 +251,18 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             await self.close()
 
     async def close(self) -> None:
-        """End without flushing. What was not acknowledged stays in `snapshot_state`. Safe to call again."""
+        """End without flushing. What was not acknowledged stays in `snapshot_state`. Safe to call again.
+
+        Raises:
+            Exception: code that the writer was given has raised it, and no other call has raised it so far.
+        """
         pump, self._pump = self._pump, None
         if pump is not None:
-            async with AsyncExitStack() as closing:
-                if self._terminal is not None:
-                    closing.push_async_callback(self._terminal.close)
-                closing.push_async_callback(self.close_destination)
+            async with self._closing:
                 await pump.close()
+            if self._guard.error is not None and not self._failure_was_raised:
+                self._failure_was_raised = True
+                raise self._guard.error
 
     async def write(self, element: I, *, listener: EntryListener | None = None, index: int = 0) -> None:
         """Write one element. Waits only while the buffer is full, or while the lane (the shard) or the key of the entry
@@ -264,7 +276,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             SinkError: the writer has failed.
         """
         pump = self._open_pump()
-        entry, size = self._entry_of(element)
+        entry, size = self._entry_of(pump, element)
         dispatcher = self._dispatcher
         lane = dispatcher.buffer.lane_of(entry) if dispatcher.has_shares else None
         if dispatcher.full(size, entry, lane) is not None:
@@ -304,7 +316,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             rows = self._rows_of(cast("Sequence[R]", elements[done : done + step])) if self._convert is None else None
             if rows is None:
                 # The first of them alone: it raises if it cannot be written.
-                entry, size = self._entry_of(elements[done])
+                entry, size = self._entry_of(pump, elements[done])
                 rows = EntryRows.of([entry], [size])
             upto, start, count = 0, -1, len(rows.ends) - 1
             while start < upto < count:
@@ -315,8 +327,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
                 break
         return done
 
-    def _entry_of(self, element: I) -> tuple[R, int]:
-        entry = cast("R", element) if self._convert is None else self._convert(element, self)
+    def _entry_of(self, pump: RequestPump[R], element: I) -> tuple[R, int]:
+        entry = cast("R", element) if self._convert is None else self._converted(pump, element)
         size = self._size_of(entry)
         if size > self._config.max_record_size_in_bytes:
             raise RecordError.too_large(self._records_written, size, self._config.max_record_size_in_bytes)
@@ -357,10 +369,23 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             for index, element in enumerate(elements[start : start + step], start=start):
                 await self.write(element, listener=listener, index=index)
 
+    def _converted(self, pump: RequestPump[R], element: I) -> R:
+        assert self._convert is not None
+        try:
+            return self._convert(element, self)
+        except RecordError:
+            raise
+        except Exception as error:
+            self._guard.caught(error)
+            pump.check()
+            self._failure_was_raised = True
+            raise
+
     def _open_pump(self) -> RequestPump[R]:
         pump = self._pump
         if pump is None:
             raise SinkError.of("WRITER_CLOSED", writer=type(self).__name__)
+        pump.check()
         if pump.failure is not None:
             self._failure_was_raised = True
             raise pump.failure
