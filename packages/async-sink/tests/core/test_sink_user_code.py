@@ -4,16 +4,12 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from penstock.async_sink import (
     AIMDScalingStrategy,
-    All,
     AsyncSinkConfig,
     CallbackHandler,
     CongestionControlRateLimitingStrategy,
@@ -21,7 +17,6 @@ from penstock.async_sink import (
     EntryFailure,
     FatalExceptionClassifier,
     LaneObservation,
-    Ordering,
     RequestInfo,
     ResultInfo,
     ScalingDecision,
@@ -111,7 +106,7 @@ class Lanes:
 
 
 class Listener:
-    """Keeps what it is told."""
+    """Keeps what the writer reports."""
 
     def __init__(self, may_raise: Raiser) -> None:
         self.may_raise = may_raise
@@ -228,7 +223,7 @@ async def test_a_scaling_strategy_or_a_decision_that_raises_ends_the_writer(
 
 
 @pytest.mark.parametrize("size", [0, -1, None, 2.5, "many"])
-async def test_a_batch_size_of_a_strategy_that_is_no_size_ends_the_writer(
+async def test_a_batch_size_that_is_not_a_positive_number_ends_the_writer(
     make_writer: MakeWriter, clock: FakeClock, size: Any
 ) -> None:
     """It became 1 in silence, or hung."""
@@ -249,7 +244,7 @@ async def test_a_batch_size_of_a_strategy_that_is_no_size_ends_the_writer(
 async def test_a_listener_that_raises_ends_the_writer_and_the_others_learn_of_their_entries(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, many: bool
 ) -> None:
-    """What was accepted is counted, whatever the listener did; other listeners are told of their entries."""
+    """What was accepted is counted, whatever the listener did; other listeners learn of their entries."""
     broken, whole = Listener(Raiser("acknowledged", 2)), Listener(Raiser(""))
     writer = make_writer(fake=fake)
     await writer.__aenter__()
@@ -385,7 +380,7 @@ async def test_a_converter_that_raises_ends_the_writer_and_what_was_written_stay
 async def test_code_of_the_user_that_is_cancelled_ends_the_writer(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
-    """A CancelledError out of a listener is no cancellation of the caller."""
+    """A CancelledError out of a listener does not cancel the caller."""
     listener = Listener(Raiser("acknowledged", 1, asyncio.CancelledError()))
     writer = make_writer(fake=fake)
     await writer.__aenter__()
@@ -428,130 +423,6 @@ async def test_the_limit_of_a_strategy_that_raises_ends_the_writer(make_writer: 
     with pytest.raises(UserError):
         await writer.write("0")
     await writer.close()
-
-
-class Fickle(FakeDestination):
-    """Accepts, refuses in part, for a while or for good, and raises."""
-
-    def __init__(self, random: Random) -> None:
-        super().__init__()
-        self.random = random
-
-    async def submit(self, entries: Any, handler: Any) -> None:
-        self.requests.append(request := FakeRequest(list(entries), handler))
-        await asyncio.sleep(0)
-        failures = [
-            EntryFailure(index, "x", throttled=self.random.random() < 0.5, final=self.random.random() < 0.2)
-            for index in range(len(entries))
-            if self.random.random() < 0.2
-        ]
-        if self.random.random() < 0.1:
-            raise OSError("away")
-        failed = {failure.index for failure in failures}
-        self.accepted.extend(entry for index, entry in enumerate(request.entries) if index not in failed)
-        handler.retry_failures(failures, lanes=[str(int(entry) % 2) for entry in entries])
-
-
-EVERY_METHOD = [
-    *METHODS, "ask_again_after", "give_back", "acknowledged", "rejected", "abandoned", "handler", "classifier",
-    "converter", "key",
-]  # fmt: skip
-
-
-class KeyedWriter(FakeWriter):
-    def __init__(self, may_raise: Raiser, *arguments: Any, **keywords: Any) -> None:
-        self.may_raise = may_raise
-        super().__init__(*arguments, **keywords)
-
-    def get_order_key(self, entry: Any) -> Any:
-        self.may_raise("key")
-        return int(entry) % 3 or None
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    method=st.sampled_from(EVERY_METHOD),
-    at_call=st.integers(1, 40),
-    batch=st.integers(1, 12),
-    in_flight=st.integers(1, 4),
-    ordering=st.sampled_from(Ordering),
-    listens=st.booleans(),
-    time_to_live=st.none() | st.floats(0.5, 5.0),
-)
-def test_wherever_code_of_the_user_raises_each_record_is_somewhere(
-    seed: int,
-    method: str,
-    at_call: int,
-    batch: int,
-    in_flight: int,
-    ordering: Ordering,
-    listens: bool,
-    time_to_live: float | None,
-) -> None:
-    """Each is accepted, rejected to its listener, dropped by the handler or in the snapshot; and nothing hangs."""
-
-    async def run() -> None:
-        clock, fake, raiser = FakeClock(), Fickle(Random(seed)), Raiser(method, at_call)
-        listener, dropped, rejected = Listener(raiser), list[str](), list[str]()
-
-        def handle(record: Any) -> None:
-            raiser("handler")
-            dropped.append(record.entry)
-
-        def is_fatal(error: BaseException) -> bool:
-            raiser("classifier")
-            return False
-
-        def convert(element: str) -> str:
-            raiser("converter")
-            return element
-
-        def reject(entry_index: int, attempts: int, failure: EntryFailure) -> None:
-            raiser("rejected")
-            rejected.append(str(entry_index))
-
-        listener.rejected = reject  # type: ignore[method-assign]  # a listener that keeps them
-        config = AsyncSinkConfig(
-            max_batch_size=batch,
-            max_in_flight_requests=in_flight,
-            max_buffered_requests=batch + 5,
-            ordering=ordering,
-            time_to_live=None if time_to_live is None else timedelta(seconds=time_to_live),
-        )
-        writer = KeyedWriter(
-            raiser,
-            fake,
-            config,
-            clock=clock,
-            random=Random(seed).random,
-            strategy=All(Strategy(config, raiser)),
-            terminal=CallbackHandler(handle),
-            converter=convert,
-            classifier=FatalExceptionClassifier(is_fatal),
-        )
-
-        async def write() -> None:
-            for number in range(60):
-                await writer.write(str(number), listener=listener if listens else None, index=number)
-            await writer.flush(end_of_input=True)
-
-        await writer.__aenter__()
-        writing = asyncio.create_task(write())
-        for _ in range(5_000):
-            await clock.advance(0.1)
-            if writing.done():
-                break
-        assert writing.done(), "the writer hangs"
-        assert writing.exception() is (raiser.error if raiser.raised else None)
-        written = [str(number) for number in range(writer.records_written)]
-        assert sorted(fake.accepted + dropped + rejected + kept_by(writer), key=int) == written
-        await writer.close()
-        assert sorted(fake.accepted + dropped + rejected + kept_by(writer), key=int) == written
-        assert writer.metrics.records_out == len(fake.accepted)
-        assert (writer.in_flight_requests, writer.in_flight_messages) == (0, 0)
-
-    asyncio.run(run())
 
 
 async def test_a_handler_that_cannot_be_asked_leaves_nothing_open() -> None:
