@@ -24,6 +24,7 @@ from penstock.async_sink import (
     TerminalRecord,
     ThresholdCongestionControlStrategy,
 )
+from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -112,12 +113,16 @@ class EverySecond:
 async def test_a_decision_and_a_scaling_of_your_own_are_followed(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, target: ScalingTarget
 ) -> None:
-    """The one says when and the other how much, for messages and for requests, with each answer that a writer gets."""
+    """The one says when and the other how much, for each target, with each answer that a writer gets.
+
+    Each message has one byte.
+    """
     when, how_much = EverySecond(), Halving()
     strategy = CongestionControlRateLimitingStrategy(
         max_in_flight_requests=64,
         initial_max_in_flight_messages=16,
         initial_max_in_flight_requests=16,
+        initial_max_in_flight_bytes=16,
         scaling_strategy=how_much,
         congestion_control=when,
         target=target,
@@ -132,12 +137,65 @@ async def test_a_decision_and_a_scaling_of_your_own_are_followed(
         await settle()
         assert strategy.limit == 8
         await clock.advance(1.0)
-        assert strategy.limit == (16 if target is ScalingTarget.IN_FLIGHT_MESSAGES else 8)
-    expected = [("down", 16), ("up", 8)] if target is ScalingTarget.IN_FLIGHT_MESSAGES else [("down", 16)]
+        assert strategy.limit == (16 if target is not ScalingTarget.IN_FLIGHT_REQUESTS else 8)
+    expected = [("down", 16), ("up", 8)] if target is not ScalingTarget.IN_FLIGHT_REQUESTS else [("down", 16)]
     assert how_much.asked == expected
-    sizes = [8, 2] if target is ScalingTarget.IN_FLIGHT_MESSAGES else [10]
+    sizes = [8, 2] if target is not ScalingTarget.IN_FLIGHT_REQUESTS else [10]
     answers = [(each.failed_messages, each.batch_size, each.succeeded) for each in when.infos]
     assert answers == [(0, 10, True), (10, 10, False), *((0, size, True) for size in sizes)]
+
+
+async def test_bytes_in_flight_can_be_the_target(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """What is in flight and the batch together reach the limit, and do not pass it; batches are cut to it.
+
+    A larger entry leaves when nothing else is in flight.
+    """
+    strategy = CongestionControlConfig(
+        scaling_strategy=AIMDScalingStrategy(increase_rate=1, decrease_factor=0.5, rate_threshold=100),
+        target=ScalingTarget.IN_FLIGHT_BYTES,
+        initial_limit=40,
+    )(AsyncSinkConfig())
+    fake.script = [fake.hold(), fake.hold(fake.fail()), fake.hold()]
+    async with make_writer(strategy=strategy) as writer:
+        await writer.write_many([15, 15, 15, 15, 30])
+        flushing = asyncio.create_task(writer.flush(end_of_input=True))
+        await settle()
+        assert fake.batches == [[15, 15]]
+        fake.requests[0].answer.set()
+        await settle()
+        assert (fake.batches[1:], strategy.limit, strategy.in_flight_bytes) == ([[15, 15]], 41, 30)
+        fake.requests[1].answer.set()
+        await settle()
+        # The limit is 21 now: what failed backs off, and the entry of 30 leaves alone.
+        assert (fake.batches[2:], strategy.limit) == ([[30]], 21)
+        fake.requests[2].answer.set()
+        await clock.advance(0.1)
+        await flushing
+    assert sorted(fake.accepted) == [15, 15, 15, 15, 30]
+    assert fake.batches[3:] == [[15], [15]]
+
+
+def test_a_target_of_bytes_needs_a_number_of_them_and_scaling_stays_above_zero() -> None:
+    """A limit of 0 would hold everything back, and nothing would raise it."""
+    arguments: dict[str, Any] = {"max_in_flight_requests": 5, "initial_max_in_flight_messages": 5}
+
+    class ToNothing(Halving):
+        def scale_down(self, current: int) -> int:
+            return 0
+
+    with pytest.raises(SinkOptionError) as caught:
+        CongestionControlRateLimitingStrategy(
+            **arguments, scaling_strategy=Halving(), target=ScalingTarget.IN_FLIGHT_BYTES
+        )
+    assert caught.value.option == "initial_max_in_flight_bytes"
+    strategy = CongestionControlRateLimitingStrategy(
+        **arguments, scaling_strategy=ToNothing(), target=ScalingTarget.IN_FLIGHT_REQUESTS
+    )
+    with pytest.raises(SinkOptionError) as caught:
+        answer(strategy, 5, throttled=1)
+    assert caught.value.option == "scaling_strategy"
 
 
 class FourMethods:

@@ -107,7 +107,7 @@ class Dispatcher(Generic[R]):
         self._fresh = self.buffer.fresh
         self.has_shares = self.buffer.has_shares
         """Whether a lane or a key may hold only its share of the buffer."""
-        self._most_batch_bytes = min(config.max_batch_size_in_bytes, strategy.max_batch_bytes)
+        self._most_batch_bytes = config.max_batch_size_in_bytes
         self.in_flight: dict[int, Batch[R]] = {}
         self.in_flight_messages = 0
         """Entries that wait for an answer."""
@@ -250,6 +250,7 @@ class Dispatcher(Generic[R]):
         fresh = buffer.fresh
         # Of an empty buffer too: `add` goes by it.
         self._threshold = min(self._max_batch_size, self._strategy.get_max_batch_size())
+        self._most_batch_bytes = min(self._config.max_batch_size_in_bytes, self._strategy.max_batch_bytes)
         if not fresh:
             return None
         if len(fresh) >= self._threshold:

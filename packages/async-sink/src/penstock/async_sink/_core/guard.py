@@ -84,6 +84,11 @@ class GuardedStrategy(CompleteStrategy):
         return size
 
     @property
+    def max_batch_bytes(self) -> int:
+        """Bytes that a batch may hold at present, at least 1."""
+        return self._guard.call(1, lambda: max(1, super(GuardedStrategy, self).max_batch_bytes))
+
+    @property
     def limit(self) -> int | None:
         """The present limit; None if there is none."""
         return self._guard.call(None, lambda: super(GuardedStrategy, self).limit)

@@ -1,5 +1,6 @@
 """Limits on what is in flight that follow the destination's answers (FLIP-242) or its latency."""
 
+import sys
 from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -203,18 +204,21 @@ class ScalingTarget(Enum):
 
     IN_FLIGHT_MESSAGES = "messages"
     IN_FLIGHT_REQUESTS = "requests"
+    IN_FLIGHT_BYTES = "bytes"
 
 
 class CongestionControlRateLimitingStrategy:
-    """Blocks when requests or messages in flight would pass their limit; moves the limit by the answers.
+    """Blocks when requests, messages or bytes in flight would pass their limit; moves the limit by the answers.
 
     A request with a throttled entry scales down, a whole success scales up. Another failure says nothing about the
     destination's room and moves nothing. A limit of requests never grows past `max_in_flight_requests`: beyond it a
     decrease would decrease nothing.
 
     The limit starts at `initial_max_in_flight_messages` (for a target of requests at `initial_max_in_flight_requests`,
-    by default `max_in_flight_requests`), or at the scaling strategy's threshold if that is lower. A success never
-    lowers it, a throttle never raises it, whatever the scaling strategy says.
+    by default `max_in_flight_requests`; for a target of bytes at `initial_max_in_flight_bytes`), or at the scaling
+    strategy's threshold if that is lower. A success never lowers it, a throttle never raises it, whatever the scaling
+    strategy says. With a target of bytes, batches are cut to the limit; a single larger entry leaves alone, when
+    nothing is in flight.
 
     `congestion_control` decides when to scale, as in FLIP-242's first draft; by default any throttled entry scales down
     and any whole success up.
@@ -229,7 +233,7 @@ class CongestionControlRateLimitingStrategy:
       that is slower than the limit does not raise it to where it means nothing.
 
     Raises:
-        SinkOptionError: an argument is out of range.
+        SinkOptionError: an argument is out of range; while it is in use: the scaling strategy gave less than 1.
     """
 
     def __init__(
@@ -244,6 +248,7 @@ class CongestionControlRateLimitingStrategy:
         grow_only_when_used: bool = False,
         congestion_control: CongestionControlStrategy | None = None,
         initial_max_in_flight_requests: int | None = None,
+        initial_max_in_flight_bytes: int | None = None,
     ) -> None:
         if max_in_flight_requests <= 0:
             raise SinkOptionError("max_in_flight_requests", f"{max_in_flight_requests} must be more than 0")
@@ -251,29 +256,38 @@ class CongestionControlRateLimitingStrategy:
             raise SinkOptionError(
                 "initial_max_in_flight_messages", f"{initial_max_in_flight_messages} must be more than 0"
             )
-        if initial_max_in_flight_requests is not None and initial_max_in_flight_requests <= 0:
-            raise SinkOptionError(
-                "initial_max_in_flight_requests", f"{initial_max_in_flight_requests} must be more than 0"
-            )
+        for name, initial in (
+            ("initial_max_in_flight_requests", initial_max_in_flight_requests),
+            ("initial_max_in_flight_bytes", initial_max_in_flight_bytes),
+        ):
+            if initial is not None and initial <= 0:
+                raise SinkOptionError(name, f"{initial} must be more than 0")
         if slow_start_threshold is not None and slow_start_threshold <= 0:
             raise SinkOptionError("slow_start_threshold", f"{slow_start_threshold} must be more than 0")
         self._max_in_flight_requests = max_in_flight_requests
         self._max_in_flight_messages = initial_max_in_flight_messages
         self._scaling = scaling_strategy
         self._control = congestion_control or ThresholdCongestionControlStrategy()
-        self._by_messages = target is ScalingTarget.IN_FLIGHT_MESSAGES
+        self._target = target
         self._slow_start_threshold = slow_start_threshold
         self._decrease_once = decrease_once_per_round_trip
         self._grow_only_when_used = grow_only_when_used
-        initial_requests = min(initial_max_in_flight_requests or max_in_flight_requests, max_in_flight_requests)
-        self._limit = self._capped(initial_max_in_flight_messages if self._by_messages else initial_requests)
+        initial = initial_max_in_flight_messages
+        if target is ScalingTarget.IN_FLIGHT_REQUESTS:
+            initial = min(initial_max_in_flight_requests or max_in_flight_requests, max_in_flight_requests)
+        elif target is ScalingTarget.IN_FLIGHT_BYTES:
+            if initial_max_in_flight_bytes is None:
+                raise SinkOptionError("initial_max_in_flight_bytes", "give it with a target of bytes")
+            initial = initial_max_in_flight_bytes
+        self._limit = self._capped(initial)
         self._last_decrease_at = float("-inf")
         self._in_flight_requests = 0
         self._in_flight_messages = 0
+        self._in_flight_bytes = 0
 
     @property
     def limit(self) -> int:
-        """The present limit, in messages or in requests by the target."""
+        """The present limit, in messages, in requests or in bytes by the target."""
         return self._limit
 
     @property
@@ -286,14 +300,26 @@ class CongestionControlRateLimitingStrategy:
         """Requests that wait for their answer."""
         return self._in_flight_requests
 
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes that wait for their answer."""
+        return self._in_flight_bytes
+
+    def _in_target(self, requests: int, messages: int, size_in_bytes: int) -> int:
+        if self._target is ScalingTarget.IN_FLIGHT_MESSAGES:
+            return messages
+        return requests if self._target is ScalingTarget.IN_FLIGHT_REQUESTS else size_in_bytes
+
     def register_in_flight_request(self, request: RequestInfo) -> None:
-        """Count the request and its messages."""
+        """Count the request, its messages and its bytes."""
         self._in_flight_requests += 1
         self._in_flight_messages += request.batch_size
+        self._in_flight_bytes += request.size_in_bytes
 
     def register_completed_request(self, result: ResultInfo) -> None:
-        """Take the request and its messages off the count, and move the limit."""
-        in_use = self._in_flight_messages if self._by_messages else self._in_flight_requests
+        """Take the request, its messages and its bytes off the count, and move the limit."""
+        in_use = self._in_target(self._in_flight_requests, self._in_flight_messages, self._in_flight_bytes)
+        self._in_flight_bytes = max(0, self._in_flight_bytes - result.size_in_bytes)
         self._in_flight_requests = max(0, self._in_flight_requests - 1)
         self._in_flight_messages = max(0, self._in_flight_messages - result.batch_size)
         decision = self._control.decide(
@@ -319,6 +345,9 @@ class CongestionControlRateLimitingStrategy:
             shrunk = scaling.scale_down_by(self._limit, min(1.0, result.throttled / max(1, result.batch_size)))
         else:
             shrunk = scaling.scale_down(self._limit)
+        if shrunk < 1:
+            # Nothing would leave any more, and no answer would raise the limit.
+            raise SinkOptionError("scaling_strategy", f"{shrunk} must be at least 1")
         # A floor may be above a limit that started below it.
         self._limit = min(self._limit, shrunk)
 
@@ -331,10 +360,11 @@ class CongestionControlRateLimitingStrategy:
             return
         threshold = self._slow_start_threshold
         if threshold is not None and self._limit < threshold:
-            grown = self._capped(min(threshold, self._limit + (result.batch_size if self._by_messages else 1)))
+            carried = self._in_target(1, result.batch_size, result.size_in_bytes)
+            grown = self._capped(min(threshold, self._limit + carried))
         else:
             grown = self._scaling.scale_up(self._limit)
-        if not self._by_messages:
+        if self._target is ScalingTarget.IN_FLIGHT_REQUESTS:
             grown = min(grown, self._max_in_flight_requests)
         self._limit = max(self._limit, grown)
 
@@ -342,13 +372,24 @@ class CongestionControlRateLimitingStrategy:
         """Whether a limit would be passed."""
         if self._in_flight_requests >= self._max_in_flight_requests:
             return True
-        if not self._by_messages:
+        if self._target is ScalingTarget.IN_FLIGHT_REQUESTS:
             return self._in_flight_requests >= self._limit
+        if self._target is ScalingTarget.IN_FLIGHT_BYTES:
+            return self._in_flight_requests > 0 and self._in_flight_bytes + request.size_in_bytes > self._limit
         return self._in_flight_messages + request.batch_size > self._limit
 
     def get_max_batch_size(self) -> int:
         """The messages' limit; a larger batch could never leave."""
-        return self._limit if self._by_messages else self._max_in_flight_messages
+        return self._limit if self._target is ScalingTarget.IN_FLIGHT_MESSAGES else self._max_in_flight_messages
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """The bytes' limit."""
+        return self._limit if self._target is ScalingTarget.IN_FLIGHT_BYTES else sys.maxsize
+
+    def paces(self, request: RequestInfo) -> bool:
+        """False: what it holds back leaves when an answer comes."""
+        return False
 
     def ask_again_after(self, request: RequestInfo) -> float | None:
         """None: something is in flight whenever this strategy blocks, and its completion is the time to ask."""
@@ -379,12 +420,15 @@ class CongestionControlConfig:
     def __call__(self, config: AsyncSinkConfig) -> CongestionControlRateLimitingStrategy:
         """The strategy for a writer with these limits; it starts at the initial limit, or at the scaling strategy's
         threshold if that is lower."""
-        by_messages = self.target is ScalingTarget.IN_FLIGHT_MESSAGES
-        most = config.max_batch_size * config.max_in_flight_requests
+        initial = dict.fromkeys(ScalingTarget)
+        initial[self.target] = self.initial_limit
         return CongestionControlRateLimitingStrategy(
             max_in_flight_requests=config.max_in_flight_requests,
-            initial_max_in_flight_messages=self.initial_limit or most if by_messages else most,
-            initial_max_in_flight_requests=None if by_messages else self.initial_limit,
+            initial_max_in_flight_messages=initial[ScalingTarget.IN_FLIGHT_MESSAGES]
+            or config.max_batch_size * config.max_in_flight_requests,
+            initial_max_in_flight_requests=initial[ScalingTarget.IN_FLIGHT_REQUESTS],
+            initial_max_in_flight_bytes=initial[ScalingTarget.IN_FLIGHT_BYTES]
+            or config.max_batch_size_in_bytes * config.max_in_flight_requests,
             scaling_strategy=self.scaling_strategy,
             congestion_control=deepcopy(self.congestion_control_strategy),
             target=self.target,

@@ -82,6 +82,8 @@ def _aimd(
 ) -> tuple[ScalingTarget, int, AIMDScalingStrategy]:
     """What it counts, how much of that may be in flight, and how its limit moves."""
     counted = ScalingTarget(target or "messages")
+    if counted is ScalingTarget.IN_FLIGHT_BYTES:
+        raise SinkOptionError("target", "must be messages or requests; for bytes use CongestionControlConfig")
     # x0.99 of 50 requests is 50.
     most, factor = max_in_flight_requests, 0.5
     if counted is ScalingTarget.IN_FLIGHT_MESSAGES:

@@ -142,7 +142,7 @@ class HasPace(Protocol):
 
     @property
     def max_batch_bytes(self) -> int:
-        """Bytes that a batch may hold, except for one of a single entry. It is asked for once."""
+        """Bytes that a batch may hold at present, except for one of a single entry. It is asked for each batch."""
 
     def paces(self, request: RequestInfo) -> bool:
         """Whether this request waits for that rate. Each second of it is a sign of life in the writer's metrics."""
@@ -165,6 +165,7 @@ class CompleteStrategy:
 
     def __init__(self, strategy: RateLimitingStrategy) -> None:
         self._limit = strategy if isinstance(strategy, HasLimit) else None
+        self._pace = strategy if isinstance(strategy, HasPace) else None
         # Its own methods: a request makes no detour through this object.
         self.register_in_flight_request = strategy.register_in_flight_request
         self.register_completed_request = strategy.register_completed_request
@@ -174,8 +175,12 @@ class CompleteStrategy:
             strategy.ask_again_after if isinstance(strategy, AsksAgain) else _soon
         )
         self.lane_limiter: LaneLimiter | None = strategy.lane_limiter if isinstance(strategy, HasLanes) else None
-        self.max_batch_bytes: int = strategy.max_batch_bytes if isinstance(strategy, HasPace) else sys.maxsize
-        self.paces: Callable[[RequestInfo], bool] = strategy.paces if isinstance(strategy, HasPace) else _never
+        self.paces: Callable[[RequestInfo], bool] = _never if self._pace is None else self._pace.paces
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """Bytes that a batch may hold at present."""
+        return sys.maxsize if self._pace is None else self._pace.max_batch_bytes
 
     @property
     def limit(self) -> int | None:
