@@ -121,7 +121,7 @@ def test_any_changed_byte_and_any_cut_is_noticed(kind: str) -> None:
     [
         (b"", "not the state"),
         (pickle.dumps([1]), "not the state"),
-        (b"PSST\x02\x90", "SINK_STATE_VERSION"),
+        (b"PSST\x03\x90", "SINK_STATE_VERSION"),
         (b"PSKS\x02\x90", "SINK_STATE_VERSION"),
         (b"PSKS\x01\x91", "damaged"),
         (b"PSKS\x01" + msgspec.msgpack.encode([[[1, 2, 3]]]), "damaged"),
@@ -193,3 +193,15 @@ def test_a_destination_brings_its_own_codec() -> None:
         state_from_bytes(raw)
     with pytest.raises(SinkError, match="entry 0"):
         state_from_bytes(framed(["lines", 2, [b"\xff"]]), [codec])
+
+
+def test_the_state_of_the_sink_itself_is_kept_and_older_releases_refuse_it() -> None:
+    """The bytes of a state without it stay as they were."""
+    entries = ((KinesisRequestEntry(b"x", "key"), 4),)
+    for state in (BufferedRequestState(entries, b"offset 7"), BufferedRequestState((), b"offset 7")):
+        raw = state_to_bytes(state)
+        assert raw[4] == 2
+        assert state_from_bytes(raw) == state
+    raw = state_to_bytes(BufferedRequestState(entries))
+    assert raw[4] == 1
+    assert len(msgspec.msgpack.decode(raw[9:])) == 3

@@ -112,3 +112,26 @@ async def test_a_close_that_is_cancelled_loses_nothing(make_writer: Any, fake: F
     assert [entry for entry, _ in writer.snapshot_state()[0].entries] == list("abcdefghijk")
     slow_to_end.set()
     await settle()
+
+
+async def test_a_sink_of_ones_own_adds_its_state_to_the_snapshot(fake: FakeDestination) -> None:
+    """The snapshot has it, with entries and without; a successor finds it in its initial states."""
+
+    class Counting(FakeWriter):
+        def __init__(self, fake: FakeDestination, states: list[BufferedRequestState[Any]]) -> None:
+            self.offset = sum(int(state.sink_state) for state in states)
+            super().__init__(fake, initial_states=states)
+
+        def sink_state(self) -> bytes:
+            return str(self.offset).encode() if self.offset else b""
+
+    async with Counting(fake, []) as writer:
+        assert writer.snapshot_state() == []
+        await writer.write("a")
+        writer.offset = 17
+        assert writer.snapshot_state() == [BufferedRequestState((("a", 1),), b"17")]
+        await writer.flush(end_of_input=True)
+        states = writer.snapshot_state()
+        assert states == [BufferedRequestState((), b"17")]
+    async with Counting(fake, states * 2) as successor:
+        assert successor.offset == 34

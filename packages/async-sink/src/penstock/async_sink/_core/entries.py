@@ -187,11 +187,13 @@ class BufferedRequestState(Generic[R]):
 
     entries: tuple[tuple[R, int], ...] = ()
     """(entry, bytes) pairs."""
+    sink_state: bytes = b""
+    """What the sink keeps beside its entries: see `AsyncSinkWriter.sink_state`."""
 
     @classmethod
-    def of(cls, wrappers: Iterable[RequestEntryWrapper[R]]) -> "BufferedRequestState[R]":
+    def of(cls, wrappers: Iterable[RequestEntryWrapper[R]], sink_state: bytes = b"") -> "BufferedRequestState[R]":
         """The state that holds these entries."""
-        return cls(tuple((wrapper.entry, wrapper.size_in_bytes) for wrapper in wrappers))
+        return cls(tuple((wrapper.entry, wrapper.size_in_bytes) for wrapper in wrappers), sink_state)
 
 
 class EntryCodec(Protocol[R]):

@@ -508,12 +508,23 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             self._pump.fail(error)
 
     def snapshot_state(self) -> list[BufferedRequestState[R]]:
-        """Everything that was written and not acknowledged, in the order of writing: one state, or none if empty.
+        """Everything that was written and not acknowledged, in the order of writing, and the state of the sink itself:
+        one state, or none if both are empty.
 
         Call `flush()` first: what is still in flight is in the snapshot too, and would be sent twice after a restore.
         """
         wrappers = self._pump.unacknowledged() if self._pump is not None else list(self._dispatcher.buffer)
-        return [BufferedRequestState.of(wrappers)] if wrappers else []
+        sink_state = self.sink_state()
+        return [BufferedRequestState.of(wrappers, sink_state)] if wrappers or sink_state else []
+
+    def sink_state(self) -> bytes:
+        """What a sink of your own saves in each snapshot beside its entries, such as an offset of its source; nothing
+        by default.
+
+        Its writer finds the bytes in the `sink_state` of each of its initial states, and restores them in its
+        constructor.
+        """
+        return b""
 
     def restore(self, states: Iterable[BufferedRequestState[R]]) -> None:
         """Take over what writers left behind, state by state, behind what is in the buffer.

@@ -1,7 +1,8 @@
 """The state of a writer as bytes, to be kept across versions and languages.
 
 Four bytes `PSST`, the version of the format, CRC-32 of what follows (little endian), and that in MessagePack:
-`[name of the codec, version of the codec, [entry, …]]`, an entry being the bytes that the codec makes of it.
+`[name of the codec, version of the codec, [entry, …], state of the sink]`, an entry being the bytes that the codec
+makes of it. Without a state of the sink the last item is left out, and the version of the format is 1.
 """
 
 import struct
@@ -22,7 +23,7 @@ from penstock.async_sink.errors import SinkError
 R = TypeVar("R")
 
 _MAGIC = b"PSST"
-_VERSION = 1
+_VERSION = 2
 _HEAD = struct.Struct("<4sBI")
 _CODECS: Mapping[type, EntryCodec[Any]] = {
     KinesisRequestEntry: KinesisEntries(),
@@ -36,6 +37,7 @@ class _Body(msgspec.Struct, array_like=True):
     codec: str
     version: int
     entries: list[bytes]
+    sink_state: bytes = b""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -68,8 +70,12 @@ def state_to_bytes(state: BufferedRequestState[R], codec: EntryCodec[R] | None =
             raise SinkError.of(
                 "SINK_STATE_CODEC", reason=f"the codec {chosen.name!r} does not take entry {number}: {error}"
             ) from error
-    body = _encoder.encode(_Body(chosen.name, chosen.version, encoded))
-    return _HEAD.pack(_MAGIC, _VERSION, zlib.crc32(body)) + body
+    items = [chosen.name, chosen.version, encoded]
+    if state.sink_state:
+        # An older release would leave it out without a word, so it must not take these bytes for its own.
+        items.append(state.sink_state)
+    body = _encoder.encode(items)
+    return _HEAD.pack(_MAGIC, _VERSION if state.sink_state else 1, zlib.crc32(body)) + body
 
 
 def state_from_bytes(raw: bytes, codecs: Iterable[EntryCodec[Any]] = ()) -> BufferedRequestState[Any]:
@@ -83,7 +89,7 @@ def state_from_bytes(raw: bytes, codecs: Iterable[EntryCodec[Any]] = ()) -> Buff
         return _state(KinesisEntries(), decode_legacy(raw))
     if raw[:4] != _MAGIC:
         raise SinkError.of("SINK_STATE_DAMAGED", reason="these bytes are not the state of a sink")
-    if len(raw) > 4 and raw[4] != _VERSION:
+    if len(raw) > 4 and not 1 <= raw[4] <= _VERSION:
         raise SinkError.of("SINK_STATE_VERSION", version=raw[4], codec="the format", known=_VERSION)
     if len(raw) < _HEAD.size or zlib.crc32(raw[_HEAD.size :]) != _HEAD.unpack_from(raw)[2]:
         raise SinkError.of("SINK_STATE_DAMAGED", reason="its checksum is wrong, or its end is missing")
@@ -105,8 +111,8 @@ def state_from_bytes(raw: bytes, codecs: Iterable[EntryCodec[Any]] = ()) -> Buff
             entries.append(codec.decode(encoded, body.version))
         except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
             raise SinkError.of("SINK_STATE_DAMAGED", reason=f"entry {number}: {error}") from error
-    return _state(codec, entries)
+    return _state(codec, entries, body.sink_state)
 
 
-def _state(codec: EntryCodec[R], entries: Iterable[R]) -> BufferedRequestState[R]:
-    return BufferedRequestState(tuple((entry, codec.get_size_in_bytes(entry)) for entry in entries))
+def _state(codec: EntryCodec[R], entries: Iterable[R], sink_state: bytes = b"") -> BufferedRequestState[R]:
+    return BufferedRequestState(tuple((entry, codec.get_size_in_bytes(entry)) for entry in entries), sink_state)
