@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanContext
 
 from penstock.async_sink import DropHandler, EntryFailure
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
+from sink_fixtures import numbers
 
 MakeWriter = Callable[..., FakeWriter]
 
@@ -108,6 +109,24 @@ async def test_the_request_runs_inside_of_its_span(
     assert inside == [submit.context.span_id]
 
 
+async def test_what_was_sent_and_what_was_acknowledged_are_exported(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """FLIP-171's counters count a record again each time that it is sent; beside them it is counted once."""
+    reader = InMemoryMetricReader()
+    fake.script = [fake.fail(0, 1), fake.fail(0, throttled=False)]
+    async with make_writer(meter_provider=MeterProvider([reader])) as writer:
+        await writer.write_many(["xx"] * 10)
+        await clock.advance(0.05)
+        await clock.advance(0.1)
+    data = reader.get_metrics_data()
+    assert data is not None
+    found = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    sums = {name: sum(point.value for point in numbers(found[name])) for name in found if name.startswith("num")}
+    assert (sums["numrecordsout"], sums["numbytesout"], sums["numrecordsouterrors"]) == (13, 26, 3)
+    assert (sums["numrecordsacknowledged"], sums["numbytesacknowledged"]) == (10, 20)
+
+
 async def test_every_metric_of_the_readme_is_there(make_writer: MakeWriter, clock: FakeClock) -> None:
     """A throttle, an expiry, a dead letter and a wait: each has its counter, with its reason or its shard."""
     reader, fake = InMemoryMetricReader(), FakeDestination()
@@ -140,7 +159,7 @@ async def test_every_metric_of_the_readme_is_there(make_writer: MakeWriter, cloc
     text = (Path(__file__).parents[2] / "README.md").read_text()
     paragraph = text[text.index("OpenTelemetry gets") :].split("\n\n")[0]
     named = set(re.findall(r"`([a-z][a-zA-Z]+)`", paragraph)) - {"stream", "shard", "reason"}
-    assert len(named) == 19
+    assert len(named) == 21
     assert {name.lower() for name in named} == set(found)
 
     def total(name: str, **attributes: str) -> float:

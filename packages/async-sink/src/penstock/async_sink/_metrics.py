@@ -16,13 +16,14 @@ class SinkMetrics:
     """Numbers since the writer was made. Kept up to date by the writer; read only for everybody else."""
 
     records_out: int = 0
-    """Entries that the destination has accepted, each counted once however often it was sent."""
+    """Entries that the destination has accepted, each counted once however often it was sent: the metric
+    numRecordsAcknowledged."""
     bytes_out: int = 0
-    """Bytes of those entries."""
+    """Bytes of those entries: the metric numBytesAcknowledged."""
     submitted: int = 0
-    """Entries sent, counted again each time."""
+    """Entries sent, counted again each time: FLIP-171's numRecordsOut."""
     bytes_submitted: int = 0
-    """Bytes sent, counted again each time."""
+    """Bytes sent, counted again each time: FLIP-171's numBytesOut."""
     requests: int = 0
     """Requests sent."""
     failed: int = 0
@@ -131,8 +132,11 @@ def _throttled(counted: SinkMetrics) -> Iterator[tuple[_Attributes, float]]:
 
 
 _COUNTERS: Final[tuple[tuple[str, str, str, _Read], ...]] = (
-    ("numBytesOut", "By", "Bytes of accepted entries", _of("bytes_out")),
-    ("numRecordsOut", "{record}", "Accepted entries, each once", _of("records_out")),
+    # As FLIP-171 defines these two: what was sent, whether it was accepted or not.
+    ("numBytesOut", "By", "Bytes sent, each time", _of("bytes_submitted")),
+    ("numRecordsOut", "{record}", "Entries sent, each time", _of("submitted")),
+    ("numBytesAcknowledged", "By", "Bytes of accepted entries", _of("bytes_out")),
+    ("numRecordsAcknowledged", "{record}", "Accepted entries, each once", _of("records_out")),
     ("numRecordsOutErrors", "{record}", "Entries that came back", _of("failed")),
     ("numRecordsThrottled", "{record}", "Entries refused as too many", _throttled),
     ("numRecordsExpired", "{record}", "Entries given up: time to live", _of("expired")),
