@@ -1,5 +1,6 @@
 """A service that answers as it is told."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -19,6 +20,8 @@ class ScriptedService:
         self.requests: list[Body] = []
         self.headers: list[dict[str, str]] = []
         self.url = ""
+        self.delay = 0.0
+        """Seconds from the next request to its answer."""
 
     async def handle(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read())
@@ -27,7 +30,16 @@ class ScriptedService:
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
         answer = self.script.pop(0) if self.script else success(target)
         status, content = answer(body)
-        return web.json_response(content, status=status)
+        delay, self.delay = self.delay, 0.0
+        await asyncio.sleep(delay)
+        if not status and request.transport is not None:
+            request.transport.abort()
+        return web.json_response(content, status=status or 200)
+
+
+def hang_up(body: Body) -> tuple[int, Body]:
+    """Break the connection after the request has come, before the first byte of an answer."""
+    return 0, {}
 
 
 def success(target: str) -> Answer:
@@ -51,7 +63,7 @@ async def service() -> AsyncIterator[ScriptedService]:
     scripted = ScriptedService()
     app = web.Application(client_max_size=64 * 2**20)
     app.router.add_post("/", scripted.handle)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -1,6 +1,7 @@
 """Calls over kept-alive connections, against a server that answers as a test says, byte by byte."""
 
 import asyncio
+import socket
 import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -152,6 +153,53 @@ async def test_a_kept_connection_that_proves_closed_is_replaced_once() -> None:
         assert (server.connections, len(server.requests)) == (2, 3)
 
 
+async def test_a_submission_is_sent_once() -> None:
+    """A kept connection that breaks before an answer may have brought the request to the service."""
+
+    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
+        if len(server.requests) == 2:
+            writer.transport.abort()
+        else:
+            writer.write(ok())
+
+    async with serving(answer) as server, client_of(server) as client:
+        await client.submit("PutRecords", b"{}")
+        with pytest.raises(AwsConnectionError) as caught:
+            await client.submit("PutRecords", b"{}")
+        assert caught.value.is_reached
+        assert len(server.requests) == 2
+
+
+async def test_a_submission_replaces_a_connection_that_is_found_closed() -> None:
+    """Nothing was sent over the old connection."""
+    async with serving(always(ok())) as server, client_of(server) as client:
+        await client.submit("PutRecords", b"{}")
+        server.writers[0].close()
+        await server.until(lambda: server.ended == 1)
+        await asyncio.sleep(0)
+        await client.submit("PutRecords", b"{}")
+        assert (server.connections, len(server.requests)) == (2, 2)
+
+
+async def test_a_submission_has_no_time_out_of_the_client() -> None:
+    """Its caller bounds it, by cancelling it."""
+    release = asyncio.Event()
+
+    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
+        if len(server.requests) > 1:
+            await release.wait()
+        writer.write(ok())
+
+    async with serving(answer) as server, client_of(server, total_timeout_seconds=0.05) as client:
+        await client.submit("PutRecords", b"{}")
+        submission = asyncio.create_task(client.submit("PutRecords", b"{}"))
+        with pytest.raises(AwsConnectionError, match=r"within 0\.05 s"):
+            await client.call_raw("ListShards", b"{}")
+        assert not submission.done()
+        release.set()
+        assert await submission == b"{}"
+
+
 async def test_an_answer_that_breaks_off_is_an_error_even_on_a_kept_connection() -> None:
     """Something of the answer came: the service has seen the request."""
 
@@ -290,6 +338,16 @@ async def connected(server: Server) -> AsyncIterator[HttpConnection]:
         yield connection
     finally:
         transport.abort()
+
+
+async def test_the_kernel_ends_a_connection_to_a_host_that_is_gone() -> None:
+    """A submission has no time-out: without this, it would wait for as long as the writer does."""
+    async with serving(always(ok())) as server, connected(server) as connection:
+        assert connection._transport is not None
+        kept = connection._transport.get_extra_info("socket")
+        assert kept.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
 
 
 async def test_an_answer_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

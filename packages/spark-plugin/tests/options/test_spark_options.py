@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from option_texts import given as option_given
 from option_texts import text_of
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from penstock.async_sink import AsyncSinkConfig
 from penstock.spark_plugin import FirehoseDataSource, KinesisDataSource, KinesisOptions
 from penstock.spark_plugin._options.docs import documentation, fill, generated
 from penstock.spark_plugin._options.foreign import foreign_options
@@ -314,6 +316,13 @@ def test_a_limit_that_is_given_as_its_default_is_given(limit: str) -> None:
     given_options = parse(aggregation="true", **{limit: size}, **many)
     name = "max_batch_size" if "." in limit else re.sub("(?=[A-Z])", "_", limit).lower()
     assert getattr(sink_config(given_options), name) == getattr(given_options, name) != getattr(left_out, name)
+
+
+def test_a_request_is_sent_again_once_before_the_task_stalls() -> None:
+    """A service that answers within half of `stallTimeout` gets each request once. A gateway's batch waits its turn."""
+    assert sink_config(parse(stallTimeout="150s")).request_timeout == timedelta(seconds=75)
+    behind_gateway = sink_config(parse(stallTimeout="150s", sinkEndpoint="gateway:50051"))
+    assert behind_gateway.request_timeout == AsyncSinkConfig().request_timeout
 
 
 def test_both_sizes_of_aggregates_may_be_those_of_a_request() -> None:

@@ -7,6 +7,7 @@ by llhttp and given whole.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -18,6 +19,9 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 """Of an answer: GetRecords, the largest of all that are asked for, gives 10 MiB, a third more in JSON."""
 # What is small in one packet with the head; a copy of what is large costs more than another call of the kernel.
 _MAX_JOINED_BYTES = 128 * 1024
+# After a minute without a sign of the other host's TCP the kernel ends a connection. A service that is only slow
+# acknowledges what it receives, and may take as long as the caller waits.
+_DEAD_PEER_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
 
 
 Parts: TypeAlias = Sequence[bytes | memoryview]
@@ -109,6 +113,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         """See asyncio."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        connected: socket.socket = transport.get_extra_info("socket")
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _DEAD_PEER_OPTIONS:
+            if hasattr(socket, name):
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See asyncio."""

@@ -59,10 +59,11 @@ class HttpPool:
         self._connections: set[HttpConnection] = set()
         self._is_closed = False
 
-    async def call(self, head: bytes, body: Parts) -> HttpAnswer:
+    async def call(self, head: bytes, body: Parts, *, may_repeat: bool) -> HttpAnswer:
         """Send a request, give its answer. Cancelling it closes its connection.
 
-        A connection that turns out to be closed, with not a byte of an answer, is replaced once by a new one.
+        A kept connection that is closed before the request is sent is replaced. With `may_repeat` so is one that breaks
+        afterwards, before the first byte of an answer: the service then perhaps receives the request twice.
 
         Raises:
             OSError: no connection, or no answer.
@@ -74,7 +75,7 @@ class HttpPool:
                 try:
                     return await self._request(connection, head, body)
                 except HttpConnectionError as error:
-                    if not error.untouched or self._is_closed:
+                    if not (may_repeat and error.untouched) or self._is_closed:
                         raise
             return await self._request(await self._connect(), head, body)
 

@@ -16,7 +16,7 @@ from penstock.aws._http_connection import HttpConnectionError, Parts
 from penstock.aws._http_pool import HttpPool
 from penstock.aws._session import AwsSession
 from penstock.aws._signer import JsonSigner
-from penstock.aws.errors import AwsConnectionError, AwsServiceError
+from penstock.aws.errors import AwsConnectionError, AwsCredentialsError, AwsServiceError
 
 
 class _ErrorBody(msgspec.Struct):
@@ -49,9 +49,10 @@ def service_error(operation: str, status: int, headers: Mapping[str, str], body:
 class JsonClient:
     """Signed calls of one service over kept-alive connections; an async context manager.
 
-    Does not retry, so that callers see every throttle; but for credentials that are refused, which are renewed once
-    where they can be, and for a kept connection that proves to be closed. Cancelling a call closes its connection;
-    whether the service did it is then unknown, as after a time-out.
+    Does not retry, so that callers see every throttle. There are two exceptions, for calls that may be repeated: they
+    are sent again when a kept connection breaks before an answer, and with other credentials where these are refused.
+    `submit` sends a request once. Cancelling a call closes its connection; whether the service carried it out is then
+    unknown, as after a time-out.
 
     Args:
         session: says where the service is, and has the credentials.
@@ -61,7 +62,7 @@ class JsonClient:
         json_version: of AWS JSON: `1.0` or `1.1`.
         connections: at most; more calls than these wait.
         connect_timeout_seconds: for a connection with its handshake.
-        total_timeout_seconds: for a call, with the time that it waits for a connection.
+        total_timeout_seconds: for a call, with the time that it waits for a connection; `submit` has no time-out.
         wall_clock: seconds since the epoch, for signatures.
     """
 
@@ -172,21 +173,49 @@ class JsonClient:
         parts = (body,) if isinstance(body, bytes) else body
         credentials = await self._credentials()
         try:
-            return await self._call_once(credentials, operation, parts, content_type)
+            return await self._send(credentials, operation, parts, content_type)
         except AwsServiceError as error:
             # Refused before anything was done: to send it again cannot do it twice.
             if not are_credentials_refused(error) or not await self._has_others(credentials):
                 raise
-        return await self._call_once(await self._credentials(), operation, parts, content_type)
+        return await self._send(await self._credentials(), operation, parts, content_type)
 
-    async def _call_once(
-        self, credentials: ReadOnlyCredentials, operation: str, body: Parts, content_type: str | None
+    async def submit(self, operation: str, body: bytes | Parts, *, content_type: str | None = None) -> bytes:
+        """Send a request that writes: as `call_raw`, but never more than once, and without a time-out.
+
+        The caller decides how long it waits, and cancels the call; it counts its attempts, and sends again itself.
+
+        Raises:
+            AwsServiceError: the service answered with an error.
+            AwsConnectionError: no answer came. The service may have received the request.
+            AwsCredentialsError: the credentials have expired, and no others can be fetched; or the service refused
+                them, and the next call has others.
+            AwsOptionError: there are no credentials, or the authorities to trust cannot be read.
+        """
+        parts = (body,) if isinstance(body, bytes) else body
+        credentials = await self._credentials()
+        try:
+            return await self._send(credentials, operation, parts, content_type, may_repeat=False)
+        except AwsServiceError as error:
+            if are_credentials_refused(error) and await self._has_others(credentials):
+                reason = f"{error.message}; others were found for the next request"
+                raise AwsCredentialsError(code=error.code, reason=reason, is_retryable=True) from error
+            raise
+
+    async def _send(
+        self,
+        credentials: ReadOnlyCredentials,
+        operation: str,
+        body: Parts,
+        content_type: str | None,
+        *,
+        may_repeat: bool = True,
     ) -> bytes:
         head = self._signer.head(credentials, operation, body, content_type=content_type)
         asked_at = self._service_clock.monotonic()
         try:
-            async with asyncio.timeout(self._total_timeout_seconds) as limit:
-                answer = await self._open().call(head, body)
+            async with asyncio.timeout(self._total_timeout_seconds if may_repeat else None) as limit:
+                answer = await self._open().call(head, body, may_repeat=may_repeat)
         except OSError as error:
             reason = str(error) or type(error).__name__
             if limit.expired():

@@ -160,7 +160,7 @@ class Table(AwsDestination[DynamoDbRequestEntry]):
 
         async def call(places: Sequence[int]) -> Iterator[EntryFailure]:
             request = [entries[place] for place in places]
-            answer = await client.call_raw("BatchWriteItem", encode_request(self.name, request))
+            answer = await client.submit("BatchWriteItem", encode_request(self.name, request))
             left = unprocessed_places(answer, request, key_names)
             return (EntryFailure(places[index], _UNPROCESSED, "", throttled=True) for index in left)
 

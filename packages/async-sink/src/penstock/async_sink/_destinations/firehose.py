@@ -130,7 +130,7 @@ class DeliveryStream(AwsDestination[FirehoseRequestEntry]):
         result_handler: ResultHandler[FirehoseRequestEntry],
     ) -> None:
         """The answer is in the order of the request."""
-        answer = await client.call_raw("PutRecordBatch", b"".join((self._head, _encoder.encode(entries), b"}")))
+        answer = await client.submit("PutRecordBatch", b"".join((self._head, _encoder.encode(entries), b"}")))
         if is_success(answer, b'"FailedPutCount"', b'"RecordId"', len(entries)):
             result_handler.complete()
             return

@@ -341,7 +341,7 @@ class Queue(AwsDestination[SqsRequestEntry]):
     ) -> None:
         """An entry's id is its place."""
         wire = _encoder.encode([to_wire(entry, place) for place, entry in enumerate(entries)])
-        answer = await client.call_raw("SendMessageBatch", b"".join((self._head, wire, b"}")))
+        answer = await client.submit("SendMessageBatch", b"".join((self._head, wire, b"}")))
         result_handler.retry_failures(failures_of(answer, len(entries)))
 
 

@@ -104,6 +104,10 @@ def sink_config(options: KinesisOptions, *, firehose: bool = False) -> AsyncSink
         "max_attempts": options.max_attempts,
         "time_to_live": None if options.time_to_live is None else timedelta(seconds=options.time_to_live),
     }
+    if options.sink_endpoint is None:
+        # A request without an answer is sent again once before `stallTimeout` ends the task. A gateway bounds its own
+        # requests, and a batch may wait there for its turn.
+        common["request_timeout"] = timedelta(seconds=options.stall_timeout / 2)
     if firehose:
         from penstock.async_sink import firehose_config
 

@@ -235,10 +235,10 @@ class KinesisStream(AwsDestination[KinesisRequestEntry]):
         if self._format == "cbor":
             codec = self._cbor
             try:
-                return await client.call_raw("PutRecords", codec.encode_parts(entries), content_type=codec.content_type)
+                return await client.submit("PutRecords", codec.encode_parts(entries), content_type=codec.content_type)
             except AwsServiceError as error:
                 if error.code not in _NOT_UNDERSTOOD and error.status not in _NOT_UNDERSTOOD_STATUS:
                     raise
                 _logger.warning("%s takes no CBOR (%s), and gets JSON from now on", client.url, error.code)
                 self._format, self._entries.leave_in_cbor = "json", False
-        return await client.call_raw("PutRecords", self.codec.encode(made(entries)))
+        return await client.submit("PutRecords", self.codec.encode(made(entries)))
