@@ -11,7 +11,8 @@ import pytest
 from aiohttp import web
 from moto.server import ThreadedMotoServer
 
-from penstock.aws import AwsOptions, AwsServiceError, AwsSession, JsonClient
+from penstock.aws import AwsCredentialsError, AwsOptions, AwsServiceError, AwsSession, JsonClient
+from penstock.aws.testing import running_sts
 
 
 @pytest.fixture(scope="module")
@@ -200,3 +201,39 @@ async def test_a_call_that_was_signed_before_a_renewal_is_made_again(keys: Keys)
             now[0] = 6.0
             held.set()
             assert await late == {"StreamNames": []}
+
+
+def test_a_look_that_finds_nothing_is_repeated_soon(keys: Keys) -> None:
+    """After 1, 2, 4 and then every 5 seconds: what replaces a token may be late."""
+    now = [0.0]
+    session = AwsSession(AwsOptions(region="us-east-1", profile="job"), clock=lambda: now[0])
+    session.frozen_credentials()
+    assert not session.has_fixed_credentials
+    for wait in (1.0, 2.0, 4.0, 5.0):
+        assert not session.renew_credentials()
+        keys.write("AKIANEW")
+        now[0] += wait - 0.1
+        assert not session.renew_credentials()
+        keys.write("AKIAOLD")
+        now[0] += 0.1
+    keys.write("AKIANEW")
+    assert session.renew_credentials()
+
+
+def test_sts_refuses_a_web_identity_for_a_while(tmp_path: Path) -> None:
+    """Its file is written by others, often some seconds late. A role that is denied stays denied."""
+    token = tmp_path / "token"
+    token.write_text("first")
+    now = [0.0]
+    with running_sts() as sts:
+        options = AwsOptions(
+            region="us-east-1",
+            role_arn="arn:aws:iam::123456789012:role/reader",
+            web_identity_token_file=str(token),
+            sts_endpoint_url=sts.url,
+        )
+        for refusal, is_retryable in (("ExpiredTokenException", True), ("AccessDenied", False)):
+            sts.refusal = (400, refusal)
+            with pytest.raises(AwsCredentialsError) as caught:
+                AwsSession(options, clock=lambda: now[0]).frozen_credentials()
+            assert (caught.value.code, caught.value.is_retryable) == (refusal, is_retryable)

@@ -12,10 +12,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext
+from sink_fixtures import numbers
 
 from penstock.async_sink import DropHandler, EntryFailure
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
-from sink_fixtures import numbers
 
 MakeWriter = Callable[..., FakeWriter]
 

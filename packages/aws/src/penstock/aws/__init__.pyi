@@ -5,6 +5,8 @@ from ._backoff import (
     retry,
 )
 from ._classify import (
+    CREDENTIALS_REFUSED_CODES,
+    EXPIRED_CODES,
     ErrorKind,
     are_credentials_refused,
     classify,
@@ -53,6 +55,8 @@ from .errors import (
 )
 
 __all__ = [
+    "CREDENTIALS_REFUSED_CODES",
+    "EXPIRED_CODES",
     "ROLE_ARN",
     "AwsCalls",
     "AwsClient",

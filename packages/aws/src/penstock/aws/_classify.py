@@ -49,11 +49,14 @@ RETRYABLE_CODES = frozenset(
         "RequestTimeout",
         "RequestTimeoutException",
         "RequestExpired",
+        # STS cannot reach the identity provider.
+        "IDPCommunicationError",
     }
 )
-CREDENTIALS_REFUSED_CODES = frozenset(
-    {"ExpiredToken", "ExpiredTokenException", "UnrecognizedClientException", "InvalidClientTokenId"}
-)
+EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException"})
+"""By which a service, or STS, refuses a token whose time is over."""
+CREDENTIALS_REFUSED_CODES = EXPIRED_CODES | {"UnrecognizedClientException", "InvalidClientTokenId"}
+"""By which a service refuses credentials that it does not know, or no longer."""
 
 
 def error_code(error: BaseException) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 import time
@@ -27,7 +28,7 @@ from botocore.exceptions import (
 )
 
 from penstock.aws._backoff import BackoffPolicy
-from penstock.aws._classify import ErrorKind, classify, error_code
+from penstock.aws._classify import EXPIRED_CODES, ErrorKind, classify, error_code
 from penstock.aws.errors import AwsCredentialsError, AwsError
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ def _credentials_error(error: Exception) -> AwsCredentialsError:
         # A process, a file, a metadata service; anything else is a defect of the source.
         is_retryable = isinstance(error, _SOURCE_ERRORS) and not isinstance(error, _LASTING)
     else:
-        is_retryable = classify(error) is not ErrorKind.FATAL
+        # The file of a web identity token is written by others, often some seconds late.
+        is_late = code in EXPIRED_CODES and getattr(error, "operation_name", "") == "AssumeRoleWithWebIdentity"
+        is_retryable = is_late or classify(error) is not ErrorKind.FATAL
     return AwsCredentialsError(
         code=code or type(error).__name__, reason=_for_others(error) or redacted(str(error)), is_retryable=is_retryable
     )
@@ -173,7 +176,8 @@ class RenewableCredentials:
         self._next_refresh_at = 0.0
         self._failures = 0
         self._failure: Exception | None = None
-        self._renewed_at: float | None = None
+        self._renew_at = -math.inf
+        self._fruitless = 0
         self._found_others = False
         self._are_refused = False
         self._given: ReadOnlyCredentials | None = None
@@ -191,6 +195,11 @@ class RenewableCredentials:
             # botocore swallows failures before its mandatory time: then nobody could tell why, or wait before the next.
             source._mandatory_refresh_timeout = source._advisory_refresh_timeout  # type: ignore[attr-defined]
         return source
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether looking again finds the same for as long as this process lives."""
+        return self._is_fixed or self._source.method == "env"
 
     @property
     def access_key(self) -> str:
@@ -305,9 +314,12 @@ class RenewableCredentials:
         if self._is_fixed:
             return False
         with self._lock:
-            if self._renewed_at is None or self._clock() - self._renewed_at >= RENEWAL_SECONDS:
+            if self._clock() >= self._renew_at:
                 self._found_others = self._replace()
-                self._renewed_at = self._clock()
+                self._fruitless = 0 if self._found_others else min(self._fruitless + 1, 4)
+                # What replaces a token may be late: after 1, 2 and 4 seconds it is looked for again.
+                wait = RENEWAL_SECONDS if self._found_others else min(RENEWAL_SECONDS, 2.0 ** (self._fruitless - 1))
+                self._renew_at = self._clock() + wait
             return self._found_others
 
     def _replace(self) -> bool:

@@ -202,6 +202,11 @@ class AwsSession:
         """Whether the next signature may block, because credentials have to be fetched first."""
         return self._found_credentials is None or self._found_credentials.must_fetch
 
+    @property
+    def has_fixed_credentials(self) -> bool:
+        """Whether the credentials are options or variables of the environment: others can never replace them."""
+        return self._credentials.is_fixed
+
     def renew_credentials(self) -> bool:
         """Look for credentials anew, because a service refused these: is a call worth another try? Blocks.
 

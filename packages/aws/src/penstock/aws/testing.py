@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from penstock.aws._options import AwsOptions
 
@@ -34,6 +34,8 @@ class Sts:
         """Of the credentials that it gives next."""
         self.refusal: tuple[int, str] | None = None
         """HTTP status and code of its answers; None while it works."""
+        self.refused_tokens = frozenset[str]()
+        """Web identity tokens that have expired."""
         self.asked = 0
         """Requests so far, refused ones too."""
         self.given = 0
@@ -51,20 +53,21 @@ class Sts:
             sts_endpoint_url=self.url,
         )
 
-    def answer(self) -> tuple[int, str]:
+    def answer(self, action: str, token: str) -> tuple[int, str]:
         """Status and body of the next answer."""
         self.asked += 1
-        if self.refusal is not None:
-            status, code = self.refusal
+        refusal = (400, "ExpiredTokenException") if token in self.refused_tokens else self.refusal
+        if refusal is not None:
+            status, code = refusal
             return status, f"<ErrorResponse><Error><Code>{code}</Code><Message>away</Message></Error></ErrorResponse>"
         self.given += 1
         end = (datetime.now(UTC) + self.lifetime).isoformat()
         return 200, (
-            "<AssumeRoleResponse><AssumeRoleResult><Credentials>"
+            f"<{action}Response><{action}Result><Credentials>"
             f"<AccessKeyId>ASIA{self.given}</AccessKeyId><SecretAccessKey>hush</SecretAccessKey>"
             f"<SessionToken>token{self.given}</SessionToken><Expiration>{end}</Expiration>"
             f"</Credentials><AssumedRoleUser><Arn>{_ROLE_ARN}</Arn><AssumedRoleId>A:p</AssumedRoleId></AssumedRoleUser>"
-            "</AssumeRoleResult></AssumeRoleResponse>"
+            f"</{action}Result></{action}Response>"
         )
 
 
@@ -74,8 +77,8 @@ def running_sts() -> Iterator[Sts]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            status, body = sts.answer()
+            request = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            status, body = sts.answer(request["Action"][0], request.get("WebIdentityToken", [""])[0])
             self.send_response(status)
             self.send_header("Content-Type", "text/xml")
             self.send_header("Content-Length", str(len(body)))

@@ -103,7 +103,8 @@ class EntryFailure:
     spoilt: bool = False
     """Whether the request was refused whole because of some entry in it: then it is cut in two, and both are sent."""
     counts: bool = True
-    """Whether the attempt counts against `max_attempts`. It does not while the destination is being created."""
+    """Whether the attempt counts against `max_attempts`. It does not while the destination is being created, or while
+    its credentials are refused or cannot be fetched."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from penstock.async_sink._destinations.writer import DestinationWriter, EntryKin
 from penstock.async_sink._rate.defaults import StrategyFactory, slow_start_strategy
 from penstock.async_sink.errors import DestinationError, SinkOptionError
 from penstock.aws import (
+    CREDENTIALS_REFUSED_CODES,
+    EXPIRED_CODES,
     AwsConnectionError,
     AwsCredentialsError,
     AwsError,
@@ -80,6 +82,8 @@ _LOOK_SECONDS = 1.0
 _LOG_SECONDS = 60.0
 # A request may be refused for some seconds after the service has said that the stream is there.
 _SETTLING_SECONDS = 10.0
+# How long refused credentials are borne: whatever replaces a token often does so some seconds late.
+_REFUSED_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +246,9 @@ class AwsDestination(ABC, Generic[R]):
         self._status: str | None = None
         self._looked_at = self._log_at = -math.inf
         self._settles_at: float | None = None
+        self._was_accepted = False
+        self._refused_since: float | None = None
+        self._next_refusal_log = 0.0
 
     async def status(self, client: JsonClient) -> str | None:
         """The status of the destination, such as `CREATING`; None if it may not be asked for, which is the default.
@@ -257,7 +264,7 @@ class AwsDestination(ABC, Generic[R]):
     @abstractmethod
     async def send(self, client: JsonClient, entries: Sequence[R], result_handler: ResultHandler[R]) -> None:
         """Send the entries by one call, and report to the handler which were not accepted, and their lanes (shards)
-        where the answer names them. What is raised goes through `ServiceApi.kind_of`."""
+        where the answer names them. What is raised goes through `kind_of`."""
 
     async def open(self, writer: AsyncSinkWriter[Any, R]) -> None:
         """Open the connection pool, and learn what must be known of the destination.
@@ -275,7 +282,12 @@ class AwsDestination(ABC, Generic[R]):
             while True:
                 try:
                     return await self.learn(self._client)
-                except AwsServiceError as error:
+                except (AwsServiceError, AwsCredentialsError) as error:
+                    if error.code in CREDENTIALS_REFUSED_CODES:
+                        if self.kind_of(error) is ErrorKind.FATAL:
+                            raise
+                        await asyncio.sleep(_LOOK_SECONDS)
+                        continue
                     is_over = asyncio.get_running_loop().time() >= give_up_at
                     if error.code not in _ABSENT_CODES or is_over or not await self._is_coming():
                         raise
@@ -325,7 +337,39 @@ class AwsDestination(ABC, Generic[R]):
             result_handler.retry_failures([replace(failure, index=place) for place in range(len(entries))])
         else:
             self._failed_in_a_row, self._next_warning = 0, _FIRST_WARNING
-            self._settles_at = None
+            self._settles_at = self._refused_since = None
+            self._was_accepted = True
+
+    def kind_of(self, error: Exception) -> ErrorKind:
+        """What an error of a whole request asks for.
+
+        Credentials that the service or STS refuses may be replaced in a moment: such a refusal is retryable for a
+        minute, unless no other credentials can come.
+        """
+        code = getattr(error, "code", "")
+        if code not in CREDENTIALS_REFUSED_CODES or not isinstance(error, AwsServiceError | AwsCredentialsError):
+            return self.api.kind_of(error)
+        if isinstance(error, AwsCredentialsError):
+            may_pass = error.is_retryable
+        else:
+            assert self._client is not None
+            is_known = code in EXPIRED_CODES or self._was_accepted
+            may_pass = is_known and not self._client.session.has_fixed_credentials
+        now = asyncio.get_running_loop().time()
+        if self._refused_since is None:
+            self._refused_since = self._next_refusal_log = now
+        if not may_pass or now - self._refused_since >= _REFUSED_SECONDS:
+            return ErrorKind.FATAL
+        if now >= self._next_refusal_log:
+            # After 0, 1, 3, 7 seconds and so on.
+            self._next_refusal_log = now + (now - self._refused_since) + 1.0
+            _logger.warning(
+                "%s: the credentials are refused; requests are sent again with others, for up to %g s: %s",
+                self.name,
+                _REFUSED_SECONDS,
+                error,
+            )
+        return ErrorKind.RETRYABLE
 
     async def _failure(self, error: Exception, entries: int, result_handler: ResultHandler[R]) -> EntryFailure:
         """What an error of a request means for each of its entries.
@@ -333,7 +377,7 @@ class AwsDestination(ABC, Generic[R]):
         Raises:
             DestinationError: the service refused the request for good.
         """
-        kind, (code, message) = self.api.kind_of(error), code_and_message(error)
+        kind, (code, message) = self.kind_of(error), code_and_message(error)
         if code in _ABSENT_CODES and await self._is_coming():
             return EntryFailure(0, code, f"{self.name} is {self._status}: {message}", throttled=False, counts=False)
         if code in _POISON_CODES and (self._bisects or result_handler.has_listeners):
@@ -342,9 +386,11 @@ class AwsDestination(ABC, Generic[R]):
             first = result_handler.first_record_number
             raise DestinationError(self.name, code, message, entries=entries, first_record_number=first) from error
         throttled = kind is ErrorKind.THROTTLED
-        if not throttled:
+        if not throttled and self._refused_since is None:
             self._warn_of(code, message)
-        return EntryFailure(0, code, message, throttled)
+        # An attempt without credentials that the service takes does not count: nothing was submitted.
+        counts = not isinstance(error, AwsCredentialsError) and code not in CREDENTIALS_REFUSED_CODES
+        return EntryFailure(0, code, message, throttled, counts=counts)
 
     async def send_in_parts(
         self,
