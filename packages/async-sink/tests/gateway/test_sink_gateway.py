@@ -2,6 +2,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -297,6 +298,46 @@ async def test_a_wrong_token_fails_at_once() -> None:
     async with running_gateway(FakeDestination(), settings=settings) as gateway:
         sink = RemoteSink(
             gateway.address, ClientSecurity(token="a-wrong-token-of-tests-with-32-characters"), destination="flights"
+        )
+        async with sink.create_writer() as writer:
+            await writer.write(entry(1))
+            with pytest.raises(GatewayError) as caught:
+                await writer.flush(end_of_input=True)
+        assert caught.value.code == "UNAUTHENTICATED"
+
+
+async def test_a_token_file_that_is_replaced_late_ends_no_writer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The gateway's file is ahead of the client's: refusals are logged, and the next token is sent."""
+    old, new = "the-old-token-of-tests-with-32-characters", "the-new-token-of-tests-with-32-characters"
+    token_file = tmp_path / "token"
+    token_file.write_text(old)
+    settings = ServerSettings(security=ServerSecurity(token=new), drain_seconds=0.5)
+    fake = FakeDestination()
+    async with running_gateway(fake, settings=settings) as gateway:
+        sink = RemoteSink(gateway.address, ClientSecurity(token_file=token_file), destination="flights")
+        async with sink.create_writer() as writer:
+            await writer.write(entry(1))
+            flushing = asyncio.create_task(writer.flush(end_of_input=True))
+            await wait_until(lambda: any("refuses the token" in record.message for record in caplog.records))
+            assert writer.failure is None
+            token_file.write_text(f"{new}\n")
+            await flushing
+    assert numbers(fake) == [1]
+
+
+async def test_a_token_file_that_is_never_replaced_ends_the_writer(tmp_path: Path) -> None:
+    """After `reconnect_timeout`, with the gateway's code."""
+    token_file = tmp_path / "token"
+    token_file.write_text("a-wrong-token-of-tests-with-32-characters")
+    right = ServerSecurity(token="a-right-token-of-tests-with-32-characters")
+    async with running_gateway(FakeDestination(), settings=ServerSettings(security=right)) as gateway:
+        sink = RemoteSink(
+            gateway.address,
+            ClientSecurity(token_file=token_file),
+            destination="flights",
+            reconnect_timeout=timedelta(seconds=0.2),
         )
         async with sink.create_writer() as writer:
             await writer.write(entry(1))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -36,6 +37,7 @@ _WORTH_ANOTHER_TRY = frozenset(
         grpc.StatusCode.CANCELLED,
     }
 )
+_logger = logging.getLogger(__name__)
 _BACKOFF = BackoffPolicy(base=timedelta(seconds=0.1), maximum=timedelta(seconds=5), exponent=2.0)
 _CLOSE_SECONDS = 5.0
 _REQUESTS_END_SECONDS = 0.1
@@ -147,7 +149,7 @@ class GatewayDestination:
     async def _stay_connected(self, channel: grpc.aio.Channel, writer: AsyncSinkWriter[Any, Any]) -> None:
         stub: sink_gateway_pb2_grpc.SinkGatewayServiceAsyncStub = sink_gateway_pb2_grpc.SinkGatewayServiceStub(channel)
         loop = asyncio.get_running_loop()
-        attempts, gone_since = 0, loop.time()
+        attempts, gone_since, next_log = 0, loop.time(), 0.0
         while True:
             outgoing = self._outgoing = asyncio.Queue()
             requests_ended = asyncio.Event()
@@ -156,7 +158,7 @@ class GatewayDestination:
             try:
                 async for response in stub.Write(requests):
                     self._take(response, writer)
-                    attempts, gone_since = 0, loop.time()
+                    attempts, gone_since, next_log = 0, loop.time(), 0.0
             except grpc.aio.AioRpcError as raised:
                 error = raised
             finally:
@@ -168,16 +170,32 @@ class GatewayDestination:
             await _finish(requests, requests_ended)
             if error is None and self._task is None:
                 return
-            if error is not None and error.code() not in _WORTH_ANOTHER_TRY:
+            if error is not None and not self._may_pass(error):
                 writer.fail(self._typed(error))
                 return
-            if loop.time() - gone_since >= self._reconnect_seconds:
+            gone_seconds = loop.time() - gone_since
+            if gone_seconds >= self._reconnect_seconds:
                 message = "no answer" if error is None else error.details() or ""
                 code = grpc.StatusCode.UNAVAILABLE if error is None else error.code()
                 writer.fail(GatewayError(self._endpoint, code.name, message))
                 return
+            if error is not None and error.code() is grpc.StatusCode.UNAUTHENTICATED and gone_seconds >= next_log:
+                # After 0, 1, 3, 7 seconds and so on.
+                next_log = 2 * gone_seconds + 1.0
+                _logger.warning(
+                    "sink gateway %s refuses the token, which is read from its file and sent again for up to %g s: %s",
+                    self._endpoint,
+                    self._reconnect_seconds,
+                    error.details(),
+                )
             await asyncio.sleep(_BACKOFF.delay_seconds(attempts, random))
             attempts += 1
+
+    def _may_pass(self, error: grpc.aio.AioRpcError) -> bool:
+        """Whether another attempt may succeed: the token files of both ends are not replaced at the same moment."""
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            return self._security is not None and self._security.token_file is not None
+        return error.code() in _WORTH_ANOTHER_TRY
 
     def _typed(self, error: grpc.aio.AioRpcError) -> Exception:
         typed = typed_error(error, [DestinationError, LocationMismatchError])
@@ -257,10 +275,10 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
 
         `kind` is `kinesis`, `firehose`, `dynamodb` or `sqs`; `destination` the name or ARN of the stream, the name of
         the delivery stream or table, the URL of the queue. `weight` is the share of turns against other clients';
-        writers with one `client_id` share theirs. `reconnect_timeout` is how long a gateway may be gone before writers
-        fail. `terminal` makes the handler of each writer for records that the gateway could not write for good; without
-        it they end the writer. `caller` says where the destination is: a gateway that would write to another region,
-        account or endpoint refuses it.
+        writers with one `client_id` share theirs. `reconnect_timeout` is how long a gateway may be gone, or refuse the
+        token of a `token_file`, before writers fail. `terminal` makes the handler of each writer for records that the
+        gateway could not write for good; without it they end the writer. `caller` says where the destination is: a
+        gateway that would write to another region, account or endpoint refuses it.
         """
         if kind not in KINDS:
             raise SinkOptionError("kind", f"{kind!r} is not known; known: {', '.join(KINDS)}")
