@@ -65,6 +65,7 @@ from ._gateway.destinations import SharedDestinations
 from ._gateway.servicer import SERVICE_NAME, SinkGatewayServicer
 from ._gateway.session import CreditWindow
 from ._metrics import (
+    HeldRecord,
     SinkGauges,
     SinkMetrics,
 )
@@ -142,6 +143,7 @@ __all__ = [
     "HasLanes",
     "HasLimit",
     "HasPace",
+    "HeldRecord",
     "KinesisElementConverter",
     "KinesisRequestEntry",
     "KinesisStreamsSink",

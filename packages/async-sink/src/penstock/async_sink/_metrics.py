@@ -72,6 +72,28 @@ class SinkMetrics:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeldRecord:
+    """The record that keeps a flush waiting: of those that are not settled, the one that was written first."""
+
+    record_number: int
+    """Counts the writer's records from zero."""
+    seconds: float
+    """How long it has been the first one, or how long a flush has waited, whichever is longer."""
+    reason: str
+    """What it waits for: `answer` of a request, `back_off` after a failure, `lane` (its shard has no room), `order`
+    (another record of its key), `rate` (the strategy), `requests_in_flight`, `bisected` (its turn after a request was
+    refused whole), `terminal_handler`, `batch` (it leaves next)."""
+    attempts: int
+    """Submissions so far."""
+    error_code: str
+    """Code of its latest failure; empty before the first."""
+    lane: str
+    """Part of the destination (the shard) that it goes to; empty where that is not known."""
+    records: int
+    """All records that are not settled."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SinkGauges:
     """A writer at this moment."""
 
@@ -87,6 +109,13 @@ class SinkGauges:
     """Their entries."""
     limit: int | None
     """The strategy's limit, in its own unit; None when it has none."""
+    held: HeldRecord | None = None
+    """The record that has kept a flush, or the records after it, waiting for 5 s or longer; looked at every 2.5 s."""
+
+    @property
+    def held_seconds(self) -> float:
+        """How long that record has waited; 0 if there is none."""
+        return 0.0 if self.held is None else self.held.seconds
 
 
 T = TypeVar("T")
@@ -228,6 +257,7 @@ _GAUGES: Final = (
     ("bufferedRecords", "{record}", "Entries that wait", "buffer_records"),
     ("bufferedBytes", "By", "Bytes that wait", "buffer_bytes"),
     ("bufferAge", "s", "Age of the oldest entry that waits", "buffer_age_seconds"),
+    ("heldRecordTime", "s", "Wait of the record that holds a flush", "held_seconds"),
     ("inFlightRequests", "{request}", "Requests without an answer", "in_flight_requests"),
     ("inFlightMessages", "{record}", "Entries without an answer", "in_flight_messages"),
     ("rateLimit", "{record}", "The strategy's limit", "limit"),
@@ -256,7 +286,7 @@ class WatchedWriters:
                     key = tuple(sorted(attributes.items()))
                     before = found.get(key, 0)
                     # Writers of one stream hold what they hold together; their oldest entry is the oldest of all.
-                    found[key] = max(before, value) if field == "buffer_age_seconds" else before + value
+                    found[key] = max(before, value) if field.endswith("_seconds") else before + value
             return [metrics.Observation(value, dict(key)) for key, value in found.items()]
 
         return read

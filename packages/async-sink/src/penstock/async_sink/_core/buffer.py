@@ -249,6 +249,18 @@ class Backlog(Generic[R]):
             return None
         return min(written, default=None)
 
+    def heads(self) -> Iterator[tuple[Part[R], str]]:
+        """The first of each queue, by number, and what it waits for; empty for what stands in `fresh`."""
+        if self.fresh:
+            yield self.fresh.first, ""
+        for half in self.halves:
+            yield half[0], "bisected"
+        if self._resting:
+            yield min((wrapper for _, _, wrapper in self._resting), key=attrgetter("number")), "back_off"
+        for reason, heaps in (("lane", self._parked), ("order", self._behind)):
+            for heap in heaps.values():
+                yield heap[0][1], reason
+
     @property
     def is_plain(self) -> bool:
         """Whether a batch is simply the head of `fresh`: neither lanes nor keys matter."""

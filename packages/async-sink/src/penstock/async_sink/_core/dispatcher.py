@@ -135,6 +135,11 @@ class Dispatcher(Generic[R]):
         return self.waiting + self.in_flight_messages
 
     @property
+    def is_flushing(self) -> bool:
+        """Whether a flush waits."""
+        return self._demand.draining > 0 or self._demand.suspended > 0
+
+    @property
     def terminal(self) -> Iterable[RequestEntryWrapper[R]]:
         """Entries on their way to the terminal record handler."""
         return self._terminal.values()

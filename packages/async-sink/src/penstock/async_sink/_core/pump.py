@@ -16,6 +16,7 @@ from penstock.async_sink._core.entries import (
     RequestEntryWrapper,
 )
 from penstock.async_sink._core.guard import Guard
+from penstock.async_sink._core.held import LOOK_SECONDS, HeldRecords
 from penstock.async_sink._core.runs import Batch, Part
 from penstock.async_sink._core.settlement import Outcome, ResultHandler, all_failed
 from penstock.async_sink._core.terminal import Handover, TerminalRecordHandler
@@ -91,6 +92,7 @@ class RequestPump(Generic[R]):
         destination: str = "",
     ) -> None:
         self._name = name
+        self._destination = destination
         self._config = config
         self._dispatcher = dispatcher
         self._telemetry = telemetry
@@ -112,6 +114,9 @@ class RequestPump(Generic[R]):
         self._wake_timer: Timer | None = None
         self._wake_at: float | None = None
         self._spans_timer: Timer | None = None
+        self._look_timer: Timer | None = None
+        self.held: HeldRecords[R] = HeldRecords(dispatcher)
+        """The record that keeps a flush waiting."""
         self._closed = False
         self._goes_on = True
         self.changed = Signal()
@@ -181,7 +186,33 @@ class RequestPump(Generic[R]):
             self.arm()
         else:
             self._disarm()
+        if not self._dispatcher.unsettled:
+            self._stop_looking()
+        elif self._look_timer is None:
+            self._look_timer = self._clock.call_at(now + LOOK_SECONDS, self._look)
         return started
+
+    def _look(self) -> None:
+        now = self._clock.now()
+        self._look_timer = self._clock.call_at(now + LOOK_SECONDS, self._look)
+        if self.held.look(now) and (held := self.held.record) is not None:
+            _logger.warning(
+                "%s: record %d has waited %.0f s for %s%s after %d attempt(s), latest code: %s; %d record(s) are held",
+                self._destination,
+                held.record_number,
+                held.seconds,
+                held.reason.replace("_", " "),
+                f" of {held.lane}" if held.lane else "",
+                held.attempts,
+                held.error_code or "none",
+                held.records,
+            )
+
+    def _stop_looking(self) -> None:
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
+        self.held.clear()
 
     def _schedule_wake(self) -> None:
         when = self._dispatcher.ask_again_at
@@ -323,6 +354,7 @@ class RequestPump(Generic[R]):
         # What the user's code raised came before.
         self.failure = error = self._guard.error or error
         self._disarm()
+        self._stop_looking()
         listeners = {}
         for wrapper in self.unacknowledged():
             if wrapper.listener is not None:
@@ -343,6 +375,7 @@ class RequestPump(Generic[R]):
         """Cancel what is in flight and wait for its tasks; what was not answered goes back to the buffer."""
         self._closed = True
         self._disarm()
+        self._stop_looking()
         if self._wake_timer is not None:
             self._wake_timer.cancel()
         if self._spans_timer is not None:

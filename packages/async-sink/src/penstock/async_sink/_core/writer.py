@@ -171,6 +171,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             in_flight_requests=self.in_flight_requests,
             in_flight_messages=self.in_flight_messages,
             limit=self._complete.limit,
+            held=None if pump is None else pump.held.record,
         )
 
     @abstractmethod

@@ -130,40 +130,19 @@ def _strategy(options: KinesisOptions, usual: Strategy, *, decrease_factor: floa
     )
 
 
-_WARNINGS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """What to do about it."""
-
-    seconds: float
-    """Without a sign of life."""
-    warn: bool = False
-    over: bool = False
-
-
 class Stall:
-    """Counts the seconds in which records are held and nothing happens; warns four times, then it is over."""
+    """Counts the seconds in which records are held and nothing happens. Meanwhile the writer logs what it waits for."""
 
     def __init__(self, seconds: float) -> None:
         self._limit = seconds
         self._since: float | None = None
         self._signs = 0
-        self._warned = 0
 
-    def look(self, now: float, *, held: int, signs_of_life: int) -> Word:
-        """Look again; `signs_of_life` is a number that grows with each of them."""
+    def is_over(self, now: float, *, held: int, signs_of_life: int) -> bool:
+        """Whether the time is over; `signs_of_life` is a number that grows with each of them."""
         if self._since is None or held == 0 or signs_of_life != self._signs:
-            self._since, self._signs, self._warned = now, signs_of_life, 0
-        waited = now - self._since
-        if waited >= self._limit:
-            return Word(waited, over=True)
-        due = int(waited * (_WARNINGS + 1) / self._limit)
-        if due > self._warned:
-            self._warned = due
-            return Word(waited, warn=True)
-        return Word(waited)
+            self._since, self._signs = now, signs_of_life
+        return now - self._since >= self._limit
 
 
 class WriteSummary(async_sink.WriteSummary, WriterCommitMessage):
@@ -295,13 +274,7 @@ class SinkTask:
             metrics, gauges = writer.metrics, writer.gauges()
             held = gauges.buffer_records + gauges.in_flight_messages or int(one.is_asked)
             alive = metrics.records_out + metrics.dead_lettered + metrics.throttled + metrics.signs_of_life
-            word = stall.look(loop.time(), held=held, signs_of_life=alive)
-            if word.warn:
-                _log.warning(
-                    "%s has taken none of %d record(s) for %.0f s, and is tried until %g s are over: %s",
-                    stream, held, word.seconds, self._stall_seconds, metrics.last_failure or "no answer",
-                )  # fmt: skip
-            if word.over:
+            if stall.is_over(loop.time(), held=held, signs_of_life=alive):
                 error = self._stalled(stream, held, metrics.last_failure)
                 try:
                     writer.fail(error)
