@@ -1,9 +1,8 @@
-"""The same scenarios for this emulator and for other servers: the same answers, or a line in the README."""
+"""The same scenarios for this emulator and for other servers; `crosscheck_differences.py` lists where they differ."""
 
 from __future__ import annotations
 
 import importlib.util
-import re
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.config import Config
+from crosscheck_differences import DIFFERENCES
 from kinesis_local import running_kinesis_local
 
 from penstock.emulator._state.quotas import OPERATION_LIMITS
@@ -22,7 +22,6 @@ from penstock.emulator.testing import kinesis_client, running_emulator
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-README = Path(__file__).parent.parent / "README.md"
 CONFIG = Config(parameter_validation=False, retries={"total_max_attempts": 1}, read_timeout=20)
 
 _MOTO = """
@@ -50,13 +49,6 @@ def load_scenarios() -> dict[str, Callable[[Any], Any]]:
 
 
 SCENARIOS = load_scenarios()
-
-
-@cache
-def documented_differences() -> dict[str, str]:
-    """The scenarios of the README's table, and who answers otherwise in each."""
-    rows = re.findall(r"^\| `([a-z0-9-]+)` \| ([^|]+) \|", README.read_text(), re.MULTILINE)
-    return {name: peers for name, peers in rows if name in SCENARIOS}
 
 
 @pytest.fixture(scope="module")
@@ -100,26 +92,26 @@ def kinesis_local() -> Iterator[Any]:
 
 
 def compare(name: str, peer_name: str, ours: Callable[[str], Any], peer: Any) -> None:
-    """The answers agree, unless the README says that they do not."""
+    """The answers agree, unless `crosscheck_differences.py` says that they do not."""
     mine = ours(name)
     try:
         others = SCENARIOS[name](peer)
     except Exception as error:
         # Where it fails in the middle, that is its answer.
         others = f"{type(error).__name__}: {error}"
-    if peer_name in documented_differences().get(name, ""):
-        assert mine != others, f"the README says that {peer_name} answers otherwise"
+    if peer_name in DIFFERENCES.get(name, ("",))[0]:
+        assert mine != others, f"crosscheck_differences.py says that {peer_name} answers otherwise"
     else:
         assert mine == others
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_moto_answers_the_same(name: str, ours: Callable[[str], Any], moto: Any) -> None:
-    """moto's server, in every scenario that the README does not list under its name."""
+    """moto's server, in every scenario that is not listed under its name."""
     compare(name, "moto", ours, moto)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_kinesis_local_answers_the_same(name: str, ours: Callable[[str], Any], kinesis_local: Any) -> None:
-    """kinesis-local, in every scenario that the README does not list under its name."""
+    """kinesis-local, in every scenario that is not listed under its name."""
     compare(name, "kinesis-local", ours, kinesis_local)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,21 +10,42 @@ import pytest
 from penstock.emulator._operations.perform import OPERATIONS
 from penstock.emulator._operations.validation import service_model
 
-README = Path(__file__).parents[2] / "README.md"
+# Queues, channels, resource policies and account settings.
+LEFT_OUT = [
+    "AcknowledgeDeadLetterQueueRecords",
+    "AcknowledgeQueueRecords",
+    "CreateChannel",
+    "CreateQueue",
+    "DeleteChannel",
+    "DeleteQueue",
+    "DeleteResourcePolicy",
+    "DescribeAccountSettings",
+    "DescribeChannel",
+    "DescribeQueue",
+    "GetResourcePolicy",
+    "ListChannels",
+    "ListQueues",
+    "PutResourcePolicy",
+    "ReceiveDeadLetterQueueRecords",
+    "ReceiveQueueRecords",
+    "RestoreDeadLetterQueueRecords",
+    "UpdateAccountSettings",
+    "UpdateChannel",
+    "UpdateDeadLetterQueueRecordsVisibility",
+    "UpdateQueue",
+    "UpdateQueueRecordsVisibility",
+    "UpdateStreamRecordDistributionStrategy",
+    "UpdateStreamWarmThroughput",
+]
 
 
 def left_out() -> list[str]:
     return sorted(set(service_model().operation_names) - OPERATIONS.keys())
 
 
-def test_the_readme_lists_what_is_left_out() -> None:
-    """Every operation of botocore's model is either emulated, or in the README's list of those that are not."""
-    text = README.read_text()
-    start = text.index("<!-- operations that are left out -->")
-    listed = text[start : text.index("<!-- end -->", start)]
-    assert sorted(name for name in service_model().operation_names if f"`{name}`" in listed) == left_out()
-    table = text[text.index("## Operations") : start]
-    assert [name for name in OPERATIONS if name not in table] == []
+def test_every_operation_is_emulated_or_left_out_on_purpose() -> None:
+    """A new operation in botocore's model needs a decision."""
+    assert set(left_out()) <= set(LEFT_OUT)
 
 
 @pytest.mark.parametrize("operation", left_out())
