@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 
 Body = dict[str, Any]
-Answer = Callable[[Body], tuple[int, Body]]
+Answer = Callable[[Body], tuple[int, Body | str]]
+"""Status, and a body in JSON, or one in HTML."""
 
 
 class ScriptedService:
@@ -34,6 +35,8 @@ class ScriptedService:
         await asyncio.sleep(delay)
         if not status and request.transport is not None:
             request.transport.abort()
+        if isinstance(content, str):
+            return web.Response(text=content, content_type="text/html", status=status)
         return web.json_response(content, status=status or 200)
 
 
@@ -42,7 +45,7 @@ def hang_up(body: Body) -> tuple[int, Body]:
     return 0, {}
 
 
-def success(target: str) -> Answer:
+def success(target: str) -> Callable[[Body], tuple[int, Body]]:
     operation = target.rpartition(".")[2]
 
     def answer(body: Body) -> tuple[int, Body]:

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,7 +11,16 @@ from aiohttp import web
 from botocore.exceptions import ClientError
 from moto.server import ThreadedMotoServer
 
-from penstock.aws import AwsConnectionError, AwsOptionError, AwsServiceError, AwsSession, ErrorKind, classify
+from penstock.aws import (
+    UNREADABLE_ANSWER,
+    AwsConnectionError,
+    AwsOptionError,
+    AwsServiceError,
+    AwsSession,
+    ErrorKind,
+    JsonClient,
+    classify,
+)
 from penstock.aws.testing import emulator_options
 
 
@@ -25,9 +34,10 @@ def moto_url() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def answering(status: int, body: bytes) -> AsyncIterator[str]:
+async def answering(status: int, body: bytes, content_type: str = "") -> AsyncIterator[str]:
     async def answer(_request: web.Request) -> web.Response:
-        return web.Response(status=status, body=body, headers={"Date": "Tue, 15 Nov 1994 08:12:31 GMT"})
+        headers = {"Date": "Tue, 15 Nov 1994 08:12:31 GMT"}
+        return web.Response(status=status, body=body, headers=headers, content_type=content_type or None)
 
     application = web.Application()
     application.router.add_post("/", answer)
@@ -106,3 +116,77 @@ def test_aiobotocore_is_imported_by_the_first_call() -> None:
         "assert not {'aiobotocore', 'aiohttp'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+PORTAL = b"<!DOCTYPE html><html><title>Log in</title></html>"
+
+
+async def by_json_client(session: AwsSession) -> object:
+    async with JsonClient(session) as client:
+        return await client.call("ListStreams", {})
+
+
+async def by_submission(session: AwsSession) -> object:
+    async with JsonClient(session) as client:
+        return await client.submit("PutRecords", b"{}")
+
+
+async def by_aio_client(session: AwsSession) -> object:
+    async with session.aio_client("kinesis") as client:
+        return await client.call("list_streams")
+
+
+async def by_boto3(session: AwsSession) -> object:
+    return await asyncio.to_thread(lambda: session.client("kinesis").list_streams())
+
+
+CLIENTS = pytest.mark.parametrize("call", [by_json_client, by_submission, by_aio_client, by_boto3])
+
+
+@CLIENTS
+async def test_html_names_the_endpoint_that_sent_it(call: Callable[[AwsSession], Awaitable[object]]) -> None:
+    """With HTTP 200 it would be taken for an answer without fields."""
+    async with answering(200, PORTAL, "text/html") as url:
+        with pytest.raises(AwsServiceError) as caught:
+            await call(AwsSession(emulator_options(url)))
+    assert (caught.value.code, caught.value.status) == (UNREADABLE_ANSWER, 200)
+    assert classify(caught.value) is ErrorKind.FATAL
+    assert url in caught.value.message
+    assert "text/html" in caught.value.message
+    assert "endpoint_url" in caught.value.message
+
+
+@CLIENTS
+@pytest.mark.parametrize("body", [b"", b"slow down", PORTAL, b'{"message": "Rate exceeded"}'])
+async def test_a_throttle_needs_no_body_of_aws(call: Callable[[AwsSession], Awaitable[object]], body: bytes) -> None:
+    """A proxy or a gateway before the service throttles by the status alone."""
+    async with answering(429, body, "text/html") as url:
+        with pytest.raises((AwsServiceError, ClientError)) as caught:
+            await call(AwsSession(emulator_options(url)))
+    assert classify(caught.value) is ErrorKind.THROTTLED
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (403, "UnknownError", ErrorKind.FATAL),
+        (404, "UnknownError", ErrorKind.FATAL),
+        (408, "UnknownError", ErrorKind.RETRYABLE),
+        (502, "InternalFailure", ErrorKind.RETRYABLE),
+    ],
+)
+async def test_an_error_page_names_the_endpoint(status: int, code: str, kind: ErrorKind) -> None:
+    """Whatever sent it, it was not the service."""
+    async with answering(status, PORTAL, "text/html") as url:
+        with pytest.raises(AwsServiceError) as caught:
+            await by_json_client(AwsSession(emulator_options(url)))
+    assert (caught.value.code, classify(caught.value)) == (code, kind)
+    assert url in caught.value.message
+
+
+async def test_an_answer_that_is_cut_is_unreadable() -> None:
+    """It is an error of this package, as all others."""
+    async with answering(200, b'{"StreamNames": [') as url:
+        with pytest.raises(AwsServiceError) as caught:
+            await by_json_client(AwsSession(emulator_options(url)))
+    assert caught.value.code == UNREADABLE_ANSWER

@@ -315,7 +315,7 @@ async def test_tls_is_verified_by_the_given_authority(tmp_path: Path) -> None:
     authority.issue_cert("localhost").configure_cert(tls)
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
-    large = b"y" * 3_000_000
+    large = b"{" + b"y" * 3_000_000
     async with serving(always(ok(large)), tls) as server:
         async with client_of(server, str(tmp_path / "ca.pem")) as client:
             for _ in range(2):

@@ -59,7 +59,7 @@ ENTRIES: dict[Any, Callable[[int], Any]] = {
 }
 
 
-def fails(code: str, status: int, message: str = "as told") -> Answer:
+def fails(code: str, status: int, message: str = "as told") -> Callable[[Body], tuple[int, Body]]:
     return lambda body: (status, {"__type": f"com.amazon#{code}", "message": message})
 
 

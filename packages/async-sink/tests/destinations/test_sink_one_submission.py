@@ -112,6 +112,31 @@ async def test_max_attempts_bounds_what_the_service_sees(service: ScriptedServic
     assert len(service.requests) == 2
 
 
+@EVERY_SERVICE
+async def test_a_throttle_without_a_code_slows_the_writer(service: ScriptedService, service_name: str) -> None:
+    """A proxy before the service throttles by HTTP 429 alone."""
+    service.script = [lambda body: (429, "<html>Too many requests</html>")]
+    sink, entry = sink_of(service_name, emulator_options(service.url))
+    async with sink.create_writer() as writer:
+        await writer.write(entry)
+        await writer.flush(end_of_input=True)
+        assert (writer.metrics.records_out, writer.metrics.throttled) == (1, 1)
+
+
+@EVERY_SERVICE
+async def test_html_ends_the_writer_with_the_endpoint(service: ScriptedService, service_name: str) -> None:
+    """A captive portal, or a web server at a wrong endpoint, accepts everything with HTTP 200."""
+    service.script = [lambda body: (200, "<html>Log in</html>")]
+    sink, entry = sink_of(service_name, emulator_options(service.url))
+    async with sink.create_writer() as writer:
+        await writer.write(entry)
+        with pytest.raises(DestinationError) as caught:
+            await writer.flush(end_of_input=True)
+    assert caught.value.code == "UnreadableAnswer"
+    assert service.url in caught.value.message
+    assert "text/html" in caught.value.message
+
+
 class Keys:
     """A shared credentials file with the profile `job`; the service refuses `AKIAOLD`."""
 

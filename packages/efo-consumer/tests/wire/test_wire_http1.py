@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.aws import AwsServiceError, AwsSession
+from penstock.aws import UNREADABLE_ANSWER, AwsServiceError, AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import ShardPosition
 from penstock.efo_consumer._wire.http1 import Http1Subscription, Http1Transport
@@ -100,6 +100,16 @@ def sending(*parts: bytes) -> Script:
             await writer.drain()
 
     return script
+
+
+async def test_html_in_place_of_events_names_the_endpoint(tmp_path: Path) -> None:
+    """A proxy or a captive portal answers with HTTP 200."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n"
+    async with serving(sending(head, b"<html>"), tmp_path) as transport:
+        with pytest.raises(AwsServiceError) as caught:
+            await transport.subscribe(REQUEST)
+        assert caught.value.code == UNREADABLE_ANSWER
+        assert transport._url in caught.value.message
 
 
 @pytest.mark.parametrize("tls", [False, True])

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.aws import (
+    UNREADABLE_ANSWER,
     AwsConnectionError,
     AwsOptions,
     AwsServiceError,
@@ -236,7 +237,8 @@ async def test_throttled_iterators_are_waited_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["InternalFailure", "ServiceUnavailableException", "ProvisionedThroughputExceededException"]
+    "code",
+    ["InternalFailure", "ServiceUnavailableException", "ProvisionedThroughputExceededException", UNREADABLE_ANSWER],
 )
 async def test_failures_in_a_row_use_the_attempts_up(code: str) -> None:
     """Where a number is given, as with Flink: throttling counts too, and each success begins the count anew."""

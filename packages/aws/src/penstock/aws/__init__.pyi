@@ -1,5 +1,9 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
-from ._aws_client import AwsClient, as_json
+from ._aws_client import (
+    AwsClient,
+    as_json,
+    service_error,
+)
 from ._backoff import (
     BackoffPolicy,
     retry,
@@ -7,6 +11,7 @@ from ._backoff import (
 from ._classify import (
     CREDENTIALS_REFUSED_CODES,
     EXPIRED_CODES,
+    UNREADABLE_ANSWER,
     ErrorKind,
     are_credentials_refused,
     classify,
@@ -21,10 +26,7 @@ from ._conditional import (
     S3Store,
     StoredValue,
 )
-from ._json_client import (
-    JsonClient,
-    service_error,
-)
+from ._json_client import JsonClient
 from ._location import (
     AwsLocation,
     LocationMismatch,
@@ -58,6 +60,7 @@ __all__ = [
     "CREDENTIALS_REFUSED_CODES",
     "EXPIRED_CODES",
     "ROLE_ARN",
+    "UNREADABLE_ANSWER",
     "AwsCalls",
     "AwsClient",
     "AwsConnectionError",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -11,10 +12,11 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, Par
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
-from penstock.aws._classify import are_credentials_refused, error_code
+from penstock.aws._classify import UNREADABLE_ANSWER, are_credentials_refused, error_code
 from penstock.aws.errors import AwsConnectionError, AwsError, AwsServiceError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from botocore.credentials import ReadOnlyCredentials
@@ -39,6 +41,67 @@ def as_json(body: bytes) -> bytes:
         return msgspec.json.encode(cbor2.loads(body))
     except (cbor2.CBORDecodeError, TypeError) as error:
         raise ValueError(f"a body that is neither JSON nor CBOR: {error}") from error
+
+
+def is_of_service(body: bytes) -> bool:
+    """Whether an answer may be one in JSON or CBOR: an object or a map, or nothing."""
+    body = body.lstrip()
+    return not body or body[:1] == b"{" or 0xA0 <= body[0] < 0xC0
+
+
+class _ErrorBody(msgspec.Struct):
+    type: str = msgspec.field(name="__type", default="")
+    message: str = ""
+    capital_message: str = msgspec.field(name="Message", default="")
+
+
+_error_decoder = msgspec.json.Decoder(_ErrorBody)
+
+
+def service_error(
+    operation: str, status: int, headers: Mapping[str, str], body: bytes, *, endpoint: str = "the endpoint"
+) -> AwsServiceError:
+    """The error that an HTTP answer describes which is not a success of the service.
+
+    What no AWS service has written names the endpoint and the content type. Its code is `UnreadableAnswer` for HTTP
+    200, and else what the status means: `TooManyRequestsException`, `InternalFailure` or `UnknownError`.
+    """
+    try:
+        parsed = _error_decoder.decode(as_json(body))
+    except ValueError:
+        parsed = _ErrorBody()
+    code = (parsed.type or headers.get("x-amzn-errortype", "")).rpartition("#")[2].partition(":")[0]
+    message = parsed.message or parsed.capital_message
+    if not (code or message):
+        content_type = headers.get("content-type", "no content type")
+        beginning = body[:80].decode(errors="replace")
+        message = (
+            f"{endpoint} answered with HTTP {status} and {content_type}, which is not an answer of the service: a "
+            f"proxy, a captive portal or a wrong endpoint_url answers, with {beginning!r}"
+        )
+    if not code:
+        by_status = {200: UNREADABLE_ANSWER, 429: "TooManyRequestsException"}
+        code = by_status.get(status, "InternalFailure" if status >= 500 else "UnknownError")
+    return AwsServiceError(
+        code=code,
+        message=message,
+        status=status,
+        operation=operation,
+        request_id=headers.get("x-amzn-requestid", ""),
+    )
+
+
+def refuse_unreadable(endpoint: str, operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+    """A handler of botocore's `before-parse`, which takes any text for an answer in JSON without fields.
+
+    Raises:
+        AwsServiceError: the answer says 200, and is neither JSON nor CBOR.
+    """
+    if operation_model.service_model.resolved_protocol not in ("json", "smithy-rpc-v2-cbor"):
+        return
+    if response_dict["status_code"] == 200 and not is_of_service(response_dict["body"]):
+        headers = {name.lower(): value for name, value in response_dict["headers"].items()}
+        raise service_error(operation_model.name, 200, headers, response_dict["body"], endpoint=endpoint)
 
 
 class AwsClient:
@@ -140,5 +203,7 @@ class AwsClient:
                 create = await asyncio.to_thread(
                     self._session.prepare_aio_client, self._service_name, self._endpoint_url
                 )
-                self._client = await self._opened.enter_async_context(create())
+                client = await self._opened.enter_async_context(create())
+                client.meta.events.register("before-parse", partial(refuse_unreadable, client.meta.endpoint_url))
+                self._client = client
             return self._client

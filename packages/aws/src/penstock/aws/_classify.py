@@ -58,6 +58,9 @@ EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException"})
 CREDENTIALS_REFUSED_CODES = EXPIRED_CODES | {"UnrecognizedClientException", "InvalidClientTokenId"}
 """By which a service refuses credentials that it does not know, or no longer."""
 
+UNREADABLE_ANSWER = "UnreadableAnswer"
+"""Code of an answer with HTTP 200 that the service cannot have written."""
+
 
 def error_code(error: BaseException) -> str | None:
     """AWS's code without namespace, of our own and of botocore's errors; None for others."""
@@ -86,9 +89,10 @@ def _status(error: BaseException) -> int:
 
 def classify_code(code: str, status: int = 0) -> ErrorKind:
     """What a code and an HTTP status ask of the caller."""
-    if code in THROTTLING_CODES:
+    # A proxy or a gateway before the service may throttle with a status and no code of AWS.
+    if code in THROTTLING_CODES or status == 429:
         return ErrorKind.THROTTLED
-    if code in RETRYABLE_CODES or status >= 500:
+    if code in RETRYABLE_CODES or status == 408 or status >= 500:
         return ErrorKind.RETRYABLE
     return ErrorKind.FATAL
 

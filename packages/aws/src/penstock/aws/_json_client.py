@@ -10,7 +10,7 @@ from typing import Any, Self
 import msgspec
 from botocore.credentials import ReadOnlyCredentials
 
-from penstock.aws._aws_client import as_json
+from penstock.aws._aws_client import is_of_service, service_error
 from penstock.aws._classify import are_credentials_refused
 from penstock.aws._http_connection import HttpConnectionError, Parts
 from penstock.aws._http_pool import HttpPool
@@ -18,32 +18,7 @@ from penstock.aws._session import AwsSession
 from penstock.aws._signer import JsonSigner
 from penstock.aws.errors import AwsConnectionError, AwsCredentialsError, AwsServiceError
 
-
-class _ErrorBody(msgspec.Struct):
-    type: str = msgspec.field(name="__type", default="")
-    message: str = ""
-    capital_message: str = msgspec.field(name="Message", default="")
-
-
 _encoder = msgspec.json.Encoder(enc_hook=lambda value: base64.b64encode(value).decode())
-_error_decoder = msgspec.json.Decoder(_ErrorBody)
-
-
-def service_error(operation: str, status: int, headers: Mapping[str, str], body: bytes) -> AwsServiceError:
-    """The error that an HTTP answer other than 200 describes."""
-    try:
-        parsed = _error_decoder.decode(as_json(body))
-    except ValueError:
-        parsed = _ErrorBody()
-    code = (parsed.type or headers.get("x-amzn-errortype", "")).rpartition("#")[2].partition(":")[0]
-    message = parsed.message or parsed.capital_message or body[:200].decode(errors="replace")
-    return AwsServiceError(
-        code=code or ("InternalFailure" if status >= 500 else "UnknownError"),
-        message=message,
-        status=status,
-        operation=operation,
-        request_id=headers.get("x-amzn-requestid", ""),
-    )
 
 
 class JsonClient:
@@ -227,11 +202,11 @@ class JsonClient:
                 is_reached=limit.expired() or isinstance(error, HttpConnectionError),
             ) from error
         self._service_clock.answered(answer.headers.get("date"), asked_at)
-        if answer.status == 200:
+        if answer.status == 200 and is_of_service(answer.body):
             return answer.body
         if answer.status == 407 and self._proxy is not None:
             raise self._proxy.refusal(407, "Proxy Authentication Required", self._url)
-        raise service_error(operation, answer.status, answer.headers, answer.body)
+        raise service_error(operation, answer.status, answer.headers, answer.body, endpoint=self._url)
 
     async def call(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Send parameters, give the answer as plain JSON values.
@@ -243,5 +218,8 @@ class JsonClient:
             AwsConnectionError: no answer came.
         """
         body = await self.call_raw(operation, _encoder.encode(parameters))
-        answer: dict[str, Any] = msgspec.json.decode(body) if body else {}
+        try:
+            answer: dict[str, Any] = msgspec.json.decode(body) if body else {}
+        except msgspec.DecodeError as error:
+            raise service_error(operation, 200, {}, body, endpoint=self._url) from error
         return answer

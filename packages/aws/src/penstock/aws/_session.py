@@ -23,7 +23,7 @@ from botocore.loaders import Loader, create_loader
 from botocore.session import Session as BotocoreSession
 from botocore.utils import validate_region_name
 
-from penstock.aws._aws_client import AwsClient
+from penstock.aws._aws_client import AwsClient, refuse_unreadable
 from penstock.aws._classify import CREDENTIALS_REFUSED_CODES
 from penstock.aws._credentials import RenewableCredentials, redact_botocore
 from penstock.aws._options import AwsOptions, check_url, require
@@ -274,6 +274,7 @@ class AwsSession:
         )
         # Before botocore's own handlers, one of which ends the matter.
         client.meta.events.register_first("needs-retry", self._retry_renewed)
+        client.meta.events.register("before-parse", partial(refuse_unreadable, client.meta.endpoint_url))
         clock, asked = self._clock_of(service_name), threading.local()
 
         def asks(**_: Any) -> None:

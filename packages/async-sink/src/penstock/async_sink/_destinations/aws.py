@@ -24,6 +24,7 @@ from penstock.async_sink.errors import DestinationError, SinkOptionError
 from penstock.aws import (
     CREDENTIALS_REFUSED_CODES,
     EXPIRED_CODES,
+    UNREADABLE_ANSWER,
     AwsConnectionError,
     AwsCredentialsError,
     AwsError,
@@ -127,7 +128,7 @@ class ServiceLimits:
 def code_and_message(error: BaseException) -> tuple[str, str]:
     """Code and message of an error: the service's own if it has some."""
     if isinstance(error, msgspec.MsgspecError):
-        return "UnreadableAnswer", f"the answer is not one of the service: {error}; look at the endpoint"
+        return UNREADABLE_ANSWER, f"the answer is not one of the service: {error}; look at the endpoint"
     return error_code(error) or type(error).__name__, getattr(error, "message", None) or str(error)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from awscrt.exceptions import AwsCrtError
 
-from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, classify, error_code
+from penstock.aws import UNREADABLE_ANSWER, AwsError, AwsServiceError, BackoffPolicy, ErrorKind, classify, error_code
 from penstock.efo_consumer._publish.condition import STALLED_SECONDS, NoteSign, ShardSign, unnoted, utc
 from penstock.efo_consumer._publish.diagnosis import code_of, with_advice
 from penstock.efo_consumer.errors import (
@@ -69,7 +69,9 @@ _TAKEOVERS = 3
 
 def kind_of(error: Exception) -> ErrorKind:
     """What an error of reading asks of the reader."""
-    return ErrorKind.RETRYABLE if isinstance(error, RETRYABLE) else classify(error)
+    if isinstance(error, RETRYABLE) or error_code(error) == UNREADABLE_ANSWER:
+        return ErrorKind.RETRYABLE
+    return classify(error)
 
 
 @dataclass(kw_only=True, slots=True)

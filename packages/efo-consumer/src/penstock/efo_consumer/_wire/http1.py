@@ -157,8 +157,8 @@ class Http1Transport:
                     proxy=None if proxy is None else f"http://{proxy.authority}",
                     proxy_headers=to_proxy,
                 )
-                if response.status != 200:
-                    raise await _refusal(response)
+                if response.status != 200 or response.content_type == "text/html":
+                    raise await _refusal(response, self._url)
         except (aiohttp.ClientError, OSError) as error:
             if proxy is not None and isinstance(error, aiohttp.ClientHttpProxyError):
                 refusal = proxy.refusal(error.status, error.message, self._url)
@@ -203,7 +203,7 @@ class Http1Transport:
         return self._http
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> AwsServiceError:
+async def _refusal(response: aiohttp.ClientResponse, endpoint: str) -> AwsServiceError:
     """The error that an answer other than 200 describes; its connection is closed."""
     body = bytearray()
     try:
@@ -212,7 +212,7 @@ async def _refusal(response: aiohttp.ClientResponse) -> AwsServiceError:
     finally:
         _hang_up(response)
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return service_error(OPERATION, response.status, headers, bytes(body))
+    return service_error(OPERATION, response.status, headers, bytes(body), endpoint=endpoint)
 
 
 def _hang_up(response: aiohttp.ClientResponse) -> None:
