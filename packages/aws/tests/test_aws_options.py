@@ -1,8 +1,12 @@
 import pickle
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.aws import AwsOptionError, AwsOptions
+from penstock.aws._options import _OPTION_NAMES
 
 KEYS = {"awsAccessKeyId": "AKIA", "awsSecretAccessKey": "hush"}
 ROLE = "arn:aws:iam::123456789012:role/reader"
@@ -57,3 +61,41 @@ def test_secrets_are_not_in_the_representation() -> None:
         access_key_id="AKIA", secret_access_key="hush", session_token="hush", role_arn=ROLE, role_external_id="hush"
     )
     assert "hush" not in repr(options)
+
+
+def give_keys() -> None:
+    """What a user may mean by a provider of credentials."""
+
+
+@pytest.mark.parametrize("value", [b"text", 0.5, give_keys])
+@pytest.mark.parametrize("field", fields(AwsOptions), ids=lambda field: field.name)
+def test_a_value_of_the_wrong_type_is_named(field: "Field[Any]", value: Any) -> None:
+    """It would fail in a call to AWS, far from here."""
+    with pytest.raises(AwsOptionError) as caught:
+        AwsOptions(**{field.name: value})
+    assert caught.value.option == _OPTION_NAMES.get(field.name, field.name)
+
+
+def test_a_function_as_provider_is_told_how_to_be_given() -> None:
+    """Its place is given, because each process of Spark imports it."""
+    with pytest.raises(AwsOptionError, match=r"package\.module:callable") as caught:
+        AwsOptions(credentials_provider=give_keys)  # type: ignore[arg-type]  # the mistake
+    assert caught.value.option == "credentialsProvider"
+
+
+@pytest.mark.parametrize("tags", [("team",), (("team",),), (("team", 5),), [5]])
+def test_tags_that_are_no_pairs_are_named(tags: Any) -> None:
+    """Of text."""
+    with pytest.raises(AwsOptionError) as caught:
+        AwsOptions(role_arn=ROLE, role_session_tags=tags)
+    assert caught.value.option == "roleSessionTags"
+
+
+def test_files_may_be_paths() -> None:
+    """As well as text."""
+    options = AwsOptions(
+        role_arn=ROLE,
+        ca_bundle=Path("ca.pem"),  # type: ignore[arg-type]  # of users without mypy
+        web_identity_token_file=Path("token"),  # type: ignore[arg-type]
+    )
+    assert options.role_arns == (ROLE,)

@@ -5,18 +5,21 @@ import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock.async_sink import (
+    AggregationConfig,
     AsyncSinkConfig,
     DynamoDbRequestEntry,
     DynamoDbSink,
     FirehoseRequestEntry,
     FirehoseSink,
     KinesisStreamsSink,
+    RemoteSink,
     SqsRequestEntry,
     SqsSink,
     dynamodb_config,
@@ -26,7 +29,7 @@ from penstock.async_sink import (
     write_batches,
 )
 from penstock.async_sink.errors import DestinationError, RecordError, SinkOptionError
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptionError, AwsOptions
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
@@ -281,3 +284,51 @@ def test_an_option_that_no_sink_has_is_an_error(sink: Any) -> None:
     """A misspelt one is not ignored."""
     with pytest.raises(TypeError, match="stratgy"):
         sink(AwsOptions(region="us-east-1"), "name", stratgy=slow_start_strategy)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(KinesisStreamsSink, stream_name="s"),
+        partial(KinesisStreamsSink, stream_name="s", aggregation=AggregationConfig()),
+        partial(FirehoseSink, delivery_stream_name="s"),
+        partial(DynamoDbSink, table_name="s"),
+        partial(SqsSink, queue_url="s"),
+    ],
+)
+def test_a_region_in_the_place_of_options_is_named_at_once(make: Any) -> None:
+    """Not by the writers that Spark tasks make of the sink."""
+    with pytest.raises(AwsOptionError) as caught:
+        make("eu-west-1")
+    assert caught.value.option == "aws"
+
+
+OPTIONS = AwsOptions(region="eu-west-1")
+# mypy would find these mistakes.
+mistaken: Any = partial
+
+
+@pytest.mark.parametrize(
+    ("make", "option"),
+    [
+        (mistaken(KinesisStreamsSink, OPTIONS, OPTIONS), "stream_name"),
+        (mistaken(KinesisStreamsSink, OPTIONS, stream_arn=5), "stream_arn"),
+        (mistaken(KinesisStreamsSink, OPTIONS, "s", aggregation=True), "aggregation"),
+        (mistaken(KinesisStreamsSink, OPTIONS, "s", partition_key="k"), "partition_key"),
+        (mistaken(KinesisStreamsSink, OPTIONS, "s", config={"max_batch_size": 5}), "config"),
+        (mistaken(FirehoseSink, OPTIONS, 5), "delivery_stream_name"),
+        (mistaken(FirehoseSink, OPTIONS, "s", strategy=slow_start_strategy(firehose_config())), "strategy"),
+        (mistaken(FirehoseSink, OPTIONS, "s", terminal="folder"), "terminal"),
+        (mistaken(DynamoDbSink, OPTIONS, OPTIONS), "table_name"),
+        (mistaken(DynamoDbSink, OPTIONS, "s", key_names="id"), "key_names"),
+        (mistaken(SqsSink, OPTIONS, 5), "queue_url"),
+        (mistaken(RemoteSink, OPTIONS, destination="s"), "endpoint"),
+        (mistaken(RemoteSink, "gateway:50051", "token", destination="s"), "security"),
+        (mistaken(RemoteSink, "gateway:50051", destination=OPTIONS), "destination"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_named_at_once(make: Any, option: str) -> None:
+    """As a wrong value is."""
+    with pytest.raises(SinkOptionError) as caught:
+        make()
+    assert caught.value.option == option

@@ -155,8 +155,9 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_with_its_name(tmp_path: 
     assert await store.load("billing") is None
     await store.save(await store.claim("billing", ["s"], "me"), StreamPositions({"s": {}}))
     assert await store.load("billing") == StreamPositions({"s": {}})
-    with pytest.raises(EfoConsumerConfigError, match="streams"):
-        Consumer([])
+    for streams in ([], 5, ["s", 5]):
+        with pytest.raises(EfoConsumerConfigError, match="streams"):
+            Consumer(streams)  # type: ignore[arg-type]  # the mistake
     assert Consumer("s", config=ReaderConfig()).name == "default"
 
 

@@ -41,6 +41,13 @@ _FLAGS: Final = {
 }
 CREDENTIALS_PROVIDER = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 """What `credentialsProvider` looks like."""
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "role_session_seconds": (int,),
+    "role_session_tags": (tuple, list),
+    "web_identity_token_file": (str, os.PathLike),
+    "ca_bundle": (str, os.PathLike),
+}
+"""Of fields that are not, or not only, text."""
 _T = TypeVar("_T")
 ROLE_ARN: Final = re.compile(r"arn:[\w-]+:iam::\d*:role/.+", re.ASCII)
 """What the ARN of a role looks like."""
@@ -105,9 +112,10 @@ class AwsOptions:
         """
         if aws is None:
             return cls()
-        return require(aws, cls, option, hint="an AwsSession has them as `options`")
+        return require(aws, cls, option, hint="AwsOptions(region='eu-west-1'), or the `options` of an AwsSession")
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._need("access_key_id", "secret_access_key")
         self._need("secret_access_key", "access_key_id")
         self._need("session_token", "access_key_id")
@@ -140,6 +148,20 @@ class AwsOptions:
             from penstock.aws._proxy import HttpProxy
 
             HttpProxy.from_url(self.proxy_url)
+
+    def _check_types(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            kinds = _TYPES.get(name, (str,))
+            if value is None or isinstance(value, kinds):
+                continue
+            reason = f"must be {kinds[0].__name__}, not {type(value).__name__}"
+            if name == "credentials_provider" and callable(value):
+                reason += ": every process imports it, so give its place as text, package.module:callable"
+            raise AwsOptionError(_OPTION_NAMES.get(name, name), reason)
+        for tag in self.role_session_tags:
+            if not (isinstance(tag, tuple | list) and len(tag) == 2 and all(isinstance(part, str) for part in tag)):
+                raise AwsOptionError("roleSessionTags", "must be pairs of a key and a value, both text")
 
     @property
     def role_arns(self) -> tuple[str, ...]:

@@ -229,12 +229,7 @@ class AwsDestination(ABC, Generic[R]):
     api: ClassVar[ServiceApi]
 
     def __init__(self, aws: AwsOptions | AwsSession, name: str, kind: EntryKind[R]) -> None:
-        """With the service's session, or the options of one.
-
-        Raises:
-            AwsOptionError: `aws` is something else.
-        """
-        self._aws = aws if isinstance(aws, AwsSession) else AwsOptions.of(aws)
+        self._aws = aws
         self.name = name
         """For messages and metrics."""
         self.kind = kind
@@ -483,7 +478,8 @@ class AwsSink(AsyncSinkBase[I, R]):
 
     def __init__(
         self,
-        make: Callable[[], AwsDestination[R]],
+        aws: AwsOptions | AwsSession,
+        make: Callable[[AwsOptions | AwsSession], AwsDestination[R]],
         limits: ServiceLimits,
         *,
         converter: ElementConverter[I, R] | Callable[[I], R] | None = None,
@@ -491,8 +487,20 @@ class AwsSink(AsyncSinkBase[I, R]):
         strategy: StrategyFactory | None = None,
         terminal: Callable[[], TerminalRecordHandler] | None = None,
     ) -> None:
-        """`make` makes the destination of each writer; it is pickled with the sink."""
+        """`make` makes the destination of each writer, of the session or its options; it is pickled with the sink.
+
+        Raises:
+            AwsOptionError: `aws` is neither `AwsOptions` nor an `AwsSession`.
+            SinkOptionError: an option has the wrong type, or a limit is above the service's.
+        """
+        self._aws = aws if isinstance(aws, AwsSession) else AwsOptions.of(aws)
         self._make = make
+        if config is not None:
+            of_type("config", config, AsyncSinkConfig)
+        for name, factory in (("strategy", strategy), ("terminal", terminal)):
+            if factory is not None and not callable(factory):
+                reason = f"must be a function that makes one for each writer, not {type(factory).__name__}"
+                raise SinkOptionError(name, reason)
         self._config = config or limits.config({})
         limits.check(self._config)
         self._strategy = strategy or limits.strategy
@@ -510,7 +518,7 @@ class AwsSink(AsyncSinkBase[I, R]):
             RecordError: an entry is larger than the limit.
         """
         return DestinationWriter(
-            self._make(),
+            self._make(self._aws),
             self._config,
             converter=self._converter,
             strategy=self._strategy(self._config),
@@ -523,8 +531,19 @@ def named(option: str, name: str) -> str:
     """The name.
 
     Raises:
-        SinkOptionError: the name is empty.
+        SinkOptionError: the name is empty, or not a string.
     """
+    of_type(option, name, str)
     if not name:
         raise SinkOptionError(option, "must not be empty")
     return name
+
+
+def of_type(option: str, value: object, kind: type) -> None:
+    """Check the type of an option, which would otherwise fail far from the call that gave it.
+
+    Raises:
+        SinkOptionError: it has another type.
+    """
+    if not isinstance(value, kind):
+        raise SinkOptionError(option, f"must be {kind.__name__}, not {type(value).__name__}")

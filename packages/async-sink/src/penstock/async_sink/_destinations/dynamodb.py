@@ -19,7 +19,7 @@ from penstock.async_sink._destinations.aws import (
     named,
 )
 from penstock.async_sink._destinations.dynamodb_items import DynamoDbEntries, DynamoDbRequestEntry, Item, key_of
-from penstock.async_sink.errors import DestinationError
+from penstock.async_sink.errors import DestinationError, SinkOptionError
 from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
@@ -206,5 +206,7 @@ class DynamoDbSink(AwsSink[I, DynamoDbRequestEntry]):
         `key_names` are the attributes of the table's key, of which a request may hold each value once; each writer asks
         DescribeTable for them if they are not given.
         """
-        make = partial(Table, aws, named("table_name", table_name), tuple(key_names))
-        super().__init__(make, _LIMITS, **options)
+        if isinstance(key_names, str):
+            raise SinkOptionError("key_names", f"must be a sequence of names, such as [{key_names!r}], not str")
+        make = partial(Table, name=named("table_name", table_name), key_names=tuple(key_names))
+        super().__init__(aws, make, _LIMITS, **options)

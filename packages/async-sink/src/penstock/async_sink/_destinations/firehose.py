@@ -180,7 +180,7 @@ class FirehoseSink(AwsSink[I, FirehoseRequestEntry]):
     ) -> None:
         """Describe the delivery stream; `options` are `converter`, `config`, `strategy` and `terminal`."""
         name = named("delivery_stream_name", delivery_stream_name)
-        super().__init__(partial(DeliveryStream, aws, name), _LIMITS, **options)
+        super().__init__(aws, partial(DeliveryStream, name=name), _LIMITS, **options)
 
     @staticmethod
     def row_faults(batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:

@@ -381,4 +381,4 @@ class SqsSink(AwsSink[I, SqsRequestEntry]):
         self, aws: AwsOptions | AwsSession, queue_url: str, **options: Unpack[SinkOptions[I, SqsRequestEntry]]
     ) -> None:
         """Describe the queue; `options` are `converter`, `config`, `strategy` and `terminal`."""
-        super().__init__(partial(Queue, aws, named("queue_url", queue_url)), _LIMITS, **options)
+        super().__init__(aws, partial(Queue, url=named("queue_url", queue_url)), _LIMITS, **options)

@@ -17,6 +17,7 @@ from penstock.async_sink._core.entries import BufferedRequestState, EntryFailure
 from penstock.async_sink._core.settlement import ResultHandler, all_failed
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._core.writer import AsyncSinkBase, AsyncSinkWriter
+from penstock.async_sink._destinations.aws import named, of_type
 from penstock.async_sink._destinations.writer import DestinationWriter
 from penstock.async_sink._gateway.kinds import KINDS, KINESIS
 from penstock.async_sink._gateway.session import CreditStrategy
@@ -254,7 +255,7 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
     Can be pickled, with its token: keep it within the application.
 
     Raises:
-        SinkOptionError: the kind of destination is not known.
+        SinkOptionError: the kind of destination is not known, or an option has the wrong type.
     """
 
     def __init__(
@@ -282,6 +283,11 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
         """
         if kind not in KINDS:
             raise SinkOptionError("kind", f"{kind!r} is not known; known: {', '.join(KINDS)}")
+        named("endpoint", endpoint)
+        named("destination", destination)
+        for name, option, option_type in (("security", security, ClientSecurity), ("config", config, AsyncSinkConfig)):
+            if option is not None:
+                of_type(name, option, option_type)
         if weight < 1:
             raise SinkOptionError("weight", f"{weight} must be at least 1")
         self._kind = kind

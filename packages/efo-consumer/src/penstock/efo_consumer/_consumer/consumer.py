@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -180,8 +180,9 @@ class Consumer:
         lease_timeout: timedelta | None = LEASE_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.streams = [streams] if isinstance(streams, str) else list(dict.fromkeys(streams))
-        if not self.streams or not all(self.streams):
+        given = streams if isinstance(streams, Iterable) else ()
+        self.streams = [given] if isinstance(given, str) else list(dict.fromkeys(given))
+        if not self.streams or not all(isinstance(stream, str) and stream for stream in self.streams):
             raise EfoConsumerConfigError(option="streams", reason="needs the name of a stream, or several")
         for option, bound in (("max_records", max_records), ("max_bytes", max_bytes)):
             if bound < 0:

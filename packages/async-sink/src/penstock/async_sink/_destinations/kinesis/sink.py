@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from penstock.async_sink._config import MEBIBYTE, AsyncSinkConfig
-from penstock.async_sink._destinations.aws import AwsSink, ServiceLimits, SinkOptions
+from penstock.async_sink._destinations.aws import AwsSink, ServiceLimits, SinkOptions, named, of_type
 from penstock.async_sink._destinations.columns import RowFault
 from penstock.async_sink._destinations.kinesis.aggregate import AggregatedStream, AggregationConfig
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry, PartitionKey
@@ -80,8 +80,14 @@ class KinesisStreamsSink(AwsSink[Any, KinesisRequestEntry]):
         if (stream_name is None) == (stream_arn is None):
             raise SinkOptionError("stream_name", "give either a stream name or a stream ARN")
         for name, given in (("stream_name", stream_name), ("stream_arn", stream_arn)):
-            if given == "":
-                raise SinkOptionError(name, "must not be empty")
+            if given is not None:
+                named(name, given)
+        for name, option, kind in (
+            ("partition_key", partition_key, PartitionKey),
+            ("aggregation", aggregation, AggregationConfig),
+        ):
+            if option is not None:
+                of_type(name, option, kind)
         if wire_format not in (None, "cbor", "json"):
             raise SinkOptionError("wire_format", f"invalid wire format {wire_format!r} (cbor or json)")
         stream: dict[str, Any] = {
@@ -91,9 +97,10 @@ class KinesisStreamsSink(AwsSink[Any, KinesisRequestEntry]):
             "partition_key": partition_key,
         }
         if aggregation is None:
-            super().__init__(partial(KinesisStream, aws, **stream), _LIMITS, **options)
+            super().__init__(aws, partial(KinesisStream, **stream), _LIMITS, **options)
         else:
-            super().__init__(partial(AggregatedStream, aws, aggregation, **stream), _AGGREGATION_LIMITS, **options)
+            make = partial(AggregatedStream, aggregation=aggregation, **stream)
+            super().__init__(aws, make, _AGGREGATION_LIMITS, **options)
             size, largest = aggregation.max_aggregate_bytes, self._config.max_record_size_in_bytes
             # Every stream takes 1 MiB, also where the limit of the user's records is smaller.
             if size > max(largest, MEBIBYTE):
