@@ -54,5 +54,9 @@ async def fill(services: World, stream: str = "flights") -> None:
             dead_lettered=4,
             rejected=1,
             last_failure="ValidationException: too long",
+            held_seconds=42.0,
+            held_attempts=17,
+            held_reason="back_off",
+            held_error_code="InternalFailure",
         )
     ]

@@ -24,6 +24,7 @@ async def test_pages_show_what_the_services_say() -> None:
             text = await shown(http, "", "4 of 4 services answer.")
             text = await shown(http, "", "5 entries were given up; the latest: ValidationException: too long")
             assert "3 positions were lost" in text
+            assert "an entry waits for 42 s, after 17 attempt(s): InternalFailure" in text
             text = await shown(http, "consumers", "job-1")
             assert "$0.060" in text
             assert "delays-job" in text

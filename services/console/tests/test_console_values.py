@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from console_world import session, shard_stats
@@ -44,9 +45,10 @@ def shard(number: int, *parents: int, closed: bool = False) -> Shard:
 
 
 def sink(**values: int) -> SinkDestination:
-    names = {one.name for one in fields(SinkDestination)} - {"kind", "destination", "last_failure"}
-    given = dict.fromkeys(names, 0) | values
-    return SinkDestination(kind="kinesis", destination="delays", last_failure="", **given)
+    texts = dict.fromkeys(("last_failure", "held_reason", "held_error_code"), "")
+    names = {one.name for one in fields(SinkDestination)} - {"kind", "destination", *texts}
+    given: dict[str, Any] = {**dict.fromkeys(names, 0), **values, **texts}
+    return SinkDestination(kind="kinesis", destination="delays", **given)
 
 
 def view(snapshot: Snapshot) -> View:

@@ -116,6 +116,18 @@ def test_no_rate_is_below_zero_after_a_restart() -> None:
     assert (found["goodput_per_second"], found["throttled_per_second"]) == (10.0, 1.0)
 
 
+def test_an_entry_that_holds_the_others_is_in_the_table() -> None:
+    """Its time, and the code of its latest failure; what it waits for while there is none."""
+    for code, shown in (("InternalFailure", "12 s InternalFailure"), ("", "12 s rate")):
+        one = pb.DestinationStats(
+            kind="kinesis", destination="flights", held_seconds=12.3, held_reason="rate", held_error_code=code
+        )
+        out = Terminal()
+        screen = Screen(out, environ={"TERM": "xterm", "COLUMNS": "300"})
+        screen.show(stats_table([one], Rates().add([one], 0.0)))
+        assert shown in out.getvalue()
+
+
 def test_a_terminal_shows_the_share_of_the_limit() -> None:
     """As a bar, and dead letters in red."""
     one = pb.DestinationStats(

@@ -34,11 +34,15 @@ class FakeSink(AsyncSinkBase[Any, Any]):
     def __init__(self, fake: FakeDestination, config: AsyncSinkConfig) -> None:
         self.fake = fake
         self.config = config
-        self.made = 0
+        self.writers: list[KinesisLikeWriter] = []
+
+    @property
+    def made(self) -> int:
+        return len(self.writers)
 
     def create_writer(self) -> Any:
-        self.made += 1
-        return KinesisLikeWriter(self.fake, self.config)
+        self.writers.append(KinesisLikeWriter(self.fake, self.config))
+        return self.writers[-1]
 
     def restore_writer(self, states: Any) -> Any:
         raise NotImplementedError
@@ -122,6 +126,35 @@ async def test_all_clients_of_a_destination_share_one_writer() -> None:
         ("kinesis", "delays", 1, 1),
         ("kinesis", "flights", 2, 2),
     ]
+
+
+async def test_the_gateway_logs_and_shows_what_holds_an_entry(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry that the destination refuses again and again, in a fiftieth of the time."""
+    monkeypatch.setattr("penstock.async_sink._core.pump.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.async_sink._core.held.FIRST_SECONDS", 0.1)
+    fake = FakeDestination()
+    fake.script = [fake.fail(code="InternalFailure")] * 1_000
+    pause: dict[str, Any] = {"retry_backoff_base": timedelta(milliseconds=10)}
+    async with running_gateway(fake, **pause) as gateway, remote(gateway).create_writer() as writer:
+        await writer.write(entry(1))
+        flushing = asyncio.create_task(writer.flush(end_of_input=True))
+        await wait_until(lambda: "flights" in gateway.sinks)
+        (shared,) = gateway.sinks["flights"].writers
+        await wait_until(lambda: shared.gauges().held_seconds > 0)
+        channel = open_aio_channel(gateway.address)
+        stub: Any = sink_gateway_pb2_grpc.SinkGatewayServiceStub(channel)
+        (stats,) = (await stub.Stats(pb.StatsRequest())).destinations
+        assert stats.held_seconds >= 0.1
+        assert stats.held_reason in {"answer", "back_off", "batch"}
+        assert (stats.held_attempts > 1, stats.held_error_code) == (True, "InternalFailure")
+        assert {record.args[0] for record in caplog.records if isinstance(record.args, tuple)} >= {"KinesisLikeWriter"}
+        fake.script.clear()
+        await flushing
+        (stats,) = (await stub.Stats(pb.StatsRequest())).destinations
+        assert (stats.held_seconds, stats.held_reason) == (0.0, "")
+        await channel.close(None)
 
 
 async def test_a_batch_is_acknowledged_when_all_of_it_is_written_and_not_before() -> None:

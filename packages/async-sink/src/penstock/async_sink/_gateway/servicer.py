@@ -277,16 +277,22 @@ def _check_account(hello: pb.Hello, shared: SharedDestination) -> None:
 
 def _stats(shared: SharedDestination) -> pb.DestinationStats:
     writer, counted = shared.writer, shared.counted()
+    gauges = writer.gauges()
+    held = gauges.held
     return pb.DestinationStats(
         kind=shared.kind.name,
         destination=shared.name,
         clients=shared.clients,
         in_flight_requests=writer.in_flight_requests,
         in_flight_messages=writer.in_flight_messages,
-        limit_messages=writer.gauges().limit or 0,
+        limit_messages=gauges.limit or 0,
         buffered_entries=writer.buffered_entries,
         queued_entries=shared.feeder.queued_entries,
         last_failure=counted.last_failure,
+        held_seconds=gauges.held_seconds,
+        held_reason="" if held is None else held.reason,
+        held_attempts=0 if held is None else held.attempts,
+        held_error_code="" if held is None else held.error_code,
         **counted.numbers,
     )
 

@@ -84,6 +84,12 @@ class SinkDestination:
     """Entries that were refused for good, or whose time was over."""
     dead_lettered: int
     last_failure: str
+    held_seconds: float
+    """For which the oldest entry without an acknowledgement has kept the others waiting; 0 if none has."""
+    held_attempts: int
+    held_reason: str
+    """What that entry waits for."""
+    held_error_code: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ _COLUMNS: Final = (
         for heading in ("CLIENTS", "IN FLIGHT", "LIMIT", "WAITING", "RECORDS/S", "BYTES/S", "THROTTLED/S", "THROTTLED")
     ),
     *(Column(heading, justify="right") for heading in ("RECORDS", "DEAD LETTERS", "GIVEN UP")),
+    Column("HELD"),
 )
 # Fields of the contract that only grow, and the names of their changes per second.
 _RATES: Final = {
@@ -136,6 +137,14 @@ def _row(one: pb.DestinationStats, rates: dict[str, float]) -> Row:
         str(one.records_out),
         Cell(str(one.dead_lettered), style="red" if one.dead_lettered else ""),
         Cell(str(given_up), style="red" if given_up else ""),
+        Cell(_held(one), raw=f"{one.held_seconds:.0f}", style="yellow" if one.held_seconds else ""),
     ]
     fields = {field.name: getattr(one, field.name) for field in one.DESCRIPTOR.fields}
     return Row(cells, {**fields, **{name: round(value, 3) for name, value in rates.items()}})
+
+
+def _held(one: pb.DestinationStats) -> str:
+    """How long a record has kept the others waiting, and why."""
+    if not one.held_seconds:
+        return "-"
+    return f"{one.held_seconds:.0f} s {one.held_error_code or one.held_reason}"

@@ -428,6 +428,10 @@ class DestinationStats(_message.Message):
     DEAD_LETTERED_FIELD_NUMBER: _builtins.int
     RETRIED_FIELD_NUMBER: _builtins.int
     LAST_FAILURE_FIELD_NUMBER: _builtins.int
+    HELD_SECONDS_FIELD_NUMBER: _builtins.int
+    HELD_REASON_FIELD_NUMBER: _builtins.int
+    HELD_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    HELD_ERROR_CODE_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Kind of the destination."""
     destination: _builtins.str
@@ -460,6 +464,14 @@ class DestinationStats(_message.Message):
     """Entries sent again since the start, counted each time."""
     last_failure: _builtins.str
     """Code and words of the latest failure of an entry; empty before the first."""
+    held_seconds: _builtins.float
+    """Seconds for which the oldest entry without an acknowledgement has kept the others waiting; 0 if none has for 5 s."""
+    held_reason: _builtins.str
+    """What that entry waits for, such as `answer`, `back_off`, `lane` or `rate`; empty if there is none."""
+    held_attempts: _builtins.int
+    """How often that entry was submitted."""
+    held_error_code: _builtins.str
+    """Code of the latest failure of that entry; empty before the first."""
     def __init__(
         self,
         *,
@@ -479,10 +491,14 @@ class DestinationStats(_message.Message):
         dead_lettered: _builtins.int = ...,
         retried: _builtins.int = ...,
         last_failure: _builtins.str = ...,
+        held_seconds: _builtins.float = ...,
+        held_reason: _builtins.str = ...,
+        held_attempts: _builtins.int = ...,
+        held_error_code: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_entries", b"buffered_entries", "bytes_out", b"bytes_out", "clients", b"clients", "dead_lettered", b"dead_lettered", "destination", b"destination", "expired", b"expired", "in_flight_messages", b"in_flight_messages", "in_flight_requests", b"in_flight_requests", "kind", b"kind", "last_failure", b"last_failure", "limit_messages", b"limit_messages", "queued_entries", b"queued_entries", "records_out", b"records_out", "rejected", b"rejected", "retried", b"retried", "throttled", b"throttled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_entries", b"buffered_entries", "bytes_out", b"bytes_out", "clients", b"clients", "dead_lettered", b"dead_lettered", "destination", b"destination", "expired", b"expired", "held_attempts", b"held_attempts", "held_error_code", b"held_error_code", "held_reason", b"held_reason", "held_seconds", b"held_seconds", "in_flight_messages", b"in_flight_messages", "in_flight_requests", b"in_flight_requests", "kind", b"kind", "last_failure", b"last_failure", "limit_messages", b"limit_messages", "queued_entries", b"queued_entries", "records_out", b"records_out", "rejected", b"rejected", "retried", b"retried", "throttled", b"throttled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -180,6 +180,10 @@ def _destination(stats: pb.DestinationStats) -> SinkDestination:
         given_up=stats.rejected + stats.expired,
         dead_lettered=stats.dead_lettered,
         last_failure=stats.last_failure,
+        held_seconds=stats.held_seconds,
+        held_attempts=stats.held_attempts,
+        held_reason=stats.held_reason,
+        held_error_code=stats.held_error_code,
     )
 
 

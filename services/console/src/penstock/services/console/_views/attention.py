@@ -89,6 +89,15 @@ def _sinks(view: View) -> Iterator[Concern]:
                 what=f"{name} throttles {rate_words(row.throttled_per_second)}, more than it takes",
                 cure="Add shards or capacity; look for keys that all go to one shard.",
             )
+        if row.sink.held_seconds:
+            reason = row.sink.held_error_code or row.sink.held_reason.replace("_", " ")
+            yield Concern(
+                page="sinks",
+                query={},
+                what=f"{name}: an entry waits for {row.sink.held_seconds:.0f} s, after {row.sink.held_attempts} "
+                f"attempt(s): {reason}",
+                cure="Follow the code; the log of the gateway has the number of the entry.",
+            )
         lost = row.sink.given_up + row.sink.dead_lettered
         if lost:
             failure = f"; the latest: {row.sink.last_failure}" if row.sink.last_failure else ""
