@@ -1,42 +1,96 @@
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 README = Path(__file__).parents[1] / "README.md"
 
 
-def run_example(number: int, folder: Path) -> str:
-    """Standard output of an example, copied out of the README and run as it stands."""
+def example(number: int, folder: Path, preamble: str = "") -> list[str]:
+    """The command that runs an example, copied out of the README as it stands, after the lines of `preamble`."""
     examples = re.findall(r"<!-- run by the tests -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
     script = folder / "example.py"
-    script.write_text(examples[number])
-    ended = subprocess.run(
-        [sys.executable, str(script)], cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
+    script.write_text(preamble + examples[number])
+    return [sys.executable, str(script)]
+
+
+def run_example(number: int, folder: Path, preamble: str = "") -> str:
+    """Standard output of an example."""
+    command = example(number, folder, preamble)
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     assert ended.stderr == ""
     assert ended.returncode == 0
     return ended.stdout
 
 
+LINES = [f"line {number}, строка {number}" for number in range(2_000)]
+
+
+def lines_of(folder: Path) -> list[str]:
+    with sqlite3.connect(folder / "lines.db") as database:
+        return [line for (line,) in database.execute("select line from lines order by rowid")]
+
+
 def test_the_sink_of_your_own_in_the_readme_runs(tmp_path: Path) -> None:
-    """It writes each line once."""
-    assert run_example(0, tmp_path) == "1000\n"
-    with sqlite3.connect(tmp_path / "lines.db") as database:
-        rows = database.execute("select count(*), count(distinct text) from lines").fetchall()
-    assert rows == [(1_000, 1_000)]
+    """It writes each line once, and leaves no state behind."""
+    (tmp_path / "lines.txt").write_text("\n".join(LINES))
+    assert run_example(0, tmp_path) == "2000\n"
+    assert sorted(lines_of(tmp_path)) == sorted(LINES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["example.py", "lines.db", "lines.txt"]
 
 
-def test_the_codec_of_your_own_in_the_readme_runs(tmp_path: Path) -> None:
-    """Its assertion holds."""
-    assert run_example(1, tmp_path) == ""
+FICKLE = """\
+import random
+import sqlite3
+
+connect = sqlite3.connect
+
+
+def fickle(path):
+    if random.random() < 0.3:
+        raise sqlite3.OperationalError("database is locked")
+    return connect(path)
+
+
+sqlite3.connect = fickle
+"""
+
+
+def test_the_sink_of_your_own_in_the_readme_loses_nothing_when_it_is_killed(tmp_path: Path) -> None:
+    """Three requests of ten fail, and the process is killed twice, each time after it has saved a state."""
+    (tmp_path / "lines.txt").write_text("\n".join(LINES))
+    saved, offsets = tmp_path / "lines.state", [0]
+    for _ in range(2):
+        with subprocess.Popen(example(0, tmp_path, FICKLE), cwd=tmp_path) as process:
+            ends = time.monotonic() + 60
+            while not saved.exists() or offset_of(saved) == offsets[-1]:
+                assert process.poll() is None
+                assert time.monotonic() < ends
+            process.send_signal(signal.SIGKILL)
+        offsets.append(offset_of(saved))
+    assert offsets == sorted(set(offsets))
+    assert len(lines_of(tmp_path)) < len(LINES)
+    # Of the lines, at least those after the saved offset are read again, and none before it.
+    sent = int(run_example(0, tmp_path, FICKLE))
+    assert sent >= len(LINES) - offsets[-1]
+    assert sorted(lines_of(tmp_path)) == sorted(LINES)
+    assert not saved.exists()
+
+
+def offset_of(saved: Path) -> int:
+    raw = saved.read_bytes()
+    return int(msgspec.msgpack.decode(raw[9:])[3])
 
 
 def test_the_strategy_of_your_own_in_the_readme_runs(tmp_path: Path) -> None:
     """Nothing leaves before it says so, and then everything, though nobody wakes the writer."""
-    assert run_example(2, tmp_path) == "0\n1000\n"
+    assert run_example(1, tmp_path) == "0\n1000\n"
 
 
 def test_the_sinks_and_strategies_in_the_readme_can_be_made() -> None:
