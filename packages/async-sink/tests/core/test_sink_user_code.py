@@ -334,24 +334,26 @@ async def test_a_handler_that_gives_back_what_cannot_be_awaited_ends_the_writer(
     await writer.close()
 
 
-async def test_a_handler_of_expired_records_that_raises_ends_the_writer(
-    make_writer: MakeWriter, clock: FakeClock
+@pytest.mark.parametrize("method", ["handler", "rejected"])
+async def test_code_that_raises_about_expired_records_ends_the_writer(
+    make_writer: MakeWriter, clock: FakeClock, method: str
 ) -> None:
-    """Also where nothing but the time led to the call."""
+    """Also where nothing but the time led to the call of a handler or of a listener."""
 
     class Closed(Strategy):
         def should_block(self, request: RequestInfo) -> bool:
             return True
 
-    raiser = Raiser("handler")
+    raiser = Raiser(method)
     handler = CallbackHandler(lambda record: raiser("handler"))
     writer = make_writer(
         strategy=Closed(AsyncSinkConfig(), Raiser("")), terminal=handler, time_to_live=timedelta(seconds=1)
     )
     await writer.__aenter__()
-    await writer.write_many("012")
+    await writer.write_many("012", listener=Listener(raiser) if method == "rejected" else None)
     assert await finish(writer, clock) is raiser.error
-    assert sorted(kept_by(writer)) == list("012")
+    # The listener has learned of the other two.
+    assert sorted(kept_by(writer)) == (["0"] if method == "rejected" else ["0", "1", "2"])
     await writer.close()
 
 
