@@ -40,7 +40,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "sorted": ("stages.sorted", "rows sorted for an operator by their key, against sorting in its function"),
     "start": ("spark.start", "start() to the first row in a fresh session, against ready rows, and runs of seconds"),
     "stage": ("stages.stage", "a stream joined with an aggregate of 20 M rows, as it is against staged"),
-    "hot-shard": ("writing.hot_shard", "the rate of the other shards when one gets half of the records"),
+    "hot-shard": ("writing.hot_shard", "the rate of the other shards when one gets most of the records"),
     "put": ("writing.put", "PutRecords of 500 records, against boto3 and async-kinesis"),
     "recover": ("writing.recover", "seconds until a writer is back after a stream's outage"),
     "simulation": ("writing.simulation", "recover and hot-shard over real sockets, against simulated time"),

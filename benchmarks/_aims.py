@@ -55,7 +55,7 @@ AIMS: Mapping[str, Mapping[str, Aim]] = {
     "fetch": {"grpc-processor-time": at_least(0.8)},
     "fleet": {"killed-shards-flow": at_most(1), "moved-by-a-fourth": at_most(1)},
     "gateway": {f"clients-{clients}{suffix}": at_least(0.7) for clients in (1, 8, 64) for suffix in ("", "-processor")},
-    "hot-shard": {"others-over-their-share": at_least(0.9)},
+    "hot-shard": {"others-over-their-share": at_least(0.9), "one-source-over-its-rate": at_least(0.95)},
     "put": {"boto3-100B": at_least(10), "boto3-1kB": at_least(7), "async-kinesis-100B": at_least(20)},
     "recover": {"seconds-to-90-percent": at_most(3)},
     # Fifty thousand leases on one core.

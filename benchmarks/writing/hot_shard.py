@@ -1,4 +1,4 @@
-"""One shard gets half of the records: what becomes of the others (in simulated time)."""
+"""One shard gets most of the records: what becomes of the others (in simulated time)."""
 
 import asyncio
 import itertools
@@ -14,6 +14,10 @@ _OFFERED_PER_SECOND = 8_000
 _SECONDS = 20.0
 # The hot shard is offered 4,000 records/s and takes 1,000: 60,000 of them wait after 20 seconds.
 _BUFFER = 100_000
+
+_RATES = (3_000, 300, 300, 300)
+"""Records per second that one source has for each of four shards, which take 1,000."""
+_MINUTE = 60.0
 
 
 async def share_of_the_others(stream: LimitedStream, strategy: Strategy, seed: int) -> float:
@@ -39,6 +43,31 @@ async def share_of_the_others(stream: LimitedStream, strategy: Strategy, seed: i
     return accepted / (_OFFERED_PER_SECOND * seconds / 2)
 
 
+async def share_of_one_source(stream: LimitedStream, strategy: Strategy, seed: int) -> float:
+    """What the other shards accept of what one source offers them for a minute, with the default buffer.
+
+    The source asks whether there is room, and keeps the records of a full shard back.
+    """
+    async with stream.writer(strategy) as writer:
+        began, offered = stream.now(), [0] * len(_RATES)
+
+        async def source() -> None:
+            while True:
+                for shard, rate in enumerate(_RATES):
+                    due = range(offered[shard], int((stream.now() - began) * rate))
+                    offered[shard] += writer.write_nowait([stream.entry_for(shard, seed + number) for number in due])
+                await stream.pause()
+
+        writing = asyncio.create_task(source(), name="source")
+        await stream.spend(_MINUTE)
+        seconds = stream.now() - began
+        accepted = sum(stream.accepted.values()) - stream.accepted[0]
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        await writer.close()
+    return accepted / (sum(_RATES[1:]) * seconds)
+
+
 def simulated(strategy: Strategy, seed: int) -> float:
     """The same over a simulated stream."""
 
@@ -48,9 +77,20 @@ def simulated(strategy: Strategy, seed: int) -> float:
     return asyncio.run(simulate())
 
 
+def simulated_source(strategy: Strategy, seed: int) -> float:
+    """One source over a simulated stream."""
+
+    async def simulate() -> float:
+        return await share_of_one_source(SimulatedStream(FakeClock(), len(_RATES)), strategy, seed)
+
+    return asyncio.run(simulate())
+
+
 def run(rounds: int) -> Iterator[Case]:
-    """The others' rate against what they were offered, while the buffer lasts."""
+    """The others' rate against what they were offered: while the buffer lasts, and by one source for a minute."""
     ours = [simulated(kinesis_strategy, seed) for seed in range(rounds)]
     theirs = [simulated(aimd_strategy, seed) for seed in range(rounds)]
     yield Case(name="others-over-their-share", peer_name="their share", unit="", ours=ours, peers=[1.0] * rounds)
     yield Case(name="over-aimd-half", peer_name="AIMD x0.5", unit="", ours=ours, peers=theirs)
+    source = [simulated_source(kinesis_strategy, seed) for seed in range(rounds)]
+    yield Case(name="one-source-over-its-rate", peer_name="its rate", unit="", ours=source, peers=[1.0] * rounds)

@@ -1,6 +1,7 @@
 """Kinds of destinations, and fair turns of clients, over real sockets."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from decimal import Decimal
@@ -16,7 +17,10 @@ from penstock.async_sink import (
     DynamoDbRequestEntry,
     FirehoseRequestEntry,
     KinesisRequestEntry,
+    LaneObservation,
     RemoteSink,
+    RequestInfo,
+    ResultInfo,
     SharedDestinations,
     SinkGatewayServicer,
     SqsRequestEntry,
@@ -31,23 +35,26 @@ class AnyWriter(FakeWriter):
 
 
 class AnySink(AsyncSinkBase[Any, Any]):
-    def __init__(self, fake: FakeDestination, config: AsyncSinkConfig) -> None:
+    def __init__(self, fake: FakeDestination, config: AsyncSinkConfig, strategy: Any = None) -> None:
         self.fake = fake
         self.config = config
+        self.strategy = strategy
 
     def create_writer(self) -> Any:
-        return AnyWriter(self.fake, self.config)
+        return AnyWriter(self.fake, self.config, strategy=self.strategy)
 
     def restore_writer(self, states: Any) -> Any:
         raise NotImplementedError
 
 
 @asynccontextmanager
-async def running_gateway(fake: FakeDestination, **config: Any) -> AsyncIterator[tuple[str, SharedDestinations]]:
+async def running_gateway(
+    fake: FakeDestination, strategy: Any = None, **config: Any
+) -> AsyncIterator[tuple[str, SharedDestinations]]:
     given = {"max_time_in_buffer": timedelta(milliseconds=5), "retry_backoff_base": timedelta(0), **config}
 
     def make(name: str) -> AnySink:
-        return AnySink(fake, AsyncSinkConfig(**given))
+        return AnySink(fake, AsyncSinkConfig(**given), strategy)
 
     others = dict.fromkeys(("firehose", "dynamodb", "sqs"), make)
     destinations = SharedDestinations(make, others)
@@ -126,3 +133,62 @@ async def test_a_greedy_client_does_not_delay_the_others() -> None:
             request.answer.set()
     assert 0.68 <= share <= 0.82
     assert len(fake.accepted) == 4_200
+
+
+class OneClosedLane:
+    """A strategy whose lanes are partition keys. `hot` has no room until it is opened."""
+
+    active = True
+
+    def __init__(self) -> None:
+        self.is_open = False
+
+    @property
+    def lane_limiter(self) -> "OneClosedLane":
+        return self
+
+    def lane_of(self, entry: KinesisRequestEntry) -> str:
+        return entry.partition_key
+
+    def take(self, lane: str, size_in_bytes: int, now: float) -> bool:
+        return self.is_open or lane != "hot"
+
+    def give_back(self, lane: str, size_in_bytes: int) -> None: ...
+
+    def ready_at(self, lane: str, now: float) -> float:
+        return now + 0.01
+
+    def observe(self, observations: Sequence[LaneObservation], submitted_at: float, now: float) -> None: ...
+
+    def register_in_flight_request(self, request: RequestInfo) -> None: ...
+
+    def register_completed_request(self, result: ResultInfo) -> None: ...
+
+    def should_block(self, request: RequestInfo) -> bool:
+        return False
+
+    def get_max_batch_size(self) -> int:
+        return 20
+
+
+async def test_a_client_of_a_full_shard_does_not_delay_clients_of_others() -> None:
+    """It waits with what its shard has no share for; what others write passes by, and its own order is kept."""
+    fake, lanes = FakeDestination(), OneClosedLane()
+    config: Any = {"max_batch_size": 20, "max_buffered_requests": 300}
+    async with (
+        running_gateway(fake, lanes, **config) as (address, destinations),
+        remote(address, client_id="hot").create_writer() as hot,
+        remote(address, client_id="cold").create_writer() as cold,
+    ):
+        await hot.write_many(entries(1_000, "hot"))
+        await wait_until(lambda: hot.in_flight_messages == 1_000)
+        shared = await destinations.get("kinesis", "flights")
+        await wait_until(lambda: shared.feeder.queued_entries == 800)
+        for _ in range(5):
+            await cold.write_many(entries(200, "cold"))
+            await asyncio.wait_for(cold.flush(end_of_input=True), 10)
+        assert [entry.partition_key for entry in fake.accepted] == ["cold"] * 1_000
+        assert shared.writer.buffered_entries <= 300
+        lanes.is_open = True
+        await asyncio.wait_for(hot.flush(end_of_input=True), 10)
+    assert fake.accepted[1_000:] == entries(1_000, "hot")

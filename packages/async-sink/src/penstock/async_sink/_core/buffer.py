@@ -234,6 +234,11 @@ class Backlog(Generic[R]):
         """Bytes of all entries."""
         return self.fresh.total_size_in_bytes + self._aside_bytes
 
+    @property
+    def held_back(self) -> int:
+        """Entries that wait for room in their lane, or for another one of their key."""
+        return self._aside - len(self._resting) - sum(map(len, self.halves))
+
     def oldest_written_at(self) -> float | None:
         """When the oldest of the entries that stand first, in their queues, was written; None if none waits.
 

@@ -146,6 +146,11 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         return len(self._dispatcher.buffer)
 
     @property
+    def held_back_entries(self) -> int:
+        """Those of the buffered entries that wait for room in their lane, or for another entry of their key."""
+        return self._dispatcher.buffer.held_back
+
+    @property
     def in_flight_requests(self) -> int:
         """Requests that wait for their answer."""
         return len(self._dispatcher.in_flight)
@@ -311,7 +316,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
                 how many.
             SinkError: the writer has failed.
         """
-        done, step = 0, self._config.max_batch_size
+        dispatcher, done, step = self._dispatcher, 0, self._config.max_batch_size
         while done < len(elements):
             pump = self._open_pump()
             rows = self._rows_of(cast("Sequence[R]", elements[done : done + step])) if self._convert is None else None
@@ -325,7 +330,15 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
                 upto, _ = self._add_rows(pump, rows, upto, listener, first_index + done)
             done += upto
             if upto < count:
-                break
+                (entry,) = rows.entries(upto, upto + 1)
+                size, lane = rows.ends[upto + 1] - rows.ends[upto], dispatcher.buffer.lane_of(entry)
+                full = dispatcher.full(size, entry, lane)
+                if full is not None:
+                    dispatcher.make_room(full, lane)
+                    pump.pump()
+                    self._open_pump()
+                    if dispatcher.full(size, entry, lane) is not None:
+                        break
         return done
 
     def _entry_of(self, pump: RequestPump[R], element: I) -> tuple[R, int]:

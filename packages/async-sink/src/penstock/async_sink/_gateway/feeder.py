@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from opentelemetry import context as otel_context
@@ -37,6 +37,7 @@ class FairTurns(Generic[T]):
     def __init__(self) -> None:
         self._clients: dict[str, _Client[T]] = {}
         self._round: deque[_Client[T]] = deque()
+        self._waiting: list[_Client[T]] = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -52,11 +53,33 @@ class FairTurns(Generic[T]):
         client.items.append((cost, item))
         self._count += 1
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a client that does not wait has an item."""
+        return bool(self._round)
+
+    def put_back(self, client_id: str, item: T) -> None:
+        """Return an item that was taken and could not be served: it is the client's next one, and is paid for. The
+        client has no turn until `resume`."""
+        client = self._clients.get(client_id)
+        if client is None:
+            client = self._clients[client_id] = _Client(client_id)
+        else:
+            self._round.remove(client)
+        client.items.appendleft((0.0, item))
+        self._waiting.append(client)
+        self._count += 1
+
+    def resume(self) -> None:
+        """Give turns to the clients that wait."""
+        waiting, self._waiting = self._waiting, []
+        self._round.extend(waiting)
+
     def take(self) -> T:
-        """The next item.
+        """The next item of a client that does not wait.
 
         Raises:
-            IndexError: the feeder is empty.
+            IndexError: there is none.
         """
         while True:
             client = self._round[0]
@@ -74,7 +97,8 @@ class FairTurns(Generic[T]):
 
     def clear(self) -> Iterator[T]:
         """Take all items out, client by client."""
-        clients, self._round, self._clients, self._count = self._round, deque(), {}, 0
+        clients, self._clients, self._count = list(self._clients.values()), {}, 0
+        self._round, self._waiting = deque(), []
         for client in clients:
             for _, item in client.items:
                 yield item
@@ -87,32 +111,46 @@ _TURNS_PER_REQUEST = 10
 class _Slice:
     """Entries of a batch that are handed over in one turn; an entry listener."""
 
-    def __init__(self, entries: Sequence[Any], offset: int, tracker: BatchTracker, settled: Signal) -> None:
+    def __init__(
+        self,
+        client_id: str,
+        entries: Sequence[Any],
+        offset: int,
+        tracker: BatchTracker,
+        settled: Callable[[], None],
+    ) -> None:
+        self.client_id = client_id
         self.entries = entries
         self.tracker = tracker
         self.context = otel_context.get_current()
+        self.done = 0
+        """How many of them the writer has, or has refused."""
         self._offset = offset
         self._settled = settled
 
     def acknowledged(self, entry_index: int, attempts: int) -> None:
         self.tracker.acknowledged(self._offset + entry_index, attempts)
-        self._settled.notify()
+        self._settled()
 
     def acknowledged_many(self, first_index: int, count: int, attempts: int) -> None:
         self.tracker.acknowledged_many(self._offset + first_index, count, attempts)
-        self._settled.notify()
+        self._settled()
 
     def rejected(self, entry_index: int, attempts: int, failure: EntryFailure) -> None:
         self.tracker.rejected(self._offset + entry_index, attempts, failure)
-        self._settled.notify()
+        self._settled()
 
     def abandoned(self, error: BaseException) -> None:
         self.tracker.abandoned(error)
-        self._settled.notify()
+        self._settled()
 
 
 class Feeder:
-    """Keeps the writer's buffer short, and what waits in queues by client: the order in them is decided by turns."""
+    """Keeps the writer's buffer short, and what waits in queues by client: the order in them is decided by turns.
+
+    A client whose next entry finds no room, because its shard has its share of the buffer, waits; others have their
+    turns meanwhile.
+    """
 
     def __init__(self, writer: AsyncSinkWriter[Any, Any]) -> None:
         config = writer.config
@@ -124,8 +162,7 @@ class Feeder:
         # Enough for the next requests while answers come; what is in here has had its turn.
         self._enough_entries = max(2 * config.max_batch_size, config.max_buffered_requests // 4)
         self._changed = Signal()
-        self._settled = Signal()
-        self._taken: _Slice | None = None
+        self._has_settled = False
         self._task: asyncio.Task[None] | None = None
         self.queued_entries = 0
         self.failure: BaseException | None = None
@@ -146,7 +183,8 @@ class Feeder:
             share = len(part) / len(entries)
             request_share = max(len(part) / self._request_entries, share * size_in_bytes / self._request_bytes)
             cost = _TURNS_PER_REQUEST * request_share
-            self._turns.add(client_id, _Slice(part, offset, tracker, self._settled), cost=cost, weight=weight)
+            one = _Slice(client_id, part, offset, tracker, self._settled)
+            self._turns.add(client_id, one, cost=cost, weight=weight)
         self.queued_entries += len(entries)
         self._changed.notify()
 
@@ -161,51 +199,69 @@ class Feeder:
             if self.failure is not None:
                 raise self.failure
 
+    def _settled(self) -> None:
+        self._has_settled = True
+        self._changed.notify()
+
+    @property
+    def _may_hand_over(self) -> bool:
+        """Whether a client has a turn. What waits for its shard or its key does not fill the writer for others."""
+        writer = self._writer
+        is_short = writer.buffered_entries - writer.held_back_entries < self._enough_entries
+        return self._turns.is_ready and (is_short or writer.failure is not None)
+
     async def _feed(self) -> None:
         while True:
-            while not self._turns:
+            if self._has_settled:
+                self._has_settled = False
+                self._turns.resume()
+            if not self._may_hand_over:
                 await self._changed.wait()
-            while self._writer.buffered_entries >= self._enough_entries and self._writer.failure is None:
-                await self._settled.wait()
-            self._taken = taken = self._turns.take()
+                continue
+            taken, requests = self._turns.take(), self._writer.in_flight_requests
             # The spans of requests belong to the trace of the client that wrote them.
             token = otel_context.attach(taken.context)
             try:
-                await self._hand_over(taken)
+                if not self._hand_over(taken):
+                    self._turns.put_back(taken.client_id, taken)
             except Exception as error:
-                self._fail(error)
+                self._fail(error, taken)
                 # What it has already would be forgotten when the destination is opened anew.
                 self._writer.fail(error)
                 return
             finally:
                 otel_context.detach(token)
-            self._taken = None
-            self.queued_entries -= len(taken.entries)
             if not self.queued_entries:
                 self._changed.notify()
+            if self._writer.in_flight_requests > requests:
+                # The requests start when this waits.
+                await asyncio.sleep(0)
 
-    async def _hand_over(self, taken: _Slice) -> None:
-        first = self._writer.records_written
-        try:
-            await self._writer.write_many(taken.entries, listener=taken)
-        except RecordError:
-            # The writer knows more of its destination than the contract does. One entry must not end all clients.
-            for index in range(self._writer.records_written - first, len(taken.entries)):
-                await self._hand_over_one(taken, index)
+    def _hand_over(self, taken: _Slice) -> bool:
+        """Hand over what has room. Returns whether that is all."""
+        while taken.done < len(taken.entries):
+            first, refused = self._writer.records_written, None
+            try:
+                self._writer.write_nowait(taken.entries[taken.done :], listener=taken, first_index=taken.done)
+            except RecordError as error:
+                # The writer knows more of its destination than the contract does. One entry must not end all clients.
+                if self._writer.failure is not None:
+                    raise
+                refused = EntryFailure(0, type(error).__name__, error.reason, throttled=False, final=True)
+            finally:
+                written = self._writer.records_written - first
+                taken.done += written
+                self.queued_entries -= written
+            if refused is None:
+                break
+            taken.done += 1
+            self.queued_entries -= 1
+            taken.rejected(taken.done - 1, 1, refused)
+        return taken.done == len(taken.entries)
 
-    async def _hand_over_one(self, taken: _Slice, index: int) -> None:
-        try:
-            await self._writer.write(taken.entries[index], listener=taken, index=index)
-        except RecordError as error:
-            if self._writer.failure is not None:
-                raise
-            failure = EntryFailure(index, type(error).__name__, error.reason, throttled=False, final=True)
-            taken.rejected(index, 1, failure)
-
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, *taken: _Slice) -> None:
         self.failure = error
-        left = [*self._turns.clear()] if self._taken is None else [self._taken, *self._turns.clear()]
-        for tracker in dict.fromkeys(each.tracker for each in left):
+        for tracker in dict.fromkeys(each.tracker for each in (*taken, *self._turns.clear())):
             tracker.abandoned(error)
         self._changed.notify()
 
