@@ -338,7 +338,7 @@ async def test_a_poison_record_leaves_the_other_requests_of_its_batch_alone(
 
 
 async def test_an_error_that_ends_the_writer_leaves_written_rows_out_of_its_snapshot(service: ScriptedService) -> None:
-    """The rows of earlier requests are acknowledged: a writer that goes on with the snapshot does not write them."""
+    """The rows of earlier requests are acknowledged: a writer that restores the snapshot does not write them."""
     written: list[bytes] = []
     service.script = [put_records(written, b"row 700", "AccessDeniedException")] * 100
     writer = await one_by_one(service).create_writer().__aenter__()

@@ -74,7 +74,8 @@ class AsyncSinkConfig:
     ordering: Ordering = Ordering.NONE
     """Which order of the records is kept."""
     max_block_time: timedelta | None = None
-    """How long `write` waits for room: None for as long as it takes, 0 to raise at once."""
+    """How long `write` waits for room in the buffer, or in the share of its shard: None for as long as it takes, 0 to
+    raise at once."""
     retry_backoff_base: timedelta = timedelta(milliseconds=50)
     """First upper bound of the random wait before entries are sent again; it doubles with each attempt."""
     retry_backoff_maximum: timedelta = timedelta(seconds=2)

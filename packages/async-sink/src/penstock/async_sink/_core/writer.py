@@ -36,6 +36,7 @@ from penstock.async_sink.errors import BufferFullError, RecordError, SinkError
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 R = TypeVar("R")
+_SHARED_ROWS = 64
 
 
 class AsyncSinkWriter(ABC, Generic[I, R]):
@@ -307,8 +308,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         written.
 
         Room is judged as by `write`: if the lane (the shard) of an element has its share of the buffer, elements for
-        other lanes may still have room. So a source that is told less than it gave keeps the rest of that lane back,
-        and goes on with others. The requests are sent when the caller awaits something next. `listener` knows the first
+        other lanes may still have room. The caller keeps the elements that were not written, and may write those of
+        other lanes meanwhile. The requests are sent when the caller awaits something next. `listener` knows the first
         element by `first_index`.
 
         Raises:
@@ -428,6 +429,9 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         if dispatcher.full(rows.ends[done + 1] - rows.ends[done]) is not None:
             return done, 0
         upto = dispatcher.rows_until(rows.ends, done)
+        if dispatcher.has_shares:
+            # Entries behind one without room are made for nothing.
+            upto = min(upto, done + _SHARED_ROWS)
         run = EntryRun(
             rows.cut(done, upto),
             number=self._records_written,

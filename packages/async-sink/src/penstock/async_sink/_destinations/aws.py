@@ -371,7 +371,7 @@ class AwsDestination(ABC, Generic[R]):
         """What an error of a request means for each of its entries.
 
         Raises:
-            DestinationError: the service refused the request for good.
+            DestinationError: the service refused the request, and would refuse it again.
         """
         kind, (code, message) = self.kind_of(error), code_and_message(error)
         if code in _ABSENT_CODES and await self._is_coming():

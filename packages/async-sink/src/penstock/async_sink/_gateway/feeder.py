@@ -79,7 +79,7 @@ class FairTurns(Generic[T]):
         """The next item of a client that does not wait.
 
         Raises:
-            IndexError: there is none.
+            IndexError: no such client has an item.
         """
         while True:
             client = self._round[0]
