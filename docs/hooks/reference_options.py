@@ -14,7 +14,8 @@ def page() -> str:
     """The page."""
     parts = [
         "# Options\n",
-        'Of `format("kinesis")`, `format("firehose")` and `format("dynamodb-streams")`, in any letter case, on `read`, '
+        'Of `format("kinesis")`, `format("firehose")`, `format("sqs")`, `format("dynamodb")` and '
+        '`format("dynamodb-streams")`, in any letter case, on `read`, '
         "`readStream`, `write`, `writeStream` and in SQL. The names that Flink's connector, Databricks and the AWS "
         "connector have for them are accepted too. An option that is not known is an error that names the nearest "
         "one.\n",

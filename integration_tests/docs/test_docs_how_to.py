@@ -65,14 +65,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
         quick: dict[str, Any] = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
         emulator = stack.enter_context(
             running_emulator(
-                clock=OtherClock(0), region="eu-west-1", account_id="123456789012", companions=("glue",), **quick
+                clock=OtherClock(0),
+                region="eu-west-1",
+                account_id="123456789012",
+                companions=("glue", "sqs", "dynamodb"),
+                **quick,
             )
         )
         environment |= {
             "AWS_ENDPOINT_URL_KINESIS": emulator.endpoint_url,
             "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": emulator.endpoint_url,
             "AWS_ENDPOINT_URL_FIREHOSE": emulator.endpoint_url,
-            "AWS_ENDPOINT_URL_GLUE": emulator.endpoints["glue"],
+            **{f"AWS_ENDPOINT_URL_{name.upper()}": emulator.endpoints[name] for name in ("glue", "sqs", "dynamodb")},
         }
         hosts = {}
         for name, module in {

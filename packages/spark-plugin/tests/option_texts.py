@@ -12,6 +12,7 @@ EFO = {"recordPublisher": "efo", "efoConsumerName": "app"}
 _OTHER_ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/other"
 _TEXTS = {
     "streamName": "other",
+    "queueUrl": "https://sqs.us-east-1.amazonaws.com/1/q",
     "streamArn": _OTHER_ARN,
     "streamNamePattern": "s.*",
     "region": "eu-west-1",

@@ -122,10 +122,15 @@ def asked(options: KinesisOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
 def effects(options: KinesisOptions, place: Place | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """All that a home is told, and what a service makes of it."""
     if place is GATEWAY:
-        firehose = options.delivery_stream_name is not None
-        stream = options.delivery_stream_name or options.stream_name[0]
-        location = caller_location(options, "firehose" if firehose else "kinesis")
-        target: Any = make_sink(options, stream, firehose=firehose, caller=location).create_writer().target
+        named = {
+            "firehose": options.delivery_stream_name,
+            "sqs": options.queue_url,
+            "dynamodb": options.table_name,
+            "kinesis": options.stream_name[0],
+        }
+        kind, stream = next((kind, name) for kind, name in named.items() if name is not None)
+        location = caller_location(options, kind)
+        target: Any = make_sink(options, stream, kind=kind, caller=location).create_writer().target
         return {"hello": (target.hello.kind, target.hello.destination, str(target.hello.caller))}
     if place is None:
         whole = {

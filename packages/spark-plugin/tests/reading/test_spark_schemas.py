@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from penstock.async_sink import KinesisStreamsSink
 from penstock.aws import AwsOptions
 from penstock.efo_consumer import decode_glue_record, encode_glue_record
 from penstock.efo_consumer.errors import SchemaDecodeError, SchemaRegistryError
@@ -262,7 +263,12 @@ def written(fields: StructType, rows: list[dict[str, Any]], **options: str) -> t
     maker = RecordMaker(sink_columns(fields, parsed), parsed, schema=schema)
     records = maker.of(pa.Table.from_pylist(rows, ARROW[fields.simpleString()]).combine_chunks().to_batches()[0])
     wrong = bad_rows(
-        records.batch, None, firehose=False, max_record_bytes=1 << 20, needs_stream=False, faults=records.faults
+        records.batch,
+        None,
+        row_faults=KinesisStreamsSink.row_faults,
+        max_record_bytes=1 << 20,
+        needs_stream=False,
+        faults=records.faults,
     )
     return records.batch.column("data").to_pylist(), {one.index: one.reason for one in wrong}
 

@@ -107,7 +107,7 @@ def test_firehose_cannot_be_read(spark: SparkSession) -> None:
     for reader in (spark.read, spark.readStream):
         with pytest.raises(AnalysisException, match="format 'kinesis'"):
             reader.format("firehose").option("deliveryStreamName", "d").load()
-    with pytest.raises(SparkPluginError, match="FIREHOSE_READ"):
+    with pytest.raises(SparkPluginError, match="WRITE_ONLY"):
         FirehoseDataSource({}).reader(DATA)
 
 

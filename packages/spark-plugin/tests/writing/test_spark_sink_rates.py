@@ -29,9 +29,9 @@ def emulator() -> Iterator[RunningEmulator]:
         yield emulator
 
 
-def strategy_of(*, firehose: bool = False, **options: str) -> Any:
+def strategy_of(*, kind: str = "kinesis", **options: str) -> Any:
     given = {"streamName": "s", "region": "us-east-1", **options}
-    return make_sink(KinesisOptions.parse(given, environ={}), firehose=firehose).create_writer().strategy
+    return make_sink(KinesisOptions.parse(given, environ={}), kind=kind).create_writer().strategy
 
 
 def limits(strategy: Any, *answers: int) -> list[int]:
@@ -57,10 +57,10 @@ def test_shards_are_paced_by_default() -> None:
         assert strategy.limit == 500
 
 
-@pytest.mark.parametrize("firehose", [False, True])
-def test_without_a_strategy_only_the_requests_in_flight_are_bounded(firehose: bool) -> None:
+@pytest.mark.parametrize("kind", ["kinesis", "firehose"])
+def test_without_a_strategy_only_the_requests_in_flight_are_bounded(kind: str) -> None:
     """Throttles lower nothing."""
-    strategy = strategy_of(sinkRateStrategy="none", maxInFlightRequests="3", firehose=firehose)
+    strategy = strategy_of(sinkRateStrategy="none", maxInFlightRequests="3", kind=kind)
     assert limits(strategy, 10, 10, 0) == [1_500] * 4
     for _ in range(3):
         assert not strategy.should_block(RequestInfo(500))

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql.types import DataType, DoubleType, IntegerType, LongType, StringType, StructField, StructType
 from s3_servers import KEYS, running_s3, s3_client
 
+from penstock.async_sink import FirehoseSink, KinesisStreamsSink
 from penstock.spark_plugin import KinesisDataSource, KinesisOptions, split_record_id
 from penstock.spark_plugin._schema import SinkColumns, sink_columns
 from penstock.spark_plugin._writing.dead_letters import DeadLetterFile, dead_letter_folder, letter
@@ -111,12 +112,14 @@ def test_bad_rows_are_found_with_their_reasons() -> None:
             "explicitHashKey": pa.array([None, None, None, "1", None, None, "-1"]),
         }
     )
-    found = bad_rows(batch, None, firehose=False, max_record_bytes=20, needs_stream=False)
+    found = bad_rows(batch, None, row_faults=KinesisStreamsSink.row_faults, max_record_bytes=20, needs_stream=False)
     assert [(one.index, one.reason.split()[1] if one.index != 5 else "large") for one in found] == [
         (1, "data"), (2, "partition"), (3, "partition"), (4, "partition"), (5, "large"), (6, "explicit"),
     ]  # fmt: skip
     data = pa.record_batch({"data": [b"", b"x"]})
-    found = bad_rows(data, pa.array(["a", None]), firehose=True, max_record_bytes=9, needs_stream=True)
+    found = bad_rows(
+        data, pa.array(["a", None]), row_faults=FirehoseSink.row_faults, max_record_bytes=9, needs_stream=True
+    )
     assert [one.index for one in found] == [0, 1]
     assert isinstance(found[0], BadRow)
 
@@ -124,13 +127,13 @@ def test_bad_rows_are_found_with_their_reasons() -> None:
 def test_dead_letters_appear_whole_and_replace_those_of_the_run_before(tmp_path: Path) -> None:
     """One file per query, micro-batch and partition; nothing before the task has ended, nothing of a failed task."""
     first = DeadLetterFile(tmp_path / "dead", ATTEMPT)
-    first.add([letter(b"\xff", "k", None, "s", reason="refused", error_code="No", attempts=2)])
+    first.add([letter(b"\xff", {"partitionKey": "k"}, "s", reason="refused", error_code="No", attempts=2)])
     assert [path for path in (tmp_path / "dead").iterdir() if not path.name.startswith(".")] == []
     first.commit()
     again = DeadLetterFile(tmp_path / "dead", ATTEMPT)
-    again.add([letter(b"2", "k", None, "s", reason="bad row", row=0)] * 2)
+    again.add([letter(b"2", {"partitionKey": "k"}, "s", reason="bad row", row=0)] * 2)
     failed = DeadLetterFile(tmp_path / "dead", WriteAttempt("query", 7, 3, 1))
-    failed.add([letter(b"3", "k", None, "s", reason="bad row", row=0)])
+    failed.add([letter(b"3", {"partitionKey": "k"}, "s", reason="bad row", row=0)])
     failed.discard()
     again.commit()
     (path,) = (tmp_path / "dead").iterdir()

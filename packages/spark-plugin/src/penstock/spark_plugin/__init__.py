@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import penstock.spark_plugin._spark  # noqa: F401  # first: it says what is wrong with a PySpark, or without one
 from penstock.spark_plugin._dynamodb_streams import DynamoDbStreamsDataSource
-from penstock.spark_plugin._firehose import FirehoseDataSource
 from penstock.spark_plugin._java import ensure_java
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import CHANGE_SCHEMA, READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION
 from penstock.spark_plugin._settings import configure, missing_settings, recommended_settings
 from penstock.spark_plugin._source import KinesisDataSource
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, current_traceparent
+from penstock.spark_plugin._write_only import DynamoDbDataSource, FirehoseDataSource, SqsDataSource
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._options.docs import migration_table, options_table
@@ -46,6 +46,7 @@ __all__ = [
     "READ_SCHEMA_WITH_ENCRYPTION",
     "TRACEPARENT_PROPERTY",
     "DataStream",
+    "DynamoDbDataSource",
     "DynamoDbStreamsDataSource",
     "ExecutorReader",
     "ExecutorReaders",
@@ -60,6 +61,7 @@ __all__ = [
     "PipelineRun",
     "ProgressMetrics",
     "ReaderNumbers",
+    "SqsDataSource",
     "WindowedStream",
     "WriteSummary",
     "avro_schema",

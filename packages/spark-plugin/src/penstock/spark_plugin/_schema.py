@@ -22,8 +22,11 @@ from penstock.spark_plugin.errors import OptionError, SchemaError
 
 RECORD_ID = "recordId"
 """The column that `recordIds` adds to the value."""
-_STEERING = ("partitionKey", "explicitHashKey", "streamName", "deliveryStreamName")
 _STRING = (StringType,)
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+_MESSAGE = {"messageGroupId": _STRING, "messageDeduplicationId": _STRING, "delaySeconds": _INTEGERS}
+"""Columns of a message, beside its body."""
+_STEERING = ("partitionKey", "explicitHashKey", "streamName", "deliveryStreamName")
 
 READ_SCHEMA = StructType(
     [
@@ -111,15 +114,21 @@ class SinkColumns:
     stream_name: int | None = None
     """None: all rows go to the stream of the options."""
     value: tuple[int, ...] = ()
-    """Columns that `valueFormat` makes the data of, in their order."""
+    """Columns that `valueFormat` makes the data of, in their order; for a table those of the item."""
+    message: tuple[int, ...] = ()
+    """Columns of a message, beside its body."""
 
 
-def default_value_columns(schema: StructType) -> list[str]:
+def _steering(kind: str) -> tuple[str, ...]:
+    return tuple(_MESSAGE) if kind == "sqs" else _STEERING
+
+
+def default_value_columns(schema: StructType, kind: str = "kinesis") -> list[str]:
     """Columns that `valueFormat` writes unless `valueColumns` says otherwise: those that do not steer the record."""
-    return [name for name in schema.names if name not in _STEERING]
+    return [name for name in schema.names if name not in _steering(kind)]
 
 
-def sink_columns(schema: StructType, options: KinesisOptions, *, firehose: bool = False) -> SinkColumns:
+def sink_columns(schema: StructType, options: KinesisOptions, kind: str = "kinesis") -> SinkColumns:
     """Find the columns of a DataFrame that is written.
 
     Raises:
@@ -132,20 +141,30 @@ def sink_columns(schema: StructType, options: KinesisOptions, *, firehose: bool 
             raise SchemaError(name, "is there more than once; give each column a name of its own")
     if options.record_ids and options.value_format is not None and RECORD_ID in names:
         raise SchemaError(RECORD_ID, "is what the option 'recordIds' adds; rename the column, or leave the option out")
-    value = _value_columns(schema, options)
-    data = None if options.value_format is not None else _data_column(schema)
+    if kind == "dynamodb":
+        if not options.stream_name:
+            raise OptionError.missing("tableName", "it says which table is written")
+        return SinkColumns(None, None, None, value=tuple(range(len(names))))
+    value = _value_columns(schema, options, kind)
+    data = None if options.value_format is not None else _data_column(schema, kind)
     key = hash_key = None
-    if not firehose:
+    if kind == "kinesis":
         key = _key_column(schema, options)
         hash_key = _column(schema, "explicitHashKey", _STRING)
-    stream = _stream_column(schema, options, firehose=firehose)
-    found = {names[index] for index in (data, key, hash_key, stream, *value) if index is not None}
+    stream = _stream_column(schema, options, kind)
+    parts = [_column(schema, name, types) for name, types in _MESSAGE.items()] if kind == "sqs" else []
+    message = tuple(index for index in parts if index is not None)
+    found = {names[index] for index in (data, key, hash_key, stream, *value, *message) if index is not None}
     for name in names:
         if name not in found:
             # With valueColumns a user says what is in the value: other columns are left out on purpose.
-            if options.value_columns and name not in _STEERING:
+            if options.value_columns and name not in _steering(kind):
                 continue
-            wanted = "data" if firehose else "data, a partition key and, if you need them, explicitHashKey, streamName"
+            wanted = {
+                "kinesis": "data, a partition key and, if you need them, explicitHashKey, streamName",
+                "firehose": "data",
+                "sqs": f"body and, if you need them, {', '.join(_MESSAGE)}",
+            }[kind]
             # INSERT INTO knows a view by the columns that it reads, and fills all of them.
             hint = (
                 "; INSERT INTO a view gives all columns: use write.save()"
@@ -153,14 +172,15 @@ def sink_columns(schema: StructType, options: KinesisOptions, *, firehose: bool 
                 else ""
             )
             raise SchemaError(name, f"is not written; select {wanted}, or set 'valueFormat' to write all columns{hint}")
-    return SinkColumns(data, key, hash_key, stream, value)
+    return SinkColumns(data, key, hash_key, stream, value, message)
 
 
-def _data_column(schema: StructType) -> int:
-    data = _column(schema, "data", (BinaryType, StringType))
+def _data_column(schema: StructType, kind: str) -> int:
+    name = "body" if kind == "sqs" else "data"
+    data = _column(schema, name, (BinaryType, StringType))
     if data is None:
         raise SchemaError(
-            "data",
+            name,
             f"a writer needs it (binary or string); the DataFrame has {_spell(schema.names)}. Make it, or set the "
             "option 'valueFormat' to json, avro or csv to write all columns",
         )
@@ -171,7 +191,7 @@ def _key_column(schema: StructType, options: KinesisOptions) -> int | None:
     if options.random_partition_key:
         return None
     wanted = options.partition_key_column
-    key = _column(schema, wanted, (StringType, ByteType, ShortType, IntegerType, LongType))
+    key = _column(schema, wanted, (*_STRING, *_INTEGERS))
     if key is None:
         raise SchemaError(
             wanted,
@@ -181,11 +201,13 @@ def _key_column(schema: StructType, options: KinesisOptions) -> int | None:
     return key
 
 
-def _stream_column(schema: StructType, options: KinesisOptions, *, firehose: bool) -> int | None:
-    option = "deliveryStreamName" if firehose else "streamName"
-    present = [
-        name for name in (("deliveryStreamName", "streamName") if firehose else ("streamName",)) if name in schema.names
-    ]
+def _stream_column(schema: StructType, options: KinesisOptions, kind: str) -> int | None:
+    if kind == "sqs":
+        if not options.stream_name:
+            raise OptionError.missing("queueUrl", "it says which queue is written")
+        return None
+    option = "deliveryStreamName" if kind == "firehose" else "streamName"
+    present = [name for name in dict.fromkeys((option, "streamName")) if name in schema.names]
     if len(present) > 1:
         raise SchemaError(present[1], f"says the same as the column {present[0]!r}; drop one of them")
     if present:
@@ -197,10 +219,10 @@ def _stream_column(schema: StructType, options: KinesisOptions, *, firehose: boo
     return None
 
 
-def _value_columns(schema: StructType, options: KinesisOptions) -> tuple[int, ...]:
+def _value_columns(schema: StructType, options: KinesisOptions, kind: str) -> tuple[int, ...]:
     if options.value_format is None:
         return ()
-    names = list(options.value_columns) or default_value_columns(schema)
+    names = list(options.value_columns) or default_value_columns(schema, kind)
     for name in names:
         if name not in schema.names:
             raise SchemaError(

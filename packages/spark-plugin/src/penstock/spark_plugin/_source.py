@@ -13,7 +13,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.spark_plugin._firehose import refuse_overwrite
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.parsing import check_use
 from penstock.spark_plugin._options.spec import Use
@@ -21,6 +20,7 @@ from penstock.spark_plugin._schema import check_read_schema, read_schema
 from penstock.spark_plugin._signals import limit_collections
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin._user_errors import without_frames
+from penstock.spark_plugin._write_only import refuse_overwrite
 from penstock.spark_plugin.errors import OptionError, SparkPluginError
 
 _NO_OPTIONS = (
@@ -46,6 +46,8 @@ class KinesisDataSource(DataSource):
         parsed = KinesisOptions.parse(options, stream_required=False)
         if parsed.delivery_stream_name is not None:
             raise OptionError.irrelevant("deliveryStreamName", "streamName", "format 'kinesis'")
+        if parsed.queue_url is not None:
+            raise OptionError.irrelevant("queueUrl", "streamName", "format 'kinesis'")
         if parsed.table_name is not None:
             raise OptionError.irrelevant("tableName", "streamName", "format 'kinesis'")
         self._eager = parsed.record_publisher == "efo" and parsed.efo_registration == "eager"

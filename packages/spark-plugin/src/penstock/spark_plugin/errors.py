@@ -33,13 +33,6 @@ class SparkPluginError(CodedError):
     """Base of all errors of this package."""
 
     codes: ClassVar[Mapping[str, Code]] = {
-        "FIREHOSE_READ": Code(
-            when="A read of format `firehose`: a delivery stream can only be written.",
-            message="format 'firehose' can only be written: a delivery stream gives its records to its destination. "
-            "Read that (such as spark.read.json of its S3 prefix), or the Kinesis stream that feeds it with format "
-            "'kinesis'",
-            cure="Read the destination of the delivery stream, or the stream that feeds it.",
-        ),
         "INCOMPATIBLE_SCHEMA": Code(
             when="The columns make a schema that is not compatible with the versions before it; nothing was written.",
             message="the columns make a schema that is not {compatibility} compatible with schema {schema!r} of "
@@ -52,6 +45,11 @@ class SparkPluginError(CodedError):
             message="row {row} of the partition cannot be written: {reason}. Correct or drop such rows, or give the "
             "option 'deadLetterPath' to put them aside",
             cure="Correct or drop such rows, or give `deadLetterPath` to put them aside.",
+        ),
+        "WRITE_ONLY": Code(
+            when="A read of a format that can only be written, such as `firehose` or `sqs`.",
+            message="format {format!r} can only be written: {reason}",
+            cure="Read what the message names, such as the destination of a delivery stream.",
         ),
         "WRITE_STALLED": Code(
             when="The destination took nothing, and throttled nothing, for longer than `stallTimeout`.",

@@ -162,7 +162,7 @@ def measure(entry: SqsRequestEntry, record_number: int) -> int:
     delay = entry.delay_seconds
     if delay is not None and not (isinstance(delay, int) and 0 <= delay <= MAX_DELAY_SECONDS):
         raise RecordError(record_number, f"its delay is {delay!r} s, not 0 to {MAX_DELAY_SECONDS}")
-    for name, value in (("group", entry.group_id), ("deduplication id", entry.deduplication_id)):
+    for name, value in (("message group", entry.group_id), ("deduplication id", entry.deduplication_id)):
         if value is not None and not (isinstance(value, str) and _ID.fullmatch(value)):
             rule = "must be 1 to 128 letters, digits and punctuation marks of ASCII"
             raise RecordError(record_number, f"its {name} {rule}, not {value!r}")

@@ -86,6 +86,8 @@ def _owner(surroundings: Surroundings, module: str) -> str:
         if name == "penstock-spark-plugin" and module in (
             "pyspark_kinesis",
             "pyspark_firehose",
+            "pyspark_dynamodb",
+            "pyspark_sqs",
             "pyspark_dynamodb_streams",
         ):
             # Installed for editing: the files are elsewhere.

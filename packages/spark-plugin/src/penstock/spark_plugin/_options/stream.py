@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 
 _STREAM_NAME = (r"(?a:[\w.-]{1,128})", "a name of 1 to 128 letters, digits, _ . and - (an ARN: `streamArn`)")
+_DELIVERY_STREAM_NAME = (r"(?a:[\w.-]{1,64})", "a name of 1 to 64 letters, digits, _ . and -")
+_QUEUE_URL = (r"https?://\S+/\S+", "the URL of a queue, https://sqs.<region>.amazonaws.com/<account>/<name>")
 _REGION = (r"[a-z0-9-]+", "a region such as eu-west-1")
 
 _connection = partial(option, acts=(DRIVER, TASK), refused_with=(OWN_CREDENTIALS,))
@@ -45,10 +47,14 @@ class StreamOptions:
         aws="kinesis.streamName",
     )
     """The stream; several for reading. Required, unless `streamArn` is given."""
-    delivery_stream_name: str | None = option(acts=(DRIVER, TASK, GATEWAY), only=(WRITE,))
+    delivery_stream_name: str | None = option(
+        pattern=_DELIVERY_STREAM_NAME, acts=(DRIVER, TASK, GATEWAY), only=(WRITE,)
+    )
     """The delivery stream of format `firehose`; `streamName` is understood there too."""
-    table_name: str | None = option(acts=(DRIVER,), only=(READ, STREAM))
-    """The table of format `dynamodb-streams`, whose latest stream is read."""
+    queue_url: str | None = option(pattern=_QUEUE_URL, acts=(DRIVER, TASK, GATEWAY), only=(WRITE,))
+    """The URL of the queue of format `sqs`."""
+    table_name: str | None = option(acts=(DRIVER, TASK, GATEWAY))
+    """The table that format `dynamodb` writes, or whose latest stream format `dynamodb-streams` reads."""
     stream_arn: tuple[str, ...] = option(STRINGS, acts=EVERYWHERE, flink="stream.arn", databricks="streamARN")
     """ARN of the stream, instead of its name; several, of one region, for reading. Needed for streams of other
     accounts. Its region is used when `region` is not given. With format `dynamodb-streams` that of a table's

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
-from penstock.async_sink import TerminalRecord
+from penstock.async_sink import DynamoDbRequestEntry, SqsRequestEntry, TerminalRecord
 from penstock.aws import AwsError
 from penstock.spark_plugin._places import S3_SCHEMES, Place
 from penstock.spark_plugin._writing.records import WriteAttempt
@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 _FAR = (*S3_SCHEMES, "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 """Schemes that Arrow has a file system for."""
 _OF_KINESIS = ("endpointUrl", "caBundle")
+_KEY_FIELDS = {"partitionKey": "partition_key", "explicitHashKey": "explicit_hash_key"}
+_MESSAGE_FIELDS = ("messageGroupId", "messageDeduplicationId", "delaySeconds")
 
 
 def dead_letter_folder(path: str, options: Mapping[str, str] | None = None) -> Path | Place:
@@ -56,8 +58,10 @@ class DeadLetterFile:
     itself, so that other writes of that job leave it alone. It appears under its name when the task has ended well: a
     task that runs again replaces it, a task that fails leaves none. A micro-batch that runs again replaces what writes
     of the same `jobId` kept in its `foreachBatch` the time before. Its fields: `data` (base64, which Spark reads as
-    binary), `partitionKey`, `explicitHashKey`, `kind` (`kinesis` or `firehose`), `streamName`, `reason`, `errorCode`,
-    `errorMessage`, `attempts`, `row` (of the partition; null if it was sent), `time`.
+    binary), `partitionKey`, `explicitHashKey`, `kind` (`kinesis`, `firehose`, `sqs` or `dynamodb`), `streamName`,
+    `reason`, `errorCode`, `errorMessage`, `attempts`, `row` (of the partition; null if it was sent), `time`; of a
+    message also `messageGroupId`, `messageDeduplicationId` and `delaySeconds`. The data of an item is its attribute
+    values as JSON, or its row as JSON with the reason `not encoded`.
     """
 
     def __init__(self, folder: Path | Place, attempt: WriteAttempt) -> None:
@@ -219,9 +223,7 @@ class DeadLetterFileHandler:
         self._file.add(
             [
                 letter(
-                    bytes(record.entry.data),
-                    getattr(record.entry, "partition_key", None),
-                    getattr(record.entry, "explicit_hash_key", None),
+                    *data_and_fields(record.entry),
                     self._stream,
                     kind=self._kind,
                     reason=record.reason.value,
@@ -234,10 +236,20 @@ class DeadLetterFileHandler:
         )
 
 
+def data_and_fields(entry: Any) -> tuple[bytes, dict[str, Any]]:
+    """The data of an entry that was given up, and its other fields by the names of their columns."""
+    if isinstance(entry, SqsRequestEntry):
+        fields = entry.group_id, entry.deduplication_id, entry.delay_seconds
+        return entry.body.encode(), dict(zip(_MESSAGE_FIELDS, fields, strict=True))
+    if isinstance(entry, DynamoDbRequestEntry):
+        return json.dumps(entry.item, default=lambda value: b64encode(value).decode()).encode(), {}
+    keys = {name: getattr(entry, field, None) for name, field in _KEY_FIELDS.items()}
+    return bytes(entry.data), keys
+
+
 def letter(
     data: bytes | None,
-    partition_key: str | None,
-    explicit_hash_key: str | None,
+    fields: Mapping[str, Any],
     stream: str | None,
     *,
     kind: str = "kinesis",
@@ -250,8 +262,8 @@ def letter(
     """The fields of one dead letter but its time."""
     return {
         "data": None if data is None else b64encode(data).decode(),
-        "partitionKey": partition_key,
-        "explicitHashKey": explicit_hash_key,
+        **dict.fromkeys(_KEY_FIELDS),
+        **fields,
         "kind": kind,
         "streamName": stream,
         "reason": reason,

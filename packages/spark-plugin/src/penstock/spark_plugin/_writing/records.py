@@ -3,13 +3,13 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.async_sink import FirehoseSink, KinesisStreamsSink
+from penstock.async_sink import RowFault
 from penstock.efo_consumer import SchemaVersion
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import RECORD_ID, SinkColumns
@@ -113,7 +113,7 @@ class Records:
     """Rows of one record batch, as the sink takes them."""
 
     batch: Any
-    """A record batch of `data`, and for a Kinesis stream `partitionKey` and perhaps `explicitHashKey`."""
+    """A record batch of the columns that the destination's sink takes, such as `data` and `partitionKey`."""
     streams: Any
     """A column of names of streams; None: all go to the stream of the options."""
     first_row: int
@@ -130,13 +130,13 @@ class RecordMaker:
         columns: SinkColumns,
         options: KinesisOptions,
         *,
-        firehose: bool = False,
+        kind: str = "kinesis",
         schema: SchemaVersion | str | None = None,
         id_prefix: str = "",
     ) -> None:
         self._columns = columns
         self._options = options
-        self._has_keys = not firehose
+        self._kind = kind
         self._prefix = id_prefix
         self._encode: ValueEncoder | None = value_encoder(options, schema) if options.value_format else None
         self._rows = 0
@@ -145,9 +145,16 @@ class RecordMaker:
         """The records of the next record batch."""
         columns, first = self._columns, self._rows
         self._rows += batch.num_rows
+        if self._kind == "dynamodb":
+            return Records(batch, None, first)
         data, faults = self._data(batch, first)
         arrays, names = [data], ["data"]
-        if self._has_keys:
+        if self._kind == "sqs":
+            # The sink checks whether it is UTF-8, row by row.
+            arrays, names = [compute.cast(data, pa.string(), safe=False)], ["body"]
+            arrays += [batch.column(index) for index in columns.message]
+            names += [batch.schema.names[index] for index in columns.message]
+        if self._kind == "kinesis":
             arrays.append(self._keys(batch))
             names.append("partitionKey")
             if columns.explicit_hash_key is not None:
@@ -208,14 +215,15 @@ def bad_rows(
     batch: Any,
     streams: Any,
     *,
-    firehose: bool,
+    row_faults: Callable[[Any, int], Iterator[RowFault]],
     max_record_bytes: int,
     needs_stream: bool,
     faults: Mapping[int, str] | None = None,
 ) -> list[BadRow]:
     """The bad rows among records, in their order, each with the first thing that is wrong with it.
 
-    `streams` is the column of streams, or None; with `needs_stream` a null there has no default. `faults` are known.
+    `streams` is the column of streams, or None; with `needs_stream` a null there has no default. `row_faults` finds
+    those that break a rule of the destination. `faults` are known.
     """
     found: dict[int, str] = dict(faults or {})
     if streams is not None:
@@ -228,10 +236,11 @@ def bad_rows(
         if needs_stream:
             for index in _places(compute.is_null(streams)):
                 found[index] = "its stream is null, and the options name none"
-    for fault in (FirehoseSink if firehose else KinesisStreamsSink).row_faults(batch, max_record_bytes):
+    for fault in row_faults(batch, max_record_bytes):
+        wider = _WIDER if fault.is_size and "partitionKey" in batch.schema.names else ""
         for index in _places(fault.wrong):
             if index not in found:
-                found[index] = fault.reason(index) + (_WIDER if fault.is_size and not firehose else "")
+                found[index] = fault.reason(index) + wider
     return [BadRow(index, found[index]) for index in sorted(found)]
 
 

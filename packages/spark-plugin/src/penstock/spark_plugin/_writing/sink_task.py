@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pyspark.sql.datasource import WriterCommitMessage
 
 from penstock import async_sink
-from penstock.async_sink import AsyncSinkConfig, KinesisStreamsSink, rate_strategy
+from penstock.async_sink import AsyncSinkConfig, rate_strategy
 from penstock.spark_plugin._connections import aws_options, service_security
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.table import BY_NAME
 from penstock.spark_plugin.errors import SparkPluginError
 
 if TYPE_CHECKING:
-    from penstock.async_sink import FirehoseSink, RateLimitingStrategy, RemoteSink, TerminalRecordHandler
+    from penstock.async_sink import RateLimitingStrategy, TerminalRecordHandler
     from penstock.aws import AwsLocation, AwsSession
 
 
@@ -34,6 +34,13 @@ _LIMITS = tuple(
     )
 )
 
+_SINKS = {
+    "firehose": ("FirehoseSink", "firehose_config"),
+    "sqs": ("SqsSink", "sqs_config"),
+    "dynamodb": ("DynamoDbSink", "dynamodb_config"),
+}
+"""Names of the sinks without shards, and of what makes their limits."""
+
 Terminal = Callable[[], "TerminalRecordHandler"]
 Strategy = Callable[[AsyncSinkConfig], "RateLimitingStrategy"]
 
@@ -42,11 +49,11 @@ def make_sink(
     options: KinesisOptions,
     stream: str | None = None,
     *,
-    firehose: bool = False,
+    kind: str = "kinesis",
     terminal: Terminal | None = None,
     session: "AwsSession | None" = None,
     caller: "AwsLocation | None" = None,
-) -> "KinesisStreamsSink | FirehoseSink[Any] | RemoteSink":
+) -> Any:
     """The sink for a stream; for that of the options by default. With a `session` it is not made anew of the options.
 
     `caller` is where the stream is, for the gateway to compare.
@@ -56,26 +63,25 @@ def make_sink(
     """
     stream = options.stream_name[0] if stream is None else stream
     arn = options.arn_of(stream)
-    config = sink_config(options, firehose=firehose)
+    config = sink_config(options, kind)
     if options.sink_endpoint is not None:
         from penstock.async_sink import RemoteSink
 
         return RemoteSink(
             options.sink_endpoint,
             service_security(options),
-            kind="firehose" if firehose else "kinesis",
+            kind=kind,
             destination=arn or stream,
             config=config,
             terminal=terminal,
             caller=caller,
         )
     aws = aws_options(options) if session is None else session
-    if firehose:
-        from penstock.async_sink import FirehoseSink, slow_start_strategy
-
-        strategy = _strategy(options, slow_start_strategy, decrease_factor=0.5)
-        return FirehoseSink(aws, stream, config=config, strategy=strategy, terminal=terminal)
-    from penstock.async_sink import AggregationConfig, aggregation_strategy, kinesis_strategy
+    if kind in _SINKS:
+        strategy = _strategy(options, async_sink.slow_start_strategy, decrease_factor=0.5)
+        sink = getattr(async_sink, _SINKS[kind][0])
+        return sink(aws, stream, config=config, strategy=strategy, terminal=terminal)
+    from penstock.async_sink import AggregationConfig, KinesisStreamsSink, aggregation_strategy, kinesis_strategy
 
     usual: Strategy = aggregation_strategy if options.aggregation else kinesis_strategy
     return KinesisStreamsSink(
@@ -90,7 +96,7 @@ def make_sink(
     )
 
 
-def sink_config(options: KinesisOptions, *, firehose: bool = False) -> AsyncSinkConfig:
+def sink_config(options: KinesisOptions, kind: str = "kinesis") -> AsyncSinkConfig:
     """Limits of a writer: those that were given, and where none was, those that suit the destination.
 
     Raises:
@@ -108,10 +114,9 @@ def sink_config(options: KinesisOptions, *, firehose: bool = False) -> AsyncSink
         # A request without an answer is sent again once before `stallTimeout` ends the task. A gateway bounds its own
         # requests, and a batch may wait there for its turn.
         common["request_timeout"] = timedelta(seconds=options.stall_timeout / 2)
-    if firehose:
-        from penstock.async_sink import firehose_config
-
-        return firehose_config(**common)
+    if kind in _SINKS:
+        config: AsyncSinkConfig = getattr(async_sink, _SINKS[kind][1])(**common)
+        return config
     if options.aggregation:
         from penstock.async_sink import kinesis_aggregation_config
 
@@ -200,6 +205,10 @@ class SinkTask:
         """Write a record batch to a stream; waits while its writer is full."""
         one = await self._writer(stream)
         await self._unless_over(one, one.writer.write_many(batch))
+
+    async def entries(self, stream: str) -> Any:
+        """The entries of a stream's writer, which know the rules of their destination."""
+        return (await self._writer(stream)).writer.target.kind
 
     async def finish(self) -> None:
         """Wait until all writers have their acknowledgements, and close them."""

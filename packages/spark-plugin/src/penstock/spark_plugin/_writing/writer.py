@@ -1,4 +1,4 @@
-"""The sinks of `kinesis` and `firehose`: each write task returns when all of its records are accepted."""
+"""The writers of all formats: each write task returns when all of its records are accepted."""
 
 import logging
 import os
@@ -6,12 +6,14 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from time import monotonic
+from typing import Any
 
 import pyarrow as pa
 from opentelemetry import context as context_api
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from penstock.async_sink import FirehoseSink, KinesisStreamsSink, RowFault
 from penstock.async_sink.dead_letters import NOT_ENCODED
 from penstock.async_sink.errors import SinkOptionError
 from penstock.efo_consumer import SchemaVersion
@@ -32,8 +34,8 @@ from penstock.spark_plugin._writing.dead_letters import (
 )
 from penstock.spark_plugin._writing.records import RecordMaker, Records, WriteAttempt, bad_rows, by_stream, this_attempt
 from penstock.spark_plugin._writing.sink_task import SinkTask, WriteSummary, make_sink, sink_config, total
-from penstock.spark_plugin._writing.value_text import compute, decoded
-from penstock.spark_plugin._writing.values import check_value_fields
+from penstock.spark_plugin._writing.value_text import compute, decoded, is_text, json_rows
+from penstock.spark_plugin._writing.values import check_field_types, check_value_fields
 from penstock.spark_plugin.errors import OptionError, SparkPluginError
 
 __all__ = ["KinesisBatchWriter", "KinesisStreamWriter", "WriteSummary", "total"]
@@ -47,13 +49,16 @@ class _Writer:
     _is_stream = False
 
     @with_remedies
-    def __init__(self, options: KinesisOptions, schema: StructType, *, firehose: bool = False) -> None:
+    def __init__(self, options: KinesisOptions, schema: StructType, *, kind: str = "kinesis") -> None:
         self._options = options
-        self._firehose = firehose
-        self._kind = "firehose" if firehose else "kinesis"
+        self._kind = kind
         if options.glue_endpoint_url is not None and options.schema_registry is None:
             raise OptionError.missing("schemaRegistry", "$glueEndpointUrl belongs to it")
-        self._columns = sink_columns(schema, options, firehose=firehose)
+        if kind == "sqs" and options.value_format not in (None, "json", "csv"):
+            raise OptionError.invalid("valueFormat", options.value_format or "", "json or csv: a message is a text")
+        self._columns = sink_columns(schema, options, kind)
+        if kind == "dynamodb":
+            check_field_types(schema.fields, nested=True)
         self._schema: SchemaVersion | str | None = None
         if options.value_format is not None:
             fields = [schema.fields[index] for index in self._columns.value]
@@ -65,9 +70,9 @@ class _Writer:
             self._folder = dead_letter_folder(options.dead_letter_path, options.aws_mapping())
         # Refused here, by the option's name, and not in the tasks.
         try:
-            self._max_record_bytes = sink_config(options, firehose=firehose).max_record_size_in_bytes
+            self._max_record_bytes = sink_config(options, kind).max_record_size_in_bytes
             if options.stream_name:
-                make_sink(options, firehose=firehose)
+                make_sink(options, kind=kind)
         except SinkOptionError as error:
             raise _option_error(error) from error
         # Once, on the driver: executors may have another environment.
@@ -116,7 +121,7 @@ class _Writer:
         maker = RecordMaker(
             self._columns,
             options,
-            firehose=self._firehose,
+            kind=self._kind,
             schema=self._schema,
             id_prefix=attempt.record_prefix if options.record_ids else "",
         )
@@ -124,8 +129,14 @@ class _Writer:
         with LoopThread("async-sink") as loop:
             task = SinkTask(self._sinks(letters), stall_seconds=options.stall_timeout, gateway=options.sink_endpoint)
             try:
+                row_faults: Any = {"kinesis": KinesisStreamsSink, "firehose": FirehoseSink}.get(self._kind)
+                if row_faults is None:
+                    # The writer has asked the service what else must be known of its destination.
+                    assert default is not None
+                    row_faults = loop.call(task.entries(default))
                 for batch in iterator:
-                    for stream, records in by_stream(self._without_bad(maker.of(batch), default, letters), default):
+                    good = self._without_bad(maker.of(batch), default, letters, row_faults.row_faults)
+                    for stream, records in by_stream(good, default):
                         if stream is not None and records.batch.num_rows:
                             loop.call(task.write(stream, records.batch))
                 loop.call(task.finish())
@@ -145,7 +156,7 @@ class _Writer:
             return make_sink(
                 self._options,
                 stream,
-                firehose=self._firehose,
+                kind=self._kind,
                 terminal=terminal,
                 session=session,
                 caller=self._caller,
@@ -153,12 +164,18 @@ class _Writer:
 
         return make
 
-    def _without_bad(self, records: Records, default: str | None, letters: DeadLetterFile | None) -> Records:
+    def _without_bad(
+        self,
+        records: Records,
+        default: str | None,
+        letters: DeadLetterFile | None,
+        row_faults: Callable[[Any, int], Iterator[RowFault]],
+    ) -> Records:
         """The records that a destination can take; the others are dead letters, or fail the task."""
         bad = bad_rows(
             records.batch,
             records.streams,
-            firehose=self._firehose,
+            row_faults=row_faults,
             max_record_bytes=self._max_record_bytes,
             needs_stream=default is None,
             faults=records.faults,
@@ -169,9 +186,16 @@ class _Writer:
             row, reason = records.first_row + bad[0].index, bad[0].reason
             raise SparkPluginError.of("UNWRITABLE_ROW", row=row, reason=reason)
         streams, rows = records.streams, pa.array([one.index for one in bad], pa.int64())
-        columns = {name: records.batch.column(name).take(rows) for name in records.batch.schema.names}
-        data = columns.pop("data").to_pylist()
-        fields = {name: decoded(column) for name, column in columns.items()}
+        taken = records.batch.take(rows)
+        if self._kind == "dynamodb":
+            data, fields = json_rows(taken).cast(pa.binary()).to_pylist(), dict[str, list[Any]]()
+        else:
+            columns = dict(zip(taken.schema.names, taken.columns, strict=True))
+            data = columns.pop("body" if self._kind == "sqs" else "data").cast(pa.binary()).to_pylist()
+            fields = {
+                name: decoded(column) if is_text(column.type) else column.to_pylist()
+                for name, column in columns.items()
+            }
         named = (
             [default] * len(bad) if streams is None else decoded(compute.fill_null(streams.take(rows), default or ""))
         )
@@ -181,11 +205,10 @@ class _Writer:
             kept.append(
                 letter(
                     data[place],
-                    values.get("partitionKey"),
-                    values.get("explicitHashKey"),
+                    values,
                     named[place] or None,
                     kind=self._kind,
-                    reason=NOT_ENCODED if one.index in records.faults else "bad row",
+                    reason=NOT_ENCODED if one.index in records.faults or self._kind == "dynamodb" else "bad row",
                     error_message=one.reason,
                     row=records.first_row + one.index,
                 )
@@ -213,7 +236,7 @@ class _Writer:
 
 
 class KinesisBatchWriter(_Writer, DataSourceArrowWriter):
-    """Writes a DataFrame, to streams or (with `firehose`) delivery streams."""
+    """Writes a DataFrame, to streams or what else the kind names."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Note what was written: it is in the stream since each task ended."""
