@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from penstock.registration._stores.url import default_store_path
 from penstock.registration._values import AcquireRequest, ConflictPolicy, Lease
-from penstock.rpc import lock_file
+from penstock.rpc import lock_file, make_folder, open_regular
 
 if TYPE_CHECKING:
     from penstock.registration._synchronous import BlockingConsumerRegistry
@@ -63,7 +63,7 @@ class LeaseMarks:
             return
         path = self._path(lease)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             self._remove_old()
             # Under its name it is seen locked only.
             number, made = tempfile.mkstemp(dir=self._folder)
@@ -108,7 +108,7 @@ class LeaseMarks:
 
 def _is_free(path: Path) -> bool:
     try:
-        number = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        number = open_regular(path, os.O_RDWR)
     except OSError:
         return False
     try:

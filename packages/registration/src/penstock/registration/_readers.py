@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from platformdirs import user_state_path
 
 from penstock.registration.errors import RegistrationError, RegistrationOptionError, RegistryUnavailableError
-from penstock.rpc import MIN_TOKEN_CHARACTERS
+from penstock.rpc import MIN_TOKEN_CHARACTERS, make_folder, open_regular
 
 TIME_TO_LIVE_SECONDS: Final = 20.0
 """A reader that was not announced for so long is forgotten: four intervals of its driver."""
@@ -246,11 +246,10 @@ class ReaderFiles:
         """
         path = self._path(reader)
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._folder)
             document = asdict(reader) | {"begun": self._begun(path) or self._wall_clock()}
             part = path.with_suffix(".part")
-            # Only its owner may read it, from the first byte on.
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            with os.fdopen(open_regular(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode=0o600), "w") as file:
                 json.dump(document, file)
             now = self._wall_clock()
             os.utime(part, (now, now))
@@ -302,7 +301,7 @@ class ReaderFiles:
     @staticmethod
     def _read(path: Path) -> dict[str, Any] | None:
         try:
-            with path.open() as file:
+            with os.fdopen(open_regular(path)) as file:
                 document = json.loads(file.read(_MOST_BYTES))
             return document if isinstance(document, dict) and isinstance(document["begun"], float) else None
         except (FileNotFoundError, ValueError, KeyError):

@@ -17,8 +17,9 @@ from ._flags import (
     read_switch,
 )
 from ._loop_thread import LoopThread, Signal
+from ._own_files import OwnFiles, make_database_private, make_folder, open_regular
 from ._process import collect_seldom, lock_file, unlock_file
-from ._security.files import FileChanges, OwnFiles, stamp_of
+from ._security.files import FileChanges, stamp_of
 from ._security.security import (
     ClientSecurity,
     ServerSecurity,
@@ -99,8 +100,11 @@ __all__ = [
     "flags_in",
     "is_answered",
     "lock_file",
+    "make_database_private",
+    "make_folder",
     "open_aio_channel",
     "open_channel",
+    "open_regular",
     "read_number",
     "read_path",
     "read_settings",

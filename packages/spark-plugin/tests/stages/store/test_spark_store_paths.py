@@ -153,7 +153,7 @@ def test_links_in_place_of_a_stores_own_files_are_not_written_through(store: Sta
     result = store.stage("daily", FINGERPRINT)
     result.begin("daily")
     (root / f"stages/daily/{FINGERPRINT}/_COMMITTED.json").symlink_to(precious)
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(OSError, match="it is a link"):
         result.commit(CommittedStage("daily", FINGERPRINT, rows=1, size_bytes=1, seconds=0.0, outputs={}))
     store.pin(RunPins(pipeline="p", store="s"))
     (pins,) = (root / "stages/.pins").iterdir()
@@ -167,6 +167,20 @@ def test_links_in_place_of_a_stores_own_files_are_not_written_through(store: Sta
     with pytest.raises(StoreUnusableError):
         store.__enter__()
     assert untouched(outside)
+
+
+@pytest.mark.timeout(60)
+def test_fifos_in_place_of_a_stores_own_files_do_not_block(store: StageStore, outside: Path) -> None:
+    """Other users may write into the folder of a store."""
+    root = outside.parent / "store"
+    result = store.stage("daily", FINGERPRINT)
+    result.begin("daily")
+    os.mkfifo(root / f"stages/daily/{FINGERPRINT}/_COMMITTED.json")
+    with pytest.raises(OSError, match="not a regular file"):
+        result.commit(CommittedStage("daily", FINGERPRINT, rows=1, size_bytes=1, seconds=0.0, outputs={}))
+    os.mkfifo(root / "lock")
+    with pytest.raises(StoreUnusableError):
+        store.__enter__()
 
 
 def test_two_names_never_share_a_folder(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -20,6 +20,7 @@ from platformdirs import user_state_path
 from penstock.aws import AwsError, AwsSession, ConditionalStore, DynamoDbTable, Item, S3Store, StoredValue, error_code
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer.errors import CheckpointError, CheckpointTakenOverError, EfoConsumerConfigError
+from penstock.rpc import make_database_private, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -310,7 +311,8 @@ class _CheckpointFile:
 
     def _write(self, key: str, changed: _Kept, if_version: str | None) -> str | None:
         if self._makes_folder:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
+        make_database_private(self._path)
         with closing(self._connect()) as connection, connection:
             for table in _TABLES:
                 connection.execute(table)
@@ -326,10 +328,7 @@ class _CheckpointFile:
         return changed.version
 
     def _connect(self) -> sqlite3.Connection:
-        with suppress(FileExistsError):
-            # SQLite would let everybody read it.
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        return sqlite3.connect(self._path, timeout=_BUSY_SECONDS)
+        return sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_SECONDS)
 
 
 def _kept_in(connection: sqlite3.Connection, key: str) -> _Kept:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import math
+import os
 import re
 import socket
 import time
@@ -30,7 +31,7 @@ from penstock.registration import (
     open_store,
 )
 from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError
-from penstock.rpc import ClientSecurity, lock_file
+from penstock.rpc import ClientSecurity, lock_file, make_folder, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,9 +63,10 @@ class JobIdentity:
         self._file: IO[str] | None = None
         path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.job"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             with ExitStack() as unless_ours:
-                file = unless_ours.enter_context(path.open("a+"))
+                number = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, mode=0o600)
+                file = unless_ours.enter_context(os.fdopen(number, "a+"))
                 if not lock_file(file):
                     return
                 unless_ours.pop_all()

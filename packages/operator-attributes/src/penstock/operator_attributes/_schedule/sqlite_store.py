@@ -1,10 +1,9 @@
 """Jobs, their events and claims in a SQLite file, which survives the end of the process, however that comes."""
 
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -25,7 +24,7 @@ from penstock.operator_attributes._schedule.states import (
     StageStarted,
 )
 from penstock.operator_attributes.errors import InvalidDocumentError, JobStoreError
-from penstock.rpc import OwnFiles
+from penstock.rpc import OwnFiles, make_database_private, make_folder
 
 _SCHEMA_VERSION: Final = 1
 _BUSY_SECONDS: Final = 2.0
@@ -74,10 +73,8 @@ class SqliteJobStore:
         self._lock = threading.Lock()
         self._closed = False
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with suppress(FileExistsError):
-                # SQLite would let everybody read it.
-                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            make_folder(self._path.parent)
+            make_database_private(self._path)
             # Calls come from the threads of a pool, one at a time.
             self._connection = sqlite3.connect(
                 self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False

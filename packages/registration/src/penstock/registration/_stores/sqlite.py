@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import contextlib
-import os
 import queue
 import sqlite3
 import threading
@@ -19,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from penstock.registration._lease.record import ConsumerRecord, Renewal, from_columns, to_columns
 from penstock.registration.errors import LeaseStoreError
+from penstock.rpc import make_database_private, make_folder
 
 T = TypeVar("T")
 
@@ -166,7 +165,8 @@ class SqliteFile:
         if self._connection is None and self._read_only:
             self._connection = self._open_to_read()
         if self._connection is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(self._path.parent)
+            make_database_private(self._path)
             give_up_at = time.monotonic() + _BUSY_SECONDS
             while (connection := self._try_to_open(last=time.monotonic() > give_up_at)) is None:
                 time.sleep(_LOCKED_PAUSE_SECONDS)
@@ -192,9 +192,6 @@ class SqliteFile:
 
     def _try_to_open(self, *, last: bool) -> sqlite3.Connection | None:
         """A connection; None when another process is setting up the file: SQLite does not wait for that by itself."""
-        with contextlib.suppress(FileExistsError):
-            # SQLite would let everybody read it.
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             connection.row_factory = sqlite3.Row

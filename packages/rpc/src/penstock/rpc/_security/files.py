@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from penstock.rpc.errors import RpcOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from opentelemetry.metrics import Counter
@@ -96,59 +94,6 @@ class FileChanges:
             return None
         self._seen, self._failed = stamp, None
         return made
-
-
-class OwnFiles:
-    """Files that this process alone writes, such as those of a database: whether they are as it has left them.
-
-    SQLite keeps what it knows of a file that it has alone. It would write on, and say that all is well, behind a file
-    that was cut, replaced or written over meanwhile. For one thread at a time.
-
-    Args:
-        files: some of which may not be there yet.
-    """
-
-    def __init__(self, *files: Path) -> None:
-        self._files = files
-        self._left = self._found()
-
-    @contextmanager
-    def written(self) -> Iterator[None]:
-        """While they are written: nothing is begun, or said to have gone well, where somebody else has changed them.
-
-        Raises:
-            OSError: they are not as they were left, or other files have their names by now.
-        """
-        if self._found() != self._left:
-            raise self._error()
-        before = self._left
-        try:
-            yield
-        finally:
-            found = self._found()
-            is_ours = all(
-                was is None or (now is not None and now[:2] == was[:2]) for was, now in zip(before, found, strict=True)
-            )
-            if is_ours:
-                self._left = found
-        if not is_ours:
-            raise self._error()
-
-    def _found(self) -> list[tuple[int, int, int, int] | None]:
-        return [self._stamp(file) for file in self._files]
-
-    @staticmethod
-    def _stamp(file: Path) -> tuple[int, int, int, int] | None:
-        try:
-            found = os.stat(file)
-        except OSError:
-            return None
-        # Not the time of change: a backup by hard links sets it.
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-    def _error(self) -> OSError:
-        reason = "another process has changed it: restore a whole copy of it, and start anew"
-        return OSError(errno.ESTALE, reason, str(self._files[0]))
 
 
 class RereadFile(Generic[T]):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import metrics
 
+from penstock.rpc._own_files import open_regular
 from penstock.rpc.errors import RpcOptionError
 
 if TYPE_CHECKING:
@@ -169,8 +170,8 @@ class AuditLog:
                     return self._file
             self._file.close()
             self._file = None
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._file = os.fdopen(os.open(self._path, flags, 0o600), "a", encoding="ascii")
+        number = open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode=0o600)
+        self._file = os.fdopen(number, "a", encoding="ascii")
         return self._file
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from pyarrow import fs
 
 from penstock.aws import StoredValue
+from penstock.rpc import open_regular
 from penstock.spark_plugin._for_stages import Listed, Objects, Place
 from penstock.spark_plugin.errors import StoreUnusableError
 
 _ID = ".id"
 _GONE = ".gone-"
 """Names of folders that are being removed start with this."""
-_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_FOLLOW
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class FolderObjects(Objects):
@@ -83,7 +83,7 @@ class FolderObjects(Objects):
         try:
             with (
                 self._folder(key) as (folder, name),
-                os.fdopen(os.open(name, os.O_RDONLY | _NO_FOLLOW, dir_fd=folder), "rb") as file,
+                os.fdopen(open_regular(name, dir_fd=folder), "rb") as file,
             ):
                 data, written = file.read(), os.fstat(file.fileno()).st_mtime
         except FileNotFoundError:

@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from penstock.async_sink import DynamoDbRequestEntry, SqsRequestEntry, TerminalRecord
 from penstock.aws import AwsError
+from penstock.rpc import make_folder, open_regular
 from penstock.spark_plugin._places import S3_SCHEMES, Place
 from penstock.spark_plugin._writing.records import WriteAttempt
 from penstock.spark_plugin.errors import OptionError, SparkPluginError
@@ -102,8 +103,9 @@ class DeadLetterFile:
             if self._file is None and self._place is not None:
                 self._file = cast("IO[bytes]", tempfile.TemporaryFile())  # noqa: SIM115  # closed by commit and discard
             elif self._file is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._partial.open("xb")
+                make_folder(self.path.parent)
+                number = open_regular(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600)
+                self._file = os.fdopen(number, "wb")
             self._file.write(b"".join(lines))
             self.count += len(letters)
 

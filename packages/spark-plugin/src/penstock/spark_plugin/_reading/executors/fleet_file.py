@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from penstock.rpc import ClientSecurity
+from penstock.rpc import ClientSecurity, open_regular
 from penstock.spark_plugin._signals import spark_files_folder
 from penstock.spark_plugin.errors import ExecutorReadersError
 
@@ -61,7 +61,7 @@ class FleetFile:
             "readers": [asdict(reader) for reader in readers],
         }
         new = self.folder / f"{_NAME}.new"
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        with open(open_regular(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode=0o600), "w") as file:
             json.dump(content, file)
         new.replace(self.folder / _NAME)
 

@@ -6,10 +6,8 @@ import time
 from pathlib import Path
 from typing import IO
 
-from penstock.rpc import lock_file, unlock_file
+from penstock.rpc import lock_file, open_regular, unlock_file
 from penstock.spark_plugin.errors import StoreUnusableError
-
-_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
 class FileLock:
@@ -59,7 +57,7 @@ class FileLock:
     def _open(self) -> IO[str]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            return os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | _NO_FOLLOW, 0o666), "r+")
+            return os.fdopen(open_regular(self.path, os.O_RDWR | os.O_CREAT), "r+")
         except OSError as error:
             raise StoreUnusableError(str(self.path.parent), error.strerror or str(error)) from error
 

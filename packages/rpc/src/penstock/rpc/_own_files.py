@@ -1,0 +1,153 @@
+"""Files that other users must not read, and files in folders where other users may write.
+
+The rules for both stand here: a file is opened only if it is a regular file and not a link, and the mode of a private
+file is set when the file is there already, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PRIVATE: Final = 0o600
+# Windows has none of these. A FIFO without a writer would block `os.open` without O_NONBLOCK.
+_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def open_regular(
+    path: str | Path, flags: int = os.O_RDONLY, *, mode: int | None = None, dir_fd: int | None = None
+) -> int:
+    """Open a regular file that is not a link. Never blocks.
+
+    Args:
+        path: the file. Links in the path to its folder are followed.
+        flags: of `os.open`.
+        mode: the widest mode that the file may have: a new file is made with it, and an existing file loses all other
+            bits. None: a new file gets the mode of the umask, and an existing file keeps its mode.
+        dir_fd: descriptor of the folder that `path` is relative to.
+
+    Returns:
+        The descriptor.
+
+    Raises:
+        OSError: the file is a link or is not a regular file, its mode cannot be set, or it cannot be opened.
+    """
+    try:
+        number = os.open(path, flags | _FLAGS, 0o666 if mode is None else mode, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise _is_not_regular(path) from error
+        raise
+    try:
+        _check(path, os.fstat(number), mode, lambda narrow: os.fchmod(number, narrow), lambda: os.fstat(number))
+    except BaseException:
+        os.close(number)
+        raise
+    return number
+
+
+def make_database_private(path: Path) -> None:
+    """Give a SQLite file and its journals the mode 0600. Make the file if it is missing.
+
+    SQLite would make the file with the mode of the umask. The journals that it makes later have the mode of the file.
+
+    Raises:
+        OSError: a file is a link or is not a regular file, or its mode cannot be set; the error names the file.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _PRIVATE))
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        file = path.with_name(path.name + suffix)
+        # Not by a descriptor: to close it would end the locks that SQLite has on the file in this process.
+        with suppress(FileNotFoundError):
+            _check(file, file.lstat(), _PRIVATE, file.chmod, file.lstat)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and the missing folders above it, with the mode 0700. A folder that exists keeps its mode."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
+def _check(
+    path: str | Path,
+    found: os.stat_result,
+    mode: int | None,
+    change: Callable[[int], None],
+    look: Callable[[], os.stat_result],
+) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise _is_not_regular(path)
+    # Windows has no such modes.
+    if mode is None or os.name != "posix" or not stat.S_IMODE(found.st_mode) & ~mode:
+        return
+    with suppress(PermissionError):
+        change(stat.S_IMODE(found.st_mode) & mode)
+    if now := stat.S_IMODE(look().st_mode) & ~mode:
+        reason = f"other users have access (mode bits {now:04o}), and this user cannot change that: as the owner of the"
+        raise PermissionError(errno.EPERM, f"{reason} file run chmod {mode:04o}, or choose another path", str(path))
+
+
+def _is_not_regular(path: str | Path) -> OSError:
+    return OSError(errno.EINVAL, "it is a link, or not a regular file: give the path of the file itself", str(path))
+
+
+class OwnFiles:
+    """Files that only this process writes, such as those of a database: checks that no other process changed them.
+
+    SQLite caches a file that it has locked exclusively. It would continue to write, without an error, after the file
+    was cut, replaced or overwritten by another process. For one thread at a time.
+
+    Args:
+        files: the files; some may not exist yet.
+    """
+
+    def __init__(self, *files: Path) -> None:
+        self._files = files
+        self._left = self._found()
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Check the files before and after a write.
+
+        Raises:
+            OSError: another process changed or replaced a file.
+        """
+        if self._found() != self._left:
+            raise self._error()
+        before = self._left
+        try:
+            yield
+        finally:
+            found = self._found()
+            is_ours = all(
+                was is None or (now is not None and now[:2] == was[:2]) for was, now in zip(before, found, strict=True)
+            )
+            if is_ours:
+                self._left = found
+        if not is_ours:
+            raise self._error()
+
+    def _found(self) -> list[tuple[int, int, int, int] | None]:
+        return [self._stamp(file) for file in self._files]
+
+    @staticmethod
+    def _stamp(file: Path) -> tuple[int, int, int, int] | None:
+        try:
+            found = os.stat(file)
+        except OSError:
+            return None
+        # Not the time of change: a backup by hard links sets it.
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _error(self) -> OSError:
+        reason = "another process has changed it: restore a whole copy of it, and start again"
+        return OSError(errno.ESTALE, reason, str(self._files[0]))
