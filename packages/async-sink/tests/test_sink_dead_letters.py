@@ -1,5 +1,6 @@
 """Dead letters are written again to the stream that they were for."""
 
+import errno
 import json
 import os
 from base64 import b64encode
@@ -12,6 +13,7 @@ import pytest
 from penstock.async_sink.dead_letters import redrive
 from penstock.aws import AwsOptions
 from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.rpc import open_regular
 
 
 @pytest.fixture(scope="module")
@@ -94,14 +96,18 @@ def test_letters_of_delivery_streams_and_rows_without_a_record_stay(
     assert held(emulator, "encoded") == [b"c"]
 
 
+@pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize(("mode", "noted"), [(0o600, 0o600), (0o640, 0o640), (0o444, 0o644)])
 def test_notes_are_as_private_as_the_letters(
-    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path, mode: int, noted: int
+    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path, mode: int, noted: int, is_there: bool
 ) -> None:
-    """They hold the same records. A gateway's are its owner's alone. Their owner can add to them in any case."""
-    make_stream(emulator, f"private-{mode}")
-    keep(tmp_path, letter(b"secret", f"private-{mode}"))
+    """They hold the same records. Notes that exist with a wider mode get the mode of the letters."""
+    stream = make_stream(emulator, f"private-{mode}-{is_there}")
+    keep(tmp_path, letter(b"secret", stream))
     (tmp_path / "job-0-0.json").chmod(mode)
+    if is_there:
+        (tmp_path / "_redriven").mkdir()
+        (tmp_path / "_redriven" / "job-0-0.json").touch(0o666)
     before = os.umask(0o022)
     try:
         assert redrive(tmp_path, options).is_complete
@@ -140,14 +146,19 @@ def test_letters_whose_file_goes_away_meanwhile_are_written_once_and_so_are_the_
 
 
 def test_letters_that_could_not_be_noted_are_not_sent(
-    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path
+    emulator: RunningEmulator, options: AwsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They would be sent again each time."""
     make_stream(emulator, "not-noted")
     keep(tmp_path, letter(b"1", "not-noted"), name="a.json")
     keep(tmp_path, letter(b"2", "not-noted"), name="b.json")
-    (tmp_path / "_redriven").mkdir()
-    (tmp_path / "_redriven" / "b.json").symlink_to(tmp_path / "elsewhere")
+
+    def open_one(path: str | Path, flags: int = os.O_RDONLY, **others: Any) -> int:
+        if path == "b.json" and flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, "no space left", path)
+        return open_regular(path, flags, **others)
+
+    monkeypatch.setattr("penstock.async_sink.dead_letters.open_regular", open_one)
     for _ in range(2):
         with pytest.raises(OSError, match=r"b\.json"):
             redrive(tmp_path, options)

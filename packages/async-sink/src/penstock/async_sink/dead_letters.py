@@ -13,13 +13,13 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.async_sink.errors import RecordError, SinkError
-from penstock.rpc import lock_file
+from penstock.rpc import lock_file, open_regular
 
 if TYPE_CHECKING:
     from penstock.async_sink import TerminalRecord
@@ -37,6 +37,8 @@ _LARGEST: Final = 10 << 20
 """Bytes of a record, and of a request of PutRecords."""
 _BYTES_AT_A_TIME: Final = 64 << 20
 """Of lines: a letter may hold 10 MiB."""
+_LONGEST_LINE: Final = 64 << 20
+"""Bytes of a letter: a row that is too large for its stream is a letter, too."""
 
 
 @dataclass(frozen=True)
@@ -235,18 +237,13 @@ async def _write(
 def _make_notes(files: Iterable[Path]) -> None:
     """Make sure that letters of these files can be noted, before they are sent."""
     for file in files:
-        try:
-            # Nobody else reads here what the letters' own file keeps from them.
-            mode = file.stat().st_mode & 0o666
-        except FileNotFoundError:
-            mode = 0  # a micro-batch that ran again has removed it
-        with _own(file.parent / REDRIVEN / file.name, mode | 0o600):
+        with _notes(file):
             pass
 
 
 def _note(done: list[DeadLetter]) -> None:
     for file in dict.fromkeys(one.file for one in done):
-        with _own(file.parent / REDRIVEN / file.name, 0o600) as number:
+        with _notes(file) as number:
             lines = [one.line.encode() + b"\n" for one in done if one.file == file]
             with open(number, "ab", closefd=False) as opened:
                 size = os.fstat(number).st_size
@@ -255,6 +252,17 @@ def _note(done: list[DeadLetter]) -> None:
                     opened.write(b"\n")
                 opened.writelines(lines)
             os.fsync(number)
+
+
+@contextmanager
+def _notes(file: Path) -> Iterator[int]:
+    """The notes of a file of letters, open. Only users that can read the letters can read the notes."""
+    try:
+        mode = file.stat().st_mode & 0o666
+    except FileNotFoundError:
+        mode = 0  # a micro-batch that ran again has removed it
+    with _own(file.parent / REDRIVEN / file.name, mode | 0o600) as number:
+        yield number
 
 
 @contextmanager
@@ -268,42 +276,58 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _own(path: Path, mode: int = 0o666) -> Iterator[int]:
-    """A file to append to, made if need be. A link is refused: others may write into the folder of letters."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        number = os.open(path.name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, mode, dir_fd=folder)
-    finally:
-        os.close(folder)
+def _own(path: Path, mode: int | None = None) -> Iterator[int]:
+    """Open a file for appending, and make it if it is missing. `mode` is that of `open_regular`."""
+    number = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, mode)
     try:
         yield number
     finally:
         os.close(number)
 
 
+def _open(path: Path, flags: int = os.O_RDONLY, mode: int | None = None) -> int:
+    """Open a file. A link is refused, of its folder too: other users may write into the folder of letters."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        return open_regular(path.name, flags, mode=mode, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
 def _letters(file: Path) -> Iterator[DeadLetter]:
-    noted = file.parent / REDRIVEN / file.name
     # Two letters may be alike in every field: each is noted by itself.
-    redriven = Counter(map(_digest, _lines(noted) if noted.exists() else ()))
-    for number, line in enumerate(_lines(file), 1):
-        digest = _digest(line)
+    redriven: Counter[bytes] = Counter()
+    with suppress(FileNotFoundError):
+        redriven.update(hashlib.sha256(line).digest() for line in _lines(file.parent / REDRIVEN / file.name, _open))
+    for number, line in enumerate(_lines(file, open_regular), 1):
+        digest = hashlib.sha256(line).digest()
         is_redriven = redriven[digest] > 0
         redriven[digest] -= is_redriven
         try:
-            yield _parse(file, line, is_redriven)
-        except (ValueError, KeyError, TypeError) as error:
-            raise SinkError.of("DEAD_LETTER_FILE", file=str(file), line=number, reason=repr(error)) from error
+            yield _parse(file, line.decode(), is_redriven)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise _unreadable(file, number, repr(error)) from error
 
 
-def _lines(file: Path) -> Iterator[str]:
+def _lines(file: Path, opener: Callable[[Path], int]) -> Iterator[bytes]:
+    try:
+        number = opener(file)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _unreadable(file, 1, error.strerror or str(error)) from error
     # Not all that ends a line for Python ends one here: keys and messages hold what they like.
-    with file.open(encoding="utf-8", newline="\n") as opened:
-        for line in opened:
-            yield line.removesuffix("\n")
+    with open(number, "rb") as opened:
+        count = 0
+        while line := opened.readline(_LONGEST_LINE + 1):
+            count += 1
+            if len(line) > _LONGEST_LINE:
+                raise _unreadable(file, count, f"it has more than {_LONGEST_LINE} bytes")
+            yield line.removesuffix(b"\n")
 
 
-def _digest(line: str) -> bytes:
-    return hashlib.sha256(line.encode()).digest()
+def _unreadable(file: Path, line: int, reason: str) -> SinkError:
+    return SinkError.of("DEAD_LETTER_FILE", file=str(file), line=line, reason=reason)
 
 
 def _parse(file: Path, line: str, is_redriven: bool) -> DeadLetter:
