@@ -25,13 +25,17 @@ _COMPILE += ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-f
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 # Where a file came from is nobody's business: the hash says which it is.
 _PLACE = re.compile(r"://|--index-url|--extra-index-url|--find-links|--trusted-host| @ ")
+# What tools/install_hatch.sh installs, before there is an environment.
+_HATCH = "hatch>=1.18"
 SERVICE = "https://api.osv.dev"
 _TIMEOUT_SECONDS = 10.0
 
 
 def requirements_of(root: Path) -> list[str]:
     """All requirements that are not packages of the repository itself, sorted."""
-    own, wanted = set(), set(tomllib.loads((root / "hatch.toml").read_text())["envs"]["default"]["dependencies"])
+    environments = tomllib.loads((root / "hatch.toml").read_text())["envs"]
+    own: set[str] = set()
+    wanted = {_HATCH, *environments["default"]["dependencies"], *environments["release"]["dependencies"]}
     for kind in ("packages", "services"):
         for file in (root / kind).glob("*/pyproject.toml"):
             project = tomllib.loads(file.read_text())["project"]

@@ -1,7 +1,12 @@
 """What others' code the project runs: one version each, by hash, and looked up among known vulnerabilities."""
 
+import hashlib
 import json
+import os
+import subprocess
+import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -33,6 +38,27 @@ def test_the_lock_is_that_of_all_packages() -> None:
 def test_a_lock_that_is_not_is_told(lock: str, words: str) -> None:
     """Each of the ways in which it can be wrong."""
     assert words in "\n".join(lock_problems(lock, ["grpcio>=1.85"]))
+
+
+@pytest.mark.parametrize("of_the_lock", [True, False])
+@pytest.mark.parametrize("variable", ["UV_CONSTRAINT", "UV_BUILD_CONSTRAINT"])
+def test_a_file_that_is_not_the_locked_one_is_refused(variable: str, of_the_lock: bool, tmp_path: Path) -> None:
+    """By uv, when the lock is a constraint, of what is installed and of what builds it."""
+    about, wheel = "tiny-1.0.dist-info", tmp_path / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as opened:
+        opened.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        opened.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        opened.writestr(f"{about}/RECORD", f"{about}/METADATA,,\n{about}/WHEEL,,\n{about}/RECORD,,\n")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest() if of_the_lock else "0" * 64
+    (tmp_path / "lock").write_text(f"tiny==1.0 --hash=sha256:{digest}\n")
+    (tmp_path / "pyproject.toml").write_text('[build-system]\nrequires = ["tiny"]\nbuild-backend = "none"\n')
+    asked = "tiny" if variable == "UV_CONSTRAINT" else str(tmp_path)
+    command = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--no-cache", "--no-index"]
+    command += ["--python", sys.executable, "--find-links", str(tmp_path), "--target", str(tmp_path / "out"), asked]
+    environment = {**os.environ, variable: str(tmp_path / "lock")}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ("Hash mismatch" in ended.stderr) is not of_the_lock
+    assert (tmp_path / "out" / about).exists() is (of_the_lock and variable == "UV_CONSTRAINT")
 
 
 class Advisories(BaseHTTPRequestHandler):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tools.dependencies import read_lock
 from tools.prove.matrix import Outcome as PairOutcome
 from tools.prove.matrix import Pair, try_pair
 from tools.prove.matrix import table_row as table_row_of_pair
@@ -180,8 +181,81 @@ def test_only_jobs_that_publish_may_say_who_they_are() -> None:
             rights |= written
             if "id-token" in written:
                 named.add(f"{workflow.stem}/{name}")
-    assert named == {"docs/deploy", "publish/build", "publish/publish"}
+    assert named == {"docs/deploy", "publish/attest", "publish/publish"}
     assert rights == {"attestations", "id-token", "pages"}
+
+
+def test_actions_are_pinned_by_digest() -> None:
+    """Each `uses` names a commit, and its version in a comment; all workflows use the same commit of an action."""
+    used = [line for workflow in WORKFLOWS for line in re.findall(r"\buses: *(.*)", workflow.read_text())]
+    assert len(used) > 10
+    assert [one for one in used if re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[0-9.]+", one) is None] == []
+    assert len({one.partition("@")[0] for one in used}) == len(set(used))
+
+
+LOCKED = "${{ github.workspace }}/requirements.lock"
+# Of these jobs other versions than the lock's are the point.
+CONSTRAINTS = {"test/compat": "${{ github.workspace }}/compat.lock", "test/lowest": ""}
+INSTALLERS = re.compile(r"\b(pip3?|pipx|uvx?|npm|npx|conda|gem|curl|wget)\b")
+
+
+@each_workflow
+def test_a_workflow_installs_from_the_lock(workflow: Path) -> None:
+    """By hash: hatch and uv by their script, environments and builds by constraints, npm by its own lock."""
+    parsed = yaml.safe_load(workflow.read_text())
+    for name, job in parsed["jobs"].items():
+        lines = [line for step in job["steps"] for line in step.get("run", "").splitlines()]
+        loose = [line for line in lines if INSTALLERS.search(line)]
+        assert [line for line in loose if "--require-hashes" not in line and " npm ci " not in line] == []
+        if any(line.startswith("hatch ") for line in lines):
+            assert "tools/install_hatch.sh" in lines
+            given = {**parsed["env"], **job.get("env", {})}
+            assert given["UV_CONSTRAINT"] == CONSTRAINTS.get(f"{workflow.stem}/{name}", LOCKED)
+            assert given["UV_BUILD_CONSTRAINT"] == LOCKED
+
+
+def test_hatch_is_installed_from_the_lock() -> None:
+    """Each command of the script checks hashes: pip by its own option, uv by constraints."""
+    script = (ROOT / "tools" / "install_hatch.sh").read_text()
+    installs = [line for line in script.splitlines() if "pip install" in line]
+    assert len(installs) == 2
+    assert "--require-hashes" in installs[0]
+    assert "--constraint requirements.lock" in installs[1]
+    checks = (ROOT / ".ci" / "run").read_text()
+    assert "tools/install_hatch.sh " in checks
+    assert re.findall(r"pip\W* install|npm install", checks) == []
+
+
+def test_only_spark_has_another_version_than_the_lock_in_the_matrix(tmp_path: Path) -> None:
+    """The command of the workflow leaves everything else as it is."""
+    steps = yaml.safe_load((GITHUB / "workflows" / "test.yaml").read_text())["jobs"]["compat"]["steps"]
+    (command,) = (step["run"] for step in steps if step.get("run", "").startswith("sed "))
+    shutil.copy(ROOT / "requirements.lock", tmp_path)
+    subprocess.run(["sh", "-ec", command], cwd=tmp_path, check=True)
+    whole, left = (read_lock((tmp_path / name).read_text()) for name in ("requirements.lock", "compat.lock"))
+    assert [one for one in whole if one.name not in ("pyspark", "py4j")] == left
+    assert len(left) == len(whole) - 2
+
+
+def test_jobs_that_sign_or_publish_run_nothing() -> None:
+    """They download what another job has built, and hand it on: no command, no checkout, no installation."""
+    signing = {}
+    for workflow in WORKFLOWS:
+        for name, job in yaml.safe_load(workflow.read_text())["jobs"].items():
+            if {"id-token", "attestations"} & set(job.get("permissions", {})):
+                signing[f"{workflow.stem}/{name}"] = job["steps"]
+    assert {name: [step for step in steps if "run" in step] for name, steps in signing.items()} == {
+        "docs/deploy": [],
+        "publish/attest": [],
+        "publish/publish": [],
+    }
+    assert {step["uses"].partition("@")[0] for steps in signing.values() for step in steps} == {
+        "actions/attest-build-provenance",
+        "actions/attest-sbom",
+        "actions/deploy-pages",
+        "actions/download-artifact",
+        "pypa/gh-action-pypi-publish",
+    }
 
 
 @each_workflow

@@ -10,6 +10,7 @@ import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
 
+from tools.dependencies import LOCK
 from tools.release.versions import Member
 
 _STRAY = re.compile(r"(^|/)(tests?|__pycache__|\.[^/]+|conftest\.py)(/|$)|\.(pyc|pyo|orig|rej|log)$")
@@ -18,7 +19,8 @@ _STRAY = re.compile(r"(^|/)(tests?|__pycache__|\.[^/]+|conftest\.py)(/|$)|\.(pyc
 def build(member: Member, folder: Path, *, from_tree: bool = False, isolated: bool = True) -> None:
     """Build a member's source archive and, from it, its wheel; or the wheel straight from the tree.
 
-    Not isolated, the build backend of this environment is used: quicker, but it may be another than a release's.
+    The build backend has the version and the hash of the lock. Not isolated, this environment's backend is used, which
+    is quicker, but may be another than a release's.
 
     Raises:
         subprocess.CalledProcessError: it cannot be built; the reason is on standard error.
@@ -27,7 +29,9 @@ def build(member: Member, folder: Path, *, from_tree: bool = False, isolated: bo
     command = [str(uv) if uv.exists() else "uv", "build", "-q", "--out-dir", str(folder)]
     if from_tree:
         command.append("--wheel")
-    if not isolated:
+    if isolated:
+        command += ["--build-constraint", str(LOCK), "--require-hashes"]
+    else:
         command += ["--no-build-isolation", "-p", sys.executable]
     subprocess.run([*command, str(member.folder)], check=True)
 
