@@ -73,7 +73,7 @@ def use_audit_log(file: Path) -> None:
 def use_letters(file: Path) -> None:
     attempt = WriteAttempt(job="job", batch=1, partition=0, attempt=0)
     letters = DeadLetterFile(file.parent, attempt)
-    letters.add([letter(b"secret", None, None, "flights", reason="row")])
+    letters.add([letter(b"secret", {}, "flights", reason="row")])
     if file.exists():
         file.rename(letters.path)
     letters.commit()

@@ -73,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
     )
     handler = DeadLetterFileHandler(file, "flights")
     handler.handle([refused, refused])
-    file.add([letter(b"no key", None, None, "delays", reason="row", error_message="its partition key is null")])
+    file.add([letter(b"no key", {}, "delays", reason="row", error_message="its partition key is null")])
     file.commit()
     return tmp_path / "letters"
 

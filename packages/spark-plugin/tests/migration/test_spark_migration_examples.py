@@ -14,7 +14,6 @@ from reading_driver import rows_of
 
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import FirehoseDataSource, KinesisDataSource, KinesisOptions
-from penstock.spark_plugin._firehose import firehose_options
 from penstock.spark_plugin._options.foreign import _warned, translate
 from penstock.spark_plugin._options.parsing import find_option
 from penstock.spark_plugin._options.spec import field_name
@@ -22,6 +21,7 @@ from penstock.spark_plugin._reading.stream.offsets import default_limit
 from penstock.spark_plugin._reading.stream.plain_reader import RefusedStreamReader
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin._schema import read_schema
+from penstock.spark_plugin._write_only import write_only_options
 from penstock.spark_plugin.errors import OptionError
 
 PLACES = {
@@ -48,7 +48,7 @@ def hand_over(way: Way, options: dict[str, str]) -> None:
 
 
 def parse(way: Way, options: dict[str, str]) -> KinesisOptions:
-    return firehose_options(options) if way is Way.FIREHOSE else KinesisOptions.parse(options, environ={})
+    return write_only_options("firehose", options) if way is Way.FIREHOSE else KinesisOptions.parse(options, environ={})
 
 
 @pytest.mark.parametrize("one", EXAMPLES, ids=lambda one: f"{one.connector.name} {one.name}".replace(" ", "-"))
