@@ -18,6 +18,7 @@ _BUFFER = 100_000
 _RATES = (3_000, 300, 300, 300)
 """Records per second that one source has for each of four shards, which take 1,000."""
 _MINUTE = 60.0
+_AT_A_TIME = 100
 
 
 async def share_of_the_others(stream: LimitedStream, strategy: Strategy, seed: int) -> float:
@@ -53,10 +54,12 @@ async def share_of_one_source(stream: LimitedStream, strategy: Strategy, seed: i
 
         async def source() -> None:
             while True:
+                now = stream.now()
                 for shard, rate in enumerate(_RATES):
-                    due = range(offered[shard], int((stream.now() - began) * rate))
+                    due = range(offered[shard], int((now - began) * rate))[:_AT_A_TIME]
                     offered[shard] += writer.write_nowait([stream.entry_for(shard, seed + number) for number in due])
-                await stream.pause()
+                while stream.now() == now:
+                    await stream.pause()
 
         writing = asyncio.create_task(source(), name="source")
         await stream.spend(_MINUTE)

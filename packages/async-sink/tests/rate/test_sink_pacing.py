@@ -160,6 +160,11 @@ async def test_one_source_that_is_told_of_a_full_shard_serves_the_others_at_thei
         assert others >= 0.95 * 20.0 * sum(PER_SECOND[1:])
         assert stream.by_shard["a"] >= 0.95 * 20.0 * RATE
         assert most <= BUFFER
+        while writer.write_nowait([entry(0, offered[0])]):
+            offered[0] += 1
+        # Its shard is a guess: it lies beyond the hash keys that are known of the full one.
+        assert writer.write_nowait([KinesisRequestEntry(b"", "b", str(100 * 2**118))]) == 1
+        offered[1] += 1
         await clock.advance(0.1)
         assert stream.by_shard.total() + len(writer.snapshot_state()[0].entries) == sum(offered)
 

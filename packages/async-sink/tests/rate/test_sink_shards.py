@@ -53,6 +53,7 @@ def test_a_split_shard_is_forgotten_when_its_children_turn_up() -> None:
     assert learnt.shards == ("left", "neighbour")
     learnt.learn(70, "right")
     assert [learnt.shard_of(key) for key in (10, 45, 60, 80)] == ["left", "left", "right", "right"]
+    assert [learnt.known_shard_of(key) for key in (30, 45, 60, 70)] == ["left", None, None, "right"]
 
 
 def entry(hash_key: int) -> KinesisRequestEntry:
@@ -75,8 +76,17 @@ def test_a_throttled_shard_is_paced_and_others_have_their_own_pace() -> None:
     assert strategy.throttled == {"a": 2}
 
 
+def test_an_answer_that_differs_from_a_guess_corrects_it() -> None:
+    """Each entry whose shard was not known, or was another one, is learnt; the others say nothing new."""
+    strategy = PerShardRateLimitingStrategy()
+    strategy.observe([seen(10, "a", throttled=True), seen(90, "b")], 1.0, 2.0)
+    assert (strategy.lane_of(entry(40)), strategy.known_lane_of(entry(40))) == ("a", None)
+    strategy.observe([*[LaneObservation(entry(10), 100, "a", False, "a")] * 50, seen(40, "b")], 3.0, 4.0)
+    assert [strategy.known_lane_of(entry(key)) for key in (10, 39, 40, 60, 90)] == ["a", None, "b", "b", "b"]
+
+
 def test_a_reshard_is_noticed_though_nothing_fails() -> None:
-    """Answers without a throttle are sampled."""
+    """By the answers that name another shard than the one that was known."""
     strategy = PerShardRateLimitingStrategy()
     strategy.observe([seen(1, "parent", throttled=True), seen(100, "parent")], 1.0, 2.0)
     strategy.observe([seen(20, "left"), seen(80, "right")], 5.0, 6.0)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from penstock.async_sink._core.entries import RequestEntryWrapper, total_size_in_bytes
 from penstock.async_sink._core.runs import EntryRun, Part, fall_apart
-from penstock.async_sink._rate.strategy import LaneLimiter
+from penstock.async_sink._rate.strategy import GuessesLanes, LaneLimiter
 
 R = TypeVar("R")
 
@@ -202,6 +202,9 @@ class Backlog(Generic[R]):
         self.halves: deque[list[RequestEntryWrapper[R]]] = deque()
         """Requests that leave as they are, before everything else: parts of one that was refused whole."""
         self._limiter = limiter
+        self._known_lane_of: Callable[[R], str | None] = lambda entry: None
+        if limiter is not None:
+            self._known_lane_of = limiter.known_lane_of if isinstance(limiter, GuessesLanes) else limiter.lane_of
         self._key_of = key_of
         self._resting: list[tuple[float, int, RequestEntryWrapper[R]]] = []
         self._parked: dict[str, _Heap[R]] = {}
@@ -283,7 +286,7 @@ class Backlog(Generic[R]):
 
     def lane_of(self, entry: R) -> str | None:
         """The lane of an entry; None if it is not known, or lanes do not matter."""
-        return self._limiter.lane_of(entry) if self._limiter is not None and self._limiter.active else None
+        return self._known_lane_of(entry) if self._limiter is not None and self._limiter.active else None
 
     def full(self, entry: R, lane: str | None, free: int, free_bytes: int) -> str | None:
         """What has its share of the buffer, `lane` or `key`, so that the entry must wait; None if it need not."""
@@ -408,6 +411,8 @@ class Backlog(Generic[R]):
                     self.release(wrapper)
                     wrapper.lane = lane
                     self.hold(wrapper)
+                if lane is None and limiter is not None and limiter.active:
+                    lane = limiter.lane_of(wrapper.entry)
             # Behind what waits already, though a token were left: older entries of a lane go first.
             if (
                 limiter is None

@@ -196,7 +196,7 @@ def lane_observations(
     """What an answer said of each entry and its lane."""
     throttled = {failure.index for failure in failures if failure.throttled}
     return [
-        LaneObservation(wrapper.entry, wrapper.size_in_bytes, lane, index in throttled)
+        LaneObservation(wrapper.entry, wrapper.size_in_bytes, lane, index in throttled, wrapper.lane)
         for index, (wrapper, lane) in enumerate(zip(batch.wrappers, lanes, strict=True))
     ]
 

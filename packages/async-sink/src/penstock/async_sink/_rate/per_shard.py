@@ -14,9 +14,9 @@ from penstock.async_sink.errors import SinkOptionError
 class ShardMap:
     """Learns the shards' ranges of hash keys from records whose shard an answer has named.
 
-    Open shards partition the space of hash keys: what lies between two hash keys of a shard is that shard's. In the gap
-    between two shards the nearer one is taken, which the next answers correct. A hash key that turns up in another
-    shard's range means that the stream was resharded: the shard that held the range is forgotten.
+    Open shards partition the space of hash keys: every hash key between two hash keys of a shard is that shard's too.
+    In the gap between two shards the nearer one is a guess, until an answer names the shard. A hash key that turns up
+    in another shard's range means that the stream was resharded: the shard that held the range is forgotten.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class ShardMap:
         return tuple(self._shards)
 
     def shard_of(self, hash_key: int) -> str | None:
-        """The shard of a hash key; None while no shard is known."""
+        """The shard of a hash key, which may be a guess; None while no shard is known."""
         shards = self._shards
         if not shards:
             return None
@@ -44,6 +44,11 @@ class ShardMap:
         if above <= 0 or place + 1 == len(shards) or above <= self._lowest[place + 1] - hash_key:
             return shards[place]
         return shards[place + 1]
+
+    def known_shard_of(self, hash_key: int) -> str | None:
+        """The shard of a hash key; None if answers do not show it."""
+        place = bisect_right(self._lowest, hash_key) - 1
+        return self._shards[place] if place >= 0 and hash_key <= self._highest[place] else None
 
     def learn(self, hash_key: int, shard: str) -> None:
         """A record with this hash key went to this shard."""
@@ -169,7 +174,6 @@ class ShardBucket:
 
 # A little below the service's limits: its clock and ours are not the same.
 _HEADROOM = 0.995
-_SAMPLE = 16
 
 
 def hash_key_of(entry: Any) -> int:
@@ -238,8 +242,12 @@ class PerShardRateLimitingStrategy:
         return 1.0 if bucket is None else bucket.scale(now)
 
     def lane_of(self, entry: Any) -> str | None:
-        """The shard of an entry."""
+        """The shard of an entry, which may be a guess; None while no shard is known."""
         return self._map.shard_of(self._hash_key(entry))
+
+    def known_lane_of(self, entry: Any) -> str | None:
+        """The shard of an entry; None if answers do not show it."""
+        return self._map.known_shard_of(self._hash_key(entry))
 
     def take(self, lane: str, size_in_bytes: int, now: float) -> bool:
         """Take a shard's tokens."""
@@ -272,10 +280,9 @@ class PerShardRateLimitingStrategy:
             self._active = True
         if not self._active:
             return
-        # Of an answer without a throttle a few entries are enough to notice a reshard.
-        step = 1 if throttled else max(1, len(observations) // _SAMPLE)
-        for each in observations[::step]:
-            if each.lane is not None:
+        for each in observations:
+            # An entry whose shard was known, and is the same, says nothing new.
+            if each.lane is not None and each.lane != each.expected:
                 self._map.learn(self._hash_key(each.entry), each.lane)
         for lane, refused in throttled.items():
             self._bucket(lane, now).answered(accepted[lane], refused, submitted_at, now)

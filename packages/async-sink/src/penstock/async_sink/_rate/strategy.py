@@ -20,6 +20,8 @@ class LaneObservation:
     """Where the destination put it, or refused it; None when the answer does not say."""
     throttled: bool
     """Whether it was refused because the lane is full."""
+    expected: str | None = None
+    """The lane that was known before the entry left; None when there was none, or only a guess."""
 
 
 class LaneLimiter(Protocol):
@@ -48,6 +50,15 @@ class LaneLimiter(Protocol):
 
     def observe(self, observations: Sequence[LaneObservation], submitted_at: float, now: float) -> None:
         """An answer has come."""
+
+
+@runtime_checkable
+class GuessesLanes(Protocol):
+    """A lane limiter whose `lane_of` may be a guess. An entry is paced by the guess, but does not wait for the share of
+    the buffer that the guessed lane has."""
+
+    def known_lane_of(self, entry: Any) -> str | None:
+        """The entry's lane; None when it is not known."""
 
 
 @dataclass(frozen=True)
