@@ -22,17 +22,24 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from penstock.proto.rules.v1 import rules_pb2 as penstock_dot_proto_dot_rules_dot_v1_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/proto/aws/v1/aws.proto\x12\x15penstock.proto.aws.v1\"G\n\x0b\x41wsLocation\x12\x0e\n\x06region\x18\x01 \x01(\t\x12\x12\n\naccount_id\x18\x02 \x01(\t\x12\x14\n\x0c\x65ndpoint_url\x18\x03 \x01(\t\"`\n\x07\x42\x61\x63koff\x12\x14\n\x0c\x62\x61se_seconds\x18\x01 \x01(\x01\x12\x17\n\x0fmaximum_seconds\x18\x02 \x01(\x01\x12\x10\n\x08\x65xponent\x18\x03 \x01(\x01\x12\x14\n\x0cmax_attempts\x18\x04 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/proto/aws/v1/aws.proto\x12\x15penstock.proto.aws.v1\x1a#penstock/proto/rules/v1/rules.proto\"f\n\x0b\x41wsLocation\x12\x18\n\x06region\x18\x01 \x01(\tB\x08\x8a\xb8\x18\x04\x18@(\x01\x12\x1c\n\naccount_id\x18\x02 \x01(\tB\x08\x8a\xb8\x18\x04\x18\x0c(\x02\x12\x1f\n\x0c\x65ndpoint_url\x18\x03 \x01(\tB\t\x8a\xb8\x18\x05\x18\x80\x10(\x03\"`\n\x07\x42\x61\x63koff\x12\x14\n\x0c\x62\x61se_seconds\x18\x01 \x01(\x01\x12\x17\n\x0fmaximum_seconds\x18\x02 \x01(\x01\x12\x10\n\x08\x65xponent\x18\x03 \x01(\x01\x12\x14\n\x0cmax_attempts\x18\x04 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.aws.v1.aws_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_AWSLOCATION']._serialized_start=58
-  _globals['_AWSLOCATION']._serialized_end=129
-  _globals['_BACKOFF']._serialized_start=131
-  _globals['_BACKOFF']._serialized_end=227
+  _globals['_AWSLOCATION'].fields_by_name['region']._loaded_options = None
+  _globals['_AWSLOCATION'].fields_by_name['region']._serialized_options = b'\212\270\030\004\030@(\001'
+  _globals['_AWSLOCATION'].fields_by_name['account_id']._loaded_options = None
+  _globals['_AWSLOCATION'].fields_by_name['account_id']._serialized_options = b'\212\270\030\004\030\014(\002'
+  _globals['_AWSLOCATION'].fields_by_name['endpoint_url']._loaded_options = None
+  _globals['_AWSLOCATION'].fields_by_name['endpoint_url']._serialized_options = b'\212\270\030\005\030\200\020(\003'
+  _globals['_AWSLOCATION']._serialized_start=95
+  _globals['_AWSLOCATION']._serialized_end=197
+  _globals['_BACKOFF']._serialized_start=199
+  _globals['_BACKOFF']._serialized_end=295
 # @@protoc_insertion_point(module_scope)

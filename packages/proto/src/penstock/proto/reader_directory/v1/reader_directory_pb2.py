@@ -22,33 +22,76 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from penstock.proto.rules.v1 import rules_pb2 as penstock_dot_proto_dot_rules_dot_v1_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n9penstock/proto/reader_directory/v1/reader_directory.proto\x12\"penstock.proto.reader_directory.v1\"\x95\x02\n\x06Reader\x12\x11\n\treader_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nview_token\x18\x03 \x01(\t\x12\r\n\x05query\x18\x04 \x01(\t\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x14\n\x0cstream_names\x18\x06 \x03(\t\x12\x0e\n\x06shards\x18\x07 \x01(\x05\x12\x17\n\x0ftroubled_shards\x18\x08 \x01(\x05\x12\x1c\n\x14millis_behind_latest\x18\t \x01(\x03\x12\x11\n\tcondition\x18\n \x01(\t\x12\x45\n\x0cworst_shards\x18\x0b \x03(\x0b\x32/.penstock.proto.reader_directory.v1.ReaderShard\"\xdf\x01\n\x0bReaderShard\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x10\n\x08shard_id\x18\x02 \x01(\t\x12\x1c\n\x14millis_behind_latest\x18\x03 \x01(\x03\x12\x0f\n\x07records\x18\x04 \x01(\x03\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03\x12\x16\n\x0e\x62uffered_bytes\x18\x06 \x01(\x03\x12\x0f\n\x07replays\x18\x07 \x01(\x03\x12\x0e\n\x06losses\x18\x08 \x01(\x03\x12\r\n\x05state\x18\t \x01(\t\x12\x14\n\x0csince_millis\x18\n \x01(\x03\x12\r\n\x05\x63\x61use\x18\x0b \x01(\t\"]\n\x0f\x41nnounceRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12:\n\x06reader\x18\x02 \x01(\x0b\x32*.penstock.proto.reader_directory.v1.Reader\"0\n\x10\x41nnounceResponse\x12\x1c\n\x14time_to_live_seconds\x18\x01 \x01(\x01\"4\n\x0fWithdrawRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\treader_id\x18\x02 \x01(\t\"\x12\n\x10WithdrawResponse\"\x14\n\x12ListReadersRequest\"\x8a\x01\n\x0f\x41nnouncedReader\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12:\n\x06reader\x18\x02 \x01(\x0b\x32*.penstock.proto.reader_directory.v1.Reader\x12\x13\n\x0b\x61ge_seconds\x18\x03 \x01(\x01\x12\x16\n\x0esilent_seconds\x18\x04 \x01(\x01\"[\n\x13ListReadersResponse\x12\x44\n\x07readers\x18\x01 \x03(\x0b\x32\x33.penstock.proto.reader_directory.v1.AnnouncedReader2\x86\x03\n\x16ReaderDirectoryService\x12u\n\x08\x41nnounce\x12\x33.penstock.proto.reader_directory.v1.AnnounceRequest\x1a\x34.penstock.proto.reader_directory.v1.AnnounceResponse\x12u\n\x08Withdraw\x12\x33.penstock.proto.reader_directory.v1.WithdrawRequest\x1a\x34.penstock.proto.reader_directory.v1.WithdrawResponse\x12~\n\x0bListReaders\x12\x36.penstock.proto.reader_directory.v1.ListReadersRequest\x1a\x37.penstock.proto.reader_directory.v1.ListReadersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n9penstock/proto/reader_directory/v1/reader_directory.proto\x12\"penstock.proto.reader_directory.v1\x1a#penstock/proto/rules/v1/rules.proto\"\xf1\x02\n\x06Reader\x12\x1e\n\treader_id\x18\x01 \x01(\tB\x0b\x8a\xb8\x18\x07\x08\x06\x10\x01\x18\x80\x08\x12\x1c\n\x07\x61\x64\x64ress\x18\x02 \x01(\tB\x0b\x8a\xb8\x18\x07\x10\x01\x18\xac\x02(\x03\x12\x1d\n\nview_token\x18\x03 \x01(\tB\t\x8a\xb8\x18\x05\x18\x80\x08(\x03\x12\x18\n\x05query\x18\x04 \x01(\tB\t\x8a\xb8\x18\x05\x18\x80\x08\x38\x01\x12\x18\n\x05owner\x18\x05 \x01(\tB\t\x8a\xb8\x18\x05\x18\x80\x08\x38\x01\x12\"\n\x0cstream_names\x18\x06 \x03(\tB\x0c\x8a\xb8\x18\x08\x08\x01\x18\x80\x02 \xe8\x07\x12\x0e\n\x06shards\x18\x07 \x01(\x05\x12\x17\n\x0ftroubled_shards\x18\x08 \x01(\x05\x12\x1c\n\x14millis_behind_latest\x18\t \x01(\x03\x12\x1c\n\tcondition\x18\n \x01(\tB\t\x8a\xb8\x18\x05\x18\x80\x08\x38\x01\x12M\n\x0cworst_shards\x18\x0b \x03(\x0b\x32/.penstock.proto.reader_directory.v1.ReaderShardB\x06\x8a\xb8\x18\x02 \x14\"\x8f\x02\n\x0bReaderShard\x12 \n\x0bstream_name\x18\x01 \x01(\tB\x0b\x8a\xb8\x18\x07\x08\x01\x10\x01\x18\x80\x02\x12\x1d\n\x08shard_id\x18\x02 \x01(\tB\x0b\x8a\xb8\x18\x07\x10\x01\x18\x80\x01(\x01\x12\x1c\n\x14millis_behind_latest\x18\x03 \x01(\x03\x12\x0f\n\x07records\x18\x04 \x01(\x03\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03\x12\x16\n\x0e\x62uffered_bytes\x18\x06 \x01(\x03\x12\x0f\n\x07replays\x18\x07 \x01(\x03\x12\x0e\n\x06losses\x18\x08 \x01(\x03\x12\x18\n\x05state\x18\t \x01(\tB\t\x8a\xb8\x18\x05\x18\x80\x08\x38\x01\x12\x14\n\x0csince_millis\x18\n \x01(\x03\x12\x18\n\x05\x63\x61use\x18\x0b \x01(\tB\t\x8a\xb8\x18\x05\x18\x80\x08\x38\x01\"x\n\x0f\x41nnounceRequest\x12\x1d\n\x06job_id\x18\x01 \x01(\tB\r\x8a\xb8\x18\t\x08\x03\x10\x01\x18\x80\x08@\x01\x12\x46\n\x06reader\x18\x02 \x01(\x0b\x32*.penstock.proto.reader_directory.v1.ReaderB\n\x8a\xb8\x18\x06\x10\x01\x18\x80\x80\x08\"0\n\x10\x41nnounceResponse\x12\x1c\n\x14time_to_live_seconds\x18\x01 \x01(\x01\"P\n\x0fWithdrawRequest\x12\x1d\n\x06job_id\x18\x01 \x01(\tB\r\x8a\xb8\x18\t\x08\x03\x10\x01\x18\x80\x08@\x01\x12\x1e\n\treader_id\x18\x02 \x01(\tB\x0b\x8a\xb8\x18\x07\x08\x06\x10\x01\x18\x80\x08\"\x12\n\x10WithdrawResponse\"\x14\n\x12ListReadersRequest\"\x92\x01\n\x0f\x41nnouncedReader\x12\x16\n\x06job_id\x18\x01 \x01(\tB\x06\x8a\xb8\x18\x02@\x01\x12:\n\x06reader\x18\x02 \x01(\x0b\x32*.penstock.proto.reader_directory.v1.Reader\x12\x13\n\x0b\x61ge_seconds\x18\x03 \x01(\x01\x12\x16\n\x0esilent_seconds\x18\x04 \x01(\x01\"[\n\x13ListReadersResponse\x12\x44\n\x07readers\x18\x01 \x03(\x0b\x32\x33.penstock.proto.reader_directory.v1.AnnouncedReader2\xc8\x03\n\x16ReaderDirectoryService\x12\x85\x01\n\x08\x41nnounce\x12\x33.penstock.proto.reader_directory.v1.AnnounceRequest\x1a\x34.penstock.proto.reader_directory.v1.AnnounceResponse\"\x0e\x8a\xb8\x18\n\n\x08\x61nnounce\x12\x85\x01\n\x08Withdraw\x12\x33.penstock.proto.reader_directory.v1.WithdrawRequest\x1a\x34.penstock.proto.reader_directory.v1.WithdrawResponse\"\x0e\x8a\xb8\x18\n\n\x08withdraw\x12\x86\x01\n\x0bListReaders\x12\x36.penstock.proto.reader_directory.v1.ListReadersRequest\x1a\x37.penstock.proto.reader_directory.v1.ListReadersResponse\"\x06\x8a\xb8\x18\x02\x18\x03\x1a\x15\x8a\xb8\x18\x11\x63onsumer-registryb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.reader_directory.v1.reader_directory_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_READER']._serialized_start=98
-  _globals['_READER']._serialized_end=375
-  _globals['_READERSHARD']._serialized_start=378
-  _globals['_READERSHARD']._serialized_end=601
-  _globals['_ANNOUNCEREQUEST']._serialized_start=603
-  _globals['_ANNOUNCEREQUEST']._serialized_end=696
-  _globals['_ANNOUNCERESPONSE']._serialized_start=698
-  _globals['_ANNOUNCERESPONSE']._serialized_end=746
-  _globals['_WITHDRAWREQUEST']._serialized_start=748
-  _globals['_WITHDRAWREQUEST']._serialized_end=800
-  _globals['_WITHDRAWRESPONSE']._serialized_start=802
-  _globals['_WITHDRAWRESPONSE']._serialized_end=820
-  _globals['_LISTREADERSREQUEST']._serialized_start=822
-  _globals['_LISTREADERSREQUEST']._serialized_end=842
-  _globals['_ANNOUNCEDREADER']._serialized_start=845
-  _globals['_ANNOUNCEDREADER']._serialized_end=983
-  _globals['_LISTREADERSRESPONSE']._serialized_start=985
-  _globals['_LISTREADERSRESPONSE']._serialized_end=1076
-  _globals['_READERDIRECTORYSERVICE']._serialized_start=1079
-  _globals['_READERDIRECTORYSERVICE']._serialized_end=1469
+  _globals['_READER'].fields_by_name['reader_id']._loaded_options = None
+  _globals['_READER'].fields_by_name['reader_id']._serialized_options = b'\212\270\030\007\010\006\020\001\030\200\010'
+  _globals['_READER'].fields_by_name['address']._loaded_options = None
+  _globals['_READER'].fields_by_name['address']._serialized_options = b'\212\270\030\007\020\001\030\254\002(\003'
+  _globals['_READER'].fields_by_name['view_token']._loaded_options = None
+  _globals['_READER'].fields_by_name['view_token']._serialized_options = b'\212\270\030\005\030\200\010(\003'
+  _globals['_READER'].fields_by_name['query']._loaded_options = None
+  _globals['_READER'].fields_by_name['query']._serialized_options = b'\212\270\030\005\030\200\0108\001'
+  _globals['_READER'].fields_by_name['owner']._loaded_options = None
+  _globals['_READER'].fields_by_name['owner']._serialized_options = b'\212\270\030\005\030\200\0108\001'
+  _globals['_READER'].fields_by_name['stream_names']._loaded_options = None
+  _globals['_READER'].fields_by_name['stream_names']._serialized_options = b'\212\270\030\010\010\001\030\200\002 \350\007'
+  _globals['_READER'].fields_by_name['condition']._loaded_options = None
+  _globals['_READER'].fields_by_name['condition']._serialized_options = b'\212\270\030\005\030\200\0108\001'
+  _globals['_READER'].fields_by_name['worst_shards']._loaded_options = None
+  _globals['_READER'].fields_by_name['worst_shards']._serialized_options = b'\212\270\030\002 \024'
+  _globals['_READERSHARD'].fields_by_name['stream_name']._loaded_options = None
+  _globals['_READERSHARD'].fields_by_name['stream_name']._serialized_options = b'\212\270\030\007\010\001\020\001\030\200\002'
+  _globals['_READERSHARD'].fields_by_name['shard_id']._loaded_options = None
+  _globals['_READERSHARD'].fields_by_name['shard_id']._serialized_options = b'\212\270\030\007\020\001\030\200\001(\001'
+  _globals['_READERSHARD'].fields_by_name['state']._loaded_options = None
+  _globals['_READERSHARD'].fields_by_name['state']._serialized_options = b'\212\270\030\005\030\200\0108\001'
+  _globals['_READERSHARD'].fields_by_name['cause']._loaded_options = None
+  _globals['_READERSHARD'].fields_by_name['cause']._serialized_options = b'\212\270\030\005\030\200\0108\001'
+  _globals['_ANNOUNCEREQUEST'].fields_by_name['job_id']._loaded_options = None
+  _globals['_ANNOUNCEREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\270\030\t\010\003\020\001\030\200\010@\001'
+  _globals['_ANNOUNCEREQUEST'].fields_by_name['reader']._loaded_options = None
+  _globals['_ANNOUNCEREQUEST'].fields_by_name['reader']._serialized_options = b'\212\270\030\006\020\001\030\200\200\010'
+  _globals['_WITHDRAWREQUEST'].fields_by_name['job_id']._loaded_options = None
+  _globals['_WITHDRAWREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\270\030\t\010\003\020\001\030\200\010@\001'
+  _globals['_WITHDRAWREQUEST'].fields_by_name['reader_id']._loaded_options = None
+  _globals['_WITHDRAWREQUEST'].fields_by_name['reader_id']._serialized_options = b'\212\270\030\007\010\006\020\001\030\200\010'
+  _globals['_ANNOUNCEDREADER'].fields_by_name['job_id']._loaded_options = None
+  _globals['_ANNOUNCEDREADER'].fields_by_name['job_id']._serialized_options = b'\212\270\030\002@\001'
+  _globals['_READERDIRECTORYSERVICE']._loaded_options = None
+  _globals['_READERDIRECTORYSERVICE']._serialized_options = b'\212\270\030\021consumer-registry'
+  _globals['_READERDIRECTORYSERVICE'].methods_by_name['Announce']._loaded_options = None
+  _globals['_READERDIRECTORYSERVICE'].methods_by_name['Announce']._serialized_options = b'\212\270\030\n\n\010announce'
+  _globals['_READERDIRECTORYSERVICE'].methods_by_name['Withdraw']._loaded_options = None
+  _globals['_READERDIRECTORYSERVICE'].methods_by_name['Withdraw']._serialized_options = b'\212\270\030\n\n\010withdraw'
+  _globals['_READERDIRECTORYSERVICE'].methods_by_name['ListReaders']._loaded_options = None
+  _globals['_READERDIRECTORYSERVICE'].methods_by_name['ListReaders']._serialized_options = b'\212\270\030\002\030\003'
+  _globals['_READER']._serialized_start=135
+  _globals['_READER']._serialized_end=504
+  _globals['_READERSHARD']._serialized_start=507
+  _globals['_READERSHARD']._serialized_end=778
+  _globals['_ANNOUNCEREQUEST']._serialized_start=780
+  _globals['_ANNOUNCEREQUEST']._serialized_end=900
+  _globals['_ANNOUNCERESPONSE']._serialized_start=902
+  _globals['_ANNOUNCERESPONSE']._serialized_end=950
+  _globals['_WITHDRAWREQUEST']._serialized_start=952
+  _globals['_WITHDRAWREQUEST']._serialized_end=1032
+  _globals['_WITHDRAWRESPONSE']._serialized_start=1034
+  _globals['_WITHDRAWRESPONSE']._serialized_end=1052
+  _globals['_LISTREADERSREQUEST']._serialized_start=1054
+  _globals['_LISTREADERSREQUEST']._serialized_end=1074
+  _globals['_ANNOUNCEDREADER']._serialized_start=1077
+  _globals['_ANNOUNCEDREADER']._serialized_end=1223
+  _globals['_LISTREADERSRESPONSE']._serialized_start=1225
+  _globals['_LISTREADERSRESPONSE']._serialized_end=1316
+  _globals['_READERDIRECTORYSERVICE']._serialized_start=1319
+  _globals['_READERDIRECTORYSERVICE']._serialized_end=1775
 # @@protoc_insertion_point(module_scope)

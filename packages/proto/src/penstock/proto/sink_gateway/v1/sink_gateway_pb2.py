@@ -23,45 +23,78 @@ _sym_db = _symbol_database.Default()
 
 
 from penstock.proto.aws.v1 import aws_pb2 as penstock_dot_proto_dot_aws_dot_v1_dot_aws__pb2
+from penstock.proto.rules.v1 import rules_pb2 as penstock_dot_proto_dot_rules_dot_v1_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1penstock/proto/sink_gateway/v1/sink_gateway.proto\x12\x1epenstock.proto.sink_gateway.v1\x1a\x1fpenstock/proto/aws/v1/aws.proto\"\xa4\x01\n\x05Hello\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x0e\n\x06weight\x18\x04 \x01(\r\x12\x32\n\x06\x63\x61ller\x18\x06 \x01(\x0b\x32\".penstock.proto.aws.v1.AwsLocation\x12!\n\x19takes_signs_of_life_first\x18\x07 \x01(\x08\"c\n\x10MessageAttribute\x12\x16\n\x0cstring_value\x18\x01 \x01(\tH\x00\x12\x16\n\x0cnumber_value\x18\x02 \x01(\tH\x00\x12\x16\n\x0c\x62inary_value\x18\x03 \x01(\x0cH\x00\x42\x07\n\x05value\"\xff\x02\n\x05\x45ntry\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x15\n\rpartition_key\x18\x02 \x01(\t\x12\x19\n\x11\x65xplicit_hash_key\x18\x03 \x01(\t\x12\x18\n\x10message_group_id\x18\x04 \x01(\t\x12\x18\n\x10\x64\x65\x64uplication_id\x18\x05 \x01(\t\x12\x1a\n\rdelay_seconds\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65lete\x18\x07 \x01(\x08\x12X\n\x12message_attributes\x18\x08 \x03(\x0b\x32<.penstock.proto.sink_gateway.v1.Entry.MessageAttributesEntry\x1aj\n\x16MessageAttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12?\n\x05value\x18\x02 \x01(\x0b\x32\x30.penstock.proto.sink_gateway.v1.MessageAttribute:\x02\x38\x01\x42\x10\n\x0e_delay_seconds\"Q\n\x05\x42\x61tch\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12\x36\n\x07\x65ntries\x18\x02 \x03(\x0b\x32%.penstock.proto.sink_gateway.v1.Entry\"\x89\x01\n\x0cWriteRequest\x12\x36\n\x05hello\x18\x01 \x01(\x0b\x32%.penstock.proto.sink_gateway.v1.HelloH\x00\x12\x36\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32%.penstock.proto.sink_gateway.v1.BatchH\x00\x42\t\n\x07message\"(\n\x06\x43redit\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\"4\n\x0f\x41\x63knowledgement\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12\x0f\n\x07retries\x18\x02 \x01(\x03\"G\n\x0b\x46\x61iledEntry\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x12\n\nerror_code\x18\x02 \x01(\t\x12\x15\n\rerror_message\x18\x03 \x01(\t\"`\n\x07\x46\x61ilure\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12\x43\n\x0e\x66\x61iled_entries\x18\x02 \x03(\x0b\x32+.penstock.proto.sink_gateway.v1.FailedEntry\"\xdc\x01\n\rWriteResponse\x12\x38\n\x06\x63redit\x18\x01 \x01(\x0b\x32&.penstock.proto.sink_gateway.v1.CreditH\x00\x12J\n\x0f\x61\x63knowledgement\x18\x02 \x01(\x0b\x32/.penstock.proto.sink_gateway.v1.AcknowledgementH\x00\x12:\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\'.penstock.proto.sink_gateway.v1.FailureH\x00\x42\t\n\x07message\"\x0e\n\x0cStatsRequest\"\xbf\x03\n\x10\x44\x65stinationStats\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x0f\n\x07\x63lients\x18\x03 \x01(\x05\x12\x1a\n\x12in_flight_requests\x18\x04 \x01(\x05\x12\x1a\n\x12in_flight_messages\x18\x05 \x01(\x05\x12\x16\n\x0elimit_messages\x18\x06 \x01(\x05\x12\x18\n\x10\x62uffered_entries\x18\x07 \x01(\x03\x12\x13\n\x0brecords_out\x18\x08 \x01(\x03\x12\x11\n\tbytes_out\x18\t \x01(\x03\x12\x11\n\tthrottled\x18\n \x01(\x03\x12\x16\n\x0equeued_entries\x18\x0b \x01(\x03\x12\x10\n\x08rejected\x18\r \x01(\x03\x12\x0f\n\x07\x65xpired\x18\x0e \x01(\x03\x12\x15\n\rdead_lettered\x18\x0f \x01(\x03\x12\x0f\n\x07retried\x18\x10 \x01(\x03\x12\x14\n\x0clast_failure\x18\x11 \x01(\t\x12\x14\n\x0cheld_seconds\x18\x12 \x01(\x01\x12\x13\n\x0bheld_reason\x18\x13 \x01(\t\x12\x15\n\rheld_attempts\x18\x14 \x01(\x05\x12\x17\n\x0fheld_error_code\x18\x15 \x01(\t\"W\n\rStatsResponse\x12\x46\n\x0c\x64\x65stinations\x18\x01 \x03(\x0b\x32\x30.penstock.proto.sink_gateway.v1.DestinationStats2\xe4\x01\n\x12SinkGatewayService\x12h\n\x05Write\x12,.penstock.proto.sink_gateway.v1.WriteRequest\x1a-.penstock.proto.sink_gateway.v1.WriteResponse(\x01\x30\x01\x12\x64\n\x05Stats\x12,.penstock.proto.sink_gateway.v1.StatsRequest\x1a-.penstock.proto.sink_gateway.v1.StatsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1penstock/proto/sink_gateway/v1/sink_gateway.proto\x12\x1epenstock.proto.sink_gateway.v1\x1a\x1fpenstock/proto/aws/v1/aws.proto\x1a#penstock/proto/rules/v1/rules.proto\"\xc8\x01\n\x05Hello\x12\x18\n\x04kind\x18\x01 \x01(\tB\n\x8a\xb8\x18\x06\x10\x01\x18\x10(\x01\x12 \n\x0b\x64\x65stination\x18\x02 \x01(\tB\x0b\x8a\xb8\x18\x07\x08\x07\x10\x01\x18\x80\x10\x12\x1c\n\tclient_id\x18\x03 \x01(\tB\t\x8a\xb8\x18\x05\x18\x80\x08(\x03\x12\x0e\n\x06weight\x18\x04 \x01(\r\x12\x32\n\x06\x63\x61ller\x18\x06 \x01(\x0b\x32\".penstock.proto.aws.v1.AwsLocation\x12!\n\x19takes_signs_of_life_first\x18\x07 \x01(\x08\"\x81\x01\n\x10MessageAttribute\x12 \n\x0cstring_value\x18\x01 \x01(\tB\x08\x8a\xb8\x18\x04\x18\x80\x80@H\x00\x12 \n\x0cnumber_value\x18\x02 \x01(\tB\x08\x8a\xb8\x18\x04\x18\x80\x80@H\x00\x12 \n\x0c\x62inary_value\x18\x03 \x01(\x0c\x42\x08\x8a\xb8\x18\x04\x18\x80\x80@H\x00\x42\x07\n\x05value\"\xb9\x03\n\x05\x45ntry\x12\x17\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x42\t\x8a\xb8\x18\x05\x18\x80\x80\x80\x10\x12\x1e\n\rpartition_key\x18\x02 \x01(\tB\x07\x8a\xb8\x18\x03\x18\x80\x08\x12\"\n\x11\x65xplicit_hash_key\x18\x03 \x01(\tB\x07\x8a\xb8\x18\x03\x18\x80\x01\x12!\n\x10message_group_id\x18\x04 \x01(\tB\x07\x8a\xb8\x18\x03\x18\x80\x08\x12!\n\x10\x64\x65\x64uplication_id\x18\x05 \x01(\tB\x07\x8a\xb8\x18\x03\x18\x80\x08\x12\x1a\n\rdelay_seconds\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65lete\x18\x07 \x01(\x08\x12\x63\n\x12message_attributes\x18\x08 \x03(\x0b\x32<.penstock.proto.sink_gateway.v1.Entry.MessageAttributesEntryB\t\x8a\xb8\x18\x05\x18\x80\x08 d\x1aj\n\x16MessageAttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12?\n\x05value\x18\x02 \x01(\x0b\x32\x30.penstock.proto.sink_gateway.v1.MessageAttribute:\x02\x38\x01\x42\x10\n\x0e_delay_seconds\"[\n\x05\x42\x61tch\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12@\n\x07\x65ntries\x18\x02 \x03(\x0b\x32%.penstock.proto.sink_gateway.v1.EntryB\x08\x8a\xb8\x18\x04 \xa0\x8d\x06\"\x89\x01\n\x0cWriteRequest\x12\x36\n\x05hello\x18\x01 \x01(\x0b\x32%.penstock.proto.sink_gateway.v1.HelloH\x00\x12\x36\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32%.penstock.proto.sink_gateway.v1.BatchH\x00\x42\t\n\x07message\"(\n\x06\x43redit\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\"4\n\x0f\x41\x63knowledgement\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12\x0f\n\x07retries\x18\x02 \x01(\x03\"G\n\x0b\x46\x61iledEntry\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x12\n\nerror_code\x18\x02 \x01(\t\x12\x15\n\rerror_message\x18\x03 \x01(\t\"`\n\x07\x46\x61ilure\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12\x43\n\x0e\x66\x61iled_entries\x18\x02 \x03(\x0b\x32+.penstock.proto.sink_gateway.v1.FailedEntry\"\xdc\x01\n\rWriteResponse\x12\x38\n\x06\x63redit\x18\x01 \x01(\x0b\x32&.penstock.proto.sink_gateway.v1.CreditH\x00\x12J\n\x0f\x61\x63knowledgement\x18\x02 \x01(\x0b\x32/.penstock.proto.sink_gateway.v1.AcknowledgementH\x00\x12:\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\'.penstock.proto.sink_gateway.v1.FailureH\x00\x42\t\n\x07message\"\x0e\n\x0cStatsRequest\"\xbf\x03\n\x10\x44\x65stinationStats\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x0f\n\x07\x63lients\x18\x03 \x01(\x05\x12\x1a\n\x12in_flight_requests\x18\x04 \x01(\x05\x12\x1a\n\x12in_flight_messages\x18\x05 \x01(\x05\x12\x16\n\x0elimit_messages\x18\x06 \x01(\x05\x12\x18\n\x10\x62uffered_entries\x18\x07 \x01(\x03\x12\x13\n\x0brecords_out\x18\x08 \x01(\x03\x12\x11\n\tbytes_out\x18\t \x01(\x03\x12\x11\n\tthrottled\x18\n \x01(\x03\x12\x16\n\x0equeued_entries\x18\x0b \x01(\x03\x12\x10\n\x08rejected\x18\r \x01(\x03\x12\x0f\n\x07\x65xpired\x18\x0e \x01(\x03\x12\x15\n\rdead_lettered\x18\x0f \x01(\x03\x12\x0f\n\x07retried\x18\x10 \x01(\x03\x12\x14\n\x0clast_failure\x18\x11 \x01(\t\x12\x14\n\x0cheld_seconds\x18\x12 \x01(\x01\x12\x13\n\x0bheld_reason\x18\x13 \x01(\t\x12\x15\n\rheld_attempts\x18\x14 \x01(\x05\x12\x17\n\x0fheld_error_code\x18\x15 \x01(\t\"W\n\rStatsResponse\x12\x46\n\x0c\x64\x65stinations\x18\x01 \x03(\x0b\x32\x30.penstock.proto.sink_gateway.v1.DestinationStats2\x97\x02\n\x12SinkGatewayService\x12\x80\x01\n\x05Write\x12,.penstock.proto.sink_gateway.v1.WriteRequest\x1a-.penstock.proto.sink_gateway.v1.WriteResponse\"\x16\x8a\xb8\x18\x12\n\x10open destination(\x01\x30\x01\x12l\n\x05Stats\x12,.penstock.proto.sink_gateway.v1.StatsRequest\x1a-.penstock.proto.sink_gateway.v1.StatsResponse\"\x06\x8a\xb8\x18\x02\x18\x07\x1a\x10\x8a\xb8\x18\x0csink-gatewayb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.sink_gateway.v1.sink_gateway_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_HELLO'].fields_by_name['kind']._loaded_options = None
+  _globals['_HELLO'].fields_by_name['kind']._serialized_options = b'\212\270\030\006\020\001\030\020(\001'
+  _globals['_HELLO'].fields_by_name['destination']._loaded_options = None
+  _globals['_HELLO'].fields_by_name['destination']._serialized_options = b'\212\270\030\007\010\007\020\001\030\200\020'
+  _globals['_HELLO'].fields_by_name['client_id']._loaded_options = None
+  _globals['_HELLO'].fields_by_name['client_id']._serialized_options = b'\212\270\030\005\030\200\010(\003'
+  _globals['_MESSAGEATTRIBUTE'].fields_by_name['string_value']._loaded_options = None
+  _globals['_MESSAGEATTRIBUTE'].fields_by_name['string_value']._serialized_options = b'\212\270\030\004\030\200\200@'
+  _globals['_MESSAGEATTRIBUTE'].fields_by_name['number_value']._loaded_options = None
+  _globals['_MESSAGEATTRIBUTE'].fields_by_name['number_value']._serialized_options = b'\212\270\030\004\030\200\200@'
+  _globals['_MESSAGEATTRIBUTE'].fields_by_name['binary_value']._loaded_options = None
+  _globals['_MESSAGEATTRIBUTE'].fields_by_name['binary_value']._serialized_options = b'\212\270\030\004\030\200\200@'
   _globals['_ENTRY_MESSAGEATTRIBUTESENTRY']._loaded_options = None
   _globals['_ENTRY_MESSAGEATTRIBUTESENTRY']._serialized_options = b'8\001'
-  _globals['_HELLO']._serialized_start=119
-  _globals['_HELLO']._serialized_end=283
-  _globals['_MESSAGEATTRIBUTE']._serialized_start=285
-  _globals['_MESSAGEATTRIBUTE']._serialized_end=384
-  _globals['_ENTRY']._serialized_start=387
-  _globals['_ENTRY']._serialized_end=770
-  _globals['_ENTRY_MESSAGEATTRIBUTESENTRY']._serialized_start=646
-  _globals['_ENTRY_MESSAGEATTRIBUTESENTRY']._serialized_end=752
-  _globals['_BATCH']._serialized_start=772
-  _globals['_BATCH']._serialized_end=853
-  _globals['_WRITEREQUEST']._serialized_start=856
-  _globals['_WRITEREQUEST']._serialized_end=993
-  _globals['_CREDIT']._serialized_start=995
-  _globals['_CREDIT']._serialized_end=1035
-  _globals['_ACKNOWLEDGEMENT']._serialized_start=1037
-  _globals['_ACKNOWLEDGEMENT']._serialized_end=1089
-  _globals['_FAILEDENTRY']._serialized_start=1091
-  _globals['_FAILEDENTRY']._serialized_end=1162
-  _globals['_FAILURE']._serialized_start=1164
-  _globals['_FAILURE']._serialized_end=1260
-  _globals['_WRITERESPONSE']._serialized_start=1263
-  _globals['_WRITERESPONSE']._serialized_end=1483
-  _globals['_STATSREQUEST']._serialized_start=1485
-  _globals['_STATSREQUEST']._serialized_end=1499
-  _globals['_DESTINATIONSTATS']._serialized_start=1502
-  _globals['_DESTINATIONSTATS']._serialized_end=1949
-  _globals['_STATSRESPONSE']._serialized_start=1951
-  _globals['_STATSRESPONSE']._serialized_end=2038
-  _globals['_SINKGATEWAYSERVICE']._serialized_start=2041
-  _globals['_SINKGATEWAYSERVICE']._serialized_end=2269
+  _globals['_ENTRY'].fields_by_name['data']._loaded_options = None
+  _globals['_ENTRY'].fields_by_name['data']._serialized_options = b'\212\270\030\005\030\200\200\200\020'
+  _globals['_ENTRY'].fields_by_name['partition_key']._loaded_options = None
+  _globals['_ENTRY'].fields_by_name['partition_key']._serialized_options = b'\212\270\030\003\030\200\010'
+  _globals['_ENTRY'].fields_by_name['explicit_hash_key']._loaded_options = None
+  _globals['_ENTRY'].fields_by_name['explicit_hash_key']._serialized_options = b'\212\270\030\003\030\200\001'
+  _globals['_ENTRY'].fields_by_name['message_group_id']._loaded_options = None
+  _globals['_ENTRY'].fields_by_name['message_group_id']._serialized_options = b'\212\270\030\003\030\200\010'
+  _globals['_ENTRY'].fields_by_name['deduplication_id']._loaded_options = None
+  _globals['_ENTRY'].fields_by_name['deduplication_id']._serialized_options = b'\212\270\030\003\030\200\010'
+  _globals['_ENTRY'].fields_by_name['message_attributes']._loaded_options = None
+  _globals['_ENTRY'].fields_by_name['message_attributes']._serialized_options = b'\212\270\030\005\030\200\010 d'
+  _globals['_BATCH'].fields_by_name['entries']._loaded_options = None
+  _globals['_BATCH'].fields_by_name['entries']._serialized_options = b'\212\270\030\004 \240\215\006'
+  _globals['_SINKGATEWAYSERVICE']._loaded_options = None
+  _globals['_SINKGATEWAYSERVICE']._serialized_options = b'\212\270\030\014sink-gateway'
+  _globals['_SINKGATEWAYSERVICE'].methods_by_name['Write']._loaded_options = None
+  _globals['_SINKGATEWAYSERVICE'].methods_by_name['Write']._serialized_options = b'\212\270\030\022\n\020open destination'
+  _globals['_SINKGATEWAYSERVICE'].methods_by_name['Stats']._loaded_options = None
+  _globals['_SINKGATEWAYSERVICE'].methods_by_name['Stats']._serialized_options = b'\212\270\030\002\030\007'
+  _globals['_HELLO']._serialized_start=156
+  _globals['_HELLO']._serialized_end=356
+  _globals['_MESSAGEATTRIBUTE']._serialized_start=359
+  _globals['_MESSAGEATTRIBUTE']._serialized_end=488
+  _globals['_ENTRY']._serialized_start=491
+  _globals['_ENTRY']._serialized_end=932
+  _globals['_ENTRY_MESSAGEATTRIBUTESENTRY']._serialized_start=808
+  _globals['_ENTRY_MESSAGEATTRIBUTESENTRY']._serialized_end=914
+  _globals['_BATCH']._serialized_start=934
+  _globals['_BATCH']._serialized_end=1025
+  _globals['_WRITEREQUEST']._serialized_start=1028
+  _globals['_WRITEREQUEST']._serialized_end=1165
+  _globals['_CREDIT']._serialized_start=1167
+  _globals['_CREDIT']._serialized_end=1207
+  _globals['_ACKNOWLEDGEMENT']._serialized_start=1209
+  _globals['_ACKNOWLEDGEMENT']._serialized_end=1261
+  _globals['_FAILEDENTRY']._serialized_start=1263
+  _globals['_FAILEDENTRY']._serialized_end=1334
+  _globals['_FAILURE']._serialized_start=1336
+  _globals['_FAILURE']._serialized_end=1432
+  _globals['_WRITERESPONSE']._serialized_start=1435
+  _globals['_WRITERESPONSE']._serialized_end=1655
+  _globals['_STATSREQUEST']._serialized_start=1657
+  _globals['_STATSREQUEST']._serialized_end=1671
+  _globals['_DESTINATIONSTATS']._serialized_start=1674
+  _globals['_DESTINATIONSTATS']._serialized_end=2121
+  _globals['_STATSRESPONSE']._serialized_start=2123
+  _globals['_STATSRESPONSE']._serialized_end=2210
+  _globals['_SINKGATEWAYSERVICE']._serialized_start=2213
+  _globals['_SINKGATEWAYSERVICE']._serialized_end=2492
 # @@protoc_insertion_point(module_scope)
