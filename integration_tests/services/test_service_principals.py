@@ -15,15 +15,11 @@ from typing import Any
 import grpc
 import pytest
 import trustme
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from integration_tests.security_tools import CONTRACTS, call_any, methods_of, raw_channel
-from penstock.async_sink import SinkGatewayServicer
 from penstock.aws import AwsOptions, AwsSession
-from penstock.efo_consumer import ShardReaderServicer
 from penstock.emulator.testing import RunningEmulator, running_emulator
-from penstock.operator_attributes import StageSchedulerServicer
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as registry_pb
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as reader_pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as sink_pb
@@ -44,12 +40,6 @@ from penstock.rpc.testing import ServiceProcess, service_process
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/pages/operations/who-may-do-what.md").read_text()
 DEADLINE = 30
-SERVICERS: dict[str, Any] = {
-    "consumer-registry": ConsumerRegistryServicer,
-    "shard-reader": ShardReaderServicer,
-    "sink-gateway": SinkGatewayServicer,
-    "stage-scheduler": StageSchedulerServicer,
-}
 TOKENS = {
     name: f"a-token-of-{name}-with-32-characters" for name in ("orders", "billing", "nightly", "operator", "console")
 }
@@ -63,59 +53,6 @@ def page_file() -> str:
         text = text.replace(f"DIGEST-OF-{name.upper()}", hashlib.sha256(token.encode()).hexdigest())
     assert "DIGEST" not in text
     return text
-
-
-@pytest.mark.parametrize("name", CONTRACTS)
-def test_each_method_of_each_contract_is_in_the_table_of_its_service(name: str) -> None:
-    """With fields that its messages have: a new method cannot be forgotten, nor a field be misspelt."""
-    rights = SERVICERS[name].rights
-    assert rights.name == name
-    assert sorted(rights.methods) == sorted(method.name for method in methods_of(name))
-    for method in methods_of(name):
-        one = rights.methods[method.name]
-        asked = [path for paths in one.resources.values() for whole in paths for path in whole.split("+")]
-        if one.owned:
-            asked.append(one.owned)
-        if one.admin_unless:
-            asked.append(one.admin_unless)
-        for message, paths in ((method.input_type, asked), (method.output_type, one.tells_owned)):
-            for path in paths:
-                field = None
-                found: Descriptor | None = message
-                for step in path.split("."):
-                    assert found is not None
-                    field = found.fields_by_name[step]
-                    found = field.message_type
-                assert field is not None
-        assert one.resources or one.all_of, f"{method.name} acts on nothing that a principal could be kept from"
-
-
-def test_whatever_belongs_to_a_caller_is_kept_apart_by_each_method() -> None:
-    """Sessions of readers and leases of registries: a method that forgot it would act on those of others."""
-    for name, field in (("shard-reader", "session_id"), ("consumer-registry", "job_id")):
-        rights = SERVICERS[name].rights
-        named = [one for one in methods_of(name) if field in one.input_type.fields_by_name]
-        assert len(named) >= 3
-        assert [one.name for one in named if rights.methods[one.name].owned != field] == []
-
-
-@pytest.mark.parametrize("name", CONTRACTS)
-def test_each_field_that_names_a_resource_is_looked_at(name: str) -> None:
-    """Whatever the contract calls a stream, a consumer, a job, a session, a store or a destination."""
-    names = {"stream_name", "stream_arn", "consumer_name", "consumer_arn", "job_id", "session_id", "store"}
-    names.add("destination")
-    for method in methods_of(name):
-        one = SERVICERS[name].rights.methods[method.name]
-        looked_at = {path for paths in one.resources.values() for whole in paths for path in whole.split("+")}
-
-        def fields(message: Descriptor, prefix: str = "", depth: int = 0) -> Iterator[str]:
-            for field in message.fields:
-                if field.message_type is not None and depth < 3:
-                    yield from fields(field.message_type, f"{prefix}{field.name}.", depth + 1)
-                elif field.name in names:
-                    yield prefix + field.name
-
-        assert set(fields(method.input_type)) <= looked_at, method.name
 
 
 @dataclass(frozen=True)
@@ -432,9 +369,7 @@ async def test_a_lease_is_kept_when_the_heartbeats_of_an_old_token_end(
 
     servicer.Heartbeat = count  # type: ignore[method-assign]  # counted
     settings = ServerSettings(security=ServerSecurity(token_file=server_file), recheck_seconds=0.1, drain_seconds=1)
-    server = GrpcServer(
-        settings, register=[servicer.add_to], service_names=[servicer.rights.service], rights=[servicer.rights]
-    )
+    server = GrpcServer(settings, register=[servicer.add_to], service_names=[servicer.contract.service.full_name])
     lost: list[object] = []
     async with server:
 

@@ -47,9 +47,7 @@ async def _service(
 ) -> AsyncIterator[GrpcServer]:
     servicer = ReaderDirectoryServicer(KnownReaders(clock=clock, **options))
     settings = ServerSettings(security=security or ServerSecurity(), drain_seconds=0)
-    server = GrpcServer(
-        settings, register=[servicer.add_to], service_names=[READERS_SERVICE_NAME], rights=[servicer.rights]
-    )
+    server = GrpcServer(settings, register=[servicer.add_to], service_names=[READERS_SERVICE_NAME])
     async with server:
         yield server
 
@@ -100,9 +98,24 @@ async def test_a_reader_that_is_not_to_be_asked_names_its_worst_shards(directory
     (found,) = await directory.readers()
     assert found.worst_shards == reader.worst_shards
     with pytest.raises(RegistrationOptionError, match="worst_shards"):
-        replace(reader, worst_shards=(shard,) * (MOST_ANNOUNCED_SHARDS + 1))
-    with pytest.raises(RegistrationOptionError, match="cause"):
-        replace(shard, cause="x" * 1_025)
+        replace(reader, worst_shards=(replace(shard, stream_name="payments"),))
+
+
+async def test_an_announcement_that_breaks_the_contract_is_refused_by_the_field(clock: ManualClock) -> None:
+    """Texts for people are shortened by the client; names are not, and neither are lists."""
+    shard = AnnouncedShard(stream_name="flights", shard_id="s", cause="€" * 2_000)
+    async with _service(clock) as server, RemoteReaderDirectory(server.address) as remote:
+        for wrong in (
+            replace(READER, worst_shards=(shard,) * (MOST_ANNOUNCED_SHARDS + 1)),
+            replace(READER, stream_names=("s",) * 1_001),
+        ):
+            with pytest.raises(RegistrationOptionError) as raised:
+                await remote.announce(wrong)
+            assert raised.value.option in ("reader.worst_shards", "reader.stream_names")
+        await remote.announce(replace(READER, condition="x" * 2_000, worst_shards=(shard,)))
+        (found,) = await remote.readers()
+    assert found.condition == "x" * 1_021 + "…"
+    assert found.worst_shards[0].cause == "€" * 340 + "…"
 
 
 async def test_a_reader_that_is_silent_is_forgotten(directory: ReaderDirectory, clock: ManualClock) -> None:
@@ -131,7 +144,6 @@ async def test_a_reader_that_ends_is_forgotten_at_once_and_others_are_not(direct
         ("address", "a b:1"),
         ("job_id", ""),
         ("view_token", "short"),
-        ("condition", "x" * 2_000),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(field: str, value: Any) -> None:

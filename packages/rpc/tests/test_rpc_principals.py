@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,16 +14,16 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as registry_pb
+from penstock.proto.consumer_registry.v1 import consumer_registry_pb2_grpc as registry_grpc
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
 from penstock.rpc import (
     ClientSecurity,
     GrpcServer,
-    MethodRights,
     RpcOptionError,
     ServerSecurity,
     ServerSettings,
-    ServiceRights,
     open_aio_channel,
 )
 from penstock.rpc._security.principals import PrincipalsFile, parse_principals
@@ -33,19 +34,6 @@ ORDERS, BILLING, ADMIN = (
     "a-token-of-the-orders-job-with-32-characters",
     "a-token-of-the-billing-job-with-32-characters",
     "a-token-of-the-admin-with-32-characters",
-)
-JOB = {"jobs": ("job_id",)}
-RIGHTS = ServiceRights(
-    "stage-scheduler",
-    NAME,
-    {
-        "GetJob": MethodRights(resources=JOB),
-        "Report": MethodRights(resources=JOB, owned="job_id", tells_owned=("job.job_id",), change="report"),
-        "Watch": MethodRights(resources=JOB),
-        "ListJobs": MethodRights(all_of=("jobs",)),
-        "Submit": MethodRights(resources=JOB, admin=True, change="submit"),
-        "Claim": MethodRights(resources={"stores": ("store",)}, change="claim"),
-    },
 )
 
 
@@ -137,7 +125,6 @@ async def serving(file: Path, **options: Any) -> AsyncIterator[tuple[GrpcServer,
         ServerSettings(security=security, drain_seconds=0.5, **options),
         register=[lambda server: pb_grpc.add_StageSchedulerServiceServicer_to_server(servicer, server)],
         service_names=[NAME],
-        rights=[RIGHTS],
     )
     async with server:
         yield server, servicer
@@ -175,18 +162,10 @@ async def test_a_principal_does_what_its_lists_say_and_nothing_else(file: Path) 
         code, words = await refusal(stub.ListJobs(pb.ListJobsRequest(), timeout=DEADLINE))
         assert code is grpc.StatusCode.PERMISSION_DENIED
         assert "may not use all jobs at once, as this call does: add '*' to jobs in line 6" in words
-        code, words = await refusal(stub.Claim(pb.ClaimRequest(store="/stages"), timeout=DEADLINE))
+        code, words = await refusal(stub.Claim(pb.ClaimRequest(store="/stages", fingerprint="f"), timeout=DEADLINE))
         assert code is grpc.StatusCode.PERMISSION_DENIED
         assert words.endswith("write stores = ['/stages'] below line 2 of the file of principals")
         assert servicer.asked == ["orders", "orders/2026"]
-
-
-async def test_a_method_that_its_services_table_does_not_name_is_open_to_no_principal(file: Path) -> None:
-    """Not to an admin either: nobody has said what it acts on."""
-    async with serving(file) as (server, _), calling(server.address, ADMIN) as stub:
-        code, said = await refusal(stub.ForgetClaim(pb.ForgetClaimRequest(), timeout=DEADLINE))
-    assert code is grpc.StatusCode.PERMISSION_DENIED
-    assert said == "no principal may call this: the service has no rights for it"
 
 
 async def test_methods_are_refused_before_their_message_is_read(file: Path) -> None:
@@ -209,34 +188,78 @@ async def test_who_is_no_principal_does_not_get_in(file: Path, token: str | None
         assert (code, words) == (grpc.StatusCode.UNAUTHENTICATED, "the bearer token is missing or wrong")
 
 
-async def test_what_acts_on_others_needs_admin(file: Path) -> None:
-    """Also where the methods are listed by a glob."""
-    async with serving(file) as (server, _):
-        async with calling(server.address, ORDERS) as stub:
-            code, words = await refusal(stub.Submit(pb.SubmitRequest(job_id="orders"), timeout=DEADLINE))
+RIGHTS_TO_LEASES = 'services = ["*"]\nstreams = ["*"]\nconsumers = ["*"]'
+
+
+@asynccontextmanager
+async def leasing(file: Path, token: str) -> AsyncIterator["registry_grpc.ConsumerRegistryServiceAsyncStub"]:
+    put(file, re.sub(r"services = .*", RIGHTS_TO_LEASES, FILE).replace('methods = ["Report", "Watch"]', ""))
+    leases = Leases()  # type: ignore[abstract]  # the other calls are not made
+    server = GrpcServer(
+        ServerSettings(security=ServerSecurity(principals=file), drain_seconds=0.5),
+        register=[lambda server: registry_grpc.add_ConsumerRegistryServiceServicer_to_server(leases, server)],
+        service_names=["penstock.proto.consumer_registry.v1.ConsumerRegistryService"],
+    )
+    async with server, open_aio_channel(server.address, ClientSecurity(token=token)) as channel:
+        yield registry_grpc.ConsumerRegistryServiceStub(channel)
+
+
+class Leases(registry_grpc.ConsumerRegistryServiceServicer):
+    """Leases everything. The name of the lease's consumer says by which id the service knows the job."""
+
+    async def Acquire(self, request: registry_pb.AcquireRequest, context: Any) -> registry_pb.AcquireResponse:
+        return registry_pb.AcquireResponse(lease=registry_pb.Lease(job_id=request.job_id, consumer_name=request.job_id))
+
+    async def ForceRelease(self, request: Any, context: Any) -> registry_pb.ForceReleaseResponse:
+        return registry_pb.ForceReleaseResponse()
+
+    async def CollectGarbage(self, request: Any, context: Any) -> registry_pb.CollectGarbageResponse:
+        return registry_pb.CollectGarbageResponse()
+
+
+def acquire(job_id: str, policy: int = 0) -> registry_pb.AcquireRequest:
+    return registry_pb.AcquireRequest(
+        stream_name="s",
+        consumer_name="c",
+        job_id=job_id,
+        conflict_policy=policy,  # type: ignore[arg-type]  # a number of the enumeration
+    )
+
+
+async def test_calls_that_act_on_other_callers_need_admin_rights(file: Path) -> None:
+    """The contract says which methods and which values of enumerations do. A dry run needs no admin rights."""
+    force = registry_pb.ForceReleaseRequest(stream_name="s", consumer_name="c")
+    collect, look = registry_pb.CollectGarbageRequest(), registry_pb.CollectGarbageRequest(dry_run=True)
+    async with leasing(file, ORDERS) as stub:
+        calls: list[Awaitable[object]] = [
+            stub.ForceRelease(force, timeout=DEADLINE),
+            stub.CollectGarbage(collect, timeout=DEADLINE),
+            stub.Acquire(acquire("orders", registry_pb.CONFLICT_POLICY_TAKE_OVER), timeout=DEADLINE),
+        ]
+        for call in calls:
+            code, words = await refusal(call)
             assert code is grpc.StatusCode.PERMISSION_DENIED
-            assert words.endswith("write admin = true below line 2 of the file of principals")
-        async with calling(server.address, ADMIN) as stub:
-            await stub.Submit(pb.SubmitRequest(job_id="orders"), timeout=DEADLINE)
-            await stub.ListJobs(pb.ListJobsRequest(), timeout=DEADLINE)
+            assert "write admin = true below line 2 of the file of principals" in words
+        await stub.CollectGarbage(look, timeout=DEADLINE)
+    async with leasing(file, ADMIN) as stub:
+        await stub.ForceRelease(force, timeout=DEADLINE)
+        await stub.CollectGarbage(collect, timeout=DEADLINE)
+        await stub.Acquire(acquire("orders", registry_pb.CONFLICT_POLICY_TAKE_OVER), timeout=DEADLINE)
 
 
-async def test_what_one_principal_holds_is_anothers_by_admin_alone(file: Path) -> None:
-    """Both mean a thing of their own by one id; an admin may name that of another."""
-    async with serving(file) as (server, servicer):
-        for token in (ORDERS, BILLING):
-            async with calling(server.address, token) as stub:
-                answer = await stub.Report(pb.ReportRequest(job_id="shared-1"), timeout=DEADLINE)
-                assert answer.job.job_id == "shared-1"
-        async with calling(server.address, BILLING) as stub:
-            made_up = "shared-1 (principal orders)"
-            assert (await stub.Report(pb.ReportRequest(job_id=made_up), timeout=DEADLINE)).job.job_id == made_up
-        async with calling(server.address, ADMIN) as stub:
-            answer = await stub.Report(pb.ReportRequest(job_id="shared-1 (principal orders)"), timeout=DEADLINE)
-            assert answer.job.job_id == "shared-1 (principal orders)"
-        of_orders, of_billing, made_up, by_admin = servicer.asked
-        assert len({of_orders, of_billing, made_up}) == 3
-        assert by_admin == of_orders
+async def test_two_principals_use_one_id_for_leases_of_their_own(file: Path) -> None:
+    """An admin can name the lease of another principal."""
+
+    async def known_as(token: str, job_id: str) -> tuple[str, str]:
+        async with leasing(file, token) as stub:
+            lease = (await stub.Acquire(acquire(job_id), timeout=DEADLINE)).lease
+        return lease.job_id, lease.consumer_name
+
+    of_orders, of_billing = await known_as(ORDERS, "shared-1"), await known_as(BILLING, "shared-1")
+    made_up = await known_as(BILLING, "shared-1 (principal orders)")
+    assert [of_orders[0], of_billing[0], made_up[0]] == ["shared-1", "shared-1", "shared-1 (principal orders)"]
+    assert len({of_orders[1], of_billing[1], made_up[1]}) == 3
+    assert await known_as(ADMIN, of_orders[1]) == (of_orders[1], of_orders[1])
 
 
 async def test_a_certificate_proves_who_calls(tmp_path: Path) -> None:
@@ -388,7 +411,7 @@ def test_principals_and_tokens_are_given_one_or_the_other(file: Path) -> None:
     with pytest.raises(RpcOptionError, match="is given together with a token"):
         ServerSecurity(principals=file, token="a-token-that-may-do-all-with-32-characters")
     with pytest.raises(RpcOptionError, match="does not know what its calls act on"):
-        GrpcServer(ServerSettings(security=ServerSecurity(principals=file)), register=[], service_names=[NAME])
+        GrpcServer(ServerSettings(security=ServerSecurity(principals=file)), register=[], service_names=["no.contract"])
 
 
 def test_what_is_not_listed_is_not_allowed() -> None:
@@ -431,7 +454,7 @@ async def test_calls_over_their_number_are_refused_until_one_has_ended(file: Pat
         for _ in range(3):
             await stub.GetJob(request, timeout=DEADLINE)
             await refusal(stub.GetJob(pb.GetJobRequest(job_id="billing"), timeout=DEADLINE))
-            await refusal(stub.Report(pb.ReportRequest(job_id="orders", error="gone"), timeout=DEADLINE))
+            await refusal(stub.Report(pb.ReportRequest(job_id="orders", stage_id="s", error="gone"), timeout=DEADLINE))
 
 
 async def test_a_service_has_a_number_for_callers_of_whom_the_file_says_none(file: Path, tmp_path: Path) -> None:
@@ -444,7 +467,9 @@ async def test_a_service_has_a_number_for_callers_of_whom_the_file_says_none(fil
                 watching = [stub.Watch(pb.WatchRequest(job_id="shared-1"), timeout=DEADLINE) for _ in range(most)]
                 for one in watching:
                     await one.read()
-                code, words = await refusal(stub.Report(pb.ReportRequest(job_id="shared-1"), timeout=DEADLINE))
+                code, words = await refusal(
+                    stub.Report(pb.ReportRequest(job_id="shared-1", stage_id="s"), timeout=DEADLINE)
+                )
                 assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
                 where = "of the service" if token == ORDERS else "in line 13 of the file of principals"
                 assert words.endswith(
@@ -495,10 +520,10 @@ async def test_refusals_and_changes_are_written_down(file: Path, tmp_path: Path)
     async with serving(file, audit_log=str(audit)) as (server, _):
         async with calling(server.address, ORDERS) as stub:
             await stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE)
-            await stub.Report(pb.ReportRequest(job_id="orders"), timeout=DEADLINE)
-            await refusal(stub.Report(pb.ReportRequest(job_id="orders", error="gone"), timeout=DEADLINE))
+            await stub.Report(pb.ReportRequest(job_id="orders", stage_id="s"), timeout=DEADLINE)
+            await refusal(stub.Report(pb.ReportRequest(job_id="orders", stage_id="s", error="gone"), timeout=DEADLINE))
             await refusal(stub.GetJob(pb.GetJobRequest(job_id="billing"), timeout=DEADLINE))
-            await refusal(stub.Submit(pb.SubmitRequest(job_id="orders"), timeout=DEADLINE))
+            await refusal(stub.Submit(pb.SubmitRequest(job_id="billing", graph=pb.JobGraph()), timeout=DEADLINE))
         async with calling(server.address, "a-token-of-nobody-with-32-characters") as stub:
             await refusal(stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE))
     lines = lines_of(audit)
@@ -527,9 +552,9 @@ async def test_a_token_that_may_do_all_is_written_down_too(tmp_path: Path) -> No
         serving(tmp_path, security=security, audit_log=str(audit)) as (server, _),
         calling(server.address, "a-token-that-may-do-all-with-32-characters") as stub,
     ):
-        await stub.Report(pb.ReportRequest(job_id="one"), timeout=DEADLINE)
+        await stub.Report(pb.ReportRequest(job_id="one", stage_id="s"), timeout=DEADLINE)
         audit.rename(tmp_path / "audit.1")
-        await stub.Report(pb.ReportRequest(job_id="two"), timeout=DEADLINE)
+        await stub.Report(pb.ReportRequest(job_id="two", stage_id="s"), timeout=DEADLINE)
     (line,) = lines_of(tmp_path / "audit.1")
     assert (line["event"], line["who"], line["jobs"], line["outcome"]) == ("report", "token", ["one"], "OK")
     assert [line["jobs"] for line in lines_of(audit)] == [["two"]]
@@ -553,7 +578,7 @@ def test_an_audit_log_that_cannot_be_written_is_refused_at_the_start(tmp_path: P
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     settings = [ServerSettings(audit_log=str(path)) for path in (tmp_path, tmp_path / "link", tmp_path / "no" / "way")]
     for one in settings:
-        server = GrpcServer(one, register=[], service_names=[NAME], rights=[RIGHTS])
+        server = GrpcServer(one, register=[], service_names=[NAME])
         with pytest.raises(RpcOptionError, match="audit_log: cannot write"):
             asyncio.run(server.__aenter__())
 

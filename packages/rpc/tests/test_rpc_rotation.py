@@ -179,7 +179,7 @@ async def attempt(address: str, security: ClientSecurity) -> grpc.StatusCode:
     """The status of a call on a new connection."""
     async with open_aio_channel(address, security) as channel:
         try:
-            await pb_grpc.StageSchedulerServiceStub(channel).GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+            await pb_grpc.StageSchedulerServiceStub(channel).GetJob(pb.GetJobRequest(job_id="a"), timeout=DEADLINE)
         except grpc.aio.AioRpcError as error:
             return error.code()
     return grpc.StatusCode.OK
@@ -258,7 +258,7 @@ async def test_a_stream_lives_through_a_rotation(files: Files) -> None:
     following = trustme.CA()
     async with serving(files) as (server, servicer), open_aio_channel(server.address, files.client) as channel:
         stub = pb_grpc.StageSchedulerServiceStub(channel)
-        watch = stub.Watch(pb.WatchRequest(), timeout=DEADLINE)
+        watch = stub.Watch(pb.WatchRequest(job_id="a"), timeout=DEADLINE)
         await servicer.more.put(1)
         assert (await read(watch)).job.version == 1
         files.put("ca.pem", (files.folder / "ca.pem").read_bytes() + following.cert_pem.bytes())
@@ -308,11 +308,11 @@ async def test_half_written_files_change_nothing(files: Files, caplog: pytest.Lo
         stub = pb_grpc.StageSchedulerServiceStub(channel)
         files.put("server.pem", trustme.CA().issue_cert("127.0.0.1").cert_chain_pems[0].bytes())
         assert await attempt(server.address, files.client) is grpc.StatusCode.OK
-        await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+        await stub.GetJob(pb.GetJobRequest(job_id="a"), timeout=DEADLINE)
         files.put("ca.pem", b"-----BEGIN CERTIFICATE-----\nMIIB")
         files.put("client.tokens", b"half a line of one")
         files.put("server.tokens", b"half a line of one")
-        await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+        await stub.GetJob(pb.GetJobRequest(job_id="a"), timeout=DEADLINE)
         # Who opens a channel now has nothing to go on with.
         with pytest.raises(RpcOptionError):
             await attempt(server.address, files.client)
@@ -333,14 +333,14 @@ async def test_a_token_ends_at_its_moment(files: Files) -> None:
         async with open_aio_channel(server.address, files.client) as channel:
             stub = pb_grpc.StageSchedulerServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError, match="has expired") as refused:
-                await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+                await stub.GetJob(pb.GetJobRequest(job_id="a"), timeout=DEADLINE)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
             files.tokens(
                 "client",
                 f"an-old-token-of-tests-with-32-characters {past.isoformat()}",
                 "a-new-token-of-tests-with-32-characters",
             )
-            await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+            await stub.GetJob(pb.GetJobRequest(job_id="a"), timeout=DEADLINE)
 
 
 @pytest.mark.parametrize("text", [b"", b"# old\n", b"\n\n"], ids=["empty", "commented", "blank"])
@@ -348,13 +348,13 @@ async def test_a_file_without_tokens_revokes_all_of_them(files: Files, text: byt
     """From the next call on; and a token that is written there later is taken."""
     async with serving(files) as (server, _), open_aio_channel(server.address, files.client) as channel:
         stub = pb_grpc.StageSchedulerServiceStub(channel)
-        await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+        await stub.GetJob(pb.GetJobRequest(job_id="a"), timeout=DEADLINE)
         files.put("server.tokens", text)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+            await stub.GetJob(pb.GetJobRequest(job_id="a"), timeout=DEADLINE)
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         files.tokens("server", "an-old-token-of-tests-with-32-characters")
-        await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+        await stub.GetJob(pb.GetJobRequest(job_id="a"), timeout=DEADLINE)
 
 
 @pytest.mark.parametrize("damage", ["deleted", "unreadable", "malformed"])

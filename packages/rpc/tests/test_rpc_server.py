@@ -96,7 +96,7 @@ def authority(tmp_path: Path) -> SimpleNamespace:
 async def watch(address: str, security: ClientSecurity | None = None) -> list[int]:
     async with open_aio_channel(address, security) as channel:
         stub = pb_grpc.StageSchedulerServiceStub(channel)
-        return [answer.job.version async for answer in stub.Watch(pb.WatchRequest())]
+        return [answer.job.version async for answer in stub.Watch(pb.WatchRequest(job_id="a"))]
 
 
 async def test_health_and_reflection_answer_while_the_server_is_open() -> None:
@@ -195,7 +195,7 @@ async def test_a_blocking_channel_carries_the_token_and_streams() -> None:
     def call(address: str) -> list[int]:
         with open_channel(address, ClientSecurity(token="a-secret-of-these-tests-with-32-characters")) as channel:
             stub = pb_grpc.StageSchedulerServiceStub(channel)
-            return [answer.job.version for answer in stub.Watch(pb.WatchRequest())]
+            return [answer.job.version for answer in stub.Watch(pb.WatchRequest(job_id="a"))]
 
     async with server(security=ServerSecurity(token="a-secret-of-these-tests-with-32-characters")) as running:
         assert await asyncio.to_thread(call, running.address) == [0, 1, 2]
@@ -343,7 +343,7 @@ async def test_a_stream_that_is_cut_off_while_it_answers_leaves_its_trace_contex
     flood = Flood()  # type: ignore[abstract]  # the other calls are not made
     async with server(flood) as running:
         channel = open_aio_channel(running.address)
-        call = pb_grpc.StageSchedulerServiceStub(channel).Watch(pb.WatchRequest())
+        call = pb_grpc.StageSchedulerServiceStub(channel).Watch(pb.WatchRequest(job_id="a"))
         await call.read()
         # Until the connection takes no more.
         before = 0

@@ -33,8 +33,8 @@ from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2
 from penstock.registration import ConsumerRegistryServicer, LocalConsumerRegistry, StreamConsumerRegistrar
 from penstock.registration.testing import FakeKinesis as FakeConsumers
 from penstock.registration.testing import InMemoryLeaseStore, ManualClock
-from penstock.rpc import ServiceRights
 from penstock.rpc._security.principals import Principal
+from penstock.rpc._server.rules import CallRules, calls_of, rules_of
 from tools.prove.fuzz.target import MEBIBYTE, Target, loop, shape
 
 MOST_CALLS = 6
@@ -61,13 +61,19 @@ class _Served:
     """A service: its servicer over what is in memory, what its contract says, and a request that it can do."""
 
     contract: Any
-    rights: ServiceRights
+    name: str
     make: Callable[[], AbstractAsyncContextManager[Any]]
     seeds: Callable[[], Sequence[tuple[str, Any]]]
 
     @property
     def methods(self) -> Sequence[MethodDescriptor]:
-        return list(self.contract.DESCRIPTOR.services_by_name[self.rights.service.rpartition(".")[2]].methods)
+        (service,) = self.contract.DESCRIPTOR.services_by_name.values()
+        return list(service.methods)
+
+    @property
+    def rules(self) -> dict[str, CallRules]:
+        (service,) = self.contract.DESCRIPTOR.services_by_name.values()
+        return {one.name: one for one in calls_of([service.full_name]).values()}
 
 
 class _Refused(grpc.aio.AbortError):
@@ -152,7 +158,8 @@ def _attempt(served: _Served, data: bytes) -> str:
         except DecodeError:
             return f"{method.name} none"
     for method, message in parsed:
-        _judge(served.rights, method, message)
+        if not _judge(served.rules[method.name], message):
+            return f"{method.name} breaks a rule"
 
     async def use() -> list[str]:
         async with served.make() as servicer:
@@ -169,14 +176,15 @@ def _attempt(served: _Served, data: bytes) -> str:
 _CALLER = Principal(name="fuzz", streams=("a*",), jobs=("a*", "[b]*"), destinations=("*",))
 
 
-def _judge(rights: ServiceRights, method: MethodDescriptor, message: Any) -> None:
-    """What the gate does about a request before its servicer sees it, as a principal's."""
+def _judge(rules: CallRules, message: Any) -> bool:
+    """Does what the server does with a principal's request. Says whether its servicer would see it."""
     asked = type(message).FromString(message.SerializeToString())
-    one = rights.methods[method.name]
-    one.refusal(_CALLER, asked)
-    one.used(asked)
-    one.take_as_own(_CALLER, asked)
+    if rules_of(asked.DESCRIPTOR).refusal(asked) is not None:
+        return False
+    rules.refusal(_CALLER, asked, rules.used(asked))
+    rules.take_as_own(_CALLER, asked)
     asked.SerializeToString()
+    return True
 
 
 @asynccontextmanager
@@ -312,7 +320,7 @@ def _filled(kind: Any, depth: int = 0) -> Any:
                 part = _filled(one.message_type._concrete_class, depth + 1)
                 (value.append if hasattr(value, "append") else value.CopyFrom)(part)
         elif one.type == one.TYPE_STRING:
-            text = "arn:aws:kinesis:r:1:stream/abc/consumer/a:1" if "arn" in one.name else "abc"
+            text = "arn:aws:kinesis:r:000000000001:stream/abc/consumer/a:1" if "arn" in one.name else "abc"
             value.append(text) if hasattr(value, "append") else setattr(message, one.name, text)
     return message
 
@@ -331,12 +339,12 @@ def _seeds(served: _Served) -> list[bytes]:
 
 
 _SERVED = [
-    _Served(consumer_registry_pb2, ConsumerRegistryServicer.rights, _registry, _registry_seeds),
-    _Served(shard_reader_pb2, ShardReaderServicer.rights, _reader, _reader_seeds),
-    _Served(sink_gateway_pb2, SinkGatewayServicer.rights, _gateway, _gateway_seeds),
-    _Served(stage_scheduler_pb2, StageSchedulerServicer.rights, _scheduler, _scheduler_seeds),
+    _Served(consumer_registry_pb2, "consumer-registry", _registry, _registry_seeds),
+    _Served(shard_reader_pb2, "shard-reader", _reader, _reader_seeds),
+    _Served(sink_gateway_pb2, "sink-gateway", _gateway, _gateway_seeds),
+    _Served(stage_scheduler_pb2, "stage-scheduler", _scheduler, _scheduler_seeds),
 ]
 CALLS = {
-    f"calls-{one.rights.name}": Target(partial(_seeds, one), partial(_attempt, one), memory_bytes=128 * MEBIBYTE)
+    f"calls-{one.name}": Target(partial(_seeds, one), partial(_attempt, one), memory_bytes=128 * MEBIBYTE)
     for one in _SERVED
 }

@@ -52,7 +52,7 @@ class Registry:
             stream_name=request.stream_name,
             consumer_name=request.consumer_name,
             job_id=request.job_id,
-            consumer_arn=f"arn:aws:kinesis:us-east-1:1:stream/{request.stream_name}/consumer/c:1",
+            consumer_arn=f"arn:aws:kinesis:us-east-1:000000000001:stream/{request.stream_name}/consumer/c:1",
             fencing_token=1,
             time_to_live_seconds=30,
             registration_is_ours=True,

@@ -185,7 +185,7 @@ def test_a_connected_reader_is_used_as_the_one_in_this_process(hosted: Hosted) -
     """The same calls over gRPC; the consumers may come as plain tuples; opening fences the host's own session."""
     hosted.plan()
     remote = connect_reader([hosted.host.address], hosted.host.security)
-    arn = "arn:aws:kinesis:us-east-1:1:stream/s/consumer/c:1"
+    arn = "arn:aws:kinesis:us-east-1:000000000001:stream/s/consumer/c:1"
     epoch = remote.open("q", hosted.start, consumers=[("s", arn, 3)])
     assert remote.endpoint == hosted.host.address
     snapshot = remote.positions(hosted.start, max_records=7, wait_seconds=5)

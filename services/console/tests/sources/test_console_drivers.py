@@ -124,7 +124,7 @@ async def test_readers_on_executors_are_shown_by_what_their_driver_says(host: Re
                 state="throttled",
                 cause="too many calls",
             )
-            await services.drivers.announce(replace(ill, worst_shards=(lagging,)))
+            await services.drivers.announce(replace(ill, stream_names=("orders",), worst_shards=(lagging,)))
             text = await shown(http, "stream?name=orders", "too many calls")
             (row,) = re.findall(r'<tr id="s-.*?</tr>', text, re.DOTALL)
             assert ">000000000002<" in row.replace('<span class="pre">shardId-</span>', ">")

@@ -21,19 +21,13 @@ TIME_TO_LIVE_SECONDS: Final = 20.0
 MOST_ANNOUNCED_SHARDS: Final = 20
 """That a reader names one by one: 10,000 readers have to fit into a registry's memory, and into an answer of it."""
 _MOST_READERS: Final = 10_000
-_MOST_CHARACTERS: Final = 1_024
-_MOST_STREAMS: Final = 1_000
 # A host and a port alone: whoever lists readers connects there, to no file and by no scheme of gRPC's.
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9._-]{0,252}))(:[0-9]{1,5})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnnouncedShard:
-    """A shard that a reader follows; numbers are since its session was opened.
-
-    Raises:
-        RegistrationOptionError: a field is too long; checked at construction, and named.
-    """
+    """A shard that a reader follows; numbers are since its session was opened."""
 
     stream_name: str
     """Or its ARN."""
@@ -54,15 +48,6 @@ class AnnouncedShard:
     """Since when, in milliseconds since the epoch; 0 if unknown."""
     cause: str = ""
     """Why, in words."""
-
-    def __post_init__(self) -> None:
-        _check_lengths(self, "stream_name", "shard_id", "state", "cause")
-
-
-def _check_lengths(value: object, *names: str) -> None:
-    for name in names:
-        if len(getattr(value, name)) > _MOST_CHARACTERS:
-            raise RegistrationOptionError(option=name, reason=f"must be at most {_MOST_CHARACTERS:,} characters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,19 +100,14 @@ class AnnouncedReader:
         for name in ("job_id", "reader_id"):
             if not getattr(self, name):
                 raise RegistrationOptionError(option=name, reason="is required")
-        _check_lengths(self, "job_id", "reader_id", "view_token", "query", "owner", "condition")
         if not _ADDRESS.fullmatch(self.address):
             raise RegistrationOptionError(option="address", reason=f"{self.address[:200]!r} is not host:port")
         if self.is_asked and len(self.view_token) < MIN_TOKEN_CHARACTERS:
             raise RegistrationOptionError(
                 option="view_token", reason=f"must be at least {MIN_TOKEN_CHARACTERS} characters"
             )
-        if len(self.stream_names) > _MOST_STREAMS:
-            raise RegistrationOptionError(option="stream_names", reason=f"must be at most {_MOST_STREAMS:,} streams")
-        if len(self.worst_shards) > MOST_ANNOUNCED_SHARDS:
-            raise RegistrationOptionError(
-                option="worst_shards", reason=f"must be at most {MOST_ANNOUNCED_SHARDS} shards"
-            )
+        if not {one.stream_name for one in self.worst_shards} <= set(self.stream_names):
+            raise RegistrationOptionError(option="worst_shards", reason="must be shards of the announced stream_names")
 
 
 class ReaderDirectory(Protocol):

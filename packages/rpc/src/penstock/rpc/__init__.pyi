@@ -25,7 +25,6 @@ from ._security.security import (
     ServerSecurity,
 )
 from ._security.token_file import MIN_TOKEN_CHARACTERS
-from ._server.rights import MethodRights, ServiceRights
 from ._server.run import (
     run_service,
     set_up_logging,
@@ -72,7 +71,6 @@ __all__ = [
     "LoopThreadClosedError",
     "LoopThreadForkedError",
     "Messages",
-    "MethodRights",
     "OwnFiles",
     "PenstockRpcError",
     "Register",
@@ -82,7 +80,6 @@ __all__ = [
     "ServerSecurity",
     "ServerSettings",
     "ServerStartError",
-    "ServiceRights",
     "Servicer",
     "Setting",
     "Signal",

@@ -32,20 +32,23 @@ from typing import (
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
+from penstock.proto.rules.v1 import rules_pb2
 from penstock.rpc._client.channel import open_aio_channel
 from penstock.rpc._status import StatusTable, errors_as_status
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import EnumDescriptor, MethodDescriptor, ServiceDescriptor
+    from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor, MethodDescriptor, ServiceDescriptor
     from google.protobuf.message import Message
 
     from penstock.rpc._security.security import ClientSecurity
-    from penstock.rpc._server.rights import ServiceRights
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 M = TypeVar("M", bound="Message")
+_ELLIPSIS: Final = "…"
+_SHORT: Final = 200
+"""Characters that each text for people may have."""
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -117,7 +120,7 @@ class Messages:
             return self.to(GetMessageClass(of.message_type), value) if hand is None else hand[0](value)
         if of.enum_type is not None and isinstance(value, Enum):
             return of.enum_type.values_by_name[_prefix(of.enum_type) + value.name].number
-        return value
+        return shortened(of, value) if isinstance(value, str) and len(value) > _SHORT else value
 
     def of(self, kind: type[T], message: Message, **more: Any) -> T:
         """A dataclass of a message; `more` are the values of fields that the message does not have."""
@@ -163,6 +166,14 @@ class Messages:
         if found is None and not may_be_none:
             raise self.invalid(of.name, value)
         return found
+
+
+def shortened(of: FieldDescriptor, value: str) -> str:
+    """A text for people as the contract takes it: a text that is too long ends with an ellipsis."""
+    rules = of.GetOptions().Extensions[rules_pb2.field]
+    if not rules.is_shortened or len(value.encode()) <= rules.max_bytes:
+        return value
+    return value.encode()[: rules.max_bytes - len(_ELLIPSIS.encode())].decode(errors="ignore") + _ELLIPSIS
 
 
 @cache
@@ -350,8 +361,6 @@ class Servicer:
     """
 
     contract: ClassVar[Contract]
-    rights: ClassVar[ServiceRights]
-    """What its methods act on, for `GrpcServer(rights=…)`."""
 
     def __init__(self, api: Any) -> None:
         self._api = api

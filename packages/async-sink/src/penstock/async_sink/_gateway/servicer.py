@@ -19,7 +19,7 @@ from penstock.async_sink.errors import (
 from penstock.aws import AwsError, AwsLocation
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
-from penstock.rpc import MethodRights, ServiceRights, StatusTable, abort_with
+from penstock.rpc import StatusTable, abort_with
 
 
 class UntilStopped:
@@ -62,16 +62,6 @@ class UntilStopped:
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SinkGatewayService"].full_name
 
-RIGHTS = ServiceRights(
-    "sink-gateway",
-    SERVICE_NAME,
-    {
-        "Write": MethodRights(resources={"destinations": ("hello.kind+hello.destination",)}, change="open destination"),
-        "Stats": MethodRights(all_of=("destinations",)),
-    },
-)
-"""What the methods act on."""
-
 STATUS_OF_ERROR: StatusTable = {
     RecordError: grpc.StatusCode.INVALID_ARGUMENT,
     DestinationError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -97,9 +87,6 @@ STATUS_OF_CODE = {
 
 class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
     """Writes the batches of many clients through one writer per destination."""
-
-    rights = RIGHTS
-    """What its methods act on, for `GrpcServer(rights=…)`."""
 
     def __init__(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -18,9 +17,9 @@ from penstock.efo_consumer._remote.arrow_stream import BatchEncoder, encode, enc
 from penstock.efo_consumer._remote.client import CONTRACT, MESSAGES
 from penstock.efo_consumer._remote.messages import STATUS, position_from_message
 from penstock.efo_consumer._remote.shared_blocks import BlockPool, BlockWriter
-from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, LocationMismatchError
+from penstock.efo_consumer.errors import EfoConsumerError, LocationMismatchError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
-from penstock.rpc import MethodRights, Servicer, ServiceRights, errors_as_status
+from penstock.rpc import Servicer, errors_as_status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -88,35 +87,6 @@ class ReaderLocation:
 
 SERVICE_NAME: Final = CONTRACT.service.full_name
 """For health checks and reflection."""
-_SESSION: Final = {"jobs": ("session_id",)}
-RIGHTS: Final = ServiceRights(
-    "shard-reader",
-    SERVICE_NAME,
-    {
-        "Open": MethodRights(
-            resources={
-                **_SESSION,
-                "streams": ("positions.stream_name", "consumers.stream_name", "consumers.consumer_arn"),
-                "consumers": ("consumers.consumer_arn",),
-            },
-            owned="session_id",
-            change="open session",
-        ),
-        "Positions": MethodRights(resources={**_SESSION, "streams": ("start.stream_name",)}, owned="session_id"),
-        "Look": MethodRights(resources={**_SESSION, "streams": ("start.stream_name",)}, owned="session_id"),
-        "ReadRange": MethodRights(resources={**_SESSION, "streams": ("ranges.stream_name",)}, owned="session_id"),
-        "Commit": MethodRights(resources={**_SESSION, "streams": ("positions.stream_name",)}, owned="session_id"),
-        "Stats": MethodRights(resources=_SESSION, owned="session_id"),
-        "ListSessions": MethodRights(all_of=("jobs",), tells_owned=("sessions.session_id",)),
-        "Close": MethodRights(resources=_SESSION, owned="session_id", change="close session"),
-    },
-)
-"""What the methods act on."""
-MAX_SESSION_SECONDS: Final = 86_400.0
-"""For which a caller may have a session kept that it does not call."""
-MAX_NAME_CHARACTERS: Final = 1_024
-"""Of a session's id, and of its owner."""
-MAX_BATCH_BYTES: Final = 32 * 1024 * 1024  # half of the largest message
 SIGN_SECONDS: Final = 0.5
 """A caller for ranges that hears nothing for longer asks another reader: a few of these must fit into its patience."""
 
@@ -131,8 +101,6 @@ class ShardReaderServicer(Servicer):
     """
 
     contract = CONTRACT
-    rights = RIGHTS
-    """What its methods act on, for `GrpcServer(rights=…)`."""
 
     def __init__(
         self,
@@ -158,12 +126,6 @@ class ShardReaderServicer(Servicer):
     async def Open(self, request: pb.OpenRequest, context: Any) -> pb.OpenResponse:
         """See the contract."""
         async with errors_as_status(context, STATUS):
-            for option, text in (("session_id", request.session_id), ("owner", request.owner)):
-                if len(text) > MAX_NAME_CHARACTERS:
-                    reason = f"is longer than {MAX_NAME_CHARACTERS} characters"
-                    raise EfoConsumerConfigError(option=option, reason=reason)
-            _check_range("session_seconds", request.session_seconds, MAX_SESSION_SECONDS)
-            _check_range("retry_patience", request.retry_patience_seconds, timedelta.max.total_seconds())
             asked = MESSAGES.of(OpenRequest, request)
             if self._location is not None:
                 await self._location.check(asked)
@@ -179,8 +141,6 @@ class ShardReaderServicer(Servicer):
         pool = self._blocks if request.with_shared_blocks else None
         blocks = None if pool is None else BlockWriter(pool)
         async with errors_as_status(context, STATUS):
-            _check_range("max_batch_bytes", request.max_batch_bytes, MAX_BATCH_BYTES)
-            _check_range("retry_patience", request.retry_patience_seconds, timedelta.max.total_seconds())
             has_patience = request.HasField("retry_patience_seconds")
             at = position_from_message
             ranges = (
@@ -207,11 +167,6 @@ class ShardReaderServicer(Servicer):
                 if blocks is not None:
                     blocks.close()
                 await batches.aclose()
-
-
-def _check_range(option: str, number: float, most: float) -> None:
-    if not 0 <= number <= most:
-        raise EfoConsumerConfigError(option=option, reason=f"{number} is not between 0 and {most:g}")
 
 
 async def _one_ahead(

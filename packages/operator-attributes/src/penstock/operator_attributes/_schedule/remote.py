@@ -44,11 +44,9 @@ from penstock.rpc import (
     ClientSecurity,
     Contract,
     Messages,
-    MethodRights,
     RemoteApi,
     Rpc,
     Servicer,
-    ServiceRights,
     StatusTable,
     calls,
     typed_error,
@@ -242,8 +240,6 @@ _ERRORS = tuple(
     if isinstance(kind, type) and issubclass(kind, OperatorAttributesError) and kind is not OperatorAttributesError
 )
 SERVICE_NAME: Final = CONTRACT.service.full_name
-_JOB: Final = {"jobs": ("job_id",)}
-_STORE: Final = {"stores": ("store",)}
 
 
 class RemoteStageScheduler(RemoteApi):
@@ -287,7 +283,11 @@ class RemoteStageScheduler(RemoteApi):
     def _error(self, error: grpc.RpcError, operation: str) -> Exception:
         known = typed_error(error, _ERRORS)
         if known is None and isinstance(error, grpc.aio.AioRpcError):
-            known = _failed(error.code().name, error.details() or "")
+            details = error.details() or ""
+            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                rule = f"within the rules of the contract: {details}"
+                return InvalidOptionError(details.partition(" ")[0], "not accepted", rule)
+            known = _failed(error.code().name, details)
         return known or _failed("UNKNOWN", str(error))
 
 
@@ -299,25 +299,6 @@ class StageSchedulerServicer(Servicer):
     """Serves any `StageSchedulerApi`; its typed errors become status codes, with their fields in the metadata."""
 
     contract = CONTRACT
-    rights = ServiceRights(
-        "stage-scheduler",
-        SERVICE_NAME,
-        {
-            "Submit": MethodRights(resources=_JOB, change="submit"),
-            "Report": MethodRights(resources=_JOB, change="report"),
-            "GetJob": MethodRights(resources=_JOB),
-            "GetGraph": MethodRights(resources=_JOB),
-            "Watch": MethodRights(resources=_JOB),
-            "ListJobs": MethodRights(all_of=("jobs",)),
-            # A claim is renewed, committed and given up by its token, which only the claimer was given.
-            "Claim": MethodRights(resources=_STORE, change="claim"),
-            "RenewClaim": MethodRights(resources=_STORE),
-            "CommitClaim": MethodRights(resources=_STORE, change="commit claim"),
-            "ReleaseClaim": MethodRights(resources=_STORE, change="release claim"),
-            "ForgetClaim": MethodRights(resources=_STORE, change="forget claim"),
-        },
-    )
-    """What its methods act on, for `GrpcServer(rights=…)`."""
 
     def __init__(self, scheduler: StageSchedulerApi) -> None:
         super().__init__(scheduler)

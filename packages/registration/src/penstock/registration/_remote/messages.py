@@ -65,6 +65,9 @@ def registration_error(error: grpc.RpcError, endpoint: str, operation: str) -> R
         return RegistryUnavailableError(where=where, reason=details or code.name.lower())
     if code in _REFUSED:
         return RegistrationError.of("REGISTRY_ACCESS", where=where, reason=details)
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        field, _, rule = details.partition(" ")
+        return errors.RegistrationOptionError(option=field, reason=rule)
     return RegistrationError.of(
         "REGISTRATION_FAILED", operation=f"{operation} of {where}", error=code.name, reason=details
     )

@@ -10,17 +10,7 @@ from penstock.proto.reader_directory.v1 import reader_directory_pb2 as pb
 from penstock.registration._readers import AnnouncedReader, KnownReaders, ReaderDirectory
 from penstock.registration._remote.messages import STATUS, registration_error
 from penstock.registration.errors import RegistrationOptionError
-from penstock.rpc import (
-    ClientSecurity,
-    Contract,
-    Messages,
-    MethodRights,
-    RemoteApi,
-    Rpc,
-    Servicer,
-    ServiceRights,
-    calls,
-)
+from penstock.rpc import ClientSecurity, Contract, Messages, RemoteApi, Rpc, Servicer, calls
 
 _CALL_SECONDS: Final = 5.0
 
@@ -75,19 +65,6 @@ class ReaderDirectoryServicer(Servicer):
     """Answers for readers that are known. `add_to` is what `GrpcServer(register=…)` wants."""
 
     contract = _CONTRACT
-    rights = ServiceRights(
-        "consumer-registry",
-        READERS_SERVICE_NAME,
-        {
-            "Announce": MethodRights(
-                resources={"streams": ("reader.stream_names",), "jobs": ("job_id",)},
-                owned="job_id",
-            ),
-            "Withdraw": MethodRights(resources={"jobs": ("job_id",)}, owned="job_id"),
-            "ListReaders": MethodRights(all_of=("jobs",), tells_owned=("readers.job_id",)),
-        },
-    )
-    """What its methods act on, for `GrpcServer(rights=…)`."""
 
     def __init__(self, known: KnownReaders | None = None) -> None:
         self._known = known or KnownReaders()

@@ -15,51 +15,10 @@ from penstock.registration._remote.messages import CONTRACT, MESSAGES, STATUS, a
 from penstock.registration._remote.registry import HeartbeatInbox
 from penstock.registration._values import AcquireRequest
 from penstock.registration.errors import RegistrationError
-from penstock.rpc import MethodRights, Servicer, ServiceRights, errors_as_status
+from penstock.rpc import Servicer, errors_as_status
 
 SERVICE_NAME: Final = CONTRACT.service.full_name
 """For health checks and reflection."""
-
-_STREAM: Final = ("stream_name", "stream_arn")
-_LEASE: Final = {"streams": _STREAM, "consumers": ("consumer_name",), "jobs": ("job_id",)}
-RIGHTS: Final = ServiceRights(
-    "consumer-registry",
-    SERVICE_NAME,
-    {
-        "Acquire": MethodRights(
-            resources={
-                **_LEASE,
-                "streams": (*_STREAM, "consumer_arn"),
-                "consumers": ("consumer_name", "consumer_arn"),
-            },
-            owned="job_id",
-            tells_owned=("lease.job_id",),
-            admin_if=("conflict_policy", pb.CONFLICT_POLICY_TAKE_OVER),
-            change="acquire",
-        ),
-        "Heartbeat": MethodRights(resources=_LEASE, owned="job_id"),
-        "Release": MethodRights(resources=_LEASE, owned="job_id", change="release"),
-        "ListConsumers": MethodRights(
-            resources={"streams": ("stream_name",)}, all_of=("streams",), tells_owned=("consumers.lease.job_id",)
-        ),
-        "ForceRelease": MethodRights(
-            resources={"streams": ("stream_name",), "consumers": ("consumer_name",)},
-            tells_owned=("lease.job_id",),
-            admin=True,
-            change="force",
-        ),
-        "AdoptConsumer": MethodRights(
-            resources={"streams": _STREAM, "consumers": ("consumer_name",)},
-            tells_owned=("consumer.lease.job_id",),
-            admin=True,
-            change="adopt",
-        ),
-        "CollectGarbage": MethodRights(
-            resources={"streams": ("stream_name",)}, all_of=("streams",), admin_unless="dry_run", change="collect"
-        ),
-    },
-)
-"""What the methods act on."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -74,8 +33,6 @@ class ConsumerRegistryServicer(Servicer):
     """
 
     contract = CONTRACT
-    rights = RIGHTS
-    """What its methods act on, for `GrpcServer(rights=…)`."""
 
     def __init__(
         self, registry: ServedRegistry, location: AwsLocation | None = None, endpoint_aliases: Sequence[str] = ()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from penstock.rpc._security.principals import Principal
-from penstock.rpc._server.guard import Handled, stream_handler
-from penstock.rpc._server.rights import MethodRights, ServiceRights
+from penstock.rpc._server.guard import Broken, Handled, stream_handler
+from penstock.rpc._server.rules import CallRules
 from penstock.rpc._server.token_check import address_of, token_of, unread
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 """Open to all; watching is not, as such a call lasts."""
 # Told as UNAVAILABLE: a client that has a new token by now calls again, and is refused otherwise.
 _OLD: Final = "the token or certificate with which this call was begun is not taken any more: call again with a new one"
-_NOT_IN_TABLE: Final = "no principal may call this: the service has no rights for it"
+_NO_RULES: Final = "no principal may call this: no contract of the service has rules for it"
 _Status = tuple[grpc.StatusCode, str]
 
 
@@ -36,7 +36,7 @@ class Access(Handled):
 
     Args:
         callers: who calls.
-        rights: tables of the services.
+        rules: of the methods, by their full paths.
         audit: the log, if there is one.
         recheck_seconds: between two looks at the caller of a stream.
         calls_at_once: of a caller of whom nothing else is said; None: as many as it likes.
@@ -45,7 +45,7 @@ class Access(Handled):
     def __init__(
         self,
         callers: Callers,
-        rights: Sequence[ServiceRights],
+        rules: Mapping[str, CallRules],
         audit: AuditLog | None = None,
         *,
         recheck_seconds: float = RECHECK_SECONDS,
@@ -59,7 +59,7 @@ class Access(Handled):
         """By caller."""
         self._looks_at_all = callers.has_principals or calls_at_once is not None
         self.recheck_seconds = recheck_seconds
-        self._rights: Mapping[str, ServiceRights] = {one.service: one for one in rights}
+        self._rules = rules
 
     async def intercept_service(
         self,
@@ -79,15 +79,11 @@ class Access(Handled):
 
     def may_call(self, caller: Principal, method: str) -> str | None:
         """Why the method is refused, whatever is in its message; None if it is not."""
-        full, _, name = method.removeprefix("/").partition("/")
-        service = self._rights.get(full)
-        if service is None:
-            # Reflection: what the contract is, is no secret among principals.
-            return None
-        rights = service.methods.get(name)
-        if rights is None:
-            return None if caller.is_everybody else _NOT_IN_TABLE
-        return caller.may_call(service.name, name, needs_admin=rights.admin)
+        rules = self._rules.get(method)
+        if rules is None:
+            return None if caller.is_everybody else _NO_RULES
+        # Health and reflection are open to every principal.
+        return caller.may_call(rules.service, rules.name, needs_admin=rules.needs_admin) if rules.service else None
 
     def find(self, context: Any) -> Principal | str:
         """Who calls; or why it is nobody."""
@@ -123,14 +119,12 @@ class Access(Handled):
         behaviour = handler.stream_stream
         if not inspect.isasyncgenfunction(behaviour):
             return handler
-        full, _, name = method.removeprefix("/").partition("/")
-        rights = self._rights[full].methods.get(name) if full in self._rights else None
-        looks = self._looks_at_all or self.callers.can_change
-        if not (looks or (self.audit is not None and rights and rights.change)):
+        rules = self._rules.get(method)
+        if rules is None or not (self._looks_at_all or self.callers.can_change or self.audit is not None):
             return handler
 
         async def call(messages: Any, context: Any) -> AsyncIterator[Any]:
-            await _Call(self, method, rights or MethodRights(), context).answer(behaviour, messages)
+            await _Call(self, method, rules, context).answer(behaviour, messages)
             # It writes its answers by itself. Those around it expect a generator.
             for answer in tuple[Any, ...]():
                 yield answer
@@ -141,10 +135,10 @@ class Access(Handled):
 class _Call:
     """A call: who made it, what it has used so far, and why it has to end."""
 
-    def __init__(self, access: Access, method: str, rights: MethodRights, context: Any) -> None:
+    def __init__(self, access: Access, method: str, rules: CallRules, context: Any) -> None:
         self._access = access
         self._method = method
-        self._rights = rights
+        self._rules = rules
         self._context = context
         self._caller = Principal(name="")
         self._ending: _Status | None = None
@@ -214,32 +208,36 @@ class _Call:
         await self._context.abort(*status)
 
     async def _checked(self, messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        changes = self._access.audit is not None and self._rights.change != ""
+        changes = self._access.audit is not None and self._rules.change != ""
         async for message in messages:
-            # What is not a message of the contract is refused by whoever is to read it.
-            if not hasattr(message, "DESCRIPTOR") or (self._caller.is_everybody and not changes):
+            if isinstance(message, Broken):
+                await self._stop((grpc.StatusCode.INVALID_ARGUMENT, message.reason))
+            if self._caller.is_everybody and not changes:
                 yield message
                 continue
-            used = self._rights.used(message)
-            reason = self._rights.refusal(self._caller, message)
+            used = self._rules.used(message)
+            reason = self._rules.refusal(self._caller, message, used)
             if reason is not None:
                 self._what = used
-                self._end((grpc.StatusCode.PERMISSION_DENIED, reason))
-                # Whoever waits for messages is cancelled in a moment.
-                await asyncio.Event().wait()
+                await self._stop((grpc.StatusCode.PERMISSION_DENIED, reason))
             self._note(message, used)
-            self._rights.take_as_own(self._caller, message)
+            self._rules.take_as_own(self._caller, message)
             yield message
+
+    async def _stop(self, status: _Status) -> None:
+        self._end(status)
+        # What waits for messages is cancelled in a moment.
+        await asyncio.Event().wait()
 
     def _note(self, message: Any, used: Sequence[tuple[str, str]]) -> None:
         if len(self._used) < _MOST_REMEMBERED:
             self._used.update(dict.fromkeys(used))
-        if self._changed is None and self._rights.changes(message):
+        if self._changed is None and self._rules.changes(message):
             self._changed, self._what = True, used
 
     async def _send(self, answer: Any) -> None:
         self._audit("OK")
-        self._rights.tell_as_own(self._caller, answer)
+        self._rules.tell_as_own(self._caller, answer)
         await self._context.write(answer)
 
     def _audit(self, outcome: str, reason: str = "") -> None:
@@ -247,7 +245,7 @@ class _Call:
         if self._changed and self._access.audit is not None:
             self._changed = False
             address = address_of(self._context)
-            change = self._rights.change
+            change = self._rules.change
             self._access.audit.changed(
                 who=self._caller.name, address=address, change=change, outcome=outcome, reason=reason, what=self._what
             )

@@ -1,4 +1,4 @@
-"""What clients see of malformed messages and unforeseen errors: a status, and nothing internal."""
+"""What clients see of messages that break the contract and unforeseen errors: a status, and nothing internal."""
 
 # The published stubs make these classes generic, which they are not at run time.
 # mypy: disable-error-code="type-arg"
@@ -9,9 +9,12 @@ import asyncio
 import inspect
 import logging
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
+
+from penstock.rpc._server.rules import rules_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,33 +24,35 @@ _MALFORMED = "a message of the call is not what the contract says"
 _INTERNAL = "the service failed; its log says why"
 
 
-class _Malformed:
-    """Stands for a message that could not be read, until there is a context to say so."""
+@dataclass(frozen=True)
+class Broken:
+    """Stands for a message that breaks the contract, until there is a context to refuse it."""
+
+    reason: str
 
 
-_MALFORMED_MESSAGE = _Malformed()
-
-
-class _MalformedError(Exception):
+class _BrokenError(Exception):
     pass
 
 
 def _guarded(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     def read(content: bytes) -> Any:
         try:
-            return deserialize(content)
+            message = deserialize(content)
         except Exception:
             # gRPC would send the error's own words.
-            return _MALFORMED_MESSAGE
+            return Broken(_MALFORMED)
+        reason = rules_of(message.DESCRIPTOR).refusal(message) if hasattr(message, "DESCRIPTOR") else None
+        return message if reason is None else Broken(reason)
 
     return read
 
 
-async def _checked(messages: AsyncIterator[Any], found: list[bool]) -> AsyncIterator[Any]:
+async def _checked(messages: AsyncIterator[Any], found: list[str]) -> AsyncIterator[Any]:
     async for message in messages:
-        if message is _MALFORMED_MESSAGE:
-            found.append(True)
-            raise _MalformedError
+        if isinstance(message, Broken):
+            found.append(message.reason)
+            raise _BrokenError
         yield message
 
 
@@ -129,20 +134,20 @@ class Guard(Handled):
             return handler
 
         async def call(messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-            malformed: list[bool] = []
+            broken: list[str] = []
             try:
-                async with aclosing(behaviour(_checked(messages, malformed), context)) as answers:
+                async with aclosing(behaviour(_checked(messages, broken), context)) as answers:
                     async for answer in answers:
                         yield answer
-                if malformed:
+                if broken:
                     # The behaviour took it for the end of the messages.
-                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _MALFORMED)
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, broken[0])
             except grpc.aio.AbortError:
                 raise
             except grpc.aio.BaseError as error:
                 raise _gone(method, error) from None
             except Exception as error:
-                await _tell(context, method, malformed, error)
+                await _tell(context, method, broken, error)
 
         return stream_handler(call, handler, _guarded(handler.request_deserializer))
 
@@ -181,12 +186,12 @@ def _gone(method: str, error: Exception) -> grpc.aio.AbortError:
     return grpc.aio.AbortError("the client has gone")
 
 
-async def _tell(context: Any, method: str, malformed: list[bool], error: Exception) -> None:
-    if not malformed:
+async def _tell(context: Any, method: str, broken: list[str], error: Exception) -> None:
+    if not broken:
         _log.error("%s failed", method, exc_info=error)
     try:
-        if malformed:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _MALFORMED)
+        if broken:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, broken[0])
         await context.abort(grpc.StatusCode.INTERNAL, _INTERNAL)
     except grpc.aio.AbortError:
         raise

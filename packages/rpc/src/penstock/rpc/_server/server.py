@@ -24,7 +24,7 @@ from penstock.rpc._security.security import ServerSecurity
 from penstock.rpc._server.access import RECHECK_SECONDS, Access
 from penstock.rpc._server.audit import AuditLog
 from penstock.rpc._server.guard import Guard, SameTask
-from penstock.rpc._server.rights import ServiceRights
+from penstock.rpc._server.rules import calls_of
 from penstock.rpc._server.token_check import Callers, TokenCheck
 from penstock.rpc.errors import RpcOptionError, ServerStartError
 
@@ -233,10 +233,10 @@ class ServerSettings:
 class GrpcServer:
     """A server as an async context manager: it serves between enter and exit, and drains on exit.
 
-    `register` are functions that add servicers; `service_names` their full names, for health and reflection; `rights`
-    say what their methods act on, which principals and the audit log need. `max_request_bytes` is the largest message
-    of a caller, where that is less than the settings' `max_message_bytes`: who calls many times at once fills memory by
-    it, and only requests that hold records need to be large.
+    `register` are functions that add servicers; `service_names` their full names, for health and reflection, and for
+    the rules of their contracts, which principals and the audit log need. `max_request_bytes` is the largest message
+    of a caller, where that is less than the settings' `max_message_bytes`: callers that make many calls at once fill
+    memory by it, and only requests that hold records need to be large.
     """
 
     def __init__(
@@ -245,14 +245,14 @@ class GrpcServer:
         *,
         register: Sequence[Register],
         service_names: Sequence[str],
-        rights: Sequence[ServiceRights] = (),
         max_request_bytes: int | None = None,
     ) -> None:
         needed = settings.security.principals is not None or settings.audit_log is not None
-        if needed and {one.service for one in rights} != set(service_names):
+        rules = calls_of(service_names)
+        if needed and {path.split("/")[1] for path, one in rules.items() if one.service} != set(service_names):
             option = "audit_log" if settings.security.principals is None else "principals"
             raise RpcOptionError(option, "this server does not know what its calls act on: leave it out")
-        self._rights = rights
+        self._rules = rules | calls_of([HEALTH_SERVICE_NAME, reflection.SERVICE_NAME])
         self._audit: AuditLog | None = None
         self._settings = settings
         most = settings.max_message_bytes
@@ -337,7 +337,7 @@ class GrpcServer:
         """The interceptors that ask who may do what, the outermost first."""
         settings = self._settings
         callers = Callers(settings.security)
-        name = self._rights[0].name if self._rights else ""
+        name = next((one.service for one in self._rules.values()), "")
         self._audit = audit = None if settings.audit_log is None else AuditLog(settings.audit_log, name)
 
         def refused(method: str, address: str, reason: str) -> None:
@@ -346,7 +346,7 @@ class GrpcServer:
 
         access = Access(
             callers,
-            self._rights,
+            self._rules,
             audit,
             recheck_seconds=settings.recheck_seconds,
             calls_at_once=settings.calls_at_once,

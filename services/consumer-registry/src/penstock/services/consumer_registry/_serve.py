@@ -151,7 +151,6 @@ async def registry_server(settings: RegistrySettings) -> AsyncIterator[GrpcServe
                 settings.server,
                 register=[servicer.add_to, readers.add_to],
                 service_names=[SERVICE_NAME, READERS_SERVICE_NAME],
-                rights=[servicer.rights, readers.rights],
                 max_request_bytes=_MAX_REQUEST_BYTES,
             ) as server,
             asyncio.TaskGroup() as tasks,

@@ -141,7 +141,6 @@ async def reader_server(settings: ReaderSettings) -> AsyncIterator[GrpcServer]:
             settings.server,
             register=[servicer.add_to],
             service_names=[SERVICE_NAME],
-            rights=[servicer.rights],
             max_request_bytes=_MAX_REQUEST_BYTES,
         ) as server:
             try:

@@ -114,9 +114,7 @@ async def gateway_server(settings: GatewaySettings) -> AsyncIterator[GrpcServer]
     calls = replace(settings.server, drain_seconds=drain_seconds / 20)
     drain_ends = monotonic()
     try:
-        async with GrpcServer(
-            calls, register=[servicer.add_to], service_names=[SERVICE_NAME], rights=[servicer.rights]
-        ) as server:
+        async with GrpcServer(calls, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server:
             destinations.expire_idle()
             try:
                 yield server

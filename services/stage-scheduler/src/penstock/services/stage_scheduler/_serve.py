@@ -73,7 +73,6 @@ async def stage_scheduler_server(settings: StagesSettings) -> AsyncIterator[Grpc
             settings.server,
             register=[servicer.add_to],
             service_names=[SERVICE_NAME],
-            rights=[servicer.rights],
             max_request_bytes=_MAX_REQUEST_BYTES,
         ) as server:
             try:
