@@ -272,6 +272,15 @@ async def test_tables_are_cards_on_a_telephone(page: Page, services: World) -> N
         await page.go(running.url + "stream?name=flights")
         row = await page.eval("document.querySelector('.shards tbody th').textContent")
         assert row == "shardId-000000000000"
+        # What says how a shard is read can be seen without scrolling.
+        await page.look(width=500, height=800)
+        seen = await page.eval(
+            "(() => { const box = document.querySelector('.shards').closest('.scroll').getBoundingClientRect();"
+            " return [...document.querySelectorAll('.shards thead th')]"
+            ".filter(one => one.getBoundingClientRect().right <= box.right + 1).map(one => one.textContent); })()"
+        )
+        assert seen[:4] == ["Shard", "Lag", "Reading", "Not taken"]
+        await page.look(width=390, height=800)
         # What tells shards apart is not cut off, and stays while the rest is scrolled.
         assert await page.eval(
             "(() => { const head = document.querySelector('.shards tbody th'); const box = head.closest('.scroll');"

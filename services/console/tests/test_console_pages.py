@@ -45,6 +45,7 @@ async def test_pages_show_what_the_services_say() -> None:
             for path in ("stream?name=other", "job?id=other", "job/picture.svg?id=other", "static/..%2f_serve.py", "x"):
                 async with http.get(f"/{path}") as missing:
                     assert missing.status == 404, path
+                    assert '<a href="/streams">Streams</a>' in await missing.text(), path
 
 
 async def test_the_pages_work_without_any_service() -> None:

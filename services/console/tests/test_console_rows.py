@@ -29,7 +29,7 @@ from penstock.services.console._sources.services import RegistrySource
 from penstock.services.console._values import Answer, Kind, Rates, Snapshot, State, reading_counters
 from penstock.services.console._views.attention import concerns
 from penstock.services.console._views.jobs import by_state, job_rows
-from penstock.services.console._views.lists import consumer_rows
+from penstock.services.console._views.lists import consumer_rows, running_readers
 from penstock.services.console._views.streams import reader_rows, shard_page, stream_rows
 from penstock.services.console._views.view import View, endpoints
 
@@ -158,12 +158,17 @@ def test_words_name_the_service_that_is_there() -> None:
 class Registry:
     """A client of a registry that counts how often states are asked for."""
 
-    def __init__(self) -> None:
+    left_out = 0
+
+    def __init__(self, *, is_slow: bool = False) -> None:
         self.states = {"arn:1": ConsumerState.ACTIVE}
         self.asked = 0
+        self.is_slow = is_slow
 
     async def list_consumers(self, *, with_state: bool) -> list[Consumer]:
         self.asked += with_state
+        if with_state and self.is_slow:
+            raise TimeoutError
         return [
             Consumer(
                 stream_name="flights",
@@ -181,6 +186,19 @@ class Registry:
 
     async def close(self) -> None:
         pass
+
+
+async def test_consumers_are_listed_without_states_while_kinesis_is_slow() -> None:
+    """The registry asks Kinesis for states, which may take longer than an answer may; it is asked again in a minute."""
+    registry, clock = Registry(is_slow=True), FakeClock()
+    source = RegistrySource(Endpoint(kind=Kind.REGISTRY, address="a:1"), clock=clock)
+    source._client = registry  # type: ignore[assignment]
+    for _ in range(3):
+        assert [(one.consumer_name, one.state) for one in await source.fetch()] == [("arn:1", None)]
+    assert registry.asked == 1
+    clock.advance(61.0)
+    registry.is_slow = False
+    assert [one.state for one in await source.fetch()] == [ConsumerState.ACTIVE]
 
 
 async def test_the_state_of_a_consumer_that_came_is_soon_known() -> None:
@@ -224,6 +242,19 @@ async def test_states_of_consumers_without_an_arn_are_not_mixed_up() -> None:
     for _ in range(2):
         assert [one.state for one in await source.fetch()] == [ConsumerState.ACTIVE, ConsumerState.ABSENT]
     assert registry.asked == 1
+
+
+def test_what_a_query_does_not_take_needs_attention() -> None:
+    """A reader that caught up says nothing of its query: 2,960 of 3,000 records wait, and nothing was taken since."""
+    well = ShardCondition(ShardState.CAUGHT_UP)
+    stats = shard_stats("flights", 0, records=3_000, buffered_records=2_960, buffered_bytes=296_000, condition=well)
+    readers = (Answer(kind=Kind.READER, endpoint="a:1", value=(session("query", [stats]),)),)
+    for taken_at, expected in ((99.0, []), (39.0, ["query"])):
+        now = view(Snapshot(readers=readers, taken_at={("a:1", "query"): taken_at}))
+        assert [one.what.split()[1] for one in concerns(now)] == expected
+        waiting = running_readers(now)[0].untaken
+        assert (waiting.records, waiting.size_bytes, waiting.seconds) == (2_960, 296_000, 100.0 - taken_at)
+        assert reader_rows(now, "flights")[0].untaken == shard_page(now, "flights").rows[0].untaken == waiting
 
 
 def test_the_example_of_the_readme_runs() -> None:

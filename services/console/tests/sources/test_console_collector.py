@@ -17,6 +17,7 @@ class Broken:
 
     kind = Kind.SINK
     address = "a:1"
+    left_out = 0
     asked = 0
 
     def __init__(self) -> None:
@@ -51,6 +52,7 @@ class Listing:
 
     kind = Kind.KINESIS
     address = "eu-west-1"
+    left_out = 0
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()

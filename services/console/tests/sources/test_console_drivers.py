@@ -58,7 +58,7 @@ async def test_a_reader_in_a_driver_is_shown_with_its_shards(
             assert host.address in text
             pages = [text]
             pages.append(await shown(http, "stream?name=flights", "delays/flights/"))
-            assert "nobody reads it" not in pages[-1]
+            assert ">no reader<" not in pages[-1]
             pages += [await page(http, path) for path in ("", "streams", "consumers")]
             assert 'href="/stream?name=flights"' in pages[3]
             await services.drivers.withdraw(announced(host))
@@ -109,12 +109,12 @@ async def test_readers_on_executors_are_shown_by_what_their_driver_says(host: Re
             rows = re.findall(r"<tr>.*?</tr>", text.partition("<tbody>")[2], re.DOTALL)
             assert re.findall(r'data-head="Where">([^<]+)', text) == [GONE, address, host.address]
             assert ["on an executor" in row for row in rows] == [True, True, False]
-            assert ["by its driver" in row for row in rows] == [True, True, False]
+            assert [">its driver<" in row for row in rows] == [True, True, False]
             assert "2 in trouble" in rows[0]
             assert ">1.5 s<" in rows[1]
             assert "no details" not in text
             assert 'href="/stream?name=orders"' in await page(http, "streams")
-            assert "not told" not in await page(http, "stream?name=flights")
+            assert "not known" not in await page(http, "stream?name=flights")
             lagging = AnnouncedShard(
                 stream_name="orders",
                 shard_id="shardId-000000000002",
@@ -130,7 +130,7 @@ async def test_readers_on_executors_are_shown_by_what_their_driver_says(host: Re
             assert ">000000000002<" in row.replace('<span class="pre">shardId-</span>', ">")
             assert all(words in row for words in (">throttled<", ">12 s<", ">1,234<", ">3<", ">nightly<"))
             # Of 3 and 5 that both follow, one is named.
-            assert "7 more shards that they read are not told one by one" in text
+            assert "At most 7 more shards of this stream are read without being listed here" in text
             assert re.search(
                 r'href="/stream\?name=orders".*?data-head="Read" class="number">8<',
                 await page(http, "streams"),

@@ -10,11 +10,12 @@ from functools import partial
 
 from aiohttp import web
 
-from penstock.registration import ReaderDirectory, ReaderFiles, RemoteReaderDirectory
+from penstock.registration import ReaderDirectory, ReaderFiles
 from penstock.rpc import ServerStartError
 from penstock.services.console._access import Access, tls_context
 from penstock.services.console._pages import Pages
 from penstock.services.console._settings import ConsoleSettings, Endpoint
+from penstock.services.console._sources.bounded import BoundedDirectory
 from penstock.services.console._sources.collector import Collector
 from penstock.services.console._sources.drivers import DriversSource
 from penstock.services.console._sources.services import (
@@ -96,4 +97,4 @@ def _drivers(settings: ConsoleSettings) -> Iterator[DriversSource]:
 
 
 def _directory_at(endpoint: Endpoint) -> ReaderDirectory:
-    return RemoteReaderDirectory(endpoint.address, endpoint.security())
+    return BoundedDirectory(endpoint.address, endpoint.security())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -54,6 +55,8 @@ class Answer(Generic[T]):
     """Why it is down, for people."""
     value: T | None = None
     """The last that it said; None before the first."""
+    left_out: int = 0
+    """Entries of that which were not looked at, as there were too many."""
     answered_at: float | None = None
     """Monotonic seconds of that."""
 
@@ -113,17 +116,23 @@ class DriverReader:
     sessions: tuple[SessionInfo, ...] = ()
     """What it says of its sessions; none where it was not reached. Of one on an executor, that of its query, with those
     of its shards that are in trouble or furthest behind."""
+    left_out: int = 0
+    """Sessions of it that were not looked at, as there were too many."""
+    strange_shards: int = 0
+    """Shards that it reports of streams that it did not announce; they are shown nowhere."""
     reason: str = ""
     """Why it was not; empty where it was, or was not to be asked."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Reading:
     """A shard as a session of a reader sees it."""
 
     endpoint: str
     session_id: str
     stats: ShardStats
+    taken_at: float | None = None
+    """See `Snapshot.taken_at`; None where it is not known."""
 
     @property
     def series(self) -> tuple[str, str, str, str, str]:
@@ -145,6 +154,8 @@ class Snapshot:
     """Shards by stream."""
     rates: Mapping[tuple[str, ...], float] = field(default_factory=dict)
     """Of counters, per second, between the last two answers; by the names of their series."""
+    taken_at: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """By endpoint and session: when its query last took something of the buffers, or they were empty; monotonic."""
 
     @property
     def answers(self) -> tuple[Answer[Any], ...]:
@@ -172,35 +183,72 @@ class Snapshot:
         """By name of the stream and shard: one entry per session that reads it."""
         found: dict[str, dict[str, list[Reading]]] = {}
         for endpoint, session in self.sessions():
-            for stats in session.shards:
-                reading = Reading(endpoint=endpoint, session_id=session.session_id, stats=stats)
-                found.setdefault(name_of(stats.stream_name), {}).setdefault(stats.shard_id, []).append(reading)
+            for one in self.readings_of(endpoint, [session]):
+                found.setdefault(name_of(one.stats.stream_name), {}).setdefault(one.stats.shard_id, []).append(one)
         return found
+
+    def readings_of(self, endpoint: str, sessions: Iterable[SessionInfo]) -> list[Reading]:
+        """One entry per shard of some sessions of a reader."""
+        return [
+            Reading(endpoint, session.session_id, stats, self.taken_at.get((endpoint, session.session_id)))
+            for session in sessions
+            for stats in session.shards
+        ]
 
     def sessions(self) -> Iterator[tuple[str, SessionInfo]]:
         """Each session of a reader with its endpoint: those of services, then those inside drivers."""
+        for answer in (*self.readers, *self.drivers):
+            for endpoint, sessions in sessions_by_endpoint(answer):
+                for session in sessions:
+                    yield endpoint, session
+
+    def unnamed_shards(self) -> dict[str, int]:
+        """By stream: how many shards its readers follow that are not known one by one, at most.
+
+        Readers on executors name some of their shards only, and of a session no more than a thousand are looked at.
+        Some of the others may be of other streams.
+        """
+        found: dict[str, int] = {}
         for answer in self.readers:
             for session in answer.value or ():
-                yield answer.endpoint, session
+                _count(found, _unnamed([session]), {one.stream_name for one in session.shards})
         for listed in self.drivers:
             for driver in listed.value or ():
-                for session in driver.sessions:
-                    yield driver.address, session
+                # Of a reader that does not report its sessions the number of shards is known alone.
+                count = _unnamed(driver.sessions) if driver.sessions else driver.shards
+                _count(found, count, driver.stream_names)
+        return found
 
-    def unnamed_shards(self, stream: str) -> int:
-        """How many shards readers on executors follow without naming them, at most: some may be of other streams."""
-        return sum(
-            max(0, driver.shards - sum(len(session.shards) for session in driver.sessions))
-            for answer in self.drivers
-            for driver in answer.value or ()
-            if driver.on_executor and stream in {name_of(one) for one in driver.stream_names}
-        )
+    def is_partial(self, *kinds: Kind) -> bool:
+        """Whether services of these kinds have more to say than was looked at: sums of it are too small."""
+        if any(answer.left_out for answer in (*self.answers, *self.drivers) if answer.kind in kinds):
+            return True
+        driven = [one for answer in self.drivers for one in answer.value or ()] if Kind.DRIVERS in kinds else []
+        if any(one.left_out or one.strange_shards or _unnamed(one.sessions) for one in driven):
+            return True
+        return Kind.READER in kinds and any(_unnamed(answer.value or ()) for answer in self.readers)
 
     def listed(self, stream: str) -> tuple[Shard, ...] | None:
         """The stream's shards as Kinesis lists them; None where it was not asked, or has not answered."""
         if self.kinesis is None or self.kinesis.value is None:
             return None
         return self.kinesis.value.get(name_of(stream))
+
+
+def sessions_by_endpoint(answer: Answer[Any]) -> list[tuple[str, Sequence[SessionInfo]]]:
+    """The sessions that a reader, or the readers inside drivers, reported."""
+    if answer.kind is Kind.READER:
+        return [(answer.endpoint, answer.value or ())]
+    return [(driver.address, driver.sessions) for driver in answer.value or ()]
+
+
+def _unnamed(sessions: Sequence[SessionInfo]) -> int:
+    return sum(max(0, one.shard_count - len(one.shards)) for one in sessions)
+
+
+def _count(found: dict[str, int], count: int, streams: Iterable[str]) -> None:
+    for name in {name_of(one) for one in streams} if count else ():
+        found[name] = found.get(name, 0) + count
 
 
 Series = tuple[str, ...]
@@ -231,9 +279,40 @@ class Rates:
             if now > at and series in before and count >= before[series]
         }
 
-    def per_second(self) -> dict[Series, float]:
+    def per_second(self) -> Mapping[Series, float]:
         """The rates of all sources."""
-        return {series: rate for rates in self._rates.values() for series, rate in rates.items()}
+        return ChainMap(*list(self._rates.values()))
+
+
+class TakenAt:
+    """When the query of each session last took something of what its reader holds, as the console saw it.
+
+    The calls of a session do not say so: a client that keeps its session alive calls without taking anything.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[tuple[str, str], tuple[int, float]]] = {}
+
+    def take(self, source: str, readers: Iterable[tuple[str, Sequence[SessionInfo]]], now: float) -> None:
+        """Replace what is known of a source.
+
+        Args:
+            source: names the service that reports the sessions.
+            readers: the endpoint and the sessions of each reader.
+            now: monotonic seconds.
+        """
+        before, seen = self._seen.get(source, {}), {}
+        for endpoint, sessions in readers:
+            for session in sessions:
+                waiting = sum(one.buffered_bytes for one in session.shards)
+                taken = sum(one.bytes for one in session.shards) - waiting
+                last, at = before.get((endpoint, session.session_id), (taken, now))
+                seen[endpoint, session.session_id] = taken, at if waiting and taken == last else now
+        self._seen[source] = seen
+
+    def times(self) -> dict[tuple[str, str], float]:
+        """Monotonic seconds, by endpoint and session."""
+        return {key: at for seen in list(self._seen.values()) for key, (_, at) in seen.items()}
 
 
 def sink_series(endpoint: str, sink: SinkDestination, what: str) -> Series:
@@ -261,7 +340,7 @@ def reading_counters(readers: Iterable[tuple[str, Sequence[SessionInfo]]]) -> di
     for endpoint, sessions in readers:
         for session in sessions:
             for stats in session.shards:
-                series = Reading(endpoint=endpoint, session_id=session.session_id, stats=stats).series
+                series = Reading(endpoint, session.session_id, stats).series
                 taken = stats.bytes - stats.buffered_bytes
                 counted = {"records": stats.records, "bytes": stats.bytes, "taken": taken}
                 counters |= {(*series, what): count for what, count in counted.items()}

@@ -17,10 +17,22 @@ from penstock.efo_consumer import EfoConsumerError
 from penstock.operator_attributes.errors import OperatorAttributesError
 from penstock.registration.errors import RegistrationError
 from penstock.rpc import PenstockRpcError
+from penstock.services.console._sources.bounded import CALL_SECONDS, why
 from penstock.services.console._sources.services import AnySource
-from penstock.services.console._values import Answer, Kind, Rates, Snapshot, State, reading_counters, sink_counters
+from penstock.services.console._values import (
+    Answer,
+    Kind,
+    Rates,
+    Snapshot,
+    State,
+    TakenAt,
+    reading_counters,
+    sessions_by_endpoint,
+    sink_counters,
+)
 
-_ANSWER_SECONDS = 5.0
+_ANSWER_SECONDS = 8.0
+"""Of all calls of a source together; each has a deadline of its own."""
 _log = logging.getLogger(__name__)
 ASKING_ERRORS = (
     AwsError,
@@ -61,6 +73,7 @@ class Collector:
         self._clock = clock
         self._sleep = sleep
         self._rates = Rates()
+        self._taken = TakenAt()
         self._asked = [
             _Asked(source, seconds, Answer(kind=source.kind, endpoint=source.address)) for source, seconds in sources
         ]
@@ -95,6 +108,7 @@ class Collector:
             stages=next(iter(by_kind[Kind.STAGES]), None),
             kinesis=next(iter(by_kind[Kind.KINESIS]), None),
             rates=self._rates.per_second(),
+            taken_at=self._taken.times(),
         )
 
     async def _ask_again(self, one: _Asked) -> None:
@@ -108,17 +122,18 @@ class Collector:
         # A listing asks for many streams, a few at once: it has until it is due again.
         patience = one.seconds if one.source.kind is Kind.KINESIS else _ANSWER_SECONDS
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(patience) as limit:
                 value = await one.source.fetch()
         except ASKING_ERRORS as error:
-            await self._fail(one, _words(error, patience))
+            await self._fail(one, why(error, patience if limit.expired() else CALL_SECONDS))
         except Exception:
             # A bug, or an answer that nobody foresaw: the other pages go on, and the log says what it was.
             _log.exception("asking %s failed", one.answer.name)
             await self._fail(one, "the answer could not be understood; the console's log says more")
         else:
             now = self._clock()
-            one.answer = replace(one.answer, state=State.UP, reason="", value=value, answered_at=now)
+            left_out = one.source.left_out
+            one.answer = replace(one.answer, state=State.UP, reason="", value=value, left_out=left_out, answered_at=now)
             self._remember(one.answer, now)
 
     async def _fail(self, one: _Asked, reason: str) -> None:
@@ -133,23 +148,12 @@ class Collector:
             _log.exception("the connection to %s cannot be closed", one.answer.name)
 
     def _remember(self, answer: Answer[Any], now: float) -> None:
-        if answer.kind is Kind.READER:
-            counters = reading_counters([(answer.endpoint, answer.value or ())])
-        elif answer.kind is Kind.DRIVERS:
-            counters = reading_counters((driver.address, driver.sessions) for driver in answer.value or ())
-        elif answer.kind is Kind.SINK:
+        if answer.kind is Kind.SINK:
             counters = sink_counters(answer.endpoint, answer.value or ())
+        elif answer.kind in (Kind.READER, Kind.DRIVERS):
+            readers = sessions_by_endpoint(answer)
+            counters = reading_counters(readers)
+            self._taken.take(answer.name, readers, now)
         else:
             return
         self._rates.take(answer.name, counters, now)
-
-
-def _words(error: BaseException, patience: float) -> str:
-    if "Connection refused" in str(error):
-        # gRPC says it in three sentences, with the address in each.
-        return "nothing listens there (connection refused)"
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {error.details()}"
-    if isinstance(error, TimeoutError):
-        return f"no answer in {patience:g} s"
-    return str(error) or type(error).__name__

@@ -14,13 +14,20 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 
 from penstock.aws import AwsError, AwsOptions, AwsSession, BackoffPolicy, JsonClient
-from penstock.efo_consumer import EfoConsumerError, RemoteShardReader, SessionInfo, Shard, StreamIdentity, list_shards
-from penstock.operator_attributes import JobStatus, RemoteStageScheduler, StagePlan
+from penstock.efo_consumer import EfoConsumerError, SessionInfo, Shard, StreamIdentity, list_shards
+from penstock.operator_attributes import JobStatus, StagePlan
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc as pb_grpc
-from penstock.registration import Consumer, ConsumerState, RemoteConsumerRegistry
-from penstock.rpc import open_aio_channel
+from penstock.registration import Consumer, ConsumerState
 from penstock.services.console._settings import Endpoint
+from penstock.services.console._sources.bounded import (
+    CALL_SECONDS,
+    BoundedReader,
+    BoundedRegistry,
+    BoundedScheduler,
+    cut,
+    open_bounded,
+)
 from penstock.services.console._values import Kind, SinkDestination
 
 T_co = TypeVar("T_co", covariant=True)
@@ -51,6 +58,11 @@ class Source(Protocol[T_co]):
         """What it says now. Raises what its client raises."""
         ...
 
+    @property
+    def left_out(self) -> int:
+        """Entries of the last answer that were not looked at, as there were too many."""
+        ...
+
     async def close(self) -> None:
         """Let its connection go; the next `fetch` makes a new one, with files read anew."""
         ...
@@ -64,6 +76,7 @@ class _Remote(ABC, Generic[C]):
         self.address = endpoint.address
         self._endpoint = endpoint
         self._client: C | None = None
+        self.left_out = 0
 
     def client(self) -> C:
         if self._client is None:
@@ -83,7 +96,7 @@ class _Remote(ABC, Generic[C]):
         """Make a client; the files that its security names are read now."""
 
 
-class RegistrySource(_Remote[RemoteConsumerRegistry]):
+class RegistrySource(_Remote[BoundedRegistry]):
     """The consumer registry."""
 
     def __init__(self, endpoint: Endpoint, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -98,7 +111,14 @@ class RegistrySource(_Remote[RemoteConsumerRegistry]):
         now = self._clock()
         pause = _NEW_SECONDS if self._is_new else _STATE_SECONDS
         with_state = self._asked_at is None or now - self._asked_at >= pause
-        consumers = await self.client().list_consumers(with_state=with_state)
+        try:
+            consumers = await self._list(with_state=with_state)
+        except TimeoutError:
+            if not with_state:
+                raise
+            # Kinesis has to be asked for many streams, or is slow: what the registry itself knows comes at once.
+            self._asked_at, with_state = now, False
+            consumers = await self._list(with_state=False)
         if with_state:
             self._asked_at = now
             self._known = {_key(one): (one.state, one.cost_per_hour_usd) for one in consumers}
@@ -108,26 +128,32 @@ class RegistrySource(_Remote[RemoteConsumerRegistry]):
         self._is_new = self._is_new or any(_key(one) not in self._known for one in consumers)
         return tuple(self._with_state(one) for one in consumers)
 
+    async def _list(self, *, with_state: bool) -> list[Consumer]:
+        client = self.client()
+        found = await client.list_consumers(with_state=with_state)
+        self.left_out = client.left_out
+        return found
+
     def _with_state(self, consumer: Consumer) -> Consumer:
         state, cost = self._known.get(_key(consumer), (None, None))
         return replace(consumer, state=state, cost_per_hour_usd=cost)
 
-    def _open(self) -> RemoteConsumerRegistry:
-        return RemoteConsumerRegistry(self.address, self._endpoint.security(), reconnect=_ONCE)
+    def _open(self) -> BoundedRegistry:
+        return BoundedRegistry(self.address, self._endpoint.security(), reconnect=_ONCE)
 
 
-class ReaderSource(_Remote[RemoteShardReader]):
+class ReaderSource(_Remote[BoundedReader]):
     """A shard reader."""
 
     async def fetch(self) -> tuple[SessionInfo, ...]:
         """Its sessions with their shards."""
-        return tuple(await self.client().sessions(with_shards=True))
+        client = self.client()
+        found = await client.sessions(with_shards=True)
+        self.left_out = client.left_out
+        return tuple(found)
 
-    def _open(self) -> RemoteShardReader:
-        return RemoteShardReader(self.address, self._endpoint.security())
-
-    async def _end(self, client: RemoteShardReader) -> None:
-        await client.aclose()
+    def _open(self) -> BoundedReader:
+        return BoundedReader(self.address, self._endpoint.security())
 
 
 class SinkSource(_Remote[grpc.aio.Channel]):
@@ -135,19 +161,25 @@ class SinkSource(_Remote[grpc.aio.Channel]):
 
     async def fetch(self) -> tuple[SinkDestination, ...]:
         """Its destinations, ordered by kind and name."""
-        answer = await pb_grpc.SinkGatewayServiceStub(self.client()).Stats(pb.StatsRequest())
+        stub = pb_grpc.SinkGatewayServiceStub(self.client())
+        async with asyncio.timeout(CALL_SECONDS):
+            answer = await stub.Stats(pb.StatsRequest())
+        self.left_out = cut(answer)
         return tuple(_destination(one) for one in answer.destinations)
 
     def _open(self) -> grpc.aio.Channel:
-        return open_aio_channel(self.address, self._endpoint.security())
+        return open_bounded(self.address, self._endpoint.security())
 
 
-class StagesSource(_Remote[RemoteStageScheduler]):
+class StagesSource(_Remote[BoundedScheduler]):
     """The stage scheduler."""
 
     async def fetch(self) -> tuple[JobStatus, ...]:
         """All jobs, ordered by id."""
-        return await self.client().list_jobs()
+        client = self.client()
+        found = await client.list_jobs()
+        self.left_out = client.left_out
+        return found
 
     async def plan(self, job_id: str) -> StagePlan:
         """What a job was compiled to, with all edges."""
@@ -155,8 +187,8 @@ class StagesSource(_Remote[RemoteStageScheduler]):
         async with self._open() as client:
             return await client.get_plan(job_id)
 
-    def _open(self) -> RemoteStageScheduler:
-        return RemoteStageScheduler(self.address, self._endpoint.security())
+    def _open(self) -> BoundedScheduler:
+        return BoundedScheduler(self.address, self._endpoint.security())
 
 
 def _key(consumer: Consumer) -> tuple[str, ...]:
@@ -249,6 +281,7 @@ class KinesisSource:
         self._streams = streams
         self._lists_all = lists_all
         self._client: JsonClient | None = None
+        self.left_out = 0
         self.failures: dict[str, str] = {}
         """By stream: why its shards could not be listed the last time."""
 
@@ -269,10 +302,11 @@ class KinesisSource:
             self._client = JsonClient(session)
             await self._client.__aenter__()
         slots = asyncio.Semaphore(_AT_ONCE)
-        streams = dict(self._streams())
+        streams = dict(await asyncio.to_thread(self._streams))
         if self._lists_all:
             streams = {name: name for name in await self._all_names(self._client)} | streams
         names = sorted(streams)[:_MOST_STREAMS]
+        self.left_out = len(streams) - len(names)
         answers = await asyncio.gather(*(self._list(self._client, streams[name], slots) for name in names))
         found = {name: shards for name, shards in zip(names, answers, strict=True) if isinstance(shards, tuple)}
         failures = [error for error in answers if isinstance(error, Exception)]

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING
 from penstock.operator_attributes import StageState
 from penstock.registration import ConsumerState
 from penstock.services.console._values import State
-from penstock.services.console._views.lists import consumer_rows, sink_rows
+from penstock.services.console._views.lists import consumer_rows, running_readers, sink_rows
 from penstock.services.console._views.streams import stream_rows
-from penstock.services.console._views.view import TITLES, count_words, rate_words, seconds_words, usd_words
+from penstock.services.console._views.view import (
+    TITLES,
+    bytes_words,
+    count_words,
+    plural,
+    rate_words,
+    seconds_words,
+    usd_words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +39,14 @@ class Concern:
 
 def concerns(view: View) -> list[Concern]:
     """What is wrong or costs money for nothing, the services first."""
-    return [*_services(view), *_streams(view), *_sinks(view), *_jobs(view), *_consumers(view)]
+    return [
+        *_services(view),
+        *_streams(view),
+        *_readers(view),
+        *_sinks(view),
+        *_jobs(view),
+        *_consumers(view),
+    ]
 
 
 def _services(view: View) -> Iterator[Concern]:
@@ -76,6 +91,29 @@ def _streams(view: View) -> Iterator[Concern]:
                 query={"name": row.name},
                 what=f"Stream {row.name}: {count_words(row.losses)} positions were lost before they were read",
                 cure="The stream keeps records for a shorter time than the reader was away: lengthen its retention.",
+            )
+
+
+def _readers(view: View) -> Iterator[Concern]:
+    for row in running_readers(view):
+        waiting = row.untaken
+        if waiting.seconds is not None and waiting.seconds > view.settings.lag_alert_seconds:
+            records = f"{count_words(waiting.records)} records, " if waiting.records else ""
+            yield Concern(
+                page="readers",
+                query={},
+                what=f"Query {row.query} has taken nothing from its reader for {seconds_words(waiting.seconds)}: "
+                f"{records}{bytes_words(waiting.size_bytes)} wait",
+                cure="The query has stopped, or works on its last records for that long. Look at its progress. If it "
+                "has ended, its session expires by itself.",
+            )
+        if row.strange_shards:
+            yield Concern(
+                page="readers",
+                query={},
+                what=f"The reader of query {row.query} reports {plural(row.strange_shards, 'shard')} of streams that "
+                "it did not announce",
+                cure="They are not shown. Look who runs this job: it reports more than it has a right to.",
             )
 
 

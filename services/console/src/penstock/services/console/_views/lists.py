@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from penstock.registration import ConsumerState
 from penstock.services.console._values import lag_seconds, name_of, sink_series
+from penstock.services.console._views.streams import Untaken, untaken
 
 if TYPE_CHECKING:
     from penstock.efo_consumer import ShardStats
@@ -86,6 +87,9 @@ class RunningReader:
         troubled: shards that it cannot read at the moment.
         lag: the largest, in seconds; None when unknown.
         condition: of the shard with the most trouble, in words.
+        untaken: how far the query is behind the reader.
+        is_partial: whether the reader has more to say than was looked at; lag and sums are at least what is said here.
+        strange_shards: shards that it reports of streams that it did not announce; they are shown nowhere.
         reason: why it does not report more of itself; empty where it does.
         seconds: since it was first announced, or since a service's session was last called.
     """
@@ -99,13 +103,16 @@ class RunningReader:
     troubled: int
     lag: float | None
     condition: str
+    untaken: Untaken
+    is_partial: bool
+    strange_shards: int
     reason: str
     seconds: float
 
 
 def running_readers(view: View) -> list[RunningReader]:
     """Those in trouble first, then those that lag most."""
-    rows = [_of_driver(one) for answer in view.snapshot.drivers for one in answer.value or ()]
+    rows = [_of_driver(view, one) for answer in view.snapshot.drivers for one in answer.value or ()]
     rows += [
         RunningReader(
             query=session.session_id,
@@ -117,6 +124,9 @@ def running_readers(view: View) -> list[RunningReader]:
             troubled=sum(one.condition.is_troubled for one in session.shards),
             lag=_lag(session.shards),
             condition=_condition(session.shards),
+            untaken=untaken(view, view.snapshot.readings_of(answer.endpoint, [session])),
+            is_partial=session.shard_count > len(session.shards),
+            strange_shards=0,
             reason="",
             seconds=session.idle_seconds,
         )
@@ -128,7 +138,7 @@ def running_readers(view: View) -> list[RunningReader]:
     )
 
 
-def _of_driver(reader: DriverReader) -> RunningReader:
+def _of_driver(view: View, reader: DriverReader) -> RunningReader:
     # Of one on an executor they are a part.
     shards = [] if reader.on_executor else [one for session in reader.sessions for one in session.shards]
     return RunningReader(
@@ -137,10 +147,13 @@ def _of_driver(reader: DriverReader) -> RunningReader:
         address=reader.address,
         owner=reader.owner,
         streams=sorted({name_of(one) for one in reader.stream_names}),
-        shards=len(shards) or reader.shards,
+        shards=sum(one.shard_count for one in reader.sessions) if shards else reader.shards,
         troubled=sum(one.condition.is_troubled for one in shards) if shards else reader.troubled_shards,
         lag=_lag(shards) if shards else lag_seconds(reader.millis_behind_latest),
         condition=_condition(shards) if shards else reader.condition,
+        untaken=untaken(view, view.snapshot.readings_of(reader.address, reader.sessions)),
+        is_partial=reader.left_out > 0 or any(one.shard_count > len(one.shards) for one in reader.sessions),
+        strange_shards=reader.strange_shards,
         reason=reader.reason,
         seconds=reader.age_seconds,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -117,6 +118,8 @@ class StreamRow:
     """What is the matter with shards that cannot be read at the moment, in words, each once."""
     hot: Sequence[str]
     """Shards that are near their limit."""
+    is_partial: bool
+    """Whether its readers have more to say than was looked at: lag and losses are at least what is said here."""
 
 
 HOT_SHARE = 0.8
@@ -160,6 +163,29 @@ def shard_rates(view: View, readings: Sequence[Reading]) -> ShardRates | None:
     )
 
 
+@dataclass(frozen=True)
+class Untaken:
+    """How far a query is behind its reader: what the reader holds, and the query has not finished with."""
+
+    records: int
+    """0 where only the bytes are known, as of a reader on an executor."""
+    size_bytes: int
+    """Of data and partition keys."""
+    seconds: float | None
+    """For how long the console has seen the query take nothing of it; None where nothing waits, or is not known."""
+
+
+def untaken(view: View, readings: Sequence[Reading]) -> Untaken:
+    """What waits in the buffers of all sessions of these readings together."""
+    waiting = [one for one in readings if one.stats.buffered_bytes]
+    times = [one.taken_at for one in waiting if one.taken_at is not None]
+    return Untaken(
+        sum(one.stats.buffered_records for one in waiting),
+        sum(one.stats.buffered_bytes for one in waiting),
+        max(0.0, view.now - min(times)) if times else None,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShardRow:
     """A shard, with what its readers say."""
@@ -169,6 +195,7 @@ class ShardRow:
     worst: Reading | None
     """That with the largest lag."""
     rates: ShardRates | None
+    untaken: Untaken
 
     @property
     def lag(self) -> float | None:
@@ -200,7 +227,7 @@ class ReaderRow:
     troubled: int
     """Shards that it cannot read at the moment."""
     records: int
-    buffered_bytes: int
+    untaken: Untaken
     replays: int
     losses: int
 
@@ -218,7 +245,14 @@ class ShardPage:
     by_state: Sequence[tuple[ShardState, int]]
     """Of all shards, those states that occur."""
     unnamed: int
-    """Shards that readers on executors follow without naming them, at most."""
+    """Shards that readers follow and that are not known one by one, at most."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Columns in which a row has something: `readings` (all that readers say), `share`, `parents`, `children`."""
+        found = {name for row in self.rows for name in ("parents", "children") if getattr(row.node, name)}
+        found |= {"share"} if any(row.node.share is not None for row in self.rows) else set()
+        return frozenset(found | ({"readings"} if any(row.readings for row in self.rows) else set()))
 
     @property
     def ids(self) -> frozenset[str]:
@@ -226,27 +260,30 @@ class ShardPage:
         return frozenset(row.node.shard_id for row in self.rows)
 
 
-def stream_names(snapshot: Snapshot, also: Sequence[str] = ()) -> list[str]:
-    """The streams that services name, and some more; ordered."""
-    return sorted(known_streams(snapshot, also))
-
-
 def known_streams(snapshot: Snapshot, also: Sequence[str] = ()) -> dict[str, str]:
-    """The same by name, with the ARN of those that go by it."""
-    names = {consumer.stream_name for consumer in snapshot.consumers} | set(also)
-    names |= {stats.stream_name for _, session in snapshot.sessions() for stats in session.shards}
-    names |= {name for one in snapshot.drivers for driver in one.value or () for name in driver.stream_names}
-    names |= {sink.destination for one in snapshot.sinks for sink in one.value or () if sink.kind == "kinesis"}
-    names |= set((snapshot.kinesis.value or {}) if snapshot.kinesis is not None else {})
-    # ARNs come last and stay: they say more.
-    return {name_of(name): name for name in sorted(names, key=lambda name: name.startswith("arn:")) if name}
+    """The streams that services name, and some more: by name, with the ARN of those that go by it."""
+    told = {consumer.stream_name for consumer in snapshot.consumers} | set(also)
+    told |= {stats.stream_name for one in snapshot.readers for session in one.value or () for stats in session.shards}
+    told |= {sink.destination for one in snapshot.sinks for sink in one.value or () if sink.kind == "kinesis"}
+    announced = {name for one in snapshot.drivers for driver in one.value or () for name in driver.stream_names}
+    listed = set((snapshot.kinesis.value or {}) if snapshot.kinesis is not None else {})
+    found: dict[str, str] = {}
+    # What a job announces of itself leads to no other stream than the one that a service names.
+    for names in (told, announced, listed):
+        # ARNs come last and stay: they say more.
+        ordered = sorted(names, key=lambda name: name.startswith("arn:"))
+        found = {name_of(name): name for name in ordered if name_of(name)} | found
+    return found
 
 
 def stream_rows(view: View) -> list[StreamRow]:
     """One entry per stream, ordered by name."""
-    readings = view.snapshot.readings()
+    snapshot = view.snapshot
+    readings, unnamed = snapshot.readings(), snapshot.unnamed_shards()
+    consumers = Counter(name_of(one.stream_name) for one in snapshot.consumers)
     return [
-        _stream_row(view, name, readings.get(name, {})) for name in stream_names(view.snapshot, view.settings.streams)
+        _stream_row(view, name, readings.get(name, {}), consumers[name], unnamed.get(name, 0))
+        for name in sorted(known_streams(snapshot, view.settings.streams))
     ]
 
 
@@ -256,7 +293,7 @@ def reader_rows(view: View, stream: str) -> list[ReaderRow]:
     for shard in view.snapshot.readings().get(stream, {}).values():
         for reading in shard:
             sessions.setdefault((reading.endpoint, reading.session_id), []).append(reading)
-    rows = [_reader_row(endpoint, session, readings) for (endpoint, session), readings in sessions.items()]
+    rows = [_reader_row(view, endpoint, session, readings) for (endpoint, session), readings in sessions.items()]
     return sorted(rows, key=lambda row: (0.0 if row.lag is None else -1.0 - row.lag, row.session_id, row.endpoint))
 
 
@@ -278,11 +315,11 @@ def shard_page(view: View, stream: str, *, order: str = "tree", page: int = 1, s
         pages=pages,
         size=size,
         by_state=[(state, count) for state, count in counts.items() if count],
-        unnamed=view.snapshot.unnamed_shards(stream),
+        unnamed=view.snapshot.unnamed_shards().get(stream, 0),
     )
 
 
-def _stream_row(view: View, name: str, readings: dict[str, list[Reading]]) -> StreamRow:
+def _stream_row(view: View, name: str, readings: dict[str, list[Reading]], consumers: int, unnamed: int) -> StreamRow:
     listed = view.snapshot.listed(name)
     open_shards = None if listed is None else sum(shard.is_open for shard in listed)
     every = [reading for shard in readings.values() for reading in shard]
@@ -291,12 +328,13 @@ def _stream_row(view: View, name: str, readings: dict[str, list[Reading]]) -> St
         name=name,
         open_shards=open_shards,
         closed_shards=None if listed is None or open_shards is None else len(listed) - open_shards,
-        read_shards=len(readings) + view.snapshot.unnamed_shards(name),
-        consumers=sum(name_of(consumer.stream_name) == name for consumer in view.snapshot.consumers),
+        read_shards=len(readings) + unnamed,
+        consumers=consumers,
         lag=lag,
         losses=sum(reading.stats.losses for reading in every),
         troubles=_troubles([reading for reading in every if reading.stats.condition.is_troubled]),
         hot=sorted(shard for shard, of in readings.items() if (rates := shard_rates(view, of)) and rates.is_hot),
+        is_partial=unnamed > 0,
     )
 
 
@@ -311,7 +349,7 @@ def _troubles(readings: Sequence[Reading]) -> list[str]:
     ]
 
 
-def _reader_row(endpoint: str, session_id: str, readings: Sequence[Reading]) -> ReaderRow:
+def _reader_row(view: View, endpoint: str, session_id: str, readings: Sequence[Reading]) -> ReaderRow:
     worst, lag = _worst(readings)
     return ReaderRow(
         endpoint=endpoint,
@@ -321,7 +359,7 @@ def _reader_row(endpoint: str, session_id: str, readings: Sequence[Reading]) -> 
         worst_shard=worst.stats.shard_id if worst is not None and lag else "",
         troubled=sum(one.stats.condition.is_troubled for one in readings),
         records=sum(one.stats.records for one in readings),
-        buffered_bytes=sum(one.stats.buffered_bytes for one in readings),
+        untaken=untaken(view, readings),
         replays=sum(one.stats.replays for one in readings),
         losses=sum(one.stats.losses for one in readings),
     )
@@ -329,7 +367,13 @@ def _reader_row(endpoint: str, session_id: str, readings: Sequence[Reading]) -> 
 
 def _shard_row(view: View, node: ShardNode, readings: Sequence[Reading]) -> ShardRow:
     worst, _ = _worst(readings)
-    return ShardRow(node=node, readings=readings, worst=worst, rates=shard_rates(view, readings))
+    return ShardRow(
+        node=node,
+        readings=readings,
+        worst=worst,
+        rates=shard_rates(view, readings),
+        untaken=untaken(view, readings),
+    )
 
 
 def _worst(readings: Sequence[Reading]) -> tuple[Reading | None, float | None]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from penstock.services.console._values import Answer, Snapshot
 
 
+MOST_ROWS: Final = 1_000
+"""Of a table; the page says how many more there are."""
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -161,6 +163,8 @@ def _service_row(view: View, answer: Answer[Any]) -> ServiceRow:
     age = None if answer.answered_at is None else view.now - answer.answered_at
     if answer.state is State.UP:
         words = f"answered {seconds_words(age)} ago"
+        if answer.left_out:
+            words += f"; {plural(answer.left_out, 'entry', 'entries')} too many, which were not looked at"
     elif answer.state is State.DOWN:
         shown = "nothing is known of it" if age is None else f"shown as it was {seconds_words(age)} ago"
         words = f"{answer.reason}; {shown}"
@@ -169,6 +173,26 @@ def _service_row(view: View, answer: Answer[Any]) -> ServiceRow:
     return ServiceRow(title=TITLES[answer.kind], endpoint=answer.endpoint, state=answer.state.value, words=words)
 
 
+def at_least(view: View) -> dict[str, str]:
+    """By kind, the words before a number where that is too small, because not all was looked at; else nothing."""
+    kinds = {
+        "consumers": (Kind.REGISTRY,),
+        "readers": (Kind.READER, Kind.DRIVERS),
+        "sinks": (Kind.SINK,),
+        "jobs": (Kind.STAGES,),
+        "streams": (Kind.REGISTRY, Kind.READER, Kind.DRIVERS, Kind.SINK, Kind.KINESIS),
+    }
+    return {name: "at least " if view.snapshot.is_partial(*of) else "" for name, of in kinds.items()}
+
+
+MENU: Final = (
+    ("overview", "/", "Overview"),
+    ("consumers", "/consumers", "Consumers"),
+    ("readers", "/readers", "Readers"),
+    ("streams", "/streams", "Streams"),
+    ("sinks", "/sinks", "Sinks"),
+    ("jobs", "/jobs", "Jobs"),
+)
 STATIC: Final = {"console.css": "text/css", "console.js": "text/javascript", "console.svg": "image/svg+xml"}
 
 
@@ -192,7 +216,7 @@ class Templates:
             shard=shard_words,
             plural=plural,
         )
-        self._environment.globals["url"] = url
+        self._environment.globals |= {"url": url, "menu": MENU, "most_rows": MOST_ROWS}
         folder = resources.files("penstock.services.console") / "static"
         self.static = {name: (folder / name).read_bytes() for name in STATIC}
 
