@@ -278,7 +278,7 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
         the delivery stream or table, the URL of the queue. `weight` is the share of turns against other clients';
         writers with one `client_id` share theirs. `reconnect_timeout` is how long a gateway may be gone, or refuse the
         token of a `token_file`, before writers fail. `terminal` makes the handler of each writer for records that the
-        gateway could not write for good; without it they end the writer. `caller` says where the destination is: a
+        gateway gave up; without it they end the writer. `caller` says where the destination is: a
         gateway that would write to another region, account or endpoint refuses it.
         """
         if kind not in KINDS:
