@@ -149,12 +149,14 @@ class Dispatcher(Generic[R]):
 
         Without the entry, only the limits of the whole buffer count.
         """
-        free, free_bytes = self._most_waiting - self.waiting, self._most_waiting_bytes - self.waiting_bytes
-        if free <= 0:
+        if self.waiting >= self._most_waiting:
             return "records"
-        if size_in_bytes > free_bytes:
+        if self.waiting_bytes + size_in_bytes > self._most_waiting_bytes:
             return "bytes"
-        return None if entry is None or not self.has_shares else self.buffer.full(entry, lane, free, free_bytes)
+        if not self.has_shares or entry is None:
+            return None
+        free, free_bytes = self._most_waiting - self.waiting, self._most_waiting_bytes - self.waiting_bytes
+        return self.buffer.full(entry, lane, free, free_bytes)
 
     def make_room(self, limit: str, lane: str | None = None) -> None:
         """A caller waits because of that limit: let a batch leave though it is not full."""

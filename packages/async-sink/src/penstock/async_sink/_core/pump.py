@@ -122,11 +122,6 @@ class RequestPump(Generic[R]):
         self.changed = Signal()
         self.failure: BaseException | None = None
 
-    @property
-    def is_armed(self) -> bool:
-        """Whether the buffer's timer runs."""
-        return self._buffer_timer is not None
-
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call back at that time."""
         return self._clock.call_at(when, callback)

@@ -283,20 +283,21 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             SinkError: the writer has failed.
         """
         pump = self._open_pump()
-        entry, size = self._entry_of(pump, element)
-        dispatcher = self._dispatcher
-        lane = dispatcher.buffer.lane_of(entry) if dispatcher.has_shares else None
+        entry = cast("R", element) if self._convert is None else self._converted(pump, element)
+        size = self._size_of(entry)
+        if size > self._config.max_record_size_in_bytes:
+            raise RecordError.too_large(self._records_written, size, self._config.max_record_size_in_bytes)
+        dispatcher, lane = self._dispatcher, None
+        if dispatcher.has_shares:
+            lane = dispatcher.buffer.lane_of(entry)
         if dispatcher.full(size, entry, lane) is not None:
             await self._wait_for_room(pump, size, entry, lane)
-        number = self._records_written
+        number, context = self._records_written, otel_context.get_current()
         self._records_written = number + 1
         due = dispatcher.add(
-            RequestEntryWrapper(
-                entry, size, number, otel_context.get_current(), listener, index, 0, 0.0, pump.now(), lane=lane
-            )
+            RequestEntryWrapper(entry, size, number, context, listener, index, 0, 0.0, pump.now(), 0, lane)
         )
-        if not pump.is_armed:
-            pump.arm()
+        pump.arm()
         if due and pump.pump():
             # A caller that never waits would keep the new requests from starting.
             await asyncio.sleep(0)
