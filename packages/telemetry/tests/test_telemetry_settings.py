@@ -104,19 +104,6 @@ def test_the_reference_is_what_the_packages_declare() -> None:
 
 
 @pytest.mark.parametrize(
-    "package", ["async-sink", "efo-consumer", "operator-attributes", "registration", "spark-plugin"]
-)
-def test_a_package_tells_its_own_metrics_and_spans(package: str) -> None:
-    """Its README names each of those that the reference has of it."""
-    text = (ROOT / "packages" / package / "README.md").read_text()
-    found = reference()
-    named: list[Any] = [*found.spans, *found.metrics]
-    of_package = [one.name for one in named if one.package == f"penstock-{package}"]
-    assert of_package
-    assert [name for name in of_package if f"`{name}`" not in text] == []
-
-
-@pytest.mark.parametrize(
     "endpoint",
     [
         "user:hush@collector:4317",
