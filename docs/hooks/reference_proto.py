@@ -1,18 +1,32 @@
 """The contracts, out of the comments of their `.proto` files."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from reference_text import cell, escaped
 
-_BLOCK = re.compile(r"^(service|message|enum) (\w+) \{(\})?")
+_BLOCK = re.compile(r"^(service|message|enum|extend) ([\w.]+) \{(\})?")
 _RPC = re.compile(r"^rpc (\w+)\((.*?)\) returns \((.*?)\)")
 _FIELD = re.compile(r"^((?:optional |repeated )?[\w.<>, ]+?) ?(\w+) = (-?\d+)")
+_RULES = re.compile(r"\[\(rules\.v1\.field\) = \{(.*)\}\]")
+_RULE_WORDS: dict[str, Callable[[str], str]] = {
+    "resource": lambda value: value.removeprefix("RESOURCE_").lower(),
+    "required": lambda _: "required",
+    "max_bytes": lambda value: f"{int(value):,} bytes",
+    "max_items": lambda value: f"{int(value):,} items",
+    "alphabet": lambda value: value.removeprefix("ALPHABET_").lower(),
+    "maximum": lambda value: f"0 to {int(value):,}",
+    "is_shortened": lambda _: "shortened by clients",
+    "is_own_id": lambda _: "id of the caller's own",
+    "is_dry_run": lambda _: "no admin rights needed",
+}
 _HEADS = {
     "service": ("call", "request", "answer", ""),
-    "message": ("field", "type", "number", ""),
+    "message": ("field", "type", "number", "", "rules"),
     "enum": ("value", "", "number", ""),
+    "extend": ("option", "type", "number", "", ""),
 }
 
 
@@ -23,7 +37,7 @@ class Block:
     kind: str
     name: str
     comment: str
-    rows: list[tuple[str, str, str, str]] = field(default_factory=list)
+    rows: list[tuple[str, ...]] = field(default_factory=list)
 
 
 @dataclass
@@ -62,8 +76,15 @@ def parse(text: str) -> Contract:
         elif owner is not None and owner.kind == "enum" and (value := re.match(r"(\w+) = (\d+)", line)):
             owner.rows.append((f"`{value[1]}`", "", value[2], said))
         elif owner is not None and not line.startswith(("reserved", "option ")) and (one := _FIELD.match(line)):
-            owner.rows.append((f"`{one[2]}`", f"`{one[1].strip()}`", one[3], said))
+            owner.rows.append((f"`{one[2]}`", f"`{one[1].strip()}`", one[3], said, _rules(line)))
     return contract
+
+
+def _rules(line: str) -> str:
+    """The rules of a field, in words."""
+    found = _RULES.search(line)
+    rules = [] if found is None else [one.partition(": ") for one in found[1].split(", ")]
+    return ", ".join(_RULE_WORDS[name](value) for name, _, value in rules)
 
 
 def page(root: Path) -> str:
@@ -72,6 +93,8 @@ def page(root: Path) -> str:
         "# Contracts\n",
         "The services speak gRPC. These are their contracts, with the words of the `.proto` files; Python's generated "
         "code is `penstock-proto`. Package versions (`v1`) only ever gain fields.\n",
+        "A service refuses a request that breaks the rules of a field with INVALID_ARGUMENT. It refuses one that names "
+        "a resource to which the caller has no right with PERMISSION_DENIED. Lengths are the longest accepted ones.\n",
     ]
     for file in sorted((root / "proto").rglob("*.proto")):
         contract = parse(file.read_text())
@@ -79,7 +102,7 @@ def page(root: Path) -> str:
         for block in contract.blocks:
             parts += [f"### {block.name}\n", f"*{block.kind}*: {escaped(block.comment)}\n"]
             if block.rows:
-                parts += [f"| {' | '.join(_HEADS[block.kind])} |", "| --- | --- | --- | --- |"]
+                parts += [f"| {' | '.join(_HEADS[block.kind])} |", "| --- " * len(_HEADS[block.kind]) + "|"]
                 parts += [f"| {' | '.join(map(cell, row))} |" for row in block.rows]
                 parts.append("")
     return "\n".join(parts)
