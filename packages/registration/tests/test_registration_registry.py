@@ -2,14 +2,22 @@
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
-from registry_homes import Home, OpenHome
+from registry_homes import Home, OpenHome, Unasked
 
+from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration import (
+    SERVICE_NAME,
+    AcquireRequest,
     ConflictPolicy,
+    ConsumerRegistryServicer,
+    Lease,
     RegistrationStrategy,
+    RemoteConsumerRegistry,
 )
+from penstock.registration._remote.messages import MESSAGES
 from penstock.registration.errors import (
     AcquireTimeoutError,
     ConsumerHeldError,
@@ -17,6 +25,8 @@ from penstock.registration.errors import (
     RegistrationOptionError,
     StreamNotFoundError,
 )
+from penstock.rpc import ClientSecurity, GrpcServer, ServerSecurity, ServerSettings
+from penstock.rpc._server import access
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
 ARN = f"{STREAM}/consumer/delays:1500000000"
@@ -203,3 +213,44 @@ async def test_a_full_stream_comes_through_with_its_fields(home: Home) -> None:
     with pytest.raises(RegistrationError) as raised:
         await home.acquire()
     assert (raised.value.code, raised.value.facts["existing"]) == ("CONSUMER_LIMIT", ["other"])
+
+
+@pytest.mark.parametrize("has_new_token", [False, True])
+async def test_a_lease_is_released_when_its_token_is_revoked_while_it_is_granted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_new_token: bool
+) -> None:
+    """The call ends with UNAUTHENTICATED. A client with a new token in its file calls again and gets a lease."""
+    monkeypatch.setattr(access, "_OUTDATED_SECONDS", 0.0)
+    file, own = tmp_path / "tokens", tmp_path / "own"
+    file.write_text("a-token-that-is-revoked-with-32-characters\n")
+    own.write_text(file.read_text())
+    released: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+
+    class Granting(Unasked):
+        async def acquire(self, request: AcquireRequest) -> Lease:
+            new = tmp_path / "new"
+            new.write_text("another-token-of-at-least-32-characters\n")
+            if has_new_token:
+                own.write_text(new.read_text())
+            new.replace(file)
+            return lease
+
+        async def release(self, lease: Lease, *, disown: bool = False) -> bool:
+            released.set_result(lease)
+            return False
+
+    lease = MESSAGES.of(Lease, pb.Lease(stream_name="flights", consumer_name="c", job_id="one", fencing_token=7))
+    servicer = ConsumerRegistryServicer(Granting())  # type: ignore[arg-type]  # as much as is asked
+    settings = ServerSettings(security=ServerSecurity(token_file=file), drain_seconds=0)
+    async with (
+        GrpcServer(settings, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server,
+        RemoteConsumerRegistry(server.address, ClientSecurity(token_file=own)) as registry,
+        asyncio.timeout(30),
+    ):
+        asked = AcquireRequest(stream_name="flights", consumer_name="c", job_id="one")
+        if has_new_token:
+            assert (await registry.acquire(asked)).fencing_token == 7
+        else:
+            with pytest.raises(RegistrationError, match="REGISTRY_ACCESS"):
+                await registry.acquire(asked)
+        assert (await released).fencing_token == 7

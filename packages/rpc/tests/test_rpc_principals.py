@@ -71,10 +71,17 @@ class Servicer(pb_grpc.StageSchedulerServiceServicer):
         self.asked: list[str] = []
         self.watched = 0
         self.more = asyncio.Event()
+        self.begun = asyncio.Event()
         self.unwatched = asyncio.Event()
 
     async def GetJob(self, request: pb.GetJobRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.GetJobResponse:
         self.asked.append(request.job_id)
+        if request.job_id == "waits":
+            self.begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.unwatched.set()
         return pb.GetJobResponse(job=pb.Job(job_id=request.job_id, name="x" * 100))
 
     async def Report(self, request: pb.ReportRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.ReportResponse:
@@ -679,3 +686,20 @@ async def test_a_stream_of_a_token_file_ends_with_its_token(tmp_path: Path) -> N
 def test_streams_are_looked_at_often_enough_to_end_within_a_minute() -> None:
     """By default."""
     assert ServerSettings().recheck_seconds <= 30
+
+
+async def test_a_unary_call_that_waits_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
+    """The servicer is cancelled, and the caller gets UNAUTHENTICATED."""
+    file = tmp_path / "tokens"
+    file.write_text(f"{ORDERS}\n{BILLING}")
+    security = ServerSecurity(token_file=file)
+    async with (
+        serving(file, security=security, recheck_seconds=0.05) as (server, servicer),
+        calling(server.address, ORDERS) as stub,
+        asyncio.timeout(DEADLINE),
+    ):
+        call = stub.GetJob(pb.GetJobRequest(job_id="waits"))
+        await servicer.begun.wait()
+        put(file, BILLING)
+        assert (await refusal(call))[0] is grpc.StatusCode.UNAUTHENTICATED
+    assert servicer.unwatched.is_set()

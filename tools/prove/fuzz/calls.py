@@ -93,6 +93,9 @@ class _Context:
     def invocation_metadata(self) -> tuple[()]:
         return ()
 
+    def add_done_callback(self, callback: Any) -> None:
+        pass
+
     def time_remaining(self) -> None:
         return None
 

@@ -44,6 +44,7 @@ from ._status import (
     explain_failure,
     failed_call,
     typed_error,
+    when_refused,
 )
 from ._synchronous import Synchronous, synchronous
 from .errors import (
@@ -112,4 +113,5 @@ __all__ = [
     "synchronous",
     "typed_error",
     "unlock_file",
+    "when_refused",
 ]

@@ -337,9 +337,20 @@ class RemoteApi:
         if timeout is not None:
             timeout += max(0.0, arguments.get("wait_seconds", 0.0))
         try:
-            return await self._method(operation)(request, timeout=timeout)
+            return await self._call(operation, request, timeout)
         except grpc.RpcError as error:
             raise self._error(error, operation) from error
+
+    async def _call(self, operation: str, request: Any, timeout: float | None) -> Any:
+        """Make a unary call; once more if the token file may have been replaced while the call waited."""
+        method = self._method(operation)
+        try:
+            return await method(request, timeout=timeout)
+        except grpc.RpcError as error:
+            has_file = self._security is not None and self._security.token_file is not None
+            if not has_file or getattr(error, "code", lambda: None)() is not grpc.StatusCode.UNAUTHENTICATED:
+                raise
+            return await method(request, timeout=timeout)
 
     async def close(self) -> None:
         """Close the channel. May be repeated."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, NoReturn, Protocol, runtime_checkable
 
@@ -18,6 +19,7 @@ TYPE_KEY = "penstock-error"
 FIELDS_KEY = "penstock-error-fields"
 
 _log = logging.getLogger("penstock.rpc")
+_undoing: Final[set[asyncio.Future[object]]] = set()
 # Of classes, and of codes, which count more.
 StatusTable = Mapping[type[BaseException] | str, grpc.StatusCode]
 
@@ -84,6 +86,18 @@ async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: Excepti
         trailer.append((FIELDS_KEY, fields))
     await context.abort(code, str(error), tuple(trailer))
     raise AssertionError("abort raises")
+
+
+def when_refused(context: grpc.aio.ServicerContext[Any, Any], undo: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Undo what a call was granted, if the call ends because its caller lost its rights before the answer was sent."""
+
+    def ended(_: Any) -> None:
+        if context.code() in _REFUSED or context.code() in [one.value[0] for one in _REFUSED]:
+            task = asyncio.ensure_future(undo())
+            _undoing.add(task)
+            task.add_done_callback(_undoing.discard)
+
+    context.add_done_callback(ended)  # type: ignore[arg-type]  # the stubs name the argument
 
 
 def typed_error(error: grpc.RpcError, types: Iterable[type[Exception]]) -> Exception | None:

@@ -1,6 +1,7 @@
 """The stage scheduler behind gRPC: contract, client and servicer."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -49,7 +50,9 @@ from penstock.rpc import (
     Servicer,
     StatusTable,
     calls,
+    errors_as_status,
     typed_error,
+    when_refused,
 )
 
 STATUS_TABLE: StatusTable = {
@@ -302,3 +305,12 @@ class StageSchedulerServicer(Servicer):
 
     def __init__(self, scheduler: StageSchedulerApi) -> None:
         super().__init__(scheduler)
+
+    async def Claim(self, request: pb.ClaimRequest, context: Any) -> pb.ClaimResponse:
+        """See the contract."""
+        async with errors_as_status(context, STATUS_TABLE):
+            claim = await self._api.claim(**self.contract.arguments("claim", request))
+            if claim.decision is ClaimDecision.COMPUTE:
+                when_refused(context, partial(self._api.release_claim, claim))
+            response: pb.ClaimResponse = self.contract.response("claim", claim)
+            return response

@@ -237,7 +237,7 @@ class RemoteConsumerRegistry(RemoteApi):
 
     async def _retried(self, operation: str, request: Any, timeout: float | None = None) -> Any:
         async def once() -> Any:
-            return await self._method(operation)(request, timeout=timeout)
+            return await self._call(operation, request, timeout)
 
         def is_retryable(error: BaseException) -> bool:
             return isinstance(error, grpc.RpcError) and is_transport_failure(error)

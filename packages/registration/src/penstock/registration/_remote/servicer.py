@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -15,7 +16,7 @@ from penstock.registration._remote.messages import CONTRACT, MESSAGES, STATUS, a
 from penstock.registration._remote.registry import HeartbeatInbox
 from penstock.registration._values import AcquireRequest
 from penstock.registration.errors import RegistrationError
-from penstock.rpc import Servicer, errors_as_status
+from penstock.rpc import Servicer, errors_as_status, when_refused
 
 SERVICE_NAME: Final = CONTRACT.service.full_name
 """For health checks and reflection."""
@@ -55,6 +56,7 @@ class ConsumerRegistryServicer(Servicer):
             asked = acquire_request(request)
             await self._check_location(asked)
             lease = await self._registry.acquire(asked)
+            when_refused(context, partial(self._registry.release, lease))
             return MESSAGES.to(pb.AcquireResponse, {"lease": lease})
 
     async def _check_location(self, request: AcquireRequest) -> None:

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 RECHECK_SECONDS: Final = 15.0
 """Between two looks at whether the caller of a stream may still call."""
+_OUTDATED_SECONDS: Final = 1.0
+"""After so long a call that answers is checked again before its answer is sent."""
 _MOST_REMEMBERED: Final = 10_000
 _HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 """Open to all; watching is not, as such a call lasts."""
-# Told as UNAVAILABLE: a client that has a new token by now calls again, and is refused otherwise.
+# A stream ends with UNAVAILABLE: a client that has a new token by now calls again, and is refused otherwise.
 _OLD: Final = "the token or certificate with which this call was begun is not taken any more: call again with a new one"
 _NO_RULES: Final = "no principal may call this: no contract of the service has rules for it"
 _Status = tuple[grpc.StatusCode, str]
@@ -145,6 +147,7 @@ class _Call:
         self._limit: asyncio.Timeout | None = None
         self._used: dict[tuple[str, str], None] = {}
         self._changed: Any = None
+        self._looked_at = 0.0
         self._what: Sequence[tuple[str, str]] = ()
 
     async def answer(self, behaviour: Any, messages: AsyncIterator[Any]) -> None:
@@ -162,6 +165,7 @@ class _Call:
 
     async def _answer(self, behaviour: Any, messages: AsyncIterator[Any]) -> None:
         access, context = self._access, self._context
+        self._looked_at = asyncio.get_running_loop().time()
         self._watching = asyncio.get_running_loop().call_later(access.recheck_seconds, self._look_again)
         try:
             async with asyncio.timeout(None) as self._limit:
@@ -236,6 +240,12 @@ class _Call:
             self._changed, self._what = True, used
 
     async def _send(self, answer: Any) -> None:
+        if asyncio.get_running_loop().time() - self._looked_at > _OUTDATED_SECONDS and self._access.callers.can_change:
+            # What the call waited for is not granted to a caller that lost its rights in the meantime.
+            self._watching.cancel()
+            self._look_again()
+            if self._ending is not None:
+                await asyncio.Event().wait()
         self._audit("OK")
         self._rules.tell_as_own(self._caller, answer)
         await self._context.write(answer)
@@ -254,7 +264,8 @@ class _Call:
         """End the call when its caller may not go on."""
         found = self._access.find(self._context)
         if isinstance(found, str):
-            self._end((grpc.StatusCode.UNAVAILABLE, _OLD))
+            code = grpc.StatusCode.UNAVAILABLE if self._rules.is_stream else grpc.StatusCode.UNAUTHENTICATED
+            self._end((code, _OLD))
             return
         reason = self._access.may_call(found, self._method)
         for kind, value in self._used:
@@ -264,6 +275,7 @@ class _Call:
             return
         self._caller = found
         loop = asyncio.get_running_loop()
+        self._looked_at = loop.time()
         self._watching = loop.call_later(self._access.recheck_seconds, self._look_again)
 
     def _end(self, status: _Status) -> None:
