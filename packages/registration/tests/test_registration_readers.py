@@ -1,6 +1,7 @@
 """The readers inside drivers: announced, listed and forgotten, at a service and in files of one user."""
 
 import asyncio
+import json
 import stat
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -208,3 +209,18 @@ async def test_a_service_with_tokens_tells_nobody_else(clock: ManualClock) -> No
 
 def test_the_token_is_not_in_what_is_logged() -> None:
     assert READER.view_token not in repr(READER)
+
+
+async def test_announcements_are_in_the_audit_log(clock: ManualClock, tmp_path: Path) -> None:
+    servicer = ReaderDirectoryServicer(KnownReaders(clock=clock))
+    settings = ServerSettings(audit_log=str(tmp_path / "audit"), drain_seconds=0)
+    async with (
+        GrpcServer(settings, register=[servicer.add_to], service_names=[READERS_SERVICE_NAME]) as server,
+        RemoteReaderDirectory(server.address) as remote,
+    ):
+        await remote.announce(READER)
+        await remote.withdraw(READER)
+        await remote.readers()
+    lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    assert [(line["event"], line["jobs"]) for line in lines] == [("announce", ["delays"]), ("withdraw", ["delays"])]
+    assert all(READER.view_token not in str(line) for line in lines)

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from penstock.rpc._server.audit import AuditLog
 
 
@@ -65,3 +67,30 @@ def test_passwords_in_urls_are_left_out(tmp_path: Path) -> None:
     assert "planted-secret" not in text
     assert text.count("sqs:https://***@sqs.example/queue") == 3
     assert "https://***@b/c@d" in text
+
+
+@pytest.mark.parametrize("character", ["x", '"', "\n", "é", "😀"])
+def test_a_line_has_at_most_4_kb(tmp_path: Path, character: str) -> None:
+    """Whatever the caller names, and however much of it. What is left out is counted."""
+    log = AuditLog(str(tmp_path / "audit"), "registry", clock=Clock())
+    text = character * 100_000
+    streams = [("streams", f"{number}-{character * 50}") for number in range(50_000)]
+    log.refused(who=text, address=text, method=text, reason=text, code="PERMISSION_DENIED", what=streams)
+    content = (tmp_path / "audit").read_bytes()
+    assert len(content) <= 4_096
+    line = json.loads(content)
+    (more,) = line["more"]
+    assert more == f"… and {50_000 - len(line['streams']):,} more"
+
+
+def test_changes_have_the_same_budget_as_refusals(tmp_path: Path) -> None:
+    """A flood of one event does not hide another event of the same caller."""
+    log = AuditLog(str(tmp_path / "audit"), "registry", clock=Clock())
+    for _ in range(1_000):
+        log.changed(who="orders", address="", change="announce", outcome="OK")
+    log.changed(who="orders", address="", change="acquire", outcome="OK")
+    log.close()
+    lines = lines_of(tmp_path / "audit")
+    assert [line["event"] for line in lines].count("announce") == 101
+    assert sum(int(str(line.get("further", 1))) for line in lines if line["event"] == "announce") == 1_000
+    assert [line["event"] for line in lines].count("acquire") == 1

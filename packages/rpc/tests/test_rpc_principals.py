@@ -703,3 +703,28 @@ async def test_a_unary_call_that_waits_ends_when_its_token_is_revoked(tmp_path: 
         put(file, BILLING)
         assert (await refusal(call))[0] is grpc.StatusCode.UNAUTHENTICATED
     assert servicer.unwatched.is_set()
+
+
+async def test_calls_that_no_servicer_sees_are_in_the_audit_log(file: Path, tmp_path: Path) -> None:
+    """Unknown methods, and requests that break a rule of the contract."""
+    audit = tmp_path / "audit.jsonl"
+    async with (
+        serving(file, audit_log=str(audit)) as (server, _),
+        open_aio_channel(server.address, ClientSecurity(token=ORDERS)) as channel,
+    ):
+        code, _ = await refusal(channel.unary_unary(f"/{NAME}/Nothing", None, None)(b"", timeout=DEADLINE))
+        assert code is grpc.StatusCode.UNIMPLEMENTED
+        long = pb.ReportRequest(job_id="x" * 2_000, stage_id="s")
+        code, _ = await refusal(pb_grpc.StageSchedulerServiceStub(channel).Report(long, timeout=DEADLINE))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert [(line["event"], line["who"], line["outcome"]) for line in lines_of(audit)] == [
+        ("refused", "orders", "UNIMPLEMENTED"),
+        ("refused", "orders", "INVALID_ARGUMENT"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["nobody", "anybody", "token", "certificate"])
+def test_a_principal_cannot_have_the_name_of_a_stranger(name: str) -> None:
+    """The audit log would not distinguish them."""
+    with pytest.raises(RpcOptionError, match="choose another name"):
+        parse_principals(f"[[principal]]\nname = '{name}'\ntoken_sha256 = '{D1}'".encode())

@@ -40,6 +40,8 @@ _PROOFS: Final = ("token_sha256", "certificate")
 _AT_ONCE: Final = "calls_at_once"
 _KEYS: Final = ("name", *_PROOFS, "expires", *_GLOBS, "admin", _AT_ONCE)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_RESERVED: Final = ("nobody", "anybody", "token", "certificate")
+"""Names by which the audit log calls callers that are no principals."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _HEADER: Final = re.compile(r"\s*\[\[\s*principal\s*\]\]\s*(#.*)?")
 _ASSIGNED: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
@@ -217,6 +219,8 @@ def _principal(table: Any, lines: dict[str, int]) -> Principal:
     name = table.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise wrong("name", "a principal needs a name: 1 to 64 letters, digits and ._-")
+    if name in _RESERVED:
+        raise wrong("name", f"{name!r} is how the audit log calls other callers: choose another name")
     given: dict[str, Any] = {"name": name, "lines": lines}
     for key in (*_PROOFS, *_GLOBS):
         if key in table:

@@ -29,6 +29,7 @@ _HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 """Open to all; watching is not, as such a call lasts."""
 # A stream ends with UNAVAILABLE: a client that has a new token by now calls again, and is refused otherwise.
 _OLD: Final = "the token or certificate with which this call was begun is not taken any more: call again with a new one"
+_UNKNOWN: Final = "the service has no such method"
 _NO_RULES: Final = "no principal may call this: no contract of the service has rules for it"
 _Status = tuple[grpc.StatusCode, str]
 
@@ -71,12 +72,16 @@ class Access(Handled):
         """The method's handler, or one that refuses."""
         handler: Any = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method == _HEALTH_CHECK:
+        if handler is None:
+            return (
+                None if self.audit is None else self._refusal("nobody", method, grpc.StatusCode.UNIMPLEMENTED, _UNKNOWN)
+            )
+        if method == _HEALTH_CHECK:
             return handler
         caller = self.callers.by_token(token_of(handler_call_details.invocation_metadata))
         reason = None if caller is None else self.may_call(caller, method)
         if caller is not None and reason is not None:
-            return self._refusal(caller, method, reason)
+            return self._refusal(caller.name, method, grpc.StatusCode.PERMISSION_DENIED, reason)
         return self.made_of(handler, method)
 
     def may_call(self, caller: Principal, method: str) -> str | None:
@@ -104,14 +109,12 @@ class Access(Handled):
                 who=who, address=address_of(context), method=method, reason=reason, code=code.name, what=what
             )
 
-    def _refusal(self, caller: Principal, method: str, reason: str) -> grpc.RpcMethodHandler[Any, Any]:
+    def _refusal(self, who: str, method: str, code: grpc.StatusCode, reason: str) -> grpc.RpcMethodHandler[Any, Any]:
         async def refuse(context: Any) -> None:
             found = self.find(context)
             # The token alone proves nothing to one that needs a certificate, too: it does not learn what it might do.
-            status = grpc.StatusCode.PERMISSION_DENIED, reason
-            if isinstance(found, str):
-                status = grpc.StatusCode.UNAUTHENTICATED, found
-            self.refused(context, caller.name, method, status)
+            status = (grpc.StatusCode.UNAUTHENTICATED, found) if isinstance(found, str) else (code, reason)
+            self.refused(context, who if isinstance(found, str) else found.name, method, status)
             await context.abort(*status)
 
         return unread(refuse)

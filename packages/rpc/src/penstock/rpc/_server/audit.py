@@ -27,28 +27,31 @@ _log = logging.getLogger("penstock.rpc")
 _LOST = metrics.get_meter("penstock.rpc").create_counter(
     "auditLinesLost", unit="{line}", description="Lines of the audit log that could not be written"
 )
-_REFUSALS_AT_ONCE: Final = 100
-_REFUSALS_A_SECOND: Final = 5.0
-"""In the long run, each of strangers and of principals: nobody is to fill a disk, or to hide others by a flood."""
+_LINES_AT_ONCE: Final = 100
+_LINES_A_SECOND: Final = 5.0
+"""In the long run, for each caller and event: a flood of calls neither fills a disk nor hides other lines."""
 _LONGEST_TEXT: Final = 300
+_MOST_TEXT_BYTES: Final = 500
+_MOST_RESOURCE_BYTES: Final = 1_500
+"""As JSON. A line has at most 4 kB."""
 _CREDENTIALS: Final = re.compile(r"(?<=//)[^/?#\s]*@")
 
 
 class _Room:
-    """How many refusals may be written now, and how many were not.
+    """How many lines may be written now, and how many were not.
 
     Args:
         now: monotonic seconds.
     """
 
     def __init__(self, now: float) -> None:
-        self._left = float(_REFUSALS_AT_ONCE)
+        self._left = float(_LINES_AT_ONCE)
         self._at = now
         self.further = 0
 
     def take(self, now: float) -> bool:
         """Whether one more is written; it is counted otherwise."""
-        self._left = min(_REFUSALS_AT_ONCE, self._left + (now - self._at) * _REFUSALS_A_SECOND)
+        self._left = min(_LINES_AT_ONCE, self._left + (now - self._at) * _LINES_A_SECOND)
         self._at = now
         if self._left < 1:
             self.further += 1
@@ -78,7 +81,7 @@ class AuditLog:
         self._clock = clock
         self._lock = threading.Lock()
         self._file: TextIO | None = None
-        self._rooms = {"nobody": _Room(clock()), "principals": _Room(clock())}
+        self._rooms: dict[tuple[str, str], _Room] = {}
         self._failed = False
         try:
             self._open()
@@ -89,9 +92,6 @@ class AuditLog:
         self, *, who: str, address: str, method: str, reason: str, code: str, what: Sequence[tuple[str, str]] = ()
     ) -> None:
         """A call was refused."""
-        with self._lock:
-            if not self._rooms["nobody" if who == "nobody" else "principals"].take(self._clock()):
-                return
         self._write("refused", who, address, method, what, code, reason)
 
     def changed(
@@ -110,16 +110,17 @@ class AuditLog:
     def close(self) -> None:
         """Write what is left, and close the file."""
         with self._lock:
-            self._tell_uncounted()
+            for key in self._rooms:
+                self._tell_uncounted(key)
             if self._file is not None and self._path is not None:
                 self._file.close()
             self._file = None
 
-    def _tell_uncounted(self) -> None:
-        for who, room in self._rooms.items():
-            further, room.further = room.further, 0
-            if further:
-                self._put({"event": "refused", "who": who, "further": further})
+    def _tell_uncounted(self, key: tuple[str, str]) -> None:
+        room = self._rooms[key]
+        further, room.further = room.further, 0
+        if further:
+            self._put({"event": key[0], "who": key[1], "further": further})
 
     def _write(
         self,
@@ -131,18 +132,27 @@ class AuditLog:
         outcome: str,
         reason: str,
     ) -> None:
+        key = event, _shown(who)
+        with self._lock:
+            if not self._rooms.setdefault(key, _Room(self._clock())).take(self._clock()):
+                return
         resources: dict[str, list[str]] = {}
-        for kind, name in what:
+        left = _MOST_RESOURCE_BYTES
+        for number, (kind, name) in enumerate(what):
+            left -= len(json.dumps(_shown(name))) + 2
+            if left < 0:
+                resources["more"] = [f"… and {len(what) - number:,} more"]
+                break
             resources.setdefault(kind, []).append(_shown(name))
         line: dict[str, object] = {
             "event": event,
-            "who": _shown(who),
+            "who": key[1],
             "from": _shown(address) or "unix",
             "method": _shown(method),
         }
         line |= resources
         with self._lock:
-            self._tell_uncounted()
+            self._tell_uncounted(key)
             self._put({**line, "outcome": outcome, "reason": _shown(reason)})
 
     def _put(self, line: Mapping[str, object]) -> None:
@@ -176,4 +186,7 @@ class AuditLog:
 
 
 def _shown(text: str) -> str:
-    return _CREDENTIALS.sub("***@", text)[:_LONGEST_TEXT]
+    text = _CREDENTIALS.sub("***@", text[: 4 * _LONGEST_TEXT])[:_LONGEST_TEXT]
+    while len(json.dumps(text)) > _MOST_TEXT_BYTES:
+        text = text[: len(text) // 2]
+    return text
