@@ -169,7 +169,8 @@ def test_the_reading_job_of_the_page_reads_its_stream_and_no_other(team: Team) -
             "shard-reader",
             "ReadRange",
             reader_pb.ReadRangeRequest(
-                session_id="orders/orders/orders-job", ranges=[reader_pb.ShardRange(stream_name="payments")]
+                session_id="orders/orders/orders-job",
+                ranges=[reader_pb.ShardRange(stream_name="payments", shard_id="s")],
             ),
             "stream 'payments'",
         ),
