@@ -128,7 +128,12 @@ class Pages:
         def values(view: View) -> dict[str, Any]:
             rows = stream_rows(view)
             down = [*missing(view, Kind.READER), *missing(view, Kind.KINESIS)]
-            return {"rows": rows, "lag": _largest(row.lag for row in rows), "missing": down}
+            return {
+                "rows": rows,
+                "lag": _largest(row.lag for row in rows),
+                "others_unlisted": "" if self._kinesis is None else self._kinesis.others_unlisted,
+                "missing": down,
+            }
 
         return await self._page(request, "streams", values)
 

@@ -64,7 +64,9 @@ async def console_server(settings: ConsoleSettings) -> AsyncIterator[ConsoleServ
     kinesis: KinesisSource | None = None
     if settings.aws is not None:
         kinesis = KinesisSource(
-            settings.aws, lambda: known_streams(collector.snapshot(), settings.streams), lists_all=settings.list_streams
+            settings.aws,
+            lambda: known_streams(collector.snapshot(), settings.streams),
+            lists_all=settings.list_streams,
         )
         sources.append((kinesis, settings.shards_interval_seconds))
     collector = Collector(sources)

@@ -198,7 +198,7 @@ _TEXTS: Final = {
     "list_shards": "true: list shards with AWS's default settings, if no flag of how to reach Kinesis is given",
     "allow_insecure_endpoint": "true: credentials may go to an http:// endpoint of another host",
     "local_readers": "false: leave out readers in drivers of this user and machine that have no registry",
-    "list_streams": "true: show all streams of the account and region; needs kinesis:ListStreams",
+    "list_streams": "false: show the streams alone that services name, and call no ListStreams",
     "streams": "streams to show beside those that services name, with commas between them",
     "allowed_hosts": "names by which browsers may call it, with commas between them",
 }
@@ -216,8 +216,8 @@ class ConsoleSettings:
     """To list shards; None: they are not listed."""
     local_readers: bool = False
     """Whether the readers in drivers of this user and machine are shown, which had no registry to announce them to."""
-    list_streams: bool = False
-    """Whether all streams of the account and region are shown, also those that no service names."""
+    list_streams: bool = True
+    """Whether all streams of the account and region are shown, also those that no service names; needs `aws`."""
     streams: tuple[str, ...] = ()
     """Streams to show beside those that the services name."""
     allowed_hosts: tuple[str, ...] = ()
@@ -236,8 +236,6 @@ class ConsoleSettings:
             value = getattr(self, name)
             if not least <= value <= 1e9:
                 raise RpcOptionError(name, f"{value:g} is not between {least:g} and 1e9")
-        if self.list_streams and self.aws is None:
-            raise RpcOptionError("list_streams", "needs --region, or another setting of how to reach Kinesis")
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -263,7 +261,7 @@ class ConsoleSettings:
             endpoints=Endpoint.from_arguments(arguments, environment),
             aws=_aws(arguments, environment),
             local_readers=read_switch("local_readers", arguments.local_readers or "true"),
-            list_streams=read_switch("list_streams", arguments.list_streams or "false"),
+            list_streams=read_switch("list_streams", arguments.list_streams or "true"),
             streams=_names(arguments.streams),
             allowed_hosts=_names(arguments.allowed_hosts),
             interval_seconds=numbers.get("interval_seconds", cls.interval_seconds),
@@ -295,6 +293,8 @@ def _aws(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AwsOption
     if wanted is False and read_switch("list_streams", arguments.list_streams or "false"):
         raise RpcOptionError("list_streams", "does not go with --list-shards false")
     if wanted is False or not (wanted or options != AwsOptions()):
+        if read_switch("list_streams", arguments.list_streams or "false"):
+            raise RpcOptionError("list_streams", "needs --region, or another setting of how to reach Kinesis")
         read_switch("allow_insecure_endpoint", arguments.allow_insecure_endpoint or "")
         return None
     return check_encrypted(options, arguments.allow_insecure_endpoint, environ)

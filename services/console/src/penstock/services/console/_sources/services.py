@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
-from penstock.aws import AwsError, AwsOptions, AwsSession, BackoffPolicy, JsonClient
+from penstock.aws import AwsError, AwsOptions, AwsServiceError, AwsSession, BackoffPolicy, JsonClient
 from penstock.efo_consumer import EfoConsumerError, SessionInfo, Shard, StreamIdentity, list_shards
 from penstock.operator_attributes import JobStatus, StagePlan
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
@@ -261,6 +261,8 @@ def _plan_key(job: JobStatus) -> Hashable:
 
 _AT_ONCE = 4
 _MOST_STREAMS = 200
+_NAMES_SECONDS = 60.0
+"""Between two calls of ListStreams, also while there are no streams."""
 
 
 class KinesisSource:
@@ -270,16 +272,26 @@ class KinesisSource:
         options: how to reach AWS.
         streams: by name, the name or the ARN that they go by.
         lists_all: whether all streams of the account and region are listed too, by ListStreams.
+        clock: monotonic seconds.
     """
 
     kind = Kind.KINESIS
 
     def __init__(
-        self, options: AwsOptions, streams: Callable[[], Mapping[str, str]], *, lists_all: bool = False
+        self,
+        options: AwsOptions,
+        streams: Callable[[], Mapping[str, str]],
+        *,
+        lists_all: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
         self._streams = streams
         self._lists_all = lists_all
+        self._clock = clock
+        self._others: tuple[float, list[str]] | None = None
+        self.others_unlisted = ""
+        """Why streams that no service names could not be listed the last time."""
         self._client: JsonClient | None = None
         self.left_out = 0
         self.failures: dict[str, str] = {}
@@ -303,11 +315,12 @@ class KinesisSource:
             await self._client.__aenter__()
         slots = asyncio.Semaphore(_AT_ONCE)
         streams = dict(await asyncio.to_thread(self._streams))
-        if self._lists_all:
-            streams = {name: name for name in await self._all_names(self._client)} | streams
-        names = sorted(streams)[:_MOST_STREAMS]
-        self.left_out = len(streams) - len(names)
-        answers = await asyncio.gather(*(self._list(self._client, streams[name], slots) for name in names))
+        # What services name comes first: of the others there may be thousands.
+        names = sorted(streams)
+        names += sorted({*await self._all_names(self._client)} - streams.keys()) if self._lists_all else []
+        self.left_out = max(0, len(names) - _MOST_STREAMS)
+        names = names[:_MOST_STREAMS]
+        answers = await asyncio.gather(*(self._list(self._client, streams.get(name, name), slots) for name in names))
         found = {name: shards for name, shards in zip(names, answers, strict=True) if isinstance(shards, tuple)}
         failures = [error for error in answers if isinstance(error, Exception)]
         self.failures = {
@@ -323,17 +336,17 @@ class KinesisSource:
         if client is not None:
             await client.__aexit__(None, None, None)
 
-    @staticmethod
-    async def _all_names(client: JsonClient) -> list[str]:
-        names: list[str] = []
-        more: dict[str, str] = {}
-        while True:
-            # An option of its own: it needs another permission than all else here.
-            page = await client.call("ListStreams", {"Limit": 1_000, **more})
-            names += page["StreamNames"]
-            if not page["HasMoreStreams"]:
-                return names
-            more = {"ExclusiveStartStreamName": names[-1]}
+    async def _all_names(self, client: JsonClient) -> list[str]:
+        """The streams of the account and region, as they were within the last minute; none where that is refused."""
+        now = self._clock()
+        if self._others is None or now - self._others[0] >= _NAMES_SECONDS:
+            self._others, self.others_unlisted = (now, []), ""
+            try:
+                self._others = now, await _list_streams(client)
+            except AwsServiceError as error:
+                # It needs another permission than all else here. Without an answer nothing else is listed either.
+                self.others_unlisted = str(error)
+        return self._others[1]
 
     @staticmethod
     async def _list(client: JsonClient, name: str, slots: asyncio.Semaphore) -> tuple[Shard, ...] | Exception:
@@ -342,3 +355,14 @@ class KinesisSource:
                 return tuple(await list_shards(client, StreamIdentity.of(name)))
             except (AwsError, EfoConsumerError) as error:
                 return error
+
+
+async def _list_streams(client: JsonClient) -> list[str]:
+    names: list[str] = []
+    more: dict[str, str] = {}
+    while True:
+        page = await client.call("ListStreams", {"Limit": 1_000, **more})
+        names += page["StreamNames"]
+        if not page["HasMoreStreams"]:
+            return names
+        more = {"ExclusiveStartStreamName": names[-1]}
