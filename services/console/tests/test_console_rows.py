@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from console_world import END, session, shard_stats, two_stages
@@ -26,7 +27,7 @@ from penstock.registration import Consumer, ConsumerState
 from penstock.rpc import ServerSettings
 from penstock.services.console._settings import ConsoleSettings, Endpoint
 from penstock.services.console._sources.services import RegistrySource
-from penstock.services.console._values import Answer, Kind, Rates, Snapshot, State, reading_counters
+from penstock.services.console._values import Answer, Kind, Rates, SinkDestination, Snapshot, State, reading_counters
 from penstock.services.console._views.attention import concerns
 from penstock.services.console._views.jobs import by_state, job_rows
 from penstock.services.console._views.lists import consumer_rows, running_readers
@@ -242,6 +243,18 @@ async def test_states_of_consumers_without_an_arn_are_not_mixed_up() -> None:
     for _ in range(2):
         assert [one.state for one in await source.fetch()] == [ConsumerState.ACTIVE, ConsumerState.ABSENT]
     assert registry.asked == 1
+
+
+def test_one_reader_in_trouble_does_not_hide_what_else_needs_attention() -> None:
+    """A reader may give each of a thousand shards a trouble of its own."""
+    refused = [ShardCondition(ShardState.REFUSED, cause=f"cause {one}") for one in range(1_000)]
+    shards = [shard_stats("flights", one, condition=condition) for one, condition in enumerate(refused)]
+    reader = Answer(kind=Kind.READER, endpoint="a:1", value=(session("query", shards),))
+    numbers: dict[str, Any] = dict.fromkeys(SinkDestination.__dataclass_fields__, 1)
+    sink = SinkDestination(**numbers)
+    found = concerns(view(Snapshot(readers=(reader,), sinks=(Answer(kind=Kind.SINK, endpoint="s:1", value=(sink,)),))))
+    assert [one.page for one in found] == ["stream"] * 20 + ["streams", "sinks"]
+    assert "980 more" in found[20].what
 
 
 def test_what_a_query_does_not_take_needs_attention() -> None:

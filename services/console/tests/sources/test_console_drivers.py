@@ -55,6 +55,8 @@ async def test_a_reader_in_a_driver_is_shown_with_its_shards(
         async with console(services.endpoints()) as running, browsing(running.url) as http:
             text = await shown(http, "readers", "driver-7")
             assert "1 of them in drivers" in text
+            # The session has taken nothing of the 15 records of either shard.
+            await shown(http, "readers", '>30<span class="soft">')
             assert host.address in text
             pages = [text]
             pages.append(await shown(http, "stream?name=flights", "delays/flights/"))

@@ -131,7 +131,7 @@ async def test_a_reader_is_shown_for_the_streams_that_it_announced_alone() -> No
 
 
 def test_an_announced_arn_stands_in_for_no_stream_that_a_service_names() -> None:
-    """Its shards would be listed in place of the stream's own; where nobody names the stream, it is all there is."""
+    """Its shards would be listed in place of the stream's own; where no service names the stream, the ARN is used."""
     driver = DriverReader(
         job_id="evil",
         address="a:1",

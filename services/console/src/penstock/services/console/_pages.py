@@ -146,7 +146,7 @@ class Pages:
             if name not in known_streams(view.snapshot, self._settings.streams):
                 raise web.HTTPNotFound(text="No service names such a stream.")
             if order not in ORDERS or size not in PAGE_SIZES:
-                raise web.HTTPBadRequest(text="There is no such order, or no such number of shards on a page.")
+                raise web.HTTPBadRequest(text="The order or the number of shards on a page is unknown.")
             return {
                 "stream": name,
                 "order": order,
@@ -240,7 +240,7 @@ class Pages:
                 **values(view),
             )
 
-        # In a thread: thousands of sessions and shards take a while, and other pages go on meanwhile.
+        # In a thread: thousands of sessions and shards take a while, and must not delay other pages.
         response = web.Response(text=await asyncio.to_thread(render), content_type="text/html")
         # No page holds a secret that its length could show.
         response.enable_compression()

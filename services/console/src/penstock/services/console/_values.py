@@ -56,7 +56,7 @@ class Answer(Generic[T]):
     value: T | None = None
     """The last that it said; None before the first."""
     left_out: int = 0
-    """Entries of that which were not looked at, as there were too many."""
+    """Entries of the last answer that were not looked at, as there were too many."""
     answered_at: float | None = None
     """Monotonic seconds of that."""
 
@@ -214,7 +214,7 @@ class Snapshot:
                 _count(found, _unnamed([session]), {one.stream_name for one in session.shards})
         for listed in self.drivers:
             for driver in listed.value or ():
-                # Of a reader that does not report its sessions the number of shards is known alone.
+                # A reader that does not report its sessions has only announced how many shards it follows.
                 count = _unnamed(driver.sessions) if driver.sessions else driver.shards
                 _count(found, count, driver.stream_names)
         return found

@@ -23,7 +23,7 @@ MOST: Final = 1_000
 MOST_NESTED: Final = 5_000
 """Entries that are looked at of the lists inside the entries of an answer, in all."""
 MOST_CHARACTERS: Final = 1_024
-"""Of a text in an answer; the rest is cut."""
+"""Length of a text in an answer; the rest is cut."""
 CALL_SECONDS: Final = 2.0
 MOST_ANSWER_BYTES: Final = 1024 * 1024
 _END_OF_DATES_MILLIS: Final = 253_402_300_800_000
@@ -88,7 +88,7 @@ def _with_a_date(stats: ShardStats) -> ShardStats:
 
 
 def date_millis(millis: int) -> int:
-    """Milliseconds since the epoch that are a date, or 0, which stands for an unknown time."""
+    """The milliseconds since the epoch, or 0 (unknown) where they are outside the range of dates."""
     return millis if 0 <= millis < _END_OF_DATES_MILLIS else 0
 
 

@@ -32,7 +32,7 @@ from penstock.services.console._values import (
 )
 
 _ANSWER_SECONDS = 8.0
-"""Of all calls of a source together; each has a deadline of its own."""
+"""Deadline of all calls of a source together; each call has its own as well."""
 _log = logging.getLogger(__name__)
 ASKING_ERRORS = (
     AwsError,

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from penstock.services.console._views.view import View
 
 
+_MOST_OF_A_KIND = 20
+
+
 @dataclass(frozen=True, kw_only=True)
 class Concern:
     """Something to look at, where, and what to do."""
@@ -39,14 +42,23 @@ class Concern:
 
 def concerns(view: View) -> list[Concern]:
     """What is wrong or costs money for nothing, the services first."""
-    return [
-        *_services(view),
-        *_streams(view),
-        *_readers(view),
-        *_sinks(view),
-        *_jobs(view),
-        *_consumers(view),
-    ]
+    kinds = (
+        ("overview", _services),
+        ("streams", _streams),
+        ("readers", _readers),
+        ("sinks", _sinks),
+        ("jobs", _jobs),
+        ("consumers", _consumers),
+    )
+    found: list[Concern] = []
+    for page, every in kinds:
+        some = list(every(view))
+        found += some[:_MOST_OF_A_KIND]
+        # One reader or job with a lot of trouble must not hide the others.
+        if len(some) > _MOST_OF_A_KIND:
+            what = f"{count_words(len(some) - _MOST_OF_A_KIND)} more warnings about {page}"
+            found.append(Concern(page=page, query={}, what=what, cure="Open the page."))
+    return found
 
 
 def _services(view: View) -> Iterator[Concern]:
@@ -105,7 +117,7 @@ def _readers(view: View) -> Iterator[Concern]:
                 what=f"Query {row.query} has taken nothing from its reader for {seconds_words(waiting.seconds)}: "
                 f"{records}{bytes_words(waiting.size_bytes)} wait",
                 cure="The query has stopped, or works on its last records for that long. Look at its progress. If it "
-                "has ended, its session expires by itself.",
+                "has ended, its session expires without help.",
             )
         if row.strange_shards:
             yield Concern(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 MOST_ROWS: Final = 1_000
-"""Of a table; the page says how many more there are."""
+"""Rows of a table that a page shows; it says how many more there are."""
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
