@@ -130,7 +130,7 @@ class KeyedFakeWriter(FakeWriter):
 
 
 def assert_shares_are_right(writer: FakeWriter) -> None:
-    """The counts of each lane and each key are those of the entries in the buffer."""
+    """The counts of each lane and each key agree with the entries in the buffer."""
     buffer, held = writer._dispatcher.buffer, Counter[Any]()
     for wrapper in buffer:
         if wrapper.lane is not None:

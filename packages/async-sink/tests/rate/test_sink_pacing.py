@@ -162,7 +162,7 @@ async def test_one_source_that_is_told_of_a_full_shard_serves_the_others_at_thei
         assert most <= BUFFER
         while writer.write_nowait([entry(0, offered[0])]):
             offered[0] += 1
-        # Its shard is a guess: it lies beyond the hash keys that are known of the full one.
+        # Its shard is a guess: no answer has named the shard of a hash key above it.
         assert writer.write_nowait([KinesisRequestEntry(b"", "b", str(100 * 2**118))]) == 1
         offered[1] += 1
         await clock.advance(0.1)

@@ -309,7 +309,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         written.
 
         Room is judged as by `write`: if the lane (the shard) of an element has its share of the buffer, elements for
-        other lanes may still have room. The caller keeps the elements that were not written, and may write those of
+        other lanes may still have room. The caller keeps the elements that were not written, and may write elements for
         other lanes meanwhile. The requests are sent when the caller awaits something next. `listener` knows the first
         element by `first_index`.
 
