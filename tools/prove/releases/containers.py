@@ -20,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "deploy" / "compose.yaml"
 COMPOSE = yaml.safe_load(FILE.read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
-LASTING = [name for name, service in SERVICES.items() if service.get("restart") != "no"]
 BIN = Path(sys.executable).parent
 DEADLINE_SECONDS = 60
 
@@ -73,6 +72,11 @@ def build_image(image: Image, folder: Path, wheels: Path) -> Path:
     raise RuntimeError(f"{image.requirement} cannot be installed as its Dockerfile says")
 
 
+def make_secrets(folder: Path) -> None:
+    """Run the script that makes the secrets of the compose file."""
+    subprocess.run([str(FILE.with_name("secrets.sh")), str(folder)], check=True, capture_output=True)
+
+
 class Machine:
     """The containers of the file as processes: with other folders, free ports of loopback, and nothing else changed."""
 
@@ -82,20 +86,20 @@ class Machine:
         self._images = images
         self._ports = {}
         held = []
-        for name in LASTING:
+        for name in SERVICES:
             for port in image_of(name).ports:
                 held.append(socket.create_server(("127.0.0.1", 0)))
                 self._ports[name, port] = held[-1].getsockname()[1]
         for one in held:
             one.close()
-        (folder / "secrets").mkdir()
-        for secret in COMPOSE["secrets"]:
-            (folder / "secrets" / secret).write_text(f"{secret}-of-these-tests-with-32-characters\n")
+        make_secrets(folder / "secrets")
+        # A container gets each of its files by itself; processes have to enter the folder.
+        (folder / "secrets").chmod(0o755)
         for name in SERVICES:
             self._prepare(name)
 
     def _prepare(self, name: str) -> None:
-        """Make the volumes as the image has their folders; those that no image has are root's."""
+        """Make the volumes as the image has their folders."""
         image = image_of(name)
         adds_user, _, makes_folders = image.preparation.partition("&&")
         user, _, group = image.user.partition(":")
@@ -138,14 +142,9 @@ class Machine:
         words = [*service.get("entrypoint", image.entrypoint), *service.get("command", image.command)]
         return [*user_words(image), *(self.local(name, word) for word in words)]
 
-    def run_to_its_end(self, name: str) -> None:
-        """Of a container that ends by itself."""
-        environment = self.environment(name)
-        subprocess.run(self.command(name), env=environment, check=True, cwd=self._folder, timeout=DEADLINE_SECONDS)
-
     @contextmanager
     def running(self, name: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Of a container that lasts; its process."""
+        """A container's process."""
         log = (self._folder / f"{name}.log").open("wb")
         process = subprocess.Popen(
             self.command(name), env=self.environment(name), cwd=self._folder, stdout=log, stderr=log

@@ -6,6 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from packaging.utils import canonicalize_name
 
 from tools.dependencies import read_lock
@@ -14,12 +16,12 @@ from tools.prove.releases.containers import (
     COMPOSE,
     DEADLINE_SECONDS,
     FILE,
-    LASTING,
     ROOT,
     SERVICES,
     Machine,
     build_image,
     image_of,
+    make_secrets,
     user_words,
 )
 from tools.release.artefacts import build
@@ -42,11 +44,10 @@ def test_the_file_is_one_that_compose_takes() -> None:
 
 
 def test_it_starts_all_services_the_console_and_the_emulator() -> None:
-    """One of each Dockerfile, and what makes certificates, which ends."""
-    made = {SERVICES[name]["build"]["dockerfile"] for name in LASTING}
+    """One of each Dockerfile."""
+    made = {service["build"]["dockerfile"] for service in SERVICES.values()}
     folders = [*(ROOT / "services").glob("*/pyproject.toml"), ROOT / "packages" / "emulator" / "pyproject.toml"]
     assert made == {f"{path.parent.relative_to(ROOT)}/Dockerfile" for path in folders}
-    assert set(SERVICES) - set(LASTING) == {"certificates"}
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -58,8 +59,7 @@ def test_a_container_has_no_rights_and_no_secret_of_its_own(name: str) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     assert not any(variable.endswith("_TOKEN") for variable in service.get("environment", {}))
-    if name in LASTING:
-        assert [port.rpartition(":")[2] for port in service["ports"]] == [str(port) for port in image_of(name).ports]
+    assert [port.rpartition(":")[2] for port in service["ports"]] == [str(port) for port in image_of(name).ports]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def images(open_folder: Path) -> dict[str, Path]:
         build(member, wheels, from_tree=True, isolated=False)
     (wheels / ".gitignore").unlink(missing_ok=True)
     made = {}
-    for name in LASTING:
+    for name in SERVICES:
         folder = open_folder / "images" / name
         folder.mkdir(parents=True)
         made[SERVICES[name]["build"]["dockerfile"]] = build_image(image_of(name), folder, wheels)
@@ -96,13 +96,38 @@ def test_an_image_holds_of_others_what_the_lock_says(images: dict[str, Path]) ->
         assert others - locked == set()
 
 
+KINDS = ("token", "certificate", "key")
+SECURED = ("registry", "reader", "sink", "stages")
+
+
 def test_a_service_has_a_token_of_its_own() -> None:
-    """And no other; only the console has those of all, which it asks."""
-    tokens = {name: set(SERVICES[name].get("secrets", [])) for name in LASTING}
-    assert tokens["console"] == set(COMPOSE["secrets"])
-    assert [tokens[name] for name in ("registry", "reader", "sink", "stages")] == [
-        {f"{name}_token"} for name in ("registry", "reader", "sink", "stages")
-    ]
+    """And a certificate and a key, and nobody else's; the console, which asks all services, has no key."""
+    given = {name: set(service.get("secrets", [])) for name, service in SERVICES.items()}
+    assert {name: given[name] for name in SECURED} == {name: {f"{name}_{kind}" for kind in KINDS} for name in SECURED}
+    assert given["console"] == {f"{name}_token" for name in (*SECURED, "console")} | {"authorities"}
+    assert given["emulator"] == set()
+    # Nothing else is shared: no volume belongs to two services, and no variable names a file that is not a secret.
+    volumes = [mount.partition(":")[0] for service in SERVICES.values() for mount in service.get("volumes", [])]
+    assert len(volumes) == len(set(volumes))
+    for name, service in SERVICES.items():
+        files = {text for variable, text in service.get("environment", {}).items() if variable.endswith("_FILE")}
+        assert files == {f"/run/secrets/{secret}" for secret in given[name]}
+
+
+def test_each_secret_is_another_and_a_certificate_is_for_its_service_alone(tmp_path: Path) -> None:
+    """No key opens what another protects: not by being the same, and not by signing a certificate."""
+    folder = tmp_path / "secrets"
+    make_secrets(folder)
+    assert {path.name for path in folder.iterdir()} == set(COMPOSE["secrets"])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert len({path.read_bytes() for path in folder.iterdir()}) == len(COMPOSE["secrets"])
+    for name in SECURED:
+        certificate = x509.load_pem_x509_certificate((folder / f"{name}_certificate").read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert names.get_values_for_type(x509.DNSName) == [name, "localhost"]
+        assert certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
+        key = load_pem_private_key((folder / f"{name}_key").read_bytes(), password=None)
+        assert key.public_key() == certificate.public_key()
 
 
 def test_an_image_holds_what_it_needs_of_these_wheels_and_nothing_else_of_ours(images: dict[str, Path]) -> None:
@@ -127,10 +152,8 @@ def test_what_it_starts_becomes_healthy_and_ends_cleanly(images: dict[str, Path]
     folder.mkdir()
     machine = Machine(folder, images)
     with ExitStack() as stack:
-        machine.run_to_its_end("certificates")
-        machine.run_to_its_end("certificates")
         processes = {}
-        for name in LASTING:
+        for name in SERVICES:
             processes[name] = stack.enter_context(machine.running(name))
         for name, process in processes.items():
             machine.wait_until_healthy(name, process)
@@ -140,15 +163,16 @@ def test_what_it_starts_becomes_healthy_and_ends_cleanly(images: dict[str, Path]
         # Without its token a service answers nobody; with it, over TLS, it does.
         address = machine.local("console", SERVICES["console"]["environment"]["PENSTOCK_CONSOLE_REGISTRY_ENDPOINT"])
         asked = (*image_of("registry").entrypoint, "ls", "--json", "--endpoint", address)
-        trusting = ("--ca-file", "/certificates/client.pem")
+        trusting = ("--ca-file", "/run/secrets/authorities")
         assert machine.ask("registry", *asked, *trusting, "--token-file", "/run/secrets/registry_token").returncode == 0
         assert machine.ask("registry", *asked, *trusting, "--token-file", "/run/secrets/console_token").returncode != 0
         processes["registry"].terminate()
         assert processes["registry"].wait(DEADLINE_SECONDS) == 0, machine.log("registry")
         assert machine.health("registry") == 1
-        for name in reversed(LASTING):
+        for name in reversed(SERVICES):
             processes[name].terminate()
         codes = {name: process.wait(DEADLINE_SECONDS) for name, process in processes.items()}
         assert set(codes.values()) == {0}, codes
     for secret in COMPOSE["secrets"]:
-        assert not any(f"{secret}-of-these-tests" in machine.log(name) for name in LASTING)
+        held = (folder / "secrets" / secret).read_text().splitlines()
+        assert not any(line in machine.log(name) for name in SERVICES for line in held)
