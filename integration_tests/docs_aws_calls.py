@@ -1,7 +1,9 @@
 """The operations of AWS that the sources of a package, or of a service, can call, by the service models of botocore."""
 
 import ast
+from collections.abc import Iterable, Iterator
 from functools import cache
+from pathlib import Path
 
 import botocore.session
 from botocore import xform_name
@@ -69,7 +71,12 @@ def called_by(package: str) -> set[str]:
     """
     (folder,) = ROOT.glob(f"[ps]*/{package}/src")
     files = [file for file in folder.rglob("*.py") if not {"testing", "configs"} & set(file.stem.split("_"))]
-    sources = [file.read_text() for file in files if "_options" not in file.parts]
+    return called_in([file for file in files if "_options" not in file.parts], SERVICES[package])
+
+
+def called_in(files: Iterable[Path], services: Iterable[str]) -> set[str]:
+    """The actions that modules need of some services of AWS."""
+    sources = [file.read_text() for file in files]
     parsed = [(source, *words_of(ast.parse(source))) for source in sources]
     # A class of penstock-aws calls for the package that derives from it, or makes one.
     shared = ast.parse((ROOT / "packages/aws/src/penstock/aws/_conditional.py").read_text())
@@ -80,7 +87,7 @@ def called_by(package: str) -> set[str]:
     own = {name for _, _, names in parsed for name in names}
     called = set()
     for source, words, _ in parsed:
-        for service in SERVICES[package]:
+        for service in services:
             if service in ("dynamodb", "dynamodbstreams", "glue") and service not in source.lower():
                 continue
             # It names operations of Kinesis to answer them, and calls none.
@@ -90,3 +97,58 @@ def called_by(package: str) -> set[str]:
                 if name in words or ((method := xform_name(name)) in words and method not in own):
                     called.add(f"{service}:{name}")
     return {ACTIONS.get(one, one) for one in called}
+
+
+# The services of Penstock that call AWS, and which of its services they call.
+SERVING = {
+    "consumer_registry": ("kinesis", "dynamodb"),
+    "shard_reader": ("kinesis",),
+    "sink_gateway": ("kinesis", "firehose", "dynamodb", "sqs"),
+}
+
+
+def called_while_serving(service: str) -> set[str]:
+    """The actions that a service needs: the operations that the modules name which its server imports, however late.
+
+    A package that imports lazily counts as the modules whose names are used, not as a whole. The commands of the
+    service that are no server, and what a package does only for programs without the service, are left out.
+    """
+    found: set[Path] = set()
+    waiting = [_file_of(f"penstock.services.{service}._serve")]
+    while waiting:
+        file = waiting.pop()
+        if file is None or file in found or {"aws", "proto"} & set(file.relative_to(ROOT).parts[:2]):
+            continue
+        found.add(file)
+        waiting += [_file_of(module) for module in _imported(file)]
+    return called_in(sorted(found), SERVING[service])
+
+
+def _file_of(module: str) -> Path | None:
+    path = module.replace(".", "/")
+    return next((file for end in (".py", "/__init__.py") for file in ROOT.glob(f"[ps]*/*/src/{path}{end}")), None)
+
+
+def _imported(file: Path) -> Iterator[str]:
+    """The modules of the repository that a module imports to run, those of a lazy package by their names."""
+    waiting: list[ast.AST] = [ast.parse(file.read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("penstock"):
+            assert node.module is not None
+            for alias in node.names:
+                yield from (f"{node.module}.{alias.name}", _home_of(node.module, alias.name))
+        # What only a type checker imports is not imported to run.
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            waiting += node.orelse
+        else:
+            waiting += ast.iter_child_nodes(node)
+
+
+def _home_of(module: str, name: str) -> str:
+    """The module that a name of a lazy package comes from; of another module, the module itself."""
+    for stub in ROOT.glob(f"[ps]*/*/src/{module.replace('.', '/')}/__init__.pyi"):
+        for node in ast.parse(stub.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and name in {alias.asname or alias.name for alias in node.names}:
+                return f"{module}.{node.module}"
+    return module

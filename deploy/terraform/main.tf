@@ -1,5 +1,5 @@
-# Roles, the table of leases and the store of pipeline stages, on AWS. Each list of actions is that of a policy in
-# docs/pages/operations/iam.md, and a test compares them.
+# A role for the job and one for each service, the table of leases and a bucket for checkpoints, on AWS. A role allows
+# what its process calls, and nothing else: a test compares its actions with the calls in the code.
 
 terraform {
   required_version = ">= 1.6"
@@ -16,15 +16,20 @@ variable "streams" {
   type        = list(string)
 }
 
-variable "written_streams" {
-  description = "ARNs of the streams that are written."
-  type        = list(string)
-  default     = []
+variable "destinations" {
+  description = "ARNs of what is written to, by kind: streams, delivery streams, tables and queues."
+  type = object({
+    kinesis  = optional(list(string), [])
+    firehose = optional(list(string), [])
+    dynamodb = optional(list(string), [])
+    sqs      = optional(list(string), [])
+  })
+  default = {}
 }
 
-variable "trust_policy" {
-  description = "JSON of who may assume the two roles: a cluster's identity provider, or a service such as EC2."
-  type        = string
+variable "trust_policies" {
+  description = "JSON of who may assume a role, by the role's name. In a cluster: its own service account alone."
+  type        = map(string)
 }
 
 variable "bucket" {
@@ -38,106 +43,89 @@ variable "table" {
   default     = "penstock-leases"
 }
 
-data "aws_iam_policy_document" "reading" {
-  statement {
-    sid = "polling"
-    actions = [
-      "kinesis:ListShards",
-      "kinesis:GetShardIterator",
-      "kinesis:GetRecords",
-      "kinesis:DescribeStreamSummary",
+locals {
+  consumers = [for arn in var.streams : "${arn}/consumer/*"]
+  polling   = ["kinesis:ListShards", "kinesis:GetShardIterator", "kinesis:GetRecords", "kinesis:DescribeStreamSummary"]
+  registering = [
+    "kinesis:RegisterStreamConsumer",
+    "kinesis:ListStreamConsumers",
+    "kinesis:DescribeStreamConsumer",
+    "kinesis:DeregisterStreamConsumer",
+  ]
+  registered = ["kinesis:RegisterStreamConsumer", "kinesis:DescribeStreamConsumer", "kinesis:DeregisterStreamConsumer"]
+  subscribed = ["kinesis:SubscribeToShard", "kinesis:DescribeStreamConsumer"]
+
+  # A job can also do without the services: it then registers its own consumer, of whatever name, reads and writes.
+  roles = {
+    delays-job = [
+      { actions = local.polling, resources = var.streams },
+      { actions = local.registering, resources = var.streams },
+      { actions = local.registered, resources = local.consumers },
+      { actions = local.subscribed, resources = local.consumers },
+      { actions = ["kinesis:PutRecords", "kinesis:ListShards"], resources = var.destinations.kinesis },
+      {
+        actions   = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
+        resources = ["${aws_s3_bucket.checkpoints.arn}/*"]
+      },
+      { actions = ["s3:ListBucket"], resources = [aws_s3_bucket.checkpoints.arn] },
     ]
-    resources = var.streams
+    penstock-registry = [
+      { actions = ["kinesis:DescribeStreamSummary"], resources = var.streams },
+      { actions = local.registering, resources = var.streams },
+      { actions = local.registered, resources = local.consumers },
+      {
+        actions = [
+          "dynamodb:DescribeTable",
+          "dynamodb:GetItem",
+          "dynamodb:PutItem",
+          "dynamodb:UpdateItem",
+          "dynamodb:Scan",
+        ]
+        resources = [aws_dynamodb_table.leases.arn]
+      },
+    ]
+    penstock-reader = [
+      { actions = local.polling, resources = var.streams },
+      { actions = local.subscribed, resources = local.consumers },
+    ]
+    penstock-sink = [
+      {
+        actions   = ["kinesis:PutRecords", "kinesis:ListShards", "kinesis:DescribeStreamSummary"]
+        resources = var.destinations.kinesis
+      },
+      {
+        actions   = ["firehose:PutRecordBatch", "firehose:DescribeDeliveryStream"]
+        resources = var.destinations.firehose
+      },
+      { actions = ["dynamodb:BatchWriteItem", "dynamodb:DescribeTable"], resources = var.destinations.dynamodb },
+      { actions = ["sqs:SendMessage", "sqs:GetQueueAttributes"], resources = var.destinations.sqs },
+    ]
   }
 }
 
-# Enhanced fan-out: also the query's own consumer, of whatever name.
-data "aws_iam_policy_document" "efo" {
-  source_policy_documents = [data.aws_iam_policy_document.reading.json]
-
-  statement {
-    sid = "efo"
-    actions = [
-      "kinesis:RegisterStreamConsumer",
-      "kinesis:ListStreamConsumers",
-      "kinesis:DescribeStreamConsumer",
-      "kinesis:DeregisterStreamConsumer",
-    ]
-    resources = var.streams
-  }
-
-  statement {
-    sid = "consumers"
-    actions = [
-      "kinesis:SubscribeToShard",
-      "kinesis:DescribeStreamConsumer",
-      "kinesis:RegisterStreamConsumer",
-      "kinesis:DeregisterStreamConsumer",
-    ]
-    resources = [for arn in var.streams : "${arn}/consumer/*"]
-  }
-}
-
-data "aws_iam_policy_document" "job" {
-  source_policy_documents = [data.aws_iam_policy_document.efo.json]
+data "aws_iam_policy_document" "role" {
+  for_each = local.roles
 
   dynamic "statement" {
-    for_each = length(var.written_streams) > 0 ? [true] : []
+    for_each = [for one in each.value : one if length(one.resources) > 0]
     content {
-      sid       = "writing"
-      actions   = ["kinesis:PutRecords", "kinesis:ListShards"]
-      resources = var.written_streams
+      actions   = statement.value.actions
+      resources = statement.value.resources
     }
   }
-
-  statement {
-    sid       = "checkpoints"
-    actions   = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
-    resources = ["${aws_s3_bucket.checkpoints.arn}/*"]
-  }
-
-  statement {
-    sid       = "checkpointslist"
-    actions   = ["s3:ListBucket"]
-    resources = [aws_s3_bucket.checkpoints.arn]
-  }
 }
 
-# Registry, readers and gateway: what they call for the jobs.
-data "aws_iam_policy_document" "services" {
-  source_policy_documents = [data.aws_iam_policy_document.job.json]
-
-  statement {
-    sid = "leases"
-    actions = [
-      "dynamodb:DescribeTable",
-      "dynamodb:GetItem",
-      "dynamodb:PutItem",
-      "dynamodb:UpdateItem",
-      "dynamodb:Scan",
-    ]
-    resources = [aws_dynamodb_table.leases.arn]
-  }
+resource "aws_iam_role" "role" {
+  for_each           = local.roles
+  name               = each.key
+  assume_role_policy = var.trust_policies[each.key]
 }
 
-resource "aws_iam_role" "job" {
-  name               = "delays-job"
-  assume_role_policy = var.trust_policy
-}
-
-resource "aws_iam_role_policy" "job" {
-  role   = aws_iam_role.job.id
-  policy = data.aws_iam_policy_document.job.json
-}
-
-resource "aws_iam_role" "services" {
-  name               = "penstock-services"
-  assume_role_policy = var.trust_policy
-}
-
-resource "aws_iam_role_policy" "services" {
-  role   = aws_iam_role.services.id
-  policy = data.aws_iam_policy_document.services.json
+# A policy needs a statement: the gateway has none until there is a destination.
+resource "aws_iam_role_policy" "role" {
+  for_each = { for name, all in local.roles : name => all if length(concat(all[*].resources...)) > 0 }
+  role     = aws_iam_role.role[each.key].id
+  policy   = data.aws_iam_policy_document.role[each.key].json
 }
 
 resource "aws_s3_bucket" "checkpoints" {
@@ -170,10 +158,7 @@ resource "aws_dynamodb_table" "leases" {
   }
 }
 
-output "job_role" {
-  value = aws_iam_role.job.arn
-}
-
-output "services_role" {
-  value = aws_iam_role.services.arn
+output "roles" {
+  description = "ARNs of the roles, by their names."
+  value       = { for name, role in aws_iam_role.role : name => role.arn }
 }

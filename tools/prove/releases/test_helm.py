@@ -1,18 +1,22 @@
-"""The chart in `deploy/helm`, by Helm itself: it gives what the manifests have, and refuses values that cannot be."""
+"""The chart in `deploy/helm`, by Helm itself: it starts the services as their images are, and refuses wrong values."""
 
 import json
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hcl2
 import kubernetes_validate
 import pytest
 import yaml
 
+from tools.prove.releases.dockerfiles import read_image
+
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "deploy" / "helm" / "penstock"
+SERVICES = {"registry": "consumer-registry", "reader": "shard-reader", "sink": "sink-gateway"}
 VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
 HELM = shutil.which("helm")
 needs_helm = pytest.mark.skipif(HELM is None, reason="no helm on the PATH")
@@ -24,7 +28,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a flag of a service": ({"reader": {"settings": {"audit-log": "-"}}}, 'PENSTOCK_READER_AUDIT_LOG, value: "-"'),
     "where pods go": ({"sink": {"pod": {"nodeSelector": {"disk": "fast"}}}}, "disk: fast"),
-    "no role": ({"roleArn": ""}, "name: penstock\n"),
+    "no role": ({"reader": {"roleArn": ""}}, "name: penstock-reader\n# "),
     "a reader alone": (
         {"registry": {"enabled": False}, "sink": {"enabled": False}, "reader": {"replicas": 5}, "networkPolicy": False},
         "replicas: 5",
@@ -36,6 +40,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "several sinks": ({"sink": {"replicas": 2}}, "replicas"),
     "leases in a file that replicas do not share": ({"registry": {"settings": {"store": "sqlite:///a"}}}, "store"),
     "a number that would get an exponent": ({"reader": {"settings": {"buffer-bytes": 268435456}}}, "buffer-bytes"),
+    "one role for all": ({"roleArn": "arn:aws:iam::123456789012:role/penstock"}, "roleArn"),
     "a variable in place of a flag": ({"reader": {"settings": {"BUFFER_BYTES": "1"}}}, "BUFFER_BYTES"),
     "what the chart sets itself": ({"sink": {"settings": {"token-file": "/t"}}}, "token-file"),
     "no region": ({"region": "Ireland"}, "region"),
@@ -57,23 +62,74 @@ def by_name(text: str) -> dict[tuple[str, str], Any]:
     return {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text)}
 
 
-def containers(documents: dict[tuple[str, str], Any]) -> Iterator[Any]:
-    for document in documents.values():
-        yield from document.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ())
+def pods(documents: dict[tuple[str, str], Any]) -> dict[str, Any]:
+    """What the pods of each workload are made of, by its name."""
+    specs = {name: document.get("spec", {}) for (_, name), document in documents.items()}
+    return {name: spec["template"]["spec"] for name, spec in specs.items() if "template" in spec}
 
 
 @needs_helm
-def test_the_chart_gives_what_the_manifests_have() -> None:
-    """Each object to the letter; images have the version of the packages, and a policy for pulling them."""
-    chart = by_name(rendered())
-    manifests = by_name((ROOT / "deploy" / "kubernetes" / "services.yaml").read_text())
-    for container in containers(manifests):
-        container |= {"image": f"{container['image']}:{VERSION}", "imagePullPolicy": "IfNotPresent"}
-    for container in (*containers(chart), *containers(manifests)):
-        # Their order says nothing.
-        container["env"].sort(key=lambda one: one["name"])
-    assert len([*containers(chart)]) == 3
-    assert chart == manifests
+def test_the_chart_starts_what_outlives_a_job() -> None:
+    """Those services that several queries share; each has an address, and all of its objects are valid."""
+    documents = by_name(rendered())
+    addresses = {name: document["spec"] for (kind, name), document in documents.items() if kind == "Service"}
+    workloads = {name: documents[kind, name] for kind, name in documents if kind in ("Deployment", "StatefulSet")}
+    assert set(workloads) == set(addresses) == set(SERVICES)
+    for name, workload in workloads.items():
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        assert workload["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        assert addresses[name]["selector"].items() <= labels.items()
+        assert documents["NetworkPolicy", "penstock"]["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    for document in documents.values():
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+
+@needs_helm
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_pod_runs_its_image_as_that_is_made(name: str) -> None:
+    """Its port, user and health check are the image's; its variables are flags of the service; it has no rights."""
+    folder = ROOT / "services" / SERVICES[name]
+    image, pod = read_image(folder / "Dockerfile"), pods(by_name(rendered()))[name]
+    (container,) = pod["containers"]
+    prefix = f"PENSTOCK_{name.upper()}_"
+    assert container["image"] == f"{image.labels['org.opencontainers.image.title']}:{VERSION}"
+    assert container["ports"][0]["containerPort"] == int(image.environment[f"{prefix}PORT"])
+    assert f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}" == image.user
+    check = ["/opt/penstock/bin/python", "-m", "penstock.rpc.health", "--prefix", prefix.rstrip("_")]
+    assert container["livenessProbe"] == container["readinessProbe"]
+    assert container["readinessProbe"]["exec"]["command"] == check
+    assert all(f'"{part}"' in (folder / "Dockerfile").read_text() for part in check)
+    flags = set(re.findall(r"`--([a-z-]+)", (folder / "README.md").read_text()))
+    for variable in container["env"]:
+        assert variable["name"].removeprefix(prefix).lower().replace("_", "-") in flags
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert {one["name"] for one in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
+
+
+@needs_helm
+def test_a_pod_has_only_its_own_token_key_and_role() -> None:
+    """No volume and no variable holds anything of another service, and the token of its account opens no API."""
+    documents, roles = by_name(rendered()), {}
+    for name, pod in pods(documents).items():
+        (container,) = pod["containers"]
+        assert "initContainers" not in pod
+        assert not any("valueFrom" in variable for variable in container["env"])
+        assert "envFrom" not in container
+        own = {f"penstock-{name}-token", f"penstock-{name}-tls"}
+        assert {one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one} == own
+        assert [sorted(one) for one in pod["volumes"] if "secret" not in one] == [["emptyDir", "name"]]
+        account = documents["ServiceAccount", pod["serviceAccountName"]]
+        assert account["automountServiceAccountToken"] is False
+        roles[account["metadata"]["name"]] = account["metadata"]["annotations"]["eks.amazonaws.com/role-arn"]
+        files = {one["name"].rpartition("_")[0]: one["value"] for one in container["env"] if "_FILE" in one["name"]}
+        mounts = {one["mountPath"] for one in container["volumeMounts"] if one["name"] in ("token", "tls")}
+        assert {str(Path(file).parent) for file in files.values()} == mounts
+    assert len(roles) == len({name for kind, name in documents if kind == "ServiceAccount"}) == len(SERVICES)
+    # Each account's role is the one that Terraform makes for it.
+    with (ROOT / "deploy" / "terraform" / "main.tf").open() as file:
+        made = hcl2.load(file)["locals"][0]["roles"]
+    assert roles == {name: f"arn:aws:iam::123456789012:role/{name}" for name in set(made) - {"delays-job"}}
 
 
 @needs_helm
@@ -87,7 +143,7 @@ def test_other_values_give_what_kubernetes_takes(values: dict[str, Any], words: 
     for document in documents.values():
         kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
     if "registry" in values:
-        assert {name for _, name in documents} == {"penstock", "reader"}
+        assert {name for _, name in documents} == {"penstock-reader", "reader"}
 
 
 @needs_helm
