@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from penstock.async_sink._config import AsyncSinkConfig, Ordering
 from penstock.async_sink._core.buffer import Backlog, KeyOf
 from penstock.async_sink._core.entries import EntryFailure, RequestEntryWrapper, total_size_in_bytes
+from penstock.async_sink._core.guard import GuardedStrategy
 from penstock.async_sink._core.runs import Batch, EntryRun, Part, fall_apart, rows_until
 from penstock.async_sink._core.settlement import (
     EXPIRED,
@@ -18,7 +19,6 @@ from penstock.async_sink._core.settlement import (
 )
 from penstock.async_sink._rate.strategy import (
     DEFAULT_ASK_AGAIN_SECONDS,
-    CompleteStrategy,
     LaneLimiter,
     RequestInfo,
     ResultInfo,
@@ -85,19 +85,16 @@ class Dispatcher(Generic[R]):
     def __init__(
         self,
         config: AsyncSinkConfig,
-        strategy: CompleteStrategy,
+        strategy: GuardedStrategy,
         random: Callable[[], float],
         *,
         key_of: KeyOf[R] | None = None,
-        requests_are_atomic: bool = False,
     ) -> None:
-        """`key_of` gives the key for an order per key; `requests_are_atomic`: no request is accepted in part."""
+        """`key_of` gives the key for an order per key."""
         self._config = config
         self._strategy = strategy
         self._settler: Settler[R] = Settler(config, random)
         self._strict = config.ordering is Ordering.STRICT
-        single = self._strict and not requests_are_atomic
-        self._max_batch_size = 1 if single else config.max_batch_size
         self._max_in_flight = 1 if self._strict else config.max_in_flight_requests
         # Lanes let entries overtake each other.
         self.lane_limiter: LaneLimiter | None = None if self._strict else strategy.lane_limiter
@@ -107,7 +104,6 @@ class Dispatcher(Generic[R]):
         self._fresh = self.buffer.fresh
         self.has_shares = self.buffer.has_shares
         """Whether a lane or a key may hold only its share of the buffer."""
-        self._most_batch_bytes = config.max_batch_size_in_bytes
         self.in_flight: dict[int, Batch[R]] = {}
         self.in_flight_messages = 0
         """Entries that wait for an answer."""
@@ -118,7 +114,7 @@ class Dispatcher(Generic[R]):
         self._most_waiting = config.max_buffered_requests
         self._most_waiting_bytes = config.max_buffered_bytes
         self._terminal: dict[int, RequestEntryWrapper[R]] = {}
-        self._threshold = 1
+        self._threshold, self._most_batch_bytes = strategy.batch_limits()
         self._expired: list[Termination[R]] = []
         self._demand = _Demand()
         self._blocked = False
@@ -231,7 +227,7 @@ class Dispatcher(Generic[R]):
         """How far rows from `start` on, of which the first has room, may be added at once: no further than where a
         batch is due, as if they came one by one."""
         config, fresh = self._config, self._fresh
-        missing = min(self._max_batch_size, self._strategy.get_max_batch_size()) - len(fresh)
+        missing = self._threshold - len(fresh)
         return rows_until(
             ends,
             start,
@@ -256,8 +252,7 @@ class Dispatcher(Generic[R]):
             return "bisected"
         fresh = buffer.fresh
         # Of an empty buffer too: `add` goes by it.
-        self._threshold = min(self._max_batch_size, self._strategy.get_max_batch_size())
-        self._most_batch_bytes = min(self._config.max_batch_size_in_bytes, self._strategy.max_batch_bytes)
+        self._threshold, self._most_batch_bytes = self._strategy.batch_limits()
         if not fresh:
             return None
         if len(fresh) >= self._threshold:
@@ -294,7 +289,7 @@ class Dispatcher(Generic[R]):
     def _half(self, now: float) -> Batch[R] | None:
         # A part larger than the strategy ever lets through would wait for ever. Its lanes are not asked: a request that
         # was refused whole took nothing of what it had paid for there.
-        limit = self._strategy.get_max_batch_size()
+        limit, _ = self._strategy.batch_limits()
         part = self.buffer.halves[0][:limit]
         if not self._admits(RequestInfo(len(part), total_size_in_bytes(part), now)):
             return None
@@ -305,7 +300,7 @@ class Dispatcher(Generic[R]):
         fresh = self.buffer.fresh
         if self._config.time_to_live is not None:
             self._expire_head(now)
-        limit = min(self._max_batch_size, self._strategy.get_max_batch_size())
+        limit = self._threshold
         if self.buffer.is_plain:
             if not fresh:
                 return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from penstock.async_sink._rate.strategy import CompleteStrategy, LaneLimiter, RateLimitingStrategy, RequestInfo
+from penstock.async_sink._rate.strategy import CompleteStrategy, HasPace, LaneLimiter, RateLimitingStrategy, RequestInfo
 from penstock.async_sink.errors import SinkError
 
 T = TypeVar("T")
@@ -58,40 +58,46 @@ class Guard:
             _logger.warning("%s has ended by %r; this error came later", self._name, self.error, exc_info=error)
 
 
-class GuardedStrategy(CompleteStrategy):
+class GuardedStrategy:
     """A strategy whose errors end the writer. After an error nothing leaves any more."""
 
-    def __init__(self, strategy: RateLimitingStrategy, guard: Guard) -> None:
-        super().__init__(strategy)
-        self._guard, self._get_max_batch_size = guard, strategy.get_max_batch_size
-        self.register_in_flight_request = partial(guard.call, None, self.register_in_flight_request)
-        self.register_completed_request = partial(guard.call, None, self.register_completed_request)
-        self._should_block = strategy.should_block
-        self.should_block = partial(guard.call, True, self._blocks)
-        self.get_max_batch_size = partial(guard.call, 1, self._checked_batch_size)
-        self.ask_again_after = partial(guard.call, None, self.ask_again_after)
-        self.paces = partial(guard.call, False, self.paces)
-        if self.lane_limiter is not None:
-            self.lane_limiter = cast("LaneLimiter", _GuardedLanes(self.lane_limiter, guard))
+    def __init__(
+        self, strategy: RateLimitingStrategy, guard: Guard, max_batch_size: int, max_batch_size_in_bytes: int
+    ) -> None:
+        self._guard, self._strategy = guard, (complete := CompleteStrategy(strategy))
+        self._max_batch_size, self._max_batch_size_in_bytes = max_batch_size, max_batch_size_in_bytes
+        self._get_max_batch_size = strategy.get_max_batch_size
+        self._pace = strategy if isinstance(strategy, HasPace) else None
+        self.register_in_flight_request = partial(guard.call, None, complete.register_in_flight_request)
+        self.register_completed_request = partial(guard.call, None, complete.register_completed_request)
+        self.ask_again_after = partial(guard.call, None, complete.ask_again_after)
+        self.paces = partial(guard.call, False, complete.paces)
+        self.lane_limiter: LaneLimiter | None = None
+        if complete.lane_limiter is not None:
+            self.lane_limiter = cast("LaneLimiter", _GuardedLanes(complete.lane_limiter, guard))
 
-    def _blocks(self, request: RequestInfo) -> bool:
-        return self._guard.error is not None or self._should_block(request)
+    def should_block(self, request: RequestInfo) -> bool:
+        """Whether this request has to wait."""
+        return self._guard.error is not None or self._guard.call(True, self._strategy.should_block, request)
 
-    def _checked_batch_size(self) -> int:
-        size: object = self._get_max_batch_size()
-        if not isinstance(size, int) or size < 1:
-            raise SinkError.of("MAX_BATCH_SIZE", size=size)
-        return size
-
-    @property
-    def max_batch_bytes(self) -> int:
-        """Bytes that a batch may hold at present, at least 1."""
-        return self._guard.call(1, lambda: max(1, super(GuardedStrategy, self).max_batch_bytes))
+    def batch_limits(self) -> tuple[int, int]:
+        """Entries, at least 1, and bytes that a batch may hold at present, by the writer's limits too."""
+        try:
+            entries = self._get_max_batch_size()
+            if not isinstance(entries, int) or entries < 1:
+                raise SinkError.of("MAX_BATCH_SIZE", size=entries)
+            size = self._max_batch_size_in_bytes
+            if self._pace is not None and (most := self._pace.max_batch_bytes) < size:
+                size = most
+            return entries if entries < self._max_batch_size else self._max_batch_size, size
+        except (Exception, asyncio.CancelledError) as error:
+            self._guard.caught(error)
+            return 1, 1
 
     @property
     def limit(self) -> int | None:
         """The present limit; None if there is none."""
-        return self._guard.call(None, lambda: super(GuardedStrategy, self).limit)
+        return self._guard.call(None, lambda: self._strategy.limit)
 
 
 # What the buffer gets for a call that raised: no lane, no room, and no time at which there is some.

@@ -145,11 +145,14 @@ class RequestPump(Generic[R]):
 
     def pump(self) -> int:
         """Start every request that may leave now. Returns how many; never waits."""
-        self.check()
-        if self._closed or self.failure is not None:
-            return 0
-        started = self._guard.call(0, self._start_what_may_leave)
-        self.check()
+        guard, started = self._guard, 0
+        if guard.error is None and self.failure is None and not self._closed:
+            try:
+                started = self._start_what_may_leave()
+            except Exception as error:
+                guard.caught(error)
+        if guard.error is not None:
+            self.check()
         return started
 
     def check(self) -> None:
@@ -181,13 +184,17 @@ class RequestPump(Generic[R]):
             self.arm()
         else:
             self._disarm()
-        if not self._dispatcher.unsettled:
-            self._stop_looking()
-        elif self._look_timer is None:
-            self._look_timer = self._clock.call_at(now + LOOK_SECONDS, self._look)
+        if self._look_timer is None:
+            if self._dispatcher.unsettled:
+                self._look_timer = self._clock.call_at(now + LOOK_SECONDS, self._look)
+        elif self.held.record is not None and not self._dispatcher.unsettled:
+            self.held.clear()
         return started
 
     def _look(self) -> None:
+        self._look_timer = None
+        if not self._dispatcher.unsettled:
+            return
         now = self._clock.now()
         self._look_timer = self._clock.call_at(now + LOOK_SECONDS, self._look)
         if self.held.look(now) and (held := self.held.record) is not None:
@@ -282,11 +289,15 @@ class RequestPump(Generic[R]):
             request.task.cancel()
 
     def _settle(self, request: ResultHandler[R], outcome: Outcome) -> None:
-        self._guard.ran(self._take_answer, request, outcome)
+        try:
+            self._take_answer(request, outcome)
+        except Exception as error:
+            self._guard.caught(error)
         self.pump()
         self.changed.notify()
 
-    def _take_answer(self, request: _Request[R], outcome: Outcome) -> None:
+    def _take_answer(self, request: ResultHandler[R], outcome: Outcome) -> None:
+        assert isinstance(request, _Request)
         self._requests.pop(request, None)
         if request.timeout is not None:
             request.timeout.cancel()

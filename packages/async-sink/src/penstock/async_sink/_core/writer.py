@@ -11,7 +11,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._config import AsyncSinkConfig, Ordering
 from penstock.async_sink._core.dispatcher import Dispatcher
 from penstock.async_sink._core.entries import (
     EVERYTHING_IS_FATAL,
@@ -83,7 +83,14 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         self._convert = None if converter is None else function_of(converter)
         self._strategy = strategy or aimd_strategy(self._config)
         self._guard = Guard(type(self).__name__)
-        self._complete = GuardedStrategy(self._strategy, self._guard)
+        single = self._config.ordering is Ordering.STRICT and not self.requests_are_atomic
+        self._complete = GuardedStrategy(
+            self._strategy,
+            self._guard,
+            # Where a destination may accept a part of a request, a strict order needs requests of one entry.
+            1 if single else self._config.max_batch_size,
+            self._config.max_batch_size_in_bytes,
+        )
         self._classifier = classifier
         self._clock = clock
         self._terminal = terminal
@@ -92,7 +99,6 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             self._complete,
             random,
             key_of=self._guarded_key,
-            requests_are_atomic=self.requests_are_atomic,
         )
         keeps_keys = self._dispatcher.buffer.keeps_keys
         self._size_of = self._size_with_key if keeps_keys else self.get_size_in_bytes
@@ -401,7 +407,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         pump = self._pump
         if pump is None:
             raise SinkError.of("WRITER_CLOSED", writer=type(self).__name__)
-        pump.check()
+        if self._guard.error is not None:
+            pump.check()
         if pump.failure is not None:
             self._failure_was_raised = True
             raise pump.failure
