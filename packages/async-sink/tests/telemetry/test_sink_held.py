@@ -115,7 +115,7 @@ async def test_a_destination_that_throttles_everything_is_logged(
     await writer.close()
 
 
-async def test_a_flush_that_makes_progress_slowly_is_logged_and_steady_writing_is_not(
+async def test_only_a_flush_is_logged_when_records_leave_slowly(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ten records leave each second: writers that wait for room are slowed down, a flush waits."""
