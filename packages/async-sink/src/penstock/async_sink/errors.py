@@ -27,6 +27,11 @@ class SinkError(CodedError):
             message="{writer}.submit_request_entries returned without an answer for {entries} entries",
             cure="Correct the writer: call `complete`, `retry_for_entries` or `complete_exceptionally` on each path.",
         ),
+        "MAX_BATCH_SIZE": Code(
+            when="The `get_max_batch_size` of a rate limiting strategy returned something else than a positive number.",
+            message="the strategy's get_max_batch_size returned {size!r}, it must be a whole number of at least 1",
+            cure="Correct the strategy. To let nothing leave, return True from `should_block`.",
+        ),
         "REQUEST_TIMED_OUT": Code(
             when="A request got no answer in time, and `fail_on_timeout` is set.",
             message="a request of {entries} entries from record {first_record_number} got no answer in {seconds:g} s",
@@ -44,11 +49,6 @@ class SinkError(CodedError):
             message="a {type} cannot be written: {reason}",
             cure="Give `write_many` an iterable of elements, and `write_batches` record batches or tables of Arrow. "
             "`pyarrow.Table.from_pandas(frame, preserve_index=False)` makes a table of a DataFrame.",
-        ),
-        "MAX_BATCH_SIZE": Code(
-            when="The `get_max_batch_size` of a rate limiting strategy returned something else than a positive number.",
-            message="the strategy's get_max_batch_size returned {size!r}, it must be a whole number of at least 1",
-            cure="Correct the strategy. To let nothing leave, return True from `should_block`.",
         ),
         "SINK_STATE_DAMAGED": Code(
             when="Bytes are not the saved state of a sink, or they were changed or cut.",
