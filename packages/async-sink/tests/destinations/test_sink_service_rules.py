@@ -49,7 +49,7 @@ def shape(service: str, name: str) -> Shape:
 
 
 def model_takes(rule: Shape, value: str | bytes) -> bool:
-    """Whether a value satisfies the lengths and the pattern of a shape; patterns are those of Java."""
+    """Whether a value satisfies the lengths and the pattern of a shape; patterns are written for Java."""
     low, high, pattern = (rule.metadata.get(name) for name in ("min", "max", "pattern"))
     long_enough = (low or 0) <= len(value) and (high is None or len(value) <= high)
     return long_enough and (pattern is None or re.fullmatch(pattern, cast("str", value), re.ASCII) is not None)
@@ -138,7 +138,7 @@ def test_no_limit_of_a_sink_is_above_its_services(make: Any, option: str, most: 
 
 
 def test_firehose_takes_one_byte_at_least() -> None:
-    """The model allows no bytes at all, which the service refuses; the largest record is that of the model."""
+    """The model allows no bytes at all, which the service refuses; the largest record is tested above."""
     assert [is_taken(FirehoseEntries(), FirehoseRequestEntry(data)) for data in (b"", b"x")] == [False, True]
 
 
@@ -335,7 +335,7 @@ def not_utf8(*values: bytes) -> Any:
     ],
 )
 def test_the_rows_that_break_a_rule_are_named_before_any_is_written(kind: Any, batch: Any, bad: list[int]) -> None:
-    """All of them, and the first one is that of the error of a write."""
+    """All of them; the error of a write names the first one."""
     rows = pa.record_batch(batch)
     assert sorted(bad_rows(kind, rows)) == bad
     with pytest.raises(RecordError) as caught:

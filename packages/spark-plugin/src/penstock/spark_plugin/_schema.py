@@ -114,7 +114,7 @@ class SinkColumns:
     stream_name: int | None = None
     """None: all rows go to the stream of the options."""
     value: tuple[int, ...] = ()
-    """Columns that `valueFormat` makes the data of, in their order; for a table those of the item."""
+    """Columns that `valueFormat` makes the data of, in their order; for a table, the columns of the item."""
     message: tuple[int, ...] = ()
     """Columns of a message, beside its body."""
 

@@ -122,8 +122,9 @@ def write_only_options(kind: str, options: Mapping[str, str]) -> KinesisOptions:
         return parsed
     # Messages of errors show the name that the user wrote.
     written = {**parsed.written, "streamName": form.destination}
-    # With the table's name the options would be those of its stream.
-    return replace(parsed, stream_name=(destination,), table_name=None, written=written)
+    # With the name of a table the options would name its stream.
+    changed: dict[str, Any] = {field: None, "stream_name": (destination,), "written": written}
+    return replace(parsed, **changed)
 
 
 class _WriteOnlyDataSource(DataSource):

@@ -316,7 +316,7 @@ class DynamoDbEntries:
         self.key_names = key_names
         """Attributes of the table's key; empty while they are not known."""
         self.types: Mapping[str, str] = {}
-        """Types of the attributes that are keys of the table or of its indexes, as far as they are known."""
+        """Types of the attributes that are keys of the table or of its indexes; empty while they are not known."""
 
     def measure(self, entry: DynamoDbRequestEntry, record_number: int) -> int:
         """Its values are DynamoDB's, and it has the table's key; its names and values count."""

@@ -152,7 +152,7 @@ def _string(shape: StringShape) -> Check:
 
 def _pattern(source: str) -> re.Pattern[str]:
     if r"\p" not in source:
-        # Java's \d and \w are those of ASCII.
+        # In Java, \d and \w match ASCII characters only.
         return re.compile(source, re.ASCII)
     # Java's classes of letters, digits and blanks, which tags may have; `re` has no others than these, a little wider.
     for java, ours in ((r"\p{L}", r"\w"), (r"\p{N}", r"\d"), (r"\p{Z}", r"\s")):
