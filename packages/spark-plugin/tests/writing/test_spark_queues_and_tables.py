@@ -313,3 +313,12 @@ def test_they_cannot_be_read(spark: SparkSession, kind: str) -> None:
     """The error says what to read instead."""
     with pytest.raises(AnalysisException, match=r"WRITE_ONLY.*format '"):
         spark.read.format(kind).load()
+
+
+def test_a_task_without_rows_asks_nothing() -> None:
+    """An empty partition does not even describe its table."""
+    given = endpoint_options("http://127.0.0.1:9", "", tableName="flights", stallTimeout="1s")
+    del given["streamName"]
+    summary = DynamoDbDataSource(given).writer(ITEMS, overwrite=False).write(iter([]))
+    assert isinstance(summary, WriteSummary)
+    assert summary.records == 0

@@ -129,13 +129,13 @@ class _Writer:
         with LoopThread("async-sink") as loop:
             task = SinkTask(self._sinks(letters), stall_seconds=options.stall_timeout, gateway=options.sink_endpoint)
             try:
-                row_faults: Any = {"kinesis": KinesisStreamsSink, "firehose": FirehoseSink}.get(self._kind)
-                if row_faults is None:
-                    # The writer has asked the service what else must be known of its destination.
-                    assert default is not None
-                    row_faults = loop.call(task.entries(default))
+                rules: Any = {"kinesis": KinesisStreamsSink, "firehose": FirehoseSink}.get(self._kind)
                 for batch in iterator:
-                    good = self._without_bad(maker.of(batch), default, letters, row_faults.row_faults)
+                    if rules is None:
+                        # The writer has asked the service for the key of its table. A task without rows does not ask.
+                        assert default is not None
+                        rules = loop.call(task.entries(default))
+                    good = self._without_bad(maker.of(batch), default, letters, rules.row_faults)
                     for stream, records in by_stream(good, default):
                         if stream is not None and records.batch.num_rows:
                             loop.call(task.write(stream, records.batch))
