@@ -110,8 +110,18 @@ def test_a_page_of_another_place_controls_nothing(world: Any) -> None:
         ({"Origin": f"http://{address}"}, 200),
         ({"Host": "emulator"}, 200),
         ({}, 200),
+        # A page whose name leads here. Browsers send no Origin with a GET, and to http no Sec-Fetch-Site.
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "evil.example:4567"}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Host": "localhost.evil.example"}, 403),
+        ({"Host": "[bad"}, 403),
+        ({"Host": "localhost:4567"}, 200),
+        ({"Host": "172.17.0.2:4567"}, 200),
+        ({"Host": "[::1]:4567"}, 200),
     ):
-        connection = http.client.HTTPConnection(address, timeout=20)
-        connection.request("POST", "/_emulator/reset", "{}", headers)
-        assert connection.getresponse().status == status, headers
-        connection.close()
+        for method, route in (("POST", "reset"), ("GET", "stats"), ("GET", "faults"), ("DELETE", "faults")):
+            connection = http.client.HTTPConnection(address, timeout=20)
+            connection.request(method, f"/_emulator/{route}", "{}" if method == "POST" else None, headers)
+            assert connection.getresponse().status == status, (method, headers)
+            connection.close()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter
 from pyspark.sql.types import StructType
@@ -117,7 +117,8 @@ def write_only_options(kind: str, options: Mapping[str, str]) -> KinesisOptions:
     if parsed.sink_rate_strategy == "shards":
         rule = f"aimd or none: {form.written} have no shards to pace"
         raise OptionError.invalid("sinkRateStrategy", "shards", rule)
-    destination: str | None = getattr(parsed, field_name(form.destination))
+    field = field_name(form.destination)
+    destination: str | None = getattr(parsed, field)
     if destination is None:
         return parsed
     # Messages of errors show the name that the user wrote.

@@ -45,26 +45,24 @@ class _RefusedError(EmulatorError):
         self.status = status
 
 
-def _may_control(headers: dict[str, str]) -> bool:
-    """Whether no page in a browser asks, or one of this machine's: any page may send a form to any address."""
-    origin = headers.get("origin")
-    if origin is None:
+def _may_control(headers: dict[str, str], own_host: str) -> bool:
+    """Whether the request comes from a program, or from a page of this emulator: a page may send a form anywhere.
+
+    A page whose own name leads to this machine (DNS rebinding) calls by that name, and the browser sends no `Origin`
+    with a GET. So the emulator answers by an address, which such a page cannot have, by `localhost`, by the name that
+    it was told to listen on, and by a name without a dot, such as that of a container.
+    """
+    host, origin = headers.get("host") or headers.get(":authority", ""), headers.get("origin")
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        if "." in name and name != own_host.lower():
+            ipaddress.ip_address(name)
+        place = None if origin is None else urlsplit(origin).netloc
+    except ValueError:
+        return False
+    if place is None:
         return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-    host = headers.get("host") or headers.get(":authority", "")
-    # A page that makes its own name lead here (DNS rebinding) has the same name twice; it cannot have an address.
-    try:
-        place, name = urlsplit(origin).netloc, urlsplit(origin).hostname or ""
-    except ValueError:
-        return False
-    return place == host and (name == "localhost" or _is_address(name))
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return place == host != ""
 
 
 class Control:
@@ -101,8 +99,12 @@ class Control:
     def handle(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
         """Answer a request: the HTTP status and a body of JSON."""
         try:
-            if not _may_control(headers):
-                raise _RefusedError(403, "a page of another place must not control the emulator")
+            if not _may_control(headers, self._kinesis.config.host):
+                reason = (
+                    "only programs and pages of the emulator's own address may use /_emulator/: call it by an "
+                    "address, by localhost, by a name without a dot, or by the name of --host"
+                )
+                raise _RefusedError(403, reason)
             return 200, msgspec.json.encode(self._route(method, path.partition("?")[0].removeprefix(PREFIX), body))
         except _RefusedError as error:
             return error.status, msgspec.json.encode({"error": str(error)})
