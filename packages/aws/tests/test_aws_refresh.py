@@ -216,3 +216,30 @@ def test_a_login_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(AwsCredentialsError, match="SSO") as caught:
         AwsSession(AwsOptions(region="us-east-1", profile="job")).frozen_credentials()
     assert classify(caught.value) is ErrorKind.FATAL
+
+
+@pytest.mark.parametrize("place", ["profile", "source profile"])
+def test_a_credential_process_does_not_inherit_the_tokens_of_services(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    """All other variables it does."""
+    seen = tmp_path / "seen"
+    command = tmp_path / "command"
+    command.write_text(f"#!/bin/sh\nenv > {seen}\nexit 1\n")
+    command.chmod(0o700)
+    profiles = {
+        "profile": f"[profile job]\ncredential_process = {command}\n",
+        "source profile": "[profile job]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = base\n"
+        f"[profile base]\ncredential_process = {command}\n",
+    }
+    (tmp_path / "config").write_text(profiles[place])
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    tokens = ("PENSTOCK_REGISTRY_TOKEN", "PENSTOCK_READER_TOKEN_FILE", "PENSTOCK_CONSOLE_SERVICES_TOKEN")
+    for name in (*tokens, "PENSTOCK_READER_HOST"):
+        monkeypatch.setenv(name, "planted")
+    with pytest.raises(AwsCredentialsError):
+        AwsSession(AwsOptions(region="us-east-1", profile="job")).frozen_credentials()
+    names = {line.partition("=")[0] for line in seen.read_text().splitlines()}
+    assert not names & set(tokens)
+    assert {"PENSTOCK_READER_HOST", "AWS_CONFIG_FILE"} <= names

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partialmethod
 from typing import TYPE_CHECKING, Any, Final
 
-from botocore.credentials import RefreshableCredentials
+from botocore.credentials import ProcessProvider, RefreshableCredentials
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -73,6 +76,16 @@ def redact_botocore() -> None:
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_REDACTION)
 
+
+def _start_process(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a `credential_process` without the tokens of Penstock's services: it needs none of them."""
+    environment = {name: text for name, text in os.environ.items() if not _TOKEN.fullmatch(name)}
+    return subprocess.Popen(command, env=environment, **options)
+
+
+_TOKEN: Final = re.compile(r"PENSTOCK_.*TOKEN.*", re.IGNORECASE)
+# Botocore makes this class in several places, for a profile itself and for its source_profile, and has no setting.
+ProcessProvider.__init__ = partialmethod(ProcessProvider.__init__, popen=_start_process)  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
 
