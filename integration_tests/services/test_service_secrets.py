@@ -4,7 +4,9 @@ import ast
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,21 @@ from integration_tests.security_tools import (
     raw_channel,
     running,
 )
-from penstock.aws import AwsOptionError, AwsOptions
+from penstock.aws import AwsOptionError, AwsOptions, AwsSession
+from penstock.cli import main as cli_main
+from penstock.efo_consumer import Consumer
+from penstock.efo_consumer.errors import EfoConsumerConfigError
 from penstock.emulator.testing import RunningEmulator, running_emulator, start_emulator_process
+from penstock.operator_attributes import open_stage_scheduler
 from penstock.operator_attributes.errors import JobStoreError
 from penstock.proto.consumer_registry.v1.consumer_registry_pb2 import AcquireRequest
-from penstock.registration.errors import LeaseStoreError
+from penstock.registration import open_registry
+from penstock.registration._stores.url import store_location
+from penstock.registration.errors import LeaseStoreError, RegistrationOptionError
 from penstock.rpc import ClientSecurity, RpcOptionError, abort_with, open_channel
 from penstock.rpc.testing import service_process
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin.errors import OptionError
 from penstock.terminal.testing import run_main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,6 +189,104 @@ def test_a_url_with_credentials_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(RpcOptionError) as refused_too:
         open_channel(f"user:{secret}@127.0.0.1:1", ClientSecurity())
     assert secret not in str(refused_too.value)
+
+
+_USER = f"user:{SECRETS['guess']},{SECRETS['key']}@127.0.0.1:9"
+"""The password holds a comma, at which options with several endpoints are split."""
+
+
+def _ask_registry() -> None:
+    with open_registry(endpoint=_USER) as registry:
+        registry.list_consumers()
+
+
+def _ask_scheduler() -> None:
+    with open_stage_scheduler(_USER) as scheduler:
+        scheduler.list_jobs()
+
+
+_PYTHON: dict[str, Callable[[], object]] = {
+    "registry of a consumer": lambda: Consumer("flights", efo="app", registry=_USER),
+    "registry of a consumer by URL": lambda: Consumer("flights", efo="app", registry=f"mysql://{_USER}/"),
+    "store of leases": lambda: store_location(f"sqlite://{_USER}/file"),
+    "open_registry": _ask_registry,
+    "open_stage_scheduler": _ask_scheduler,
+    **{
+        f"Spark's {name} {number}": partial(KinesisOptions.parse, {"streamName": "a", name: text})
+        for name in ("readerEndpoint", "registryEndpoint", "sinkEndpoint")
+        for number, text in enumerate((_USER, f"{_USER},{_USER}", f"unix:/a,{_USER}"))
+    },
+    **{
+        f"Spark's {name}": partial(
+            KinesisOptions.parse,
+            {"streamName": "a", "roleArn": "arn:aws:iam::123456789012:role/r", name: f"http://{_USER}"},
+        )
+        for name in ("endpointUrl", "stsEndpointUrl")
+    },
+}
+
+
+@pytest.mark.parametrize("use", _PYTHON)
+def test_an_endpoint_with_a_password_is_refused_and_not_shown(use: str) -> None:
+    """In Python and in Spark; not a part of the password, either."""
+    with pytest.raises(
+        (RpcOptionError, AwsOptionError, OptionError, EfoConsumerConfigError, RegistrationOptionError)
+    ) as refused:
+        _PYTHON[use]()
+    said = "".join(traceback.format_exception(refused.value, chain=False)[-1:]) + repr(vars(refused.value))
+    assert not any(secret in said for secret in SECRETS.values())
+
+
+@pytest.mark.parametrize(
+    ("place", "service"),
+    [("environment", ""), ("environment", "dynamodb"), ("environment", "sts"), ("profile", ""), ("services", "s3")],
+)
+def test_a_configured_endpoint_with_a_password_is_refused_and_not_shown(
+    place: str, service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Botocore takes it from there, and shows it in its errors."""
+    url = f"http://{_USER}"
+    texts = {
+        "environment": "[profile job]",
+        "profile": f"[profile job]\nendpoint_url = {url}",
+        "services": f"[profile job]\nservices = own\n[services own]\n{service} =\n  endpoint_url = {url}",
+    }
+    (tmp_path / "config").write_text(texts[place])
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    if place == "environment":
+        monkeypatch.setenv("_".join(filter(None, ["AWS_ENDPOINT_URL", service.upper()])), url)
+    with pytest.raises(AwsOptionError) as refused:
+        AwsSession(AwsOptions(region="us-east-1", profile="job"))
+    assert not any(secret in str(refused.value) for secret in SECRETS.values())
+
+
+_COMMANDS = {
+    "registry ls": ["registry", "ls", "--endpoint", _USER],
+    "stages ls": ["stages", "ls", "--endpoint", _USER],
+    "reader stats": ["reader", "stats", "--endpoint", _USER],
+    "sink stats": ["sink", "stats", "--endpoint", _USER],
+    "console": ["console", "serve", "--reader-endpoint", _USER],
+    "doctor": ["doctor", "--registry", _USER, "--only", "services"],
+    "doctor of a URL": ["doctor", "--endpoint-url", f"http://{_USER}"],
+    "gc": ["gc", "--store", f"sqlite://{_USER}/file"],
+    "gc by a service": ["gc", "--registry", _USER],
+    "sink serve": ["sink", "serve", "--endpoint-aliases", f"http://{_USER}"],
+    "sink serve to SQS": ["sink", "serve", "--sqs-endpoint-url", f"http://{_USER}", "--region", "us-east-1"],
+    "registry serve": ["registry", "serve", "--store", f"sqlite://{_USER}/file"],
+    "put": ["put", "flights", "--endpoint-url", f"http://{_USER}", "--region", "us-east-1"],
+    "put by the environment": ["put", "flights", "--region", "us-east-1"],
+}
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_no_command_shows_the_password_of_an_endpoint(command: str) -> None:
+    """By a flag, or by a variable of the environment."""
+    environ = {**os.environ, "AWS_ENDPOINT_URL": f"http://{_USER}"} if "environment" in command else dict(os.environ)
+    done = run_main(cli_main, _COMMANDS[command], environ=environ)
+    assert done.returncode != 0
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said
+    assert not any(secret in said for secret in SECRETS.values())
 
 
 def test_no_secret_is_seen_of_the_emulator(capfd: pytest.CaptureFixture[str]) -> None:

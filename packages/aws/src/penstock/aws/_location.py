@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from penstock.aws._options import check_url
+from penstock.aws._options import check_no_secret, check_url
 from penstock.aws.errors import AwsOptionError
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ def endpoint_aliases(text: str | None, option: str) -> tuple[str, ...]:
     Raises:
         AwsOptionError: a part is not a URL, or holds what may be a secret.
     """
+    check_no_secret(option, text or "")
     urls = tuple(url.strip() for url in (text or "").split(",") if url.strip())
     for url in urls:
         check_url(option, url)
@@ -204,6 +205,8 @@ def check_encrypted(
         return options
     endpoints = {"endpointUrl": options.endpoint_url, "stsEndpointUrl": options.sts_endpoint_url, **further}
     endpoints |= {name: environ.get(name) for name in (f"AWS_ENDPOINT_URL{one}" for one in _ENDPOINT_VARIABLES)}
+    for name, url in endpoints.items():
+        check_no_secret(name, url or "")
     key = options.access_key_id or environ.get("AWS_ACCESS_KEY_ID", "")
     found = exposed_endpoint(endpoints, access_key_id=key, profile=options.profile or environ.get("AWS_PROFILE"))
     if found is not None:

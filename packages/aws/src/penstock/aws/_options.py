@@ -248,16 +248,26 @@ def session_tags(text: str) -> tuple[tuple[str, str], ...]:
     return tags
 
 
+def check_no_secret(option: str, urls: str) -> None:
+    """Refuse endpoints that may hold a secret. Endpoints appear in errors, logs and spans.
+
+    Call it with the whole text of an option, before the text is split at commas: a password may hold a comma.
+
+    Raises:
+        AwsOptionError: there is user information, a query or a fragment; the error does not show the text.
+    """
+    if any(sign in urls for sign in "@?#"):
+        reason = "is a scheme, a host and a port, without user, password, query or fragment: credentials are options"
+        raise AwsOptionError(option, reason)
+
+
 def check_url(option: str, url: str) -> None:
     """Check an endpoint.
 
     Raises:
         AwsOptionError: the endpoint is not a URL, or holds what may be a secret.
     """
-    # Endpoints are shown, in errors and logs and spans: what may hold a secret is refused, and not shown.
-    if any(sign in url for sign in "@?#"):
-        reason = "is a scheme, a host and a port, without user, password, query or fragment: credentials are options"
-        raise AwsOptionError(option, reason)
+    check_no_secret(option, url)
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -26,7 +26,7 @@ from botocore.utils import validate_region_name
 from penstock.aws._aws_client import AwsClient, refuse_unreadable
 from penstock.aws._classify import CREDENTIALS_REFUSED_CODES
 from penstock.aws._credentials import RenewableCredentials, redact_botocore
-from penstock.aws._options import AwsOptions, check_url, require
+from penstock.aws._options import AwsOptions, check_no_secret, check_url, require
 from penstock.aws._provider import assume_roles, provided_credentials
 from penstock.aws._proxy import HttpProxy
 from penstock.aws._service_clock import ServiceClock
@@ -78,8 +78,8 @@ class AwsSession:
         clock: monotonic seconds.
 
     Raises:
-        AwsOptionError: the profile does not exist, or no region is to be found, or it cannot be one. Or `options` is
-            not an `AwsOptions`.
+        AwsOptionError: the profile does not exist, or no region is to be found, or it cannot be one. Or an endpoint in
+            the environment or in the profile has user information. Or `options` is not an `AwsOptions`.
     """
 
     def __init__(self, options: AwsOptions | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -95,13 +95,20 @@ class AwsSession:
         botocore_session = BotocoreSession(profile=self._options.profile)
         try:
             # Looks for the profile, also where the environment says the region.
-            botocore_session.get_scoped_config()
+            profile = botocore_session.get_scoped_config()
             configured = botocore_session.get_config_variable("region")
         except ProfileNotFound as error:
             raise AwsOptionError("awsProfile", str(error)) from error
         except ConfigParseError as error:
             option = "region" if self._options.profile is None else "awsProfile"
             raise AwsOptionError(option, str(error)) from error
+        # Botocore takes them from there by itself, and shows them in its errors.
+        services = botocore_session.full_config.get("services", {}).get(profile.get("services"), {})
+        for name, url in (
+            *((name, url) for name, url in os.environ.items() if name.startswith("AWS_ENDPOINT_URL")),
+            *(("endpoint_url", one.get("endpoint_url", "")) for one in (profile, *services.values())),
+        ):
+            check_no_secret(name, url)
         # The other SDKs and AWS's own platforms set AWS_REGION, which botocore does not read.
         region = self._options.region or os.environ.get("AWS_REGION") or configured
         if not region:

@@ -35,12 +35,25 @@ def host_of(endpoint: str) -> str:
     return endpoint.rpartition(":")[0] or endpoint
 
 
+def check_no_user(endpoints: str, option: str = "endpoint") -> None:
+    """Refuse endpoints with user information. Endpoints appear in errors, logs and spans.
+
+    Call it with the whole text of an option, before the text is split at commas: a password may hold a comma.
+
+    Raises:
+        RpcOptionError: there is user information; the error does not show the text.
+    """
+    if any("@" in one and not one.strip().startswith(("unix:", "unix-abstract:")) for one in endpoints.split(",")):
+        raise RpcOptionError(option, "is host:port, without user and password")
+
+
 def check_address(endpoint: str) -> None:
     """Refuse what is neither `host:port` nor of one of gRPC's schemes, which it would take for something else.
 
     Raises:
-        RpcOptionError: the address is neither.
+        RpcOptionError: the address is neither, or has user information.
     """
+    check_no_user(endpoint)
     if _SCHEME.match(endpoint):
         return
     host, _, port = endpoint.rpartition(":")

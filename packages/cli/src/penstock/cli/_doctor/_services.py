@@ -59,6 +59,8 @@ def _connect(service: Service, surroundings: Surroundings) -> Finding | None:
     """What keeps a connection from being made; None when nothing does."""
     host, _, port = service.endpoint.rpartition(":")
     is_socket = service.endpoint.startswith("unix:")
+    if "@" in service.endpoint and not is_socket:
+        return problem(service.name, "the endpoint has user information", "give host:port, without user and password")
     if not is_socket and (not host or not port.isdecimal() or not 0 < int(port) < 65_536):
         return problem(service.name, f"{service.endpoint!r} is not host:port", "give it as in 127.0.0.1:50051")
     try:

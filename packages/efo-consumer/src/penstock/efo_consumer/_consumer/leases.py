@@ -31,7 +31,7 @@ from penstock.registration import (
     open_store,
 )
 from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError
-from penstock.rpc import ClientSecurity, lock_file, make_folder, open_regular
+from penstock.rpc import ClientSecurity, RpcOptionError, check_address, lock_file, make_folder, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,6 @@ _log = logging.getLogger(__name__)
 _ASK_AGAIN_SECONDS = 0.5
 _TELL_AGAIN_SECONDS = 60.0
 _STORE_URL = re.compile(r"(sqlite|dynamodb):")
-_ENDPOINT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]/:\s]+):\d{1,5}")
 
 
 class JobIdentity:
@@ -117,12 +116,14 @@ class ConsumerLeases:
         self._place = registry
         self._endpoint = None
         if isinstance(registry, str) and not _STORE_URL.match(registry):
-            if not _ENDPOINT.fullmatch(registry):
+            try:
+                check_address(registry)
+            except RpcOptionError as error:
                 raise EfoConsumerConfigError(
                     option="registry",
-                    reason=f"invalid registry {registry!r}: give a Path, a URL (sqlite:///PATH, dynamodb://TABLE), or "
+                    reason=f"the registry {error.reason}: give a Path, a URL (sqlite:///PATH, dynamodb://TABLE), or "
                     "host:port of a registry service",
-                )
+                ) from error
             self._endpoint = registry
         if security is not None and self._endpoint is None:
             raise EfoConsumerConfigError(

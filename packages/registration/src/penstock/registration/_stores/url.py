@@ -31,19 +31,21 @@ def store_location(url: str) -> Path | str:
         RegistrationOptionError: another kind of store, no path, not the name of a table, or more than these.
     """
     parts = urlsplit(url)
+    # There may be a password before an @.
+    shown = "the URL" if "@" in url else repr(url)
     if parts.query or parts.fragment:
         raise RegistrationOptionError(
-            option="store", reason=f"{url!r} has a ? or #, which ends a path: write %3F and %23, or leave it out"
+            option="store", reason=f"{shown} has a ? or #, which ends a path: write %3F and %23, or leave it out"
         )
     if parts.scheme == "dynamodb":
         if not _TABLE.fullmatch(parts.netloc) or parts.path.strip("/"):
-            raise RegistrationOptionError(option="store", reason=f"{url!r} names no table: write dynamodb://TABLE")
+            raise RegistrationOptionError(option="store", reason=f"{shown} names no table: write dynamodb://TABLE")
         return parts.netloc
     if parts.scheme != "sqlite":
-        raise RegistrationOptionError(option="store", reason=f"{url!r} is not of the form {_FORMS}")
+        raise RegistrationOptionError(option="store", reason=f"{shown} is not of the form {_FORMS}")
     path = unquote(parts.path)
     if parts.netloc or not path.strip("/"):
-        raise RegistrationOptionError(option="store", reason=f"{url!r} names no file: write sqlite:///PATH")
+        raise RegistrationOptionError(option="store", reason=f"{shown} names no file: write sqlite:///PATH")
     # Four slashes, as some libraries want them for an absolute path, mean the same as three.
     return Path("/" + path.lstrip("/")) if path.startswith("/") else Path(path)
 

@@ -11,7 +11,7 @@ from typing import cast
 
 import grpc
 
-from penstock.rpc._flags import host_of, is_loopback
+from penstock.rpc._flags import check_no_user, host_of, is_loopback
 from penstock.rpc._security.files import FileChanges, Stamp, read_file, stamp_of
 from penstock.rpc._security.principals import PrincipalsFile
 from penstock.rpc._security.token_file import TokenFile, check_length
@@ -146,9 +146,7 @@ class ClientSecurity:
         Raises:
             RpcOptionError: a token, no TLS, and an endpoint on another machine; or an endpoint that holds a password.
         """
-        if "@" in endpoint:
-            # Endpoints are shown, in errors and logs: not this one.
-            raise RpcOptionError("endpoint", "is host:port, without user and password")
+        check_no_user(endpoint)
         has_token = self.token is not None or self.token_file is not None
         exposed = has_token and not self.uses_tls and not self.allow_plain_text_token
         if exposed and not is_loopback(host_of(endpoint)):

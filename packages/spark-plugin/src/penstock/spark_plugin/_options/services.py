@@ -124,7 +124,7 @@ def check_services(options: "KinesisOptions") -> None:
             check_address(endpoint)
         except RpcOptionError:
             rule = "host:port, such as 10.0.0.5:50051, or unix:PATH"
-            raise OptionError.invalid(option_name, endpoint, rule) from None
+            raise OptionError.invalid(option_name, "***" if "@" in endpoint else endpoint, rule) from None
     if options.registry_endpoint and options.reader_endpoint and options.record_publisher == "polling":
         raise OptionError.contradictory(
             "registryEndpoint",

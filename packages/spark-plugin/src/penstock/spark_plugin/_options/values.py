@@ -12,6 +12,7 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from penstock.efo_consumer import TIME_RULE, PositionsError, ShardPosition, StreamPositions, parse_time
+from penstock.rpc import RpcOptionError, check_no_user
 from penstock.spark_plugin._options.spec import CHOICE, STRING, STRINGS, OptionSpec, OptionType, option_name
 from penstock.spark_plugin._options.time_formats import parse_time_in
 from penstock.spark_plugin.errors import OptionError
@@ -101,6 +102,12 @@ class PositionOption:
 
 def parse_value(spec: OptionSpec, text: str) -> Any:
     """The value of an option's text. Raises: OptionError, with the option's canonical name."""
+    if spec.name.endswith("Endpoint"):
+        try:
+            # Here, because a password may hold a comma, at which the text is split.
+            check_no_user(text)
+        except RpcOptionError as error:
+            raise OptionError.unusable(spec.name, error.reason) from None
     value = _PARSERS[spec.type](spec, text if spec.type is OptionType.TEXT else text.strip())
     if value is None:
         return None

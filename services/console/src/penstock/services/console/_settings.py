@@ -22,6 +22,7 @@ from penstock.rpc import (
     add_settings,
     add_switch,
     check_address,
+    check_no_user,
     read_number,
     read_switch,
 )
@@ -142,11 +143,12 @@ _TITLES: Final = {
 
 def _addresses(given: list[str] | str | None, kind: Kind) -> list[str]:
     addresses = list(dict.fromkeys(parts(given)))
-    for address in addresses:
-        try:
+    try:
+        check_no_user(",".join(addresses))
+        for address in addresses:
             check_address(address)
-        except RpcOptionError as error:
-            raise RpcOptionError(f"{kind.value}_endpoint", error.reason) from error
+    except RpcOptionError as error:
+        raise RpcOptionError(f"{kind.value}_endpoint", error.reason) from error
     return addresses
 
 
