@@ -255,9 +255,12 @@ def test_a_configured_endpoint_with_a_password_is_refused_and_not_shown(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     if place == "environment":
         monkeypatch.setenv("_".join(filter(None, ["AWS_ENDPOINT_URL", service.upper()])), url)
-    with pytest.raises(AwsOptionError) as refused:
-        AwsSession(AwsOptions(region="us-east-1", profile="job"))
-    assert not any(secret in str(refused.value) for secret in SECRETS.values())
+    session = AwsSession(AwsOptions(region="us-east-1", profile="job"))
+    uses = (lambda: session.client(service or "s3"), lambda: session.prepare_aio_client("s3", None))
+    for use in (*uses, session.frozen_credentials):
+        with pytest.raises(AwsOptionError) as refused:
+            use()
+        assert not any(secret in str(refused.value) for secret in SECRETS.values())
 
 
 _COMMANDS = {

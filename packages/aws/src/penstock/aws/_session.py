@@ -78,8 +78,8 @@ class AwsSession:
         clock: monotonic seconds.
 
     Raises:
-        AwsOptionError: the profile does not exist, or no region is to be found, or it cannot be one. Or an endpoint in
-            the environment or in the profile has user information. Or `options` is not an `AwsOptions`.
+        AwsOptionError: the profile does not exist, or no region is to be found, or it cannot be one. Or `options` is
+            not an `AwsOptions`.
     """
 
     def __init__(self, options: AwsOptions | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -95,20 +95,13 @@ class AwsSession:
         botocore_session = BotocoreSession(profile=self._options.profile)
         try:
             # Looks for the profile, also where the environment says the region.
-            profile = botocore_session.get_scoped_config()
+            botocore_session.get_scoped_config()
             configured = botocore_session.get_config_variable("region")
         except ProfileNotFound as error:
             raise AwsOptionError("awsProfile", str(error)) from error
         except ConfigParseError as error:
             option = "region" if self._options.profile is None else "awsProfile"
             raise AwsOptionError(option, str(error)) from error
-        # Botocore takes them from there by itself, and shows them in its errors.
-        services = botocore_session.full_config.get("services", {}).get(profile.get("services"), {})
-        for name, url in (
-            *((name, url) for name, url in os.environ.items() if name.startswith("AWS_ENDPOINT_URL")),
-            *(("endpoint_url", one.get("endpoint_url", "")) for one in (profile, *services.values())),
-        ):
-            check_no_secret(name, url)
         # The other SDKs and AWS's own platforms set AWS_REGION, which botocore does not read.
         region = self._options.region or os.environ.get("AWS_REGION") or configured
         if not region:
@@ -162,7 +155,7 @@ class AwsSession:
             # A session of its own: one that was used remembers what it read from files.
             session = BotocoreSession(profile=options.profile)
             # For STS and SSO, where the profile names them.
-            session.set_default_client_config(self._proxy_config(lambda: _AWS_URL))
+            session.set_default_client_config(self._client_config(lambda: _AWS_URL))
             source = session.get_credentials()
         if options.role_arn is not None and (source is not None or options.web_identity_token_file is not None):
             return assume_roles(options, source, self._create_sts_client)
@@ -176,7 +169,7 @@ class AwsSession:
         # What fails is tried again with back-off by whoever asked.
         config = Config(connect_timeout=10, retries={"total_max_attempts": 2})
         url = self._options.sts_endpoint_url
-        config = config.merge(self._proxy_config(lambda: url or self._service_url(service_name)))
+        config = config.merge(self._client_config(lambda: url or self._service_url(service_name)))
         arguments["config"] = (arguments.get("config") or Config()).merge(config)
         return self._botocore.create_client(
             service_name,
@@ -255,7 +248,7 @@ class AwsSession:
             region_name=self.region,
             endpoint_url=endpoint_url,
             verify=self._options.ca_bundle,
-            config=config.merge(self._proxy_config(lambda: endpoint_url or self._service_url(service_name))),
+            config=config.merge(self._client_config(lambda: endpoint_url or self._service_url(service_name))),
         )
 
     def client(self, service_name: str) -> Any:
@@ -277,7 +270,7 @@ class AwsSession:
             region_name=self.region,
             endpoint_url=self.endpoint_url(service_name) if service_name == "kinesis" else None,
             verify=self._options.ca_bundle,
-            config=Config(**_CONFIG).merge(self._proxy_config(lambda: self.endpoint_url(service_name))),
+            config=Config(**_CONFIG).merge(self._client_config(lambda: self.endpoint_url(service_name))),
         )
         # Before botocore's own handlers, one of which ends the matter.
         client.meta.events.register_first("needs-retry", self._retry_renewed)
@@ -349,7 +342,20 @@ class AwsSession:
         """
         return HttpProxy.of(self.endpoint_url(service_name), self._options.proxy_url)
 
-    def _proxy_config(self, url: Callable[[], str]) -> Config:
+    def _client_config(self, url: Callable[[], str]) -> Config:
+        """What every client is made with; `url` gives the endpoint.
+
+        Raises:
+            AwsOptionError: an endpoint in the environment or in the profile holds what may be a secret.
+        """
+        # Botocore finds these endpoints itself, and shows them in its errors.
+        profile = self._botocore.get_scoped_config()
+        services = self._botocore.full_config.get("services", {}).get(profile.get("services"), {})
+        for one in (profile, *services.values()):
+            check_no_secret("endpoint_url", one.get("endpoint_url", ""))
+        for name, text in os.environ.items():
+            if name.startswith("AWS_ENDPOINT_URL"):
+                check_no_secret(name, text)
         # Without the option botocore looks into the environment itself.
         proxy_url = self._options.proxy_url
         if proxy_url is None:
