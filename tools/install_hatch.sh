@@ -4,5 +4,5 @@
 set -eu
 cd "$(dirname "$0")/.."
 python=${1:-python}
-sed -n '/^uv==/,/[^\\]$/p' requirements.lock | "$python" -m pip install --quiet --require-hashes --requirement /dev/stdin
+sed -n '/^uv==/,/[^\\]$/p' requirements.lock | "$python" -m pip install --quiet --require-hashes -r /dev/stdin
 "$python" -m uv pip install --quiet --python "$python" --constraint requirements.lock hatch
