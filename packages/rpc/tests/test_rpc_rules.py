@@ -95,7 +95,8 @@ def test_a_request_that_breaks_a_rule_is_refused_with_the_path_of_the_field(
     request_: Message, begin: str | None
 ) -> None:
     """The reason names the bound and shows at most 100 characters of the value."""
-    reason = rules_of(request_.DESCRIPTOR).refusal(request_)
+    rules = rules_of(request_.DESCRIPTOR)
+    reason = rules.too_long(request_.SerializeToString()) or rules.refusal(request_)
     if begin is None:
         assert reason is None
         return

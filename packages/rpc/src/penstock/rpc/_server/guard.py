@@ -36,13 +36,19 @@ class _BrokenError(Exception):
 
 
 def _guarded(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    # A message's own `FromString`.
+    kind = getattr(getattr(deserialize, "__self__", None), "DESCRIPTOR", None)
+    rules = None if kind is None else rules_of(kind)
+
     def read(content: bytes) -> Any:
+        if rules is not None and (reason := rules.too_long(content)):
+            return Broken(reason)
         try:
             message = deserialize(content)
         except Exception:
             # gRPC would send the error's own words.
             return Broken(_MALFORMED)
-        reason = rules_of(message.DESCRIPTOR).refusal(message) if hasattr(message, "DESCRIPTOR") else None
+        reason = None if rules is None else rules.refusal(message)
         return message if reason is None else Broken(reason)
 
     return read
