@@ -209,6 +209,9 @@ _PYTHON: dict[str, Callable[[], object]] = {
     "registry of a consumer": lambda: Consumer("flights", efo="app", registry=_USER),
     "registry of a consumer by URL": lambda: Consumer("flights", efo="app", registry=f"mysql://{_USER}/"),
     "store of leases": lambda: store_location(f"sqlite://{_USER}/file"),
+    "client of AWS": lambda: AwsSession(AwsOptions(region="us-east-1")).aio_client(
+        "glue", endpoint_url=f"http://{_USER}"
+    ),
     "open_registry": _ask_registry,
     "open_stage_scheduler": _ask_scheduler,
     **{

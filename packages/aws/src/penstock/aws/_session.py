@@ -222,7 +222,12 @@ class AwsSession:
         Args:
             service_name: as boto3 has it.
             endpoint_url: of the service. Default: that of the options for Kinesis, boto3's own choice for others.
+
+        Raises:
+            AwsOptionError: the endpoint is not a URL, or holds what may be a secret.
         """
+        if endpoint_url is not None:
+            check_url("endpoint_url", endpoint_url)
         if endpoint_url is None and service_name == "kinesis":
             endpoint_url = self.endpoint_url(service_name)
         return AwsClient(self, service_name, endpoint_url)
