@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.prove.fuzz.calls import CALLS
+from tools.prove.fuzz.calls import CALLS, RULES
 from tools.prove.fuzz.files import FILES
 from tools.prove.fuzz.parsers import PARSERS
 from tools.prove.fuzz.sink import SINK
@@ -41,7 +41,7 @@ LONGEST_SECONDS = 5.0
 """Of the processor, that one input may take; six times as long by the clock, for one that only waits."""
 MOST_KEPT = 2_000
 """Inputs of a target in the corpus."""
-TARGETS: dict[str, Target] = {**PARSERS, **FILES, **CALLS, **SINK}
+TARGETS: dict[str, Target] = {**PARSERS, **FILES, **CALLS, **RULES, **SINK}
 _NUMBERS = (b"0", b"-1", b"1e999", b"NaN", b"9" * 30, b"2147483648", b"-9223372036854775809", b"null", b"true", b'""')
 _BYTES = (0, 1, 7, 8, 0x0A, 0x0D, 0x20, 0x22, 0x3D, 0x5B, 0x5C, 0x7F, 0x80, 0xC0, 0xFF)
 

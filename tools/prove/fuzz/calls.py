@@ -6,6 +6,7 @@ The servicers are the real ones; what is behind them is in memory, so that nothi
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from itertools import groupby
 from typing import Any
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import DecodeError
 
 from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, SharedDestinations, SinkGatewayServicer
@@ -27,6 +28,8 @@ from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.operator_attributes import LocalStageScheduler, StageSchedulerServicer
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2
+from penstock.proto.reader_directory.v1 import reader_directory_pb2
+from penstock.proto.rules.v1 import rules_pb2
 from penstock.proto.shard_reader.v1 import shard_reader_pb2
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2
@@ -313,19 +316,145 @@ def _scheduler_seeds() -> list[tuple[str, Any]]:
     ]
 
 
-def _filled(kind: Any, depth: int = 0) -> Any:
-    """A message with each of its texts and parts."""
+_ARN = "arn:aws:kinesis:eu-west-1:000000000001:stream/abc"
+
+
+def _rules(field: FieldDescriptor) -> Any:
+    return field.GetOptions().Extensions[rules_pb2.field]
+
+
+def _text(field: FieldDescriptor) -> str:
+    if _rules(field).alphabet == rules_pb2.ALPHABET_DIGITS:
+        return "1"
+    if "arn" not in field.name:
+        return "abc"
+    return _ARN if _rules(field).resource == rules_pb2.RESOURCE_STREAM else f"{_ARN}/consumer/a:1"
+
+
+def _filled(kind: Any) -> Any:
+    """A message with each of its texts and parts, which breaks no rule."""
     message = kind()
     for one in message.DESCRIPTOR.fields:
         value = getattr(message, one.name)
-        if one.message_type is not None:
-            if depth < 3 and not one.message_type.GetOptions().map_entry:
-                part = _filled(one.message_type._concrete_class, depth + 1)
-                (value.append if hasattr(value, "append") else value.CopyFrom)(part)
+        if one.message_type is not None and one.message_type.GetOptions().map_entry:
+            value["abc"].CopyFrom(_filled(one.message_type.fields_by_name["value"].message_type._concrete_class))
+        elif one.message_type is not None:
+            part = _filled(one.message_type._concrete_class)
+            (value.append if hasattr(value, "append") else value.CopyFrom)(part)
         elif one.type == one.TYPE_STRING:
-            text = "arn:aws:kinesis:r:000000000001:stream/abc/consumer/a:1" if "arn" in one.name else "abc"
-            value.append(text) if hasattr(value, "append") else setattr(message, one.name, text)
+            value.append(_text(one)) if hasattr(value, "append") else setattr(message, one.name, _text(one))
     return message
+
+
+Break = Callable[[Any, str, int], None]
+"""Breaks a rule of a field of a message; the number says by how much."""
+
+
+def _set(message: Any, name: str, value: Any) -> None:
+    field = message.DESCRIPTOR.fields_by_name[name]
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        getattr(message, name)[value].SetInParent()
+    elif field.is_repeated:
+        getattr(message, name).append(value)
+    else:
+        setattr(message, name, value.encode() if field.type == field.TYPE_BYTES else value)
+
+
+def _lengthen(message: Any, name: str, by: int) -> None:
+    field = message.DESCRIPTOR.fields_by_name[name]
+    most = _rules(field).max_bytes
+    if field.message_type is None or field.is_repeated:
+        _set(message, name, "1" * (most + 1 + by))
+        return
+    # The part grows by a text of its own.
+    part = getattr(message, name)
+    text = next(one.name for one in part.DESCRIPTOR.fields if one.type == one.TYPE_STRING)
+    _set(part, text, "1" * (most + by))
+
+
+def _multiply(message: Any, name: str, by: int) -> None:
+    field = message.DESCRIPTOR.fields_by_name[name]
+    most, items = _rules(field).max_items, getattr(message, name)
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        for number in range(most + 1):
+            items[f"s{number}"].SetInParent()
+    else:
+        items.extend([type(items[0])()] * most)
+
+
+def _empty(message: Any, name: str, by: int) -> None:
+    message.ClearField(name)
+
+
+def _spoil(message: Any, name: str, by: int) -> None:
+    _set(message, name, ("\n", "a\x00b", "\x1b[31m", "\u202e", "a\u2028b")[by % 5])
+
+
+def _exceed(message: Any, name: str, by: int) -> None:
+    field = message.DESCRIPTOR.fields_by_name[name]
+    numbers: list[float] = [_rules(field).maximum * 2 + by, -1 - by]
+    if field.type == field.TYPE_DOUBLE:
+        numbers += [math.nan, math.inf]
+    number = numbers[by % len(numbers)]
+    setattr(message, name, int(number) if field.type == field.TYPE_INT64 else number)
+
+
+def _breaks(field: FieldDescriptor) -> Iterator[Break]:
+    rules = _rules(field)
+    # Records may be as long as a request: a copy of one would be most of the memory that a call may take.
+    if 0 < rules.max_bytes <= MEBIBYTE:
+        yield _lengthen
+    if rules.max_items:
+        yield _multiply
+    if rules.required:
+        yield _empty
+    if rules.alphabet or rules.resource:
+        yield _spoil
+    if rules.maximum:
+        yield _exceed
+
+
+def _broken(message: Descriptor, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Break]]:
+    for field in message.fields:
+        yield from (((*path, field.name), one) for one in _breaks(field))
+        part = field.message_type
+        if part is not None:
+            is_map = part.GetOptions().map_entry
+            part = part.fields_by_name["value"].message_type if is_map else part
+        if part is not None:
+            yield from _broken(part, (*path, field.name))
+
+
+@cache
+def _all_broken(served: _Served) -> list[tuple[MethodDescriptor, tuple[str, ...], Break]]:
+    return [(method, *one) for method in served.methods for one in _broken(method.input_type)]
+
+
+def _rule_seeds(served: _Served) -> list[bytes]:
+    return [struct.pack(">HI", number, 0) for number in range(len(_all_broken(served)))]
+
+
+def _break_a_rule(served: _Served, data: bytes) -> str:
+    """Send a request that breaks one rule of the contract, and is otherwise as it should be."""
+    number, by = struct.unpack(">HI", data[:6].ljust(6, b"\0"))
+    broken = _all_broken(served)
+    method, path, break_rule = broken[number % len(broken)]
+    kind = getattr(served.contract, method.input_type.name)
+    request = part = _filled(kind)
+    assert rules_of(request.DESCRIPTOR).refusal(request) is None, method.name
+    for step in path[:-1]:
+        part = getattr(part, step)
+        if hasattr(part, "HasField"):
+            continue
+        part = part["abc"] if hasattr(part, "items") else part[0]
+    break_rule(part, path[-1], by % MEBIBYTE)
+    content = request.SerializeToString()
+    del request, part
+    rules = rules_of(method.input_type)
+    reason = rules.too_long(content) or rules.refusal(kind.FromString(content))
+    assert reason is not None, (method.name, path, break_rule.__name__)
+    assert len(reason) < 1_000, (method.name, path)
+    return f"{method.name} {'.'.join(path)} {break_rule.__name__}"
 
 
 @cache
@@ -350,4 +479,15 @@ _SERVED = [
 CALLS = {
     f"calls-{one.name}": Target(partial(_seeds, one), partial(_attempt, one), memory_bytes=128 * MEBIBYTE)
     for one in _SERVED
+}
+_DIRECTORY = _Served(reader_directory_pb2, "reader-directory", _registry, list)
+_LONG_LISTS = ("shard-reader", "sink-gateway")
+"""Services that take lists of up to 100,000 parts, which an input holds twice: as it is made and as it is read."""
+RULES = {
+    f"rules-{one.name}": Target(
+        partial(_rule_seeds, one),
+        partial(_break_a_rule, one),
+        memory_bytes=(64 if one.name in _LONG_LISTS else 16) * MEBIBYTE,
+    )
+    for one in (*_SERVED, _DIRECTORY)
 }
