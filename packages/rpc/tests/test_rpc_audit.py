@@ -16,7 +16,7 @@ class Clock:
 
 
 def refuse(log: AuditLog, who: str = "nobody", method: str = "/service/Method", reason: str = "no token") -> None:
-    log.refused(who=who, address="203.0.113.7", method=method, reason=reason, code="UNAUTHENTICATED")
+    log.write("refused", who=who, address="203.0.113.7", method=method, reason=reason, outcome="UNAUTHENTICATED")
 
 
 def lines_of(path: Path) -> list[dict[str, object]]:
@@ -46,7 +46,7 @@ def test_strangers_hide_no_principal(tmp_path: Path) -> None:
     for _ in range(1_000):
         refuse(log)
     refuse(log, who="orders", reason="may not use stream 'payments'")
-    log.changed(who="billing", address="", change="acquire", outcome="OK")
+    log.write("acquire", who="billing", address="", outcome="OK")
     assert [(line["event"], line["who"]) for line in lines_of(tmp_path / "audit")[-3:]] == [
         ("refused", "nobody"),
         ("refused", "orders"),
@@ -58,10 +58,8 @@ def test_passwords_in_urls_are_left_out(tmp_path: Path) -> None:
     """Clients choose what a line names."""
     log = AuditLog(str(tmp_path / "audit"), "gateway", clock=Clock())
     url = "sqs:https://user:planted-secret@sqs.example/queue"
-    log.changed(who="orders", address="", change="open destination", outcome="OK", what=[("destinations", url)])
-    log.changed(
-        who="orders", address="", change="submit", outcome="OK", what=[("jobs", "https://u:a@planted-secret@b/c@d")]
-    )
+    log.write("open destination", who="orders", address="", outcome="OK", what=[("destinations", url)])
+    log.write("submit", who="orders", address="", outcome="OK", what=[("jobs", "https://u:a@planted-secret@b/c@d")])
     refuse(log, method=f"/{url}", reason=f"may not use {url}")
     text = (tmp_path / "audit").read_text()
     assert "planted-secret" not in text
@@ -75,7 +73,7 @@ def test_a_line_has_at_most_4_kb(tmp_path: Path, character: str) -> None:
     log = AuditLog(str(tmp_path / "audit"), "registry", clock=Clock())
     text = character * 100_000
     streams = [("streams", f"{number}-{character * 50}") for number in range(50_000)]
-    log.refused(who=text, address=text, method=text, reason=text, code="PERMISSION_DENIED", what=streams)
+    log.write("refused", who=text, address=text, method=text, reason=text, outcome="DENIED", what=streams)
     content = (tmp_path / "audit").read_bytes()
     assert len(content) <= 4_096
     line = json.loads(content)
@@ -87,8 +85,8 @@ def test_changes_have_the_same_budget_as_refusals(tmp_path: Path) -> None:
     """A flood of one event does not hide another event of the same caller."""
     log = AuditLog(str(tmp_path / "audit"), "registry", clock=Clock())
     for _ in range(1_000):
-        log.changed(who="orders", address="", change="announce", outcome="OK")
-    log.changed(who="orders", address="", change="acquire", outcome="OK")
+        log.write("announce", who="orders", address="", outcome="OK")
+    log.write("acquire", who="orders", address="", outcome="OK")
     log.close()
     lines = lines_of(tmp_path / "audit")
     assert [line["event"] for line in lines].count("announce") == 101

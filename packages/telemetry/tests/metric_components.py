@@ -76,7 +76,7 @@ async def read(consumer: Consumer) -> None:
     (Path(sys.argv[2]) / "log").mkdir()
     audit = AuditLog(str(Path(sys.argv[2]) / "log" / "audit"), "components")
     shutil.rmtree(Path(sys.argv[2]) / "log")
-    audit.changed(who="reader", address="", change="acquired", outcome="done")
+    audit.write("acquired", who="reader", address="", outcome="done")
     counts = DeaggregationCounts(
         aggregates=1,
         user_records=2,

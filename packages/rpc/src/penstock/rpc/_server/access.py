@@ -104,10 +104,9 @@ class Access(Handled):
     ) -> None:
         """Write it into the audit log."""
         if self.audit is not None:
-            code, reason = status
-            self.audit.refused(
-                who=who, address=address_of(context), method=method, reason=reason, code=code.name, what=what
-            )
+            code, reason = status[0].name, status[1]
+            address = address_of(context)
+            self.audit.write("refused", who=who, address=address, outcome=code, method=method, reason=reason, what=what)
 
     def _refusal(self, who: str, method: str, code: grpc.StatusCode, reason: str) -> grpc.RpcMethodHandler[Any, Any]:
         async def refuse(context: Any) -> None:
@@ -257,11 +256,8 @@ class _Call:
         """Once: a stream has changed something when it begins to answer."""
         if self._changed and self._access.audit is not None:
             self._changed = False
-            address = address_of(self._context)
-            change = self._rules.change
-            self._access.audit.changed(
-                who=self._caller.name, address=address, change=change, outcome=outcome, reason=reason, what=self._what
-            )
+            who, address, change = self._caller.name, address_of(self._context), self._rules.change
+            self._access.audit.write(change, who=who, address=address, outcome=outcome, reason=reason, what=self._what)
 
     def _look_again(self) -> None:
         """End the call when its caller may not go on."""

@@ -88,25 +88,6 @@ class AuditLog:
         except OSError as error:
             raise RpcOptionError("audit_log", f"cannot write {place}: {error.strerror}") from error
 
-    def refused(
-        self, *, who: str, address: str, method: str, reason: str, code: str, what: Sequence[tuple[str, str]] = ()
-    ) -> None:
-        """A call was refused."""
-        self._write("refused", who, address, method, what, code, reason)
-
-    def changed(
-        self,
-        *,
-        who: str,
-        address: str,
-        change: str,
-        outcome: str,
-        reason: str = "",
-        what: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        """Something was changed, or failed to be."""
-        self._write(change, who, address, "", what, outcome, reason)
-
     def close(self) -> None:
         """Write what is left, and close the file."""
         with self._lock:
@@ -122,16 +103,18 @@ class AuditLog:
         if further:
             self._put({"event": key[0], "who": key[1], "further": further})
 
-    def _write(
+    def write(
         self,
         event: str,
+        *,
         who: str,
         address: str,
-        method: str,
-        what: Sequence[tuple[str, str]],
         outcome: str,
-        reason: str,
+        method: str = "",
+        reason: str = "",
+        what: Sequence[tuple[str, str]] = (),
     ) -> None:
+        """A call was refused, or it changed something or failed to. `what` has (kind, name) of each resource."""
         key = event, _shown(who)
         with self._lock:
             if not self._rooms.setdefault(key, _Room(self._clock())).take(self._clock()):
@@ -144,16 +127,10 @@ class AuditLog:
                 resources["more"] = [f"… and {len(what) - number:,} more"]
                 break
             resources.setdefault(kind, []).append(_shown(name))
-        line: dict[str, object] = {
-            "event": event,
-            "who": key[1],
-            "from": _shown(address) or "unix",
-            "method": _shown(method),
-        }
-        line |= resources
+        origin = {"who": key[1], "from": _shown(address) or "unix", "method": _shown(method)}
         with self._lock:
             self._tell_uncounted(key)
-            self._put({**line, "outcome": outcome, "reason": _shown(reason)})
+            self._put({"event": event, **origin, **resources, "outcome": outcome, "reason": _shown(reason)})
 
     def _put(self, line: Mapping[str, object]) -> None:
         moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

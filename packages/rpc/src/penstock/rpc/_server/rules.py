@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -180,7 +180,7 @@ class MessageRules:
 
     def __init__(self, of: Descriptor) -> None:
         fields = [_Field(one) for one in of.fields]
-        self.by_number = {of.number: one for of, one in zip(of.fields, fields, strict=True)}
+        self.name = of.name
         self.most_bytes = sum(one.most_bytes for one in fields)
         """More cannot be in it, whatever its fields hold."""
         self.bounded = [one for one in fields if one.rules.ByteSize() or (one.part and one.part.bounded)]
@@ -192,13 +192,8 @@ class MessageRules:
     def too_long(self, content: bytes) -> str | None:
         """Why a request is refused before it is parsed, which takes many times its bytes; None if it is parsed."""
         most = self.most_bytes + _SLACK_BYTES
-        if len(content) <= most:
-            return None
-        for number, size in islice(_top_level(content), 100):
-            field = self.by_number.get(number)
-            if field is not None and size > field.most_bytes:
-                return f"{field.name} has more than {field.rules.max_bytes or int(field.most_bytes):,} bytes"
-        return f"the request has more than {int(most):,} bytes"
+        is_long = len(content) > most
+        return f"{self.name} has more than {int(most):,} bytes: the contract bounds each field" if is_long else None
 
     def refusal(self, request: Any) -> str | None:
         """Which rule a request breaks, with the path of the field; None if it breaks none."""
@@ -227,33 +222,6 @@ class MessageRules:
                 yield from field.part.own_ids(field.parts(messages))
             else:
                 yield from ((one, field.name) for one in messages)
-
-
-def _top_level(content: bytes) -> Iterator[tuple[int, int]]:
-    """(Number, bytes) of each field of a serialized message; ends where the content is malformed."""
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while at < len(content):
-            byte, at = content[at], at + 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-        return value
-
-    while at < len(content):
-        tag = varint()
-        size = {0: 0, 1: 8, 5: 4}.get(tag & 7)
-        if size is None and tag & 7 != 2:
-            return
-        if not size:
-            value = varint()
-            size = value if tag & 7 == 2 else 0
-        at += size
-        yield tag >> 3, size
 
 
 @cache

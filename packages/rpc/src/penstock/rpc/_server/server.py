@@ -338,20 +338,16 @@ class GrpcServer:
         settings = self._settings
         callers = Callers(settings.security)
         name = next((one.service for one in self._rules.values()), "")
-        self._audit = audit = None if settings.audit_log is None else AuditLog(settings.audit_log, name)
-
-        def refused(method: str, address: str, reason: str) -> None:
-            if audit is not None:
-                audit.refused(who="nobody", address=address, method=method, reason=reason, code="UNAUTHENTICATED")
+        self._audit = None if settings.audit_log is None else AuditLog(settings.audit_log, name)
 
         access = Access(
             callers,
             self._rules,
-            audit,
+            self._audit,
             recheck_seconds=settings.recheck_seconds,
             calls_at_once=settings.calls_at_once,
         )
-        check = [TokenCheck(callers, refused)] if settings.security.wants_token else []
+        check = [TokenCheck(callers, access.refused)] if settings.security.wants_token else []
         return [*check, access, Guard()]
 
     async def __aexit__(

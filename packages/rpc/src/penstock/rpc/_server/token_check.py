@@ -86,10 +86,10 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
 
     Args:
         callers: whose tokens are taken.
-        refused: called with each refusal: method, address, and why.
+        refused: called with each refusal: the context, the caller, the method, and the status.
     """
 
-    def __init__(self, callers: Callers, refused: Callable[[str, str, str], None] = lambda *_: None) -> None:
+    def __init__(self, callers: Callers, refused: Callable[[Any, str, str, tuple[grpc.StatusCode, str]], None]) -> None:
         self._callers = callers
         self._refused = refused
 
@@ -110,8 +110,9 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
 
     def _refusal(self, method: str, reason: str) -> grpc.RpcMethodHandler[Any, Any]:
         async def refuse(context: grpc.aio.ServicerContext[Any, Any]) -> None:
-            self._refused(method, address_of(context), reason)
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
+            status = grpc.StatusCode.UNAUTHENTICATED, reason
+            self._refused(context, "nobody", method, status)
+            await context.abort(*status)
 
         return unread(refuse)
 
