@@ -303,9 +303,6 @@ class StageSchedulerServicer(Servicer):
 
     contract = CONTRACT
 
-    def __init__(self, scheduler: StageSchedulerApi) -> None:
-        super().__init__(scheduler)
-
     async def Claim(self, request: pb.ClaimRequest, context: Any) -> pb.ClaimResponse:
         """See the contract."""
         async with errors_as_status(context, STATUS_TABLE):

@@ -14,7 +14,7 @@ import grpc
 from penstock.rpc._security.principals import Principal
 from penstock.rpc._server.guard import Broken, Handled, stream_handler
 from penstock.rpc._server.rules import CallRules
-from penstock.rpc._server.token_check import address_of, token_of, unread
+from penstock.rpc._server.token_check import address_of, token_of, unread, unread_check
 
 if TYPE_CHECKING:
     from penstock.rpc._server.audit import AuditLog
@@ -70,15 +70,21 @@ class Access(Handled):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         """The method's handler, or one that refuses."""
+        method, token = handler_call_details.method, token_of(handler_call_details.invocation_metadata)
+        stranger = self.callers.refusal(token) if self.callers.wants_token else None
+        if stranger is not None and not self.callers.is_limited_to(token, method):
+            # No message of a caller without a token is read.
+            if method == _HEALTH_CHECK:
+                return unread_check(await continuation(handler_call_details))
+            return self._refusal("nobody", method, grpc.StatusCode.UNAUTHENTICATED, stranger)
         handler: Any = await continuation(handler_call_details)
-        method = handler_call_details.method
         if handler is None:
             return (
                 None if self.audit is None else self._refusal("nobody", method, grpc.StatusCode.UNIMPLEMENTED, _UNKNOWN)
             )
         if method == _HEALTH_CHECK:
             return handler
-        caller = self.callers.by_token(token_of(handler_call_details.invocation_metadata))
+        caller = self.callers.by_token(token)
         reason = None if caller is None else self.may_call(caller, method)
         if caller is not None and reason is not None:
             return self._refusal(caller.name, method, grpc.StatusCode.PERMISSION_DENIED, reason)
@@ -110,7 +116,7 @@ class Access(Handled):
 
     def _refusal(self, who: str, method: str, code: grpc.StatusCode, reason: str) -> grpc.RpcMethodHandler[Any, Any]:
         async def refuse(context: Any) -> None:
-            found = self.find(context)
+            found = reason if code is grpc.StatusCode.UNAUTHENTICATED else self.find(context)
             # The token alone proves nothing to one that needs a certificate, too: it does not learn what it might do.
             status = (grpc.StatusCode.UNAUTHENTICATED, found) if isinstance(found, str) else (code, reason)
             self.refused(context, who if isinstance(found, str) else found.name, method, status)

@@ -54,10 +54,10 @@ def _guarded(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return read
 
 
-async def _checked(messages: AsyncIterator[Any], found: list[str]) -> AsyncIterator[Any]:
+async def _checked(messages: AsyncIterator[Any], refused: list[tuple[grpc.StatusCode, str]]) -> AsyncIterator[Any]:
     async for message in messages:
         if isinstance(message, Broken):
-            found.append(message.reason)
+            refused.append((grpc.StatusCode.INVALID_ARGUMENT, message.reason))
             raise _BrokenError
         yield message
 
@@ -140,20 +140,27 @@ class Guard(Handled):
             return handler
 
         async def call(messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-            broken: list[str] = []
+            refused: list[tuple[grpc.StatusCode, str]] = []
             try:
-                async with aclosing(behaviour(_checked(messages, broken), context)) as answers:
-                    async for answer in answers:
-                        yield answer
-                if broken:
-                    # The behaviour took it for the end of the messages.
-                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, broken[0])
+                try:
+                    async with aclosing(behaviour(_checked(messages, refused), context)) as answers:
+                        async for answer in answers:
+                            yield answer
+                except grpc.aio.BaseError:
+                    raise
+                except Exception as error:
+                    if not refused:
+                        _log.error("%s failed", method, exc_info=error)
+                        refused.append((grpc.StatusCode.INTERNAL, _INTERNAL))
+                # A behaviour can take a message that breaks the contract for the end of the messages.
+                if refused:
+                    await context.abort(*refused[0])
             except grpc.aio.AbortError:
                 raise
             except grpc.aio.BaseError as error:
-                raise _gone(method, error) from None
-            except Exception as error:
-                await _tell(context, method, broken, error)
+                # No client is left to send an answer to: no failure of the service.
+                _log.debug("the client of %s has gone: %s", method, error)
+                raise grpc.aio.AbortError("the client has gone") from None
 
         return stream_handler(call, handler, _guarded(handler.request_deserializer))
 
@@ -184,22 +191,3 @@ class SameTask(Handled):
                 raise asyncio.CancelledError from error
 
         return stream_handler(call, handler)
-
-
-def _gone(method: str, error: Exception) -> grpc.aio.AbortError:
-    # There is nobody any more to send an answer to: no failure of the service.
-    _log.debug("the client of %s has gone: %s", method, error)
-    return grpc.aio.AbortError("the client has gone")
-
-
-async def _tell(context: Any, method: str, broken: list[str], error: Exception) -> None:
-    if not broken:
-        _log.error("%s failed", method, exc_info=error)
-    try:
-        if broken:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, broken[0])
-        await context.abort(grpc.StatusCode.INTERNAL, _INTERNAL)
-    except grpc.aio.AbortError:
-        raise
-    except grpc.aio.BaseError as gone:
-        raise _gone(method, gone) from None

@@ -15,19 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.descriptor_pool import Default
 
 from penstock.proto.rules.v1 import rules_pb2
+from penstock.rpc._security.principals import RESOURCES
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 
     from penstock.rpc._security.principals import Principal
 
-KINDS: Final = {
-    rules_pb2.RESOURCE_STREAM: "streams",
-    rules_pb2.RESOURCE_CONSUMER: "consumers",
-    rules_pb2.RESOURCE_JOB: "jobs",
-    rules_pb2.RESOURCE_SESSION: "jobs",
-    rules_pb2.RESOURCE_STORE: "stores",
-    rules_pb2.RESOURCE_DESTINATION: "destinations",
+KINDS: Final = {rules_pb2.Resource.Value(f"RESOURCE_{kind[:-1].upper()}"): kind for kind in RESOURCES} | {
+    rules_pb2.RESOURCE_SESSION: "jobs"
 }
 """The list of a principal that holds for each kind of resource."""
 _STREAM: Final = r"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:[0-9]{12}:stream/([A-Za-z0-9_.-]{1,128})"
@@ -40,8 +36,7 @@ _ALPHABETS: Final = {
     rules_pb2.ALPHABET_DIGITS: (re.compile("[0-9]+"), "digits"),
     rules_pb2.ALPHABET_PRINTABLE: _PRINTABLE,
 }
-_SHAPES: Final = dict.fromkeys(KINDS, _PRINTABLE) | {
-    rules_pb2.RESOURCE_READER: _PRINTABLE,
+_SHAPES: Final = {
     rules_pb2.RESOURCE_STREAM: (re.compile(f"{_NAME[0].pattern}|{_STREAM}"), "the name or the ARN of a stream"),
     rules_pb2.RESOURCE_CONSUMER: (
         re.compile(f"{_NAME[0].pattern}|{_CONSUMER_ARN.pattern}"),
@@ -68,7 +63,8 @@ class _Field:
         if part is not None and self.is_map:
             part = part.fields_by_name["value"].message_type
         self.part = None if part is None else rules_of(part)
-        self.shape = _ALPHABETS.get(self.rules.alphabet) or _SHAPES.get(self.rules.resource)
+        names = _SHAPES.get(self.rules.resource, _PRINTABLE) if self.rules.resource else None
+        self.shape = _ALPHABETS.get(self.rules.alphabet, names)
         self.kind = KINDS.get(self.rules.resource)
         values = () if of.enum_type is None else of.enum_type.values
         self.for_admins = {one.number for one in values if one.GetOptions().Extensions[rules_pb2.needs_admin]}
@@ -88,10 +84,8 @@ class _Field:
 
     def parts(self, messages: Iterable[Any]) -> list[Any]:
         """The messages that are in the field."""
-        if self.is_map:
-            return [*chain.from_iterable(one.values() for one in self.lists(messages))]
         if self.is_repeated:
-            return [*chain.from_iterable(self.lists(messages))]
+            return [*chain.from_iterable(one.values() if self.is_map else one for one in self.lists(messages))]
         return [self.get(one) for one in messages if one.HasField(self.name)]
 
     def values(self, messages: Iterable[Any]) -> list[Any]:

@@ -25,7 +25,7 @@ from penstock.rpc._server.access import RECHECK_SECONDS, Access
 from penstock.rpc._server.audit import AuditLog
 from penstock.rpc._server.guard import Guard, SameTask
 from penstock.rpc._server.rules import calls_of
-from penstock.rpc._server.token_check import Callers, TokenCheck
+from penstock.rpc._server.token_check import Callers
 from penstock.rpc.errors import RpcOptionError, ServerStartError
 
 if TYPE_CHECKING:
@@ -347,8 +347,7 @@ class GrpcServer:
             recheck_seconds=settings.recheck_seconds,
             calls_at_once=settings.calls_at_once,
         )
-        check = [TokenCheck(callers, access.refused)] if settings.security.wants_token else []
-        return [*check, access, Guard()]
+        return [access, Guard()]
 
     async def __aexit__(
         self,

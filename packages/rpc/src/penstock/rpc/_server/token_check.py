@@ -1,4 +1,4 @@
-"""Refuses calls that do not carry a token which the server takes."""
+"""Who calls: the token and the certificate of a call, and handlers that read no message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from penstock.rpc._security.security import ServerSecurity
 
-_HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 _SCHEME = "Bearer "
 
 
@@ -32,7 +31,7 @@ class Callers:
     """
 
     def __init__(self, security: ServerSecurity) -> None:
-        self._wants_token = security.wants_token
+        self.wants_token = security.wants_token
         self._shows_certificate = security.client_ca_file is not None
         self._principals: PrincipalsFile | None = None
         self._tokens: Callable[[], Sequence[Token]]
@@ -71,53 +70,14 @@ class Callers:
         """Who sends a token and shows a certificate of these names; or why it is refused."""
         if self._principals is not None:
             return self._principals.find(token, names)
-        if self._wants_token:
+        if self.wants_token:
             return self.refusal(token) or everybody("token")
         if not self._shows_certificate:
             return everybody("anybody")
         return everybody(f"certificate {next(iter(names), '')}".strip())
 
 
-class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
-    """Refuses calls without a valid token, but for health checks. A changed file counts from the next call on.
-
-    No message of a caller without a token is read. A health check of such a caller is answered for the server as a
-    whole, whichever service it names.
-
-    Args:
-        callers: whose tokens are taken.
-        refused: called with each refusal: the context, the caller, the method, and the status.
-    """
-
-    def __init__(self, callers: Callers, refused: Callable[[Any, str, str, tuple[grpc.StatusCode, str]], None]) -> None:
-        self._callers = callers
-        self._refused = refused
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
-        """The method's handler, or one that refuses."""
-        method = handler_call_details.method
-        token = token_of(handler_call_details.invocation_metadata)
-        reason = self._callers.refusal(token)
-        if reason is None or self._callers.is_limited_to(token, method):
-            return await continuation(handler_call_details)
-        if method == _HEALTH_CHECK:
-            return _unread_check(await continuation(handler_call_details))
-        return self._refusal(method, reason)
-
-    def _refusal(self, method: str, reason: str) -> grpc.RpcMethodHandler[Any, Any]:
-        async def refuse(context: grpc.aio.ServicerContext[Any, Any]) -> None:
-            status = grpc.StatusCode.UNAUTHENTICATED, reason
-            self._refused(context, "nobody", method, status)
-            await context.abort(*status)
-
-        return unread(refuse)
-
-
-def _unread_check(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
+def unread_check(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
     """The handler of health checks, which takes the message for an empty one."""
     behaviour: Any = handler.stream_stream
     deserialize: Any = handler.request_deserializer
