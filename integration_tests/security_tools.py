@@ -33,7 +33,7 @@ CONTRACTS = {
 # A method of each that needs nothing but the service, and leaves nothing behind.
 QUICK = {
     "consumer-registry": "ListConsumers",
-    "shard-reader": "Close",
+    "shard-reader": "ListSessions",
     "sink-gateway": "Stats",
     "stage-scheduler": "ListJobs",
 }
