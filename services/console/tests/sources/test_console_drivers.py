@@ -131,7 +131,12 @@ async def test_readers_on_executors_are_shown_by_what_their_driver_says(host: Re
             (row,) = re.findall(r'<tr id="s-.*?</tr>', text, re.DOTALL)
             assert ">000000000002<" in row.replace('<span class="pre">shardId-</span>', ">")
             assert all(words in row for words in (">throttled<", ">12 s<", ">1,234<", ">3<", ">nightly<"))
+            # Those that are not named are not as far behind as those that are, but may have losses of their own.
+            text = await page(http, "streams")
+            assert 'data-head="Largest lag" class="number">12 s<' in text
+            assert 'data-head="Losses" class="number bad">at least 3<' in text
             # Of 3 and 5 that both follow, one is named.
+            text = await page(http, "stream?name=orders")
             assert "At most 7 more shards of this stream are read without being listed here" in text
             assert re.search(
                 r'href="/stream\?name=orders".*?data-head="Read" class="number">8<',

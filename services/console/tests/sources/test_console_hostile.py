@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -16,9 +17,12 @@ from penstock.efo_consumer import SERVICE_NAME as READER
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as stages_pb
 from penstock.registration import AnnouncedReader, AnnouncedShard
+from penstock.rpc import ServerSettings
+from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._sources.bounded import MOST, MOST_CHARACTERS, MOST_NESTED, cut
 from penstock.services.console._values import Answer, DriverReader, Kind, Snapshot, TakenAt
-from penstock.services.console._views.streams import known_streams
+from penstock.services.console._views.streams import known_streams, stream_rows
+from penstock.services.console._views.view import View, at_least
 
 ARN = "arn:aws:kinesis:eu-west-1:666666666666:stream/flights"
 TOKEN = "a-view-token-of-these-tests-with-32-characters"
@@ -80,7 +84,10 @@ async def test_readers_that_answer_too_much_or_not_at_all_delay_no_other() -> No
             found = rows(await shown(http, "readers", "its answer is larger than 1 MiB"))
             assert "no answer in 2 s" in found["silent"]
             assert "the reader<" in found["zhonest"]
-            assert "At least 4 readers" in await page(http, "readers")
+            text = await page(http, "readers")
+            # Four were announced, and all are shown; of one not all sessions were looked at.
+            assert '<p class="lead">4 readers' in text
+            assert "the largest lag is at least" in text
             assert "s-7" in await page(http, "stream?name=flights")
             assert "at least of" in await page(http, "")
 
@@ -128,6 +135,21 @@ async def test_a_reader_is_shown_for_the_streams_that_it_announced_alone() -> No
             for path in ("", "streams", "readers", "stream?name=flights"):
                 assert "666666666666" not in await page(http, path), path
             assert "did not announce" in await page(http, "")
+
+
+def test_sums_over_what_was_cut_are_at_least_what_they_say() -> None:
+    """Each where entries of its own services were left out, or shards of a session."""
+    sink = Answer[Any](kind=Kind.SINK, endpoint="s:1", value=(), left_out=1)
+    whole, part = session("whole", [shard_stats("a", 0)]), session("part", [shard_stats("b", 0)])
+    reader = Answer(kind=Kind.READER, endpoint="r:1", value=(whole, replace(part, shard_count=2)))
+    seen = View(
+        snapshot=Snapshot(sinks=(sink,), readers=(reader,)), settings=ConsoleSettings(server=ServerSettings()), now=0.0
+    )
+    assert {name for name, words in at_least(seen).items() if words} == {"sinks", "streams", "lag", "untaken"}
+    assert [(row.name, row.is_lag_partial, row.are_losses_partial) for row in stream_rows(seen)] == [
+        ("a", False, False),
+        ("b", True, True),
+    ]
 
 
 def test_an_announced_arn_stands_in_for_no_stream_that_a_service_names() -> None:

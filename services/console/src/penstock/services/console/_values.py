@@ -202,11 +202,11 @@ class Snapshot:
                 for session in sessions:
                     yield endpoint, session
 
-    def unnamed_shards(self) -> dict[str, int]:
+    def unnamed_shards(self, *, on_executors: bool = True) -> dict[str, int]:
         """By stream: how many shards its readers follow that are not known one by one, at most.
 
-        Readers on executors name some of their shards only, and of a session no more than a thousand are looked at.
-        Some of the others may be of other streams.
+        Readers on executors name some of their shards only, those furthest behind first, and of a session no more than
+        a thousand are looked at. Some of the others may be of other streams.
         """
         found: dict[str, int] = {}
         for answer in self.readers:
@@ -214,19 +214,24 @@ class Snapshot:
                 _count(found, _unnamed([session]), {one.stream_name for one in session.shards})
         for listed in self.drivers:
             for driver in listed.value or ():
-                # A reader that does not report its sessions has only announced how many shards it follows.
-                count = _unnamed(driver.sessions) if driver.sessions else driver.shards
-                _count(found, count, driver.stream_names)
+                if on_executors or not driver.on_executor:
+                    # A reader that does not report its sessions has only announced how many shards it follows.
+                    count = _unnamed(driver.sessions) if driver.sessions else driver.shards
+                    _count(found, count, driver.stream_names)
         return found
 
-    def is_partial(self, *kinds: Kind) -> bool:
-        """Whether services of these kinds have more to say than was looked at: sums of it are too small."""
-        if any(answer.left_out for answer in (*self.answers, *self.drivers) if answer.kind in kinds):
-            return True
-        driven = [one for answer in self.drivers for one in answer.value or ()] if Kind.DRIVERS in kinds else []
-        if any(one.left_out or one.strange_shards or _unnamed(one.sessions) for one in driven):
-            return True
-        return Kind.READER in kinds and any(_unnamed(answer.value or ()) for answer in self.readers)
+    def is_cut(self, *kinds: Kind) -> bool:
+        """Whether services of these kinds named more entries than were looked at."""
+        return any(answer.left_out for answer in (*self.answers, *self.drivers) if answer.kind in kinds)
+
+    def are_shards_cut(self, *, on_executors: bool = True) -> bool:
+        """Whether readers follow more shards than were looked at: what is summed over shards is too small."""
+        drivers = [one for answer in self.drivers for one in answer.value or () if on_executors or not one.on_executor]
+        return (
+            self.is_cut(Kind.READER, Kind.DRIVERS)
+            or any(one.left_out or _unnamed(one.sessions) for one in drivers)
+            or any(_unnamed(answer.value or ()) for answer in self.readers)
+        )
 
     def listed(self, stream: str) -> tuple[Shard, ...] | None:
         """The stream's shards as Kinesis lists them; None where it was not asked, or has not answered."""

@@ -118,8 +118,10 @@ class StreamRow:
     """What is the matter with shards that cannot be read at the moment, in words, each once."""
     hot: Sequence[str]
     """Shards that are near their limit."""
-    is_partial: bool
-    """Whether its readers have more to say than was looked at: lag and losses are at least what is said here."""
+    are_losses_partial: bool
+    """Whether its readers follow more shards than were looked at: the losses are at least what is said here."""
+    is_lag_partial: bool
+    """The same of the lag."""
 
 
 HOT_SHARE = 0.8
@@ -280,9 +282,10 @@ def stream_rows(view: View) -> list[StreamRow]:
     """One entry per stream, ordered by name."""
     snapshot = view.snapshot
     readings, unnamed = snapshot.readings(), snapshot.unnamed_shards()
+    unseen = snapshot.unnamed_shards(on_executors=False)
     consumers = Counter(name_of(one.stream_name) for one in snapshot.consumers)
     return [
-        _stream_row(view, name, readings.get(name, {}), consumers[name], unnamed.get(name, 0))
+        _stream_row(view, name, readings.get(name, {}), consumers[name], unnamed.get(name, 0), is_cut=name in unseen)
         for name in sorted(known_streams(snapshot, view.settings.streams))
     ]
 
@@ -319,7 +322,9 @@ def shard_page(view: View, stream: str, *, order: str = "tree", page: int = 1, s
     )
 
 
-def _stream_row(view: View, name: str, readings: dict[str, list[Reading]], consumers: int, unnamed: int) -> StreamRow:
+def _stream_row(
+    view: View, name: str, readings: dict[str, list[Reading]], consumers: int, unnamed: int, *, is_cut: bool
+) -> StreamRow:
     listed = view.snapshot.listed(name)
     open_shards = None if listed is None else sum(shard.is_open for shard in listed)
     every = [reading for shard in readings.values() for reading in shard]
@@ -334,7 +339,8 @@ def _stream_row(view: View, name: str, readings: dict[str, list[Reading]], consu
         losses=sum(reading.stats.losses for reading in every),
         troubles=_troubles([reading for reading in every if reading.stats.condition.is_troubled]),
         hot=sorted(shard for shard, of in readings.items() if (rates := shard_rates(view, of)) and rates.is_hot),
-        is_partial=unnamed > 0,
+        are_losses_partial=unnamed > 0,
+        is_lag_partial=is_cut,
     )
 
 

@@ -174,15 +174,19 @@ def _service_row(view: View, answer: Answer[Any]) -> ServiceRow:
 
 
 def at_least(view: View) -> dict[str, str]:
-    """By kind, the words before a number where that is too small, because not all was looked at; else nothing."""
-    kinds = {
-        "consumers": (Kind.REGISTRY,),
-        "readers": (Kind.READER, Kind.DRIVERS),
-        "sinks": (Kind.SINK,),
-        "jobs": (Kind.STAGES,),
-        "streams": (Kind.REGISTRY, Kind.READER, Kind.DRIVERS, Kind.SINK, Kind.KINESIS),
+    """By what is counted: the words before a number that is too small, because not all was looked at; else nothing."""
+    snapshot = view.snapshot
+    cut = {
+        "consumers": snapshot.is_cut(Kind.REGISTRY),
+        "readers": snapshot.is_cut(Kind.READER, Kind.DRIVERS),
+        "sinks": snapshot.is_cut(Kind.SINK),
+        "jobs": snapshot.is_cut(Kind.STAGES),
+        "streams": snapshot.is_cut(*set(Kind) - {Kind.STAGES}),
+        # Readers on executors name the shards that are furthest behind.
+        "lag": snapshot.are_shards_cut(on_executors=False),
+        "untaken": snapshot.are_shards_cut(),
     }
-    return {name: "at least " if view.snapshot.is_partial(*of) else "" for name, of in kinds.items()}
+    return {name: "at least " if is_cut else "" for name, is_cut in cut.items()}
 
 
 MENU: Final = (
