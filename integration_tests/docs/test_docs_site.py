@@ -285,7 +285,7 @@ def test_the_reference_has_all_of_it(hook: ModuleType) -> None:
         assert generated["settings.md"].count(f"`PENSTOCK_{service}_") >= 5
     for call in ("Acquire", "ReadRange", "Write", "Submit", "CONSUMER_STATE_ACTIVE"):
         assert f"| `{call}` |" in generated["contracts.md"]
-    assert "| stream, required, 256 bytes |" in generated["contracts.md"]
+    assert "| stream, required, 512 bytes |" in generated["contracts.md"]
     for command in ("penstock reader tail", "penstock stages watch", "penstock emulator"):
         assert f"# {command}\n" in generated["commands.md"]
     for name in ("millisBehindLatest", "numRecordsOut", "async_sink.submit"):

@@ -22,6 +22,7 @@ from penstock.rpc._server.rules import calls_of, rules_of
 DEADLINE = 30
 READER = "penstock.proto.shard_reader.v1.ShardReaderService"
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+TABLE = "arn:aws:dynamodb:eu-west-1:123456789012:table/orders/stream/2026-11-29T14:37:00.000"
 LONG = "x" * 200_000
 
 
@@ -61,7 +62,7 @@ def submitted(name: str = "a", **graph: Any) -> stages_pb.SubmitRequest:
         ),
         (
             reader_pb.ReadRangeRequest(session_id="q", ranges=[reader_pb.ShardRange(stream_name=LONG, shard_id="s")]),
-            "ranges.stream_name has more than 256 bytes",
+            "ranges.stream_name has more than 512 bytes",
         ),
         (reader_pb.ReadRangeRequest(session_id="q", max_batch_bytes=2**40), "max_batch_bytes"),
         (registry_pb.AcquireRequest(stream_name="s", job_id="j" * 15_000_000), "AcquireRequest has more than"),
@@ -73,6 +74,7 @@ def submitted(name: str = "a", **graph: Any) -> stages_pb.SubmitRequest:
         (registry_pb.HeartbeatRequest(stream_name=ARN.replace("12345", ""), job_id="j"), "stream_name 'arn:"),
         (registry_pb.HeartbeatRequest(stream_name="x" * 200, job_id="j"), None),
         (registry_pb.HeartbeatRequest(stream_name=ARN, job_id="j"), None),
+        (registry_pb.HeartbeatRequest(stream_name=TABLE, job_id="j"), None),
         (registry_pb.ReleaseRequest(stream_name="s", job_id="j", disowned_consumer_arn=f"{ARN}/consumer/c:7"), None),
         (registry_pb.ReleaseRequest(stream_name="s", job_id="j", disowned_consumer_arn=f"{ARN}/c:7"), "disowned_"),
         (readers_pb.AnnounceRequest(job_id="j"), "reader is required"),

@@ -27,6 +27,7 @@ KINDS: Final = {rules_pb2.Resource.Value(f"RESOURCE_{kind[:-1].upper()}"): kind 
 }
 """The list of a principal that holds for each kind of resource."""
 _STREAM: Final = r"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:[0-9]{12}:stream/([A-Za-z0-9_.-]{1,128})"
+_TABLE: Final = r"arn:aws[a-z-]*:dynamodb:[a-z0-9-]+:[0-9]{12}:table/[A-Za-z0-9_.-]{3,255}/stream/[0-9T:.-]{1,40}"
 _STREAM_ARN: Final = re.compile(_STREAM)
 _CONSUMER_ARN: Final = re.compile(_STREAM + r"/consumer/([A-Za-z0-9_.-]{1,128}):[0-9]{1,20}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+"), "letters, digits and _.-"
@@ -37,7 +38,10 @@ _ALPHABETS: Final = {
     rules_pb2.ALPHABET_PRINTABLE: _PRINTABLE,
 }
 _SHAPES: Final = {
-    rules_pb2.RESOURCE_STREAM: (re.compile(f"{_NAME[0].pattern}|{_STREAM}"), "the name or the ARN of a stream"),
+    rules_pb2.RESOURCE_STREAM: (
+        re.compile(f"{_NAME[0].pattern}|{_STREAM}|{_TABLE}"),
+        "the name or the ARN of a stream",
+    ),
     rules_pb2.RESOURCE_CONSUMER: (
         re.compile(f"{_NAME[0].pattern}|{_CONSUMER_ARN.pattern}"),
         "the name or the ARN of a stream consumer",
