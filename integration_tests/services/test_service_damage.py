@@ -68,7 +68,7 @@ def test_a_scheduler_acknowledges_nothing_behind_damaged_files(
                 assert words.endswith("the service's log says why")
                 assert not any(inside in words for inside in INSIDE), words
         log = service.errors.read_text()
-        assert "another process has changed it: restore a whole copy of it, and start anew" in log
+        assert "another process has changed it: restore a whole copy of it, and start again" in log
         assert "Traceback" not in log
 
 
@@ -81,8 +81,10 @@ def test_a_scheduler_on_a_full_disk_loses_nothing_that_it_acknowledged(tmp_path:
         methods = {method.name: path_of(method) for method in service.methods}
 
         def submit(job_id: str) -> tuple[grpc.StatusCode, str]:
-            graph = pb.JobGraph(name="g" * 20_000)
-            graph.vertices.add(name="only", kind=pb.VERTEX_KIND_SOURCE, parallelism=1)
+            graph = pb.JobGraph(name="g")
+            for number in range(5):
+                place = "g" * 4_000
+                graph.vertices.add(name=f"{number}", kind=pb.VERTEX_KIND_SOURCE, parallelism=1, call_site=place)
             return ask(channel, methods["Submit"], pb.SubmitRequest(job_id=job_id, graph=graph).SerializeToString())
 
         pid = service.process.process.pid

@@ -253,7 +253,7 @@ def test_one_reader_in_trouble_does_not_hide_what_else_needs_attention() -> None
     numbers: dict[str, Any] = dict.fromkeys(SinkDestination.__dataclass_fields__, 1)
     sink = SinkDestination(**numbers)
     found = concerns(view(Snapshot(readers=(reader,), sinks=(Answer(kind=Kind.SINK, endpoint="s:1", value=(sink,)),))))
-    assert [one.page for one in found] == ["stream"] * 20 + ["streams", "sinks"]
+    assert [one.page for one in found] == ["stream"] * 20 + ["streams", "sinks", "sinks"]
     assert "980 more" in found[20].what
 
 

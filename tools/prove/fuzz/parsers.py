@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Coroutine
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, cast
 
 from penstock.aws import AwsServiceError
@@ -88,6 +89,9 @@ def _aggregate(data: bytes) -> str:
 
 class _Nowhere(asyncio.Transport):
     closing = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return SimpleNamespace(setsockopt=lambda *_: None)
 
     def write(self, data: Any) -> None: ...
     def get_write_buffer_size(self) -> int:

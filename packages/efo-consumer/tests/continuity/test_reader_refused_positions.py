@@ -149,7 +149,7 @@ async def test_a_stuck_shard_whose_position_is_refused_is_polled_on_instead_of_s
         session_id="q",
         positions=start,
         record_publisher=RecordPublisherType.EFO,
-        consumers=(StreamConsumer("s", "arn:aws:kinesis:us-east-1:1:stream/s/consumer/c:1"),),
+        consumers=(StreamConsumer("s", "arn:aws:kinesis:us-east-1:123456789012:stream/s/consumer/c:1"),),
     )
     async with LocalShardReader(kinesis) as reader:
         epoch = await reader.open(request)

@@ -74,7 +74,7 @@ async def test_an_older_lease_is_refused(home: str) -> None:
     start = kinesis.trim_horizon("s")
 
     def lease(token: int, created: int = 1) -> tuple[StreamConsumer, ...]:
-        return (StreamConsumer("s", f"arn:aws:kinesis:us-east-1:1:stream/s/consumer/c:{created}", token),)
+        return (StreamConsumer("s", f"{ARN}:{created}", token),)
 
     async with reader_at(home, kinesis) as reader:
         await reader.open(request(start, consumers=lease(7)))
@@ -87,7 +87,10 @@ async def test_an_older_lease_is_refused(home: str) -> None:
 ENORMOUS = 2**63 - 1
 
 
-def consumer(token: int, arn: str = "arn:aws:kinesis:us-east-1:1:stream/s/consumer/c:1") -> tuple[StreamConsumer, ...]:
+ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/s/consumer/c"
+
+
+def consumer(token: int, arn: str = f"{ARN}:1") -> tuple[StreamConsumer, ...]:
     return (StreamConsumer("s", arn, token),)
 
 
@@ -102,7 +105,7 @@ async def test_nobody_is_locked_out_by_a_token_that_no_registry_gives(home: str)
             with pytest.raises(EfoConsumerConfigError, match="was not given by a registry"):
                 await reader.open(request(start, "attack", consumers=consumer(token)))
         with pytest.raises(EfoConsumerConfigError, match="not an ARN of a consumer of 's'"):
-            await reader.open(request(start, "attack", consumers=consumer(1, "x" * 1_000)))
+            await reader.open(request(start, "attack", consumers=consumer(1, "x" * 100)))
         with pytest.raises(EfoConsumerConfigError, match="was not given to a run"):
             await reader.open(request(start, "attack", consumers=consumer(1_000), epoch=ENORMOUS))
         await reader.open(request(start, consumers=consumer(7)))
@@ -151,7 +154,6 @@ async def test_what_a_caller_may_ask_a_service_for_has_bounds() -> None:
         for option, value in {
             "session_seconds": float("inf"),
             "session_id": "q" * 1_025,
-            "owner": "o" * 1_025,
         }.items():
             wrong: dict[str, Any] = {"session_id": "q", option: value}
             with pytest.raises(EfoConsumerConfigError) as raised:

@@ -245,7 +245,7 @@ async def open_still(kinesis: StillKinesis, reader: LocalShardReader) -> int:
         session_id="q",
         positions=kinesis.trim_horizon("s"),
         record_publisher=RecordPublisherType.EFO,
-        consumers=(StreamConsumer("s", "arn:aws:kinesis:us-east-1:1:stream/s/consumer/c:1"),),
+        consumers=(StreamConsumer("s", "arn:aws:kinesis:us-east-1:123456789012:stream/s/consumer/c:1"),),
     )
     return await reader.open(request)
 

@@ -16,7 +16,7 @@ from console_world import console, session, shard_stats, world
 from penstock.efo_consumer import SERVICE_NAME as READER
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as stages_pb
-from penstock.registration import AnnouncedReader, AnnouncedShard
+from penstock.registration import AnnouncedReader
 from penstock.rpc import ServerSettings
 from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._sources.bounded import MOST, MOST_CHARACTERS, MOST_NESTED, cut
@@ -113,23 +113,19 @@ def test_an_answer_is_cut_to_its_bounds() -> None:
 
 
 async def test_a_reader_is_shown_for_the_streams_that_it_announced_alone() -> None:
-    """Whether it says so itself, or its driver does for it: another stream, or its ARN, is shown nowhere."""
+    """Another stream, or its ARN, is shown nowhere."""
     answer = pb.ListSessionsResponse()
-    asked = answer.sessions.add(session_id="asked", shard_count=2)
+    asked = answer.sessions.add(session_id="asked", shard_count=3)
     asked.shards.add(stream_name="flights", shard_id="shardId-000000000001", millis_behind_latest=86_400_000)
     asked.shards.add(stream_name="orders", shard_id="shardId-000000000002")
-    told = AnnouncedShard(stream_name=ARN, shard_id="shardId-000000000003", losses=9)
+    asked.shards.add(stream_name=ARN, shard_id="shardId-000000000003", losses=9)
     async with world() as services, reader_that_says(lambda: answer) as address:
         services.reader.open_sessions = [session("query-1", [shard_stats("flights", 0)])]
         await services.drivers.announce(announced("asked", address, stream_names=("orders",)))
-        await services.drivers.announce(
-            announced("told", address, view_token="", stream_names=("parcels",), worst_shards=(told,), shards=1)
-        )
         async with console(services.endpoints()) as running, browsing(running.url) as http:
             await shown(http, "stream?name=orders", "shardId-</span>000000000002")
             found = rows(await shown(http, "readers", "query-1"))
-            assert "1 shard of streams that it did not announce" in found["asked"]
-            assert "1 shard of streams that it did not announce" in found["told"]
+            assert "2 shards of streams that it did not announce" in found["asked"]
             text = await page(http, "stream?name=flights")
             assert re.findall(r'id="s-([^"]+)"', text) == ["shardId-000000000000"]
             for path in ("", "streams", "readers", "stream?name=flights"):

@@ -231,6 +231,10 @@ class PositionsError(EfoConsumerError, ValueError):
     Cure: Pass positions as they were given out, with the beginning before the end.
     """
 
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
 
 class InitialPositionError(EfoConsumerError):
     """The start of a new query cannot be resolved to positions in shards.

@@ -41,10 +41,7 @@ STATUS: Final[StatusTable] = {
     "ValidationException": grpc.StatusCode.INVALID_ARGUMENT,
 }
 """What the servicer answers. The error's class and fields travel along, so that the caller gets the same error back."""
-# A PositionsError has no fields: it is known by its status.
-_TYPES: Final = tuple(
-    kind for kind in STATUS if not isinstance(kind, str) and issubclass(kind, Exception) and kind is not PositionsError
-)
+_TYPES: Final = tuple(kind for kind in STATUS if not isinstance(kind, str) and issubclass(kind, Exception))
 _POSITION_TYPES = {kind: pb.PositionType.Value(f"POSITION_TYPE_{kind.name}") for kind in PositionType}
 _POSITION_KINDS = {number: kind for kind, number in _POSITION_TYPES.items()}
 
@@ -59,7 +56,9 @@ def reader_error(error: grpc.RpcError, endpoint: str) -> EfoConsumerError:
     code = getattr(error, "code", lambda: None)()
     details = str(getattr(error, "details", lambda: None)() or "")
     if code is grpc.StatusCode.INVALID_ARGUMENT:
-        return PositionsError(details)
+        # A rule of the contract, which is checked before the servicer: its words begin with the field.
+        option, _, rule = details.partition(" ")
+        return errors.EfoConsumerConfigError(option=option, reason=rule)
     name = code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
     return ReaderUnavailableError(endpoint=endpoint, reason=f"{name}: {details}" if details else name)
 
