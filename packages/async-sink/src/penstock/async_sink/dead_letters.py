@@ -33,8 +33,6 @@ NOT_ENCODED: Final = "not encoded"
 REDRIVEN: Final = "_redriven"
 """Folder beside the letters; Spark reads no folder of such a name."""
 _AT_A_TIME: Final = 5_000
-_LARGEST: Final = 10 << 20
-"""Bytes of a record, and of a request of PutRecords."""
 _BYTES_AT_A_TIME: Final = 64 << 20
 """Of lines: a letter may hold 10 MiB."""
 _LONGEST_LINE: Final = 64 << 20
@@ -201,6 +199,7 @@ async def _write(
 ) -> list[DeadLetter]:
     """Write letters to a stream. Returns those that it acknowledged; notes whether it was reached."""
     from penstock.async_sink import AsyncSinkConfig, CallbackHandler, KinesisRequestEntry, KinesisStreamsSink
+    from penstock.async_sink._destinations.kinesis.entry import MAX_RECORD_BYTES
 
     failed: set[int] = set()
     sent: list[DeadLetter] = []
@@ -217,7 +216,9 @@ async def _write(
         stream_arn=stream if is_arn else None,
         # The largest that any stream takes: one that takes less says so itself.
         config=AsyncSinkConfig(
-            max_attempts=max_attempts, max_record_size_in_bytes=_LARGEST, max_batch_size_in_bytes=_LARGEST
+            max_attempts=max_attempts,
+            max_record_size_in_bytes=MAX_RECORD_BYTES,
+            max_batch_size_in_bytes=MAX_RECORD_BYTES,
         ),
         terminal=lambda: CallbackHandler(give_up),
     )
