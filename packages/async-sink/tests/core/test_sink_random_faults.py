@@ -137,7 +137,7 @@ def assert_shares_are_right(writer: FakeWriter) -> None:
             held[wrapper.lane] += 1
         if buffer.keeps_keys and (key := writer.get_order_key(wrapper.entry)) is not None:
             held[(key,)] += 1
-    assert {name: entries for name, (entries, _) in buffer._shares._held.items()} == held
+    assert {name: entries for name, (entries, _) in buffer._shares.held.items()} == held
 
 
 @settings(max_examples=60, deadline=None)

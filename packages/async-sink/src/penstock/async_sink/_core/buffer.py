@@ -164,22 +164,20 @@ class Shares:
     _TIMES_FREE = 2
 
     def __init__(self) -> None:
-        self._held: dict[Hashable, tuple[int, int]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
+        self.held: dict[Hashable, tuple[int, int]] = {}
+        """Entries and bytes, by lane or key."""
 
     def add(self, name: Hashable, entries: int, size_in_bytes: int) -> None:
         """Count entries of a lane or a key in; negative numbers count them out."""
-        held_entries, held_bytes = self._held.get(name, (0, 0))
+        held_entries, held_bytes = self.held.get(name, (0, 0))
         if held_entries + entries:
-            self._held[name] = held_entries + entries, held_bytes + size_in_bytes
+            self.held[name] = held_entries + entries, held_bytes + size_in_bytes
         else:
-            del self._held[name]
+            del self.held[name]
 
     def allows(self, name: Hashable, free: int, free_bytes: int) -> bool:
         """Whether a lane or a key may hold one entry more, of what is free in the buffer."""
-        held = self._held.get(name)
+        held = self.held.get(name)
         return held is None or (held[0] < self._TIMES_FREE * free and held[1] < self._TIMES_FREE * free_bytes)
 
 
@@ -272,7 +270,9 @@ class Backlog(Generic[R]):
     @property
     def is_plain(self) -> bool:
         """Whether a batch is simply the head of `fresh`: neither lanes nor keys matter."""
-        return not self.has_shares and not self._parked and not self._shares
+        if self._parked or self._shares.held or self._key_of is not None:
+            return False
+        return self._limiter is None or not self._limiter.active
 
     @property
     def has_shares(self) -> bool:

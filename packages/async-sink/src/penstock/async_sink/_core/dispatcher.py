@@ -191,25 +191,28 @@ class Dispatcher(Generic[R]):
 
     def add(self, wrapper: RequestEntryWrapper[R]) -> bool:
         """Add an entry. Returns whether `next_batch` is worth a call."""
-        fresh, demand = self._fresh, self._demand
         self.waiting += 1
         self.waiting_bytes += wrapper.size_in_bytes
         if self.has_shares:
             self.buffer.hold(wrapper)
-        # What else makes a batch due happened before the latest `next_batch`.
-        return (
-            fresh.add(wrapper) >= self._threshold
-            or fresh.total_size_in_bytes >= self._most_batch_bytes
-            or demand.draining > 0
-            or demand.entries > 0
-        ) and not (self._blocked or demand.suspended)
+        return self._is_worth_a_call(self._fresh.add(wrapper))
 
     def add_run(self, run: EntryRun[R]) -> bool:
         """Add entries. Returns whether `next_batch` is worth a call."""
         self.waiting += run.count
         self.waiting_bytes += run.size_in_bytes
         self._fresh.add_run(run)
-        return not self._blocked and not self._demand.suspended and self._due() is not None
+        return self._is_worth_a_call(len(self._fresh))
+
+    def _is_worth_a_call(self, fresh: int) -> bool:
+        # What else makes a batch due happened before the latest `next_batch`.
+        demand = self._demand
+        return (
+            fresh >= self._threshold
+            or self._fresh.total_size_in_bytes >= self._most_batch_bytes
+            or demand.draining > 0
+            or demand.entries > 0
+        ) and not (self._blocked or demand.suspended)
 
     def add_shared(self, run: EntryRun[R]) -> tuple[int, bool]:
         """Add entries one by one, up to the first whose lane or key has its share. Returns how many, and whether

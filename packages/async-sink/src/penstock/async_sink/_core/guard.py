@@ -66,7 +66,7 @@ class GuardedStrategy:
     ) -> None:
         self._guard, self._strategy = guard, (complete := CompleteStrategy(strategy))
         self._max_batch_size, self._max_batch_size_in_bytes = max_batch_size, max_batch_size_in_bytes
-        self._get_max_batch_size = strategy.get_max_batch_size
+        self._get_max_batch_size, self._should_block = strategy.get_max_batch_size, strategy.should_block
         self._pace = strategy if isinstance(strategy, HasPace) else None
         self.register_in_flight_request = partial(guard.call, None, complete.register_in_flight_request)
         self.register_completed_request = partial(guard.call, None, complete.register_completed_request)
@@ -78,7 +78,11 @@ class GuardedStrategy:
 
     def should_block(self, request: RequestInfo) -> bool:
         """Whether this request has to wait."""
-        return self._guard.error is not None or self._guard.call(True, self._strategy.should_block, request)
+        try:
+            return self._guard.error is not None or self._should_block(request)
+        except (Exception, asyncio.CancelledError) as error:
+            self._guard.caught(error)
+            return True
 
     def batch_limits(self) -> tuple[int, int]:
         """Entries, at least 1, and bytes that a batch may hold at present, by the writer's limits too."""

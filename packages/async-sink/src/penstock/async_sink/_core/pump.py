@@ -55,6 +55,42 @@ class LoopClock:
         return self._loop.call_at(when, callback)
 
 
+class Deadline:
+    """Calls back at a time that only moves to later ones.
+
+    Cancelling it leaves its timer to run out: nearly every batch leaves, and is answered, before its deadline.
+    """
+
+    def __init__(self, clock: Clock, callback: Callable[[], None]) -> None:
+        self.at: float | None = None
+        """Monotonic seconds; None while there is nothing to call back for."""
+        self._clock, self._callback = clock, callback
+        self._timer: Timer | None = None
+
+    def set(self, when: float) -> None:
+        """Call back at that time."""
+        self.at = when
+        if self._timer is None:
+            self._timer = self._clock.call_at(when, self._time_has_come)
+
+    def close(self) -> None:
+        """Forget the timer too."""
+        self.at = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _time_has_come(self) -> None:
+        self._timer = None
+        if self.at is None:
+            return
+        if self.at > self._clock.now():
+            self._timer = self._clock.call_at(self.at, self._time_has_come)
+            return
+        self.at = None
+        self._callback()
+
+
 _logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
@@ -66,7 +102,7 @@ class _Request(ResultHandler[R]):
 
     batch: Batch[R]
     span: Span | None
-    timeout: Timer | None = None
+    expires_at: float
     task: asyncio.Task[None] | None = None
 
 
@@ -110,7 +146,9 @@ class RequestPump(Generic[R]):
         self._handover: Handover[R] = Handover(
             name, destination, dispatcher, telemetry, terminal, guard, self._tasks, self._handed_over
         )
-        self._buffer_timer: Timer | None = None
+        self.buffer_deadline = Deadline(clock, self._time_is_up)
+        """When all of the buffer leaves; set while something is in it."""
+        self._request_deadline = Deadline(clock, self._expire_requests)
         self._wake_timer: Timer | None = None
         self._wake_at: float | None = None
         self._spans_timer: Timer | None = None
@@ -128,17 +166,10 @@ class RequestPump(Generic[R]):
 
     def arm(self) -> None:
         """Start the buffer's timer, if it does not run: an entry has come into an empty buffer."""
-        if self._buffer_timer is None:
-            when = self._clock.now() + self._max_time_in_buffer
-            self._buffer_timer = self._clock.call_at(when, self._time_is_up)
-
-    def _disarm(self) -> None:
-        if self._buffer_timer is not None:
-            self._buffer_timer.cancel()
-            self._buffer_timer = None
+        if self.buffer_deadline.at is None:
+            self.buffer_deadline.set(self._clock.now() + self._max_time_in_buffer)
 
     def _time_is_up(self) -> None:
-        self._buffer_timer = None
         # Only marks and starts: what the strategy holds back follows as answers come, and the loop never waits here.
         self._dispatcher.time_is_up()
         self.pump()
@@ -183,7 +214,7 @@ class RequestPump(Generic[R]):
             # What stays behind leaves when the timer expires, even without another write.
             self.arm()
         else:
-            self._disarm()
+            self.buffer_deadline.at = None
         if self._look_timer is None:
             if self._dispatcher.unsettled:
                 self._look_timer = self._clock.call_at(now + LOOK_SECONDS, self._look)
@@ -236,7 +267,9 @@ class RequestPump(Generic[R]):
         request = _Request(batch, self._settle, self._dispatcher.lane_limiter)
         request.batch, request.span = batch, self._telemetry.start(batch, now)
         self._requests[request] = None
-        request.timeout = self._clock.call_at(now + self._request_timeout, lambda: self._expire(request))
+        request.expires_at = now + self._request_timeout
+        if self._request_deadline.at is None:
+            self._request_deadline.set(request.expires_at)
         name = f"{self._name} from record {batch.parts[0].number}"
         request.task = task = asyncio.get_running_loop().create_task(self._run(request), name=name)
         self._tasks.add(task)
@@ -271,8 +304,19 @@ class RequestPump(Generic[R]):
     def _unanswered(self, entries: int) -> SinkError:
         return SinkError.of("UNANSWERED_REQUEST", writer=self._name, entries=entries)
 
+    def _expire_requests(self) -> None:
+        now = self._clock.now()
+        # In the order in which they were sent: the first ones expire first. An expired one may fail them all.
+        for request in list(self._requests):
+            if request.expires_at > now:
+                break
+            if request in self._requests:
+                self._expire(request)
+        first = next(iter(self._requests), None)
+        if first is not None and self._request_deadline.at is None:
+            self._request_deadline.set(first.expires_at)
+
     def _expire(self, request: _Request[R]) -> None:
-        request.timeout = None
         batch = request.batch
         self._telemetry.metrics.timed_out += 1
         if self._config.fail_on_timeout:
@@ -299,8 +343,6 @@ class RequestPump(Generic[R]):
     def _take_answer(self, request: ResultHandler[R], outcome: Outcome) -> None:
         assert isinstance(request, _Request)
         self._requests.pop(request, None)
-        if request.timeout is not None:
-            request.timeout.cancel()
         now, batch = self._clock.now(), request.batch
         give_up = outcome.error is not None or self.failure is not None or self._closed
         settlement = self._dispatcher.settle(batch, outcome.failures, now, give_up=give_up, lanes=outcome.lanes)
@@ -359,7 +401,7 @@ class RequestPump(Generic[R]):
             return
         # What the user's code raised came before.
         self.failure = error = self._guard.error or error
-        self._disarm()
+        self.buffer_deadline.at = None
         self._stop_looking()
         listeners = {}
         for wrapper in self.unacknowledged():
@@ -380,7 +422,8 @@ class RequestPump(Generic[R]):
     async def close(self) -> None:
         """Cancel what is in flight and wait for its tasks; what was not answered goes back to the buffer."""
         self._closed = True
-        self._disarm()
+        self.buffer_deadline.close()
+        self._request_deadline.close()
         self._stop_looking()
         if self._wake_timer is not None:
             self._wake_timer.cancel()

@@ -8,6 +8,7 @@ from random import random as default_random
 from typing import ClassVar, Generic, Self, TypeVar, cast
 
 from opentelemetry import context as otel_context
+from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
@@ -288,7 +289,9 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             BufferFullError: there was no room in time; the element is not written, the writer goes on.
             SinkError: the writer has failed.
         """
-        pump = self._open_pump()
+        pump = self._pump
+        if pump is None or pump.failure is not None or self._guard.error is not None:
+            pump = self._open_pump()
         entry = cast("R", element) if self._convert is None else self._converted(pump, element)
         size = self._size_of(entry)
         if size > self._config.max_record_size_in_bytes:
@@ -303,7 +306,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         due = dispatcher.add(
             RequestEntryWrapper(entry, size, number, context, listener, index, 0, 0.0, pump.now(), 0, lane)
         )
-        pump.arm()
+        if pump.buffer_deadline.at is None:
+            pump.arm()
         if due and pump.pump():
             # A caller that never waits would keep the new requests from starting.
             await asyncio.sleep(0)
@@ -325,6 +329,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             SinkError: the writer has failed.
         """
         dispatcher, done, step = self._dispatcher, 0, self._config.max_batch_size
+        context = otel_context.get_current()
         while done < len(elements):
             pump = self._open_pump()
             rows = self._rows_of(cast("Sequence[R]", elements[done : done + step])) if self._convert is None else None
@@ -335,7 +340,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             upto, start, count = 0, -1, len(rows.ends) - 1
             while start < upto < count:
                 start = upto
-                upto, _ = self._add_rows(pump, rows, upto, listener, first_index + done)
+                upto, _ = self._add_rows(pump, rows, upto, context, listener, first_index + done)
             done += upto
             if upto < count:
                 (entry,) = rows.entries(upto, upto + 1)
@@ -416,10 +421,10 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
 
     async def _write_rows(self, rows: Rows[R], *, listener: EntryListener | None, first_index: int = 0) -> None:
         """Write rows whose sizes are checked. Batches leave as if they were written one by one."""
-        done, count = 0, len(rows.ends) - 1
+        done, count, context = 0, len(rows.ends) - 1, otel_context.get_current()
         while done < count:
             pump = self._open_pump()
-            upto, started = self._add_rows(pump, rows, done, listener, first_index)
+            upto, started = self._add_rows(pump, rows, done, context, listener, first_index)
             if upto == done:
                 (entry,) = rows.entries(done, done + 1)
                 lane = self._dispatcher.buffer.lane_of(entry)
@@ -429,7 +434,13 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             done = upto
 
     def _add_rows(
-        self, pump: RequestPump[R], rows: Rows[R], done: int, listener: EntryListener | None, first_index: int
+        self,
+        pump: RequestPump[R],
+        rows: Rows[R],
+        done: int,
+        context: Context,
+        listener: EntryListener | None,
+        first_index: int,
     ) -> tuple[int, int]:
         """Add rows from `done` on, up to one without room, and no further than where a batch is due. Returns how far it
         came, and how many requests were started."""
@@ -443,7 +454,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         run = EntryRun(
             rows.cut(done, upto),
             number=self._records_written,
-            context=otel_context.get_current(),
+            context=context,
             listener=listener,
             index=first_index + done,
             written_at=pump.now(),
@@ -456,7 +467,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         else:
             due = dispatcher.add_run(run)
         self._records_written += upto - done
-        pump.arm()
+        if pump.buffer_deadline.at is None:
+            pump.arm()
         return upto, pump.pump() if due else 0
 
     async def _wait_for_room(self, pump: RequestPump[R], size: int, entry: R, lane: str | None) -> None:

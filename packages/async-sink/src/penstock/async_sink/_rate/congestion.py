@@ -318,7 +318,7 @@ class CongestionControlRateLimitingStrategy:
 
     def register_completed_request(self, result: ResultInfo) -> None:
         """Take the request, its messages and its bytes off the count, and move the limit."""
-        in_use = self._in_target(self._in_flight_requests, self._in_flight_messages, self._in_flight_bytes)
+        in_flight = self._in_flight_requests, self._in_flight_messages, self._in_flight_bytes
         self._in_flight_bytes = max(0, self._in_flight_bytes - result.size_in_bytes)
         self._in_flight_requests = max(0, self._in_flight_requests - 1)
         self._in_flight_messages = max(0, self._in_flight_messages - result.batch_size)
@@ -333,7 +333,7 @@ class CongestionControlRateLimitingStrategy:
         if decision is ScalingDecision.SCALE_DOWN:
             self._shrink(result)
         elif decision is ScalingDecision.SCALE_UP:
-            self._grow(result, in_use)
+            self._grow(result, *in_flight)
 
     def _shrink(self, result: ResultInfo) -> None:
         self._slow_start_threshold = None
@@ -355,8 +355,8 @@ class CongestionControlRateLimitingStrategy:
         # What grows to less than it is stands above the threshold, which only the scaling strategy knows.
         return min(limit, self._scaling.scale_up(limit))
 
-    def _grow(self, result: ResultInfo, in_use: int) -> None:
-        if self._grow_only_when_used and in_use * 2 < self._limit:
+    def _grow(self, result: ResultInfo, requests: int, messages: int, size_in_bytes: int) -> None:
+        if self._grow_only_when_used and self._in_target(requests, messages, size_in_bytes) * 2 < self._limit:
             return
         threshold = self._slow_start_threshold
         if threshold is not None and self._limit < threshold:
