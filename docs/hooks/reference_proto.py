@@ -21,6 +21,7 @@ _RULE_WORDS: dict[str, Callable[[str], str]] = {
     "is_shortened": lambda _: "shortened by clients",
     "is_own_id": lambda _: "id of the caller's own",
     "is_dry_run": lambda _: "no admin rights needed",
+    "order": lambda value: "in pages by " + value.strip('"'),
 }
 _HEADS = {
     "service": ("call", "request", "answer", ""),

@@ -125,3 +125,20 @@ def test_each_wait_has_a_bound(contract: str) -> None:
     for method in described(contract).methods:
         for path, field in fields_of(method.input_type):
             assert field.name != "wait_seconds" or rules(field).maximum, path
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_each_list_of_a_response_comes_in_pages_or_has_a_bound(contract: str) -> None:
+    """A response that is larger than a message may be would be refused to every caller."""
+    unbounded = []
+    for method in described(contract).methods:
+        request, response = method.input_type.fields_by_name, method.output_type.fields_by_name
+        paged = [field.name for field in method.output_type.fields if rules(field).order]
+        assert len(paged) == ("next_page_token" in response) == ("page_token" in request), method.name
+        assert not paged or rules(request["page_token"]).max_bytes, method.name
+        assert "page_size" not in request or rules(request["page_size"]).maximum == 1_000, method.name
+        for path, field in fields_of(method.output_type):
+            in_pages = rules(field).order and path.partition(".")[0] in paged
+            if field.is_repeated and not in_pages and not rules(field).max_items:
+                unbounded.append(f"{method.name}: {path}")
+    assert unbounded == []

@@ -82,7 +82,7 @@ def submitted(name: str = "a", **graph: Any) -> stages_pb.SubmitRequest:
         (announced(stream_names=["s"] * 999 + ["x y"]), "reader.stream_names 'x y' is not the name or"),
         (announced(worst_shards=[readers_pb.ReaderShard()] * 21), "reader.worst_shards has more than 20 items"),
         (announced(owner=LONG[:140_000]), "reader has more than 131,072 bytes"),
-        (submitted(name="g" * 1_050_000), "graph has more than 1,048,576 bytes"),
+        (submitted(name="g" * 530_000), "graph has more than 524,288 bytes"),
         (submitted("n" * 1_025), "graph.vertices.name has more than 1,024 bytes"),
         (submitted(vertices=[stages_pb.Vertex(name="v")] * 10_001), "graph.vertices has more than 10,000 items"),
         (stages_pb.ReportRequest(job_id="j", stage_id="s", error="e" * 4_097), "error has more than 4,096 bytes"),

@@ -19,7 +19,7 @@ from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as stages_pb
 from penstock.registration import AnnouncedReader
 from penstock.rpc import ServerSettings
 from penstock.services.console._settings import ConsoleSettings
-from penstock.services.console._sources.bounded import MOST, MOST_CHARACTERS, MOST_NESTED, cut
+from penstock.services.console._sources.bounded import MOST, MOST_CHARACTERS, MOST_NESTED, BoundedReader, cut
 from penstock.services.console._values import Answer, DriverReader, Kind, Snapshot, TakenAt
 from penstock.services.console._views.streams import known_streams, stream_rows
 from penstock.services.console._views.view import View, at_least
@@ -110,6 +110,30 @@ def test_an_answer_is_cut_to_its_bounds() -> None:
     assert cut(jobs) == 1
     assert [one.job_id for one in jobs.jobs] == ["small", "last"]
     assert len(jobs.jobs[0].stages[0].vertices[0]) == MOST_CHARACTERS + 1
+
+
+async def test_lists_in_pages_are_read_up_to_a_bound() -> None:
+    """Of a list without an end a thousand entries are shown; a job that may continue on the next page is left out."""
+    asked = 0
+
+    def pages() -> pb.ListSessionsResponse:
+        nonlocal asked
+        asked += 1
+        answer = pb.ListSessionsResponse(next_page_token="more")
+        answer.sessions.extend(pb.Session(session_id=f"{asked}-{number}") for number in range(300))
+        return answer
+
+    async with reader_that_says(pages) as address:
+        reader = BoundedReader(address)
+        assert len(await reader.sessions(with_shards=True)) == MOST
+        assert asked == MOST // 300 + 1
+        assert reader.left_out == 1 + asked * 300 - MOST
+        await reader.aclose()
+    jobs = stages_pb.ListJobsResponse(next_page_token="more")
+    for job_id in ("whole", "partial"):
+        jobs.jobs.add(job_id=job_id).stages.add(stage_id="stage-1")
+    assert cut(jobs) == 2
+    assert [one.job_id for one in jobs.jobs] == ["whole"]
 
 
 async def test_a_reader_is_shown_for_the_streams_that_it_announced_alone() -> None:

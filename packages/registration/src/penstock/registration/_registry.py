@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final, Protocol
 
 from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease, Orphan
@@ -113,6 +113,16 @@ class ServedRegistry(ConsumerRegistry, RegistryAdministration, Protocol):
         Raises:
             StreamNotFoundError: the stream does not exist.
             RegistrationError: Kinesis does not answer.
+        """
+        ...
+
+    def orphans(
+        self, stream_name: str | None = None, *, dry_run: bool = False, after: str = ""
+    ) -> AsyncGenerator[tuple[str, list[Orphan]], None]:
+        """`collect_garbage`, stream by stream, for the streams whose ARNs are larger than `after`.
+
+        Gives the ARN of each stream and its orphans, when the stream is done. Closing the generator early leaves the
+        streams that follow as they are.
         """
         ...
 

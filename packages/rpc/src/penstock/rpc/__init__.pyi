@@ -19,6 +19,7 @@ from ._flags import (
 )
 from ._loop_thread import LoopThread, Signal
 from ._own_files import OwnFiles, make_database_private, make_folder, open_regular
+from ._pages import all_pages, cut_page
 from ._process import collect_seldom, lock_file, unlock_file
 from ._security.files import FileChanges, stamp_of
 from ._security.security import (
@@ -90,10 +91,12 @@ __all__ = [
     "abort_with",
     "add_settings",
     "add_switch",
+    "all_pages",
     "calls",
     "check_address",
     "check_no_user",
     "collect_seldom",
+    "cut_page",
     "errors_as_status",
     "explain_failure",
     "failed_call",

@@ -34,6 +34,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.proto.rules.v1 import rules_pb2
 from penstock.rpc._client.channel import open_aio_channel
+from penstock.rpc._pages import all_pages, cut_page, list_of
 from penstock.rpc._status import StatusTable, errors_as_status
 
 if TYPE_CHECKING:
@@ -98,12 +99,12 @@ class Messages:
                 continue
             if known[name].is_repeated:
                 hand = self._by_hand.get(type(one))
-                made = (self._out(known[name], each) for each in one) if hand is None else hand[0](one)
+                made = (self.out(known[name], each) for each in one) if hand is None else hand[0](one)
                 getattr(message, name).extend(made)
             elif known[name].message_type is not None:
-                getattr(message, name).CopyFrom(self._out(known[name], one))
+                getattr(message, name).CopyFrom(self.out(known[name], one))
             else:
-                setattr(message, name, self._out(known[name], one))
+                setattr(message, name, self.out(known[name], one))
         return message
 
     def _flat(self, value: Any, known: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +115,8 @@ class Messages:
                 flat |= self._flat(one, known)
         return flat | {name: one for name, one in given.items() if name in known}
 
-    def _out(self, of: Any, value: Any) -> Any:
+    def out(self, of: Any, value: Any) -> Any:
+        """The value of a field, or of an entry of it."""
         if of.message_type is not None:
             hand = self._by_hand.get(type(value))
             return self.to(GetMessageClass(of.message_type), value) if hand is None else hand[0](value)
@@ -242,11 +244,16 @@ class Contract:
         more = self.rpcs[name].arguments(request)
         return self._messages.values(hints, request, more) | more
 
-    def response(self, name: str, result: Any) -> Any:
-        """The response to a call."""
+    def response(self, name: str, result: Any, request: Any) -> Any:
+        """The response to a call; of a list, the page that the request asks for."""
         rpc, kind = self.rpcs[name], GetMessageClass(self.described(name).output_type)
         if rpc.response is not None:
             return rpc.response(result)
+        if list_of(kind.DESCRIPTOR) is not None:
+            try:
+                return cut_page(kind(), result, request, self._messages.out)
+            except ValueError as error:
+                raise self._messages.invalid("page_token", request.page_token) from error
         if rpc.result:
             return self._messages.to(kind, {rpc.result: result})
         return kind() if result is None else self._messages.to(kind, result)
@@ -275,8 +282,7 @@ def calls(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any,
 
     async def ask(self: RemoteApi, *arguments: Any, **named: Any) -> Any:
         given = arguments_of(self, arguments, named)
-        response = await self._ask(self.contract.rpcs[name].name, self.contract.request(name, given), given)
-        return self.contract.result(name, response, given)
+        return self.contract.result(name, await self._all(name, given), given)
 
     async def follow(self: RemoteApi, *arguments: Any, **named: Any) -> AsyncGenerator[Any, None]:
         given = arguments_of(self, arguments, named)
@@ -331,6 +337,13 @@ class RemoteApi:
             request_serializer=GetMessageClass(method.input_type).SerializeToString,
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
+
+    async def _all(self, name: str, arguments: dict[str, Any], is_enough: Callable[[Any], bool] | None = None) -> Any:
+        """The response to a call; of a list, its pages as one, until they are enough."""
+        rpc, request = self.contract.rpcs[name], self.contract.request(name, arguments)
+        if list_of(self.contract.described(name).output_type) is None:
+            return await self._ask(rpc.name, request, arguments)
+        return await all_pages(lambda: self._ask(rpc.name, request, arguments), request, is_enough)
 
     async def _ask(self, operation: str, request: Any, arguments: Mapping[str, Any]) -> Any:
         timeout = self._timeout_seconds
@@ -402,7 +415,7 @@ class Servicer:
         async def answer(request: Any, context: Any) -> Any:
             async with errors_as_status(context, self.contract.status):
                 result = await getattr(self._api, name)(**self.contract.arguments(name, request))
-                return self.contract.response(name, result)
+                return self.contract.response(name, result, request)
 
         return answer
 
@@ -412,6 +425,6 @@ class Servicer:
                 arguments = self.contract.arguments(name, request)
                 async with aclosing(getattr(self._api, name)(**arguments)) as results:
                     async for result in results:
-                        yield self.contract.response(name, result)
+                        yield self.contract.response(name, result, request)
 
         return follow

@@ -19,7 +19,7 @@ from penstock.async_sink.errors import (
 from penstock.aws import AwsError, AwsLocation
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
-from penstock.rpc import StatusTable, abort_with
+from penstock.rpc import StatusTable, abort_with, cut_page
 
 
 class UntilStopped:
@@ -247,7 +247,11 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         self, request: pb.StatsRequest, context: Any
     ) -> pb.StatsResponse:
         """Numbers about the destinations."""
-        return pb.StatsResponse(destinations=[_stats(shared) for shared in self._destinations.all()])
+        try:
+            return cut_page(pb.StatsResponse(), map(_stats, self._destinations.all()), request)
+        except ValueError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "page_token was not made by this service")
+            raise
 
 
 def _check_account(hello: pb.Hello, shared: SharedDestination) -> None:

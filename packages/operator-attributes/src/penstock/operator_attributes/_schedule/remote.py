@@ -309,5 +309,5 @@ class StageSchedulerServicer(Servicer):
             claim = await self._api.claim(**self.contract.arguments("claim", request))
             if claim.decision is ClaimDecision.COMPUTE:
                 when_refused(context, partial(self._api.release_claim, claim))
-            response: pb.ClaimResponse = self.contract.response("claim", claim)
+            response: pb.ClaimResponse = self.contract.response("claim", claim, request)
             return response

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Final
@@ -104,8 +104,10 @@ class Administration:
     def _consumer_of(self, record: ConsumerRecord) -> Consumer:
         return consumer_of(record, self._watch, self._records.time_of_day())
 
-    async def collect_garbage(self, stream_name: str | None, *, dry_run: bool) -> builtins.list[Orphan]:
-        """End what is ours and no lease holds.
+    async def collect_garbage(
+        self, stream_name: str | None, *, dry_run: bool, after: str = ""
+    ) -> AsyncGenerator[tuple[str, builtins.list[Orphan]], None]:
+        """End what is ours and no lease holds, stream by stream. Gives the ARN of each stream behind `after`.
 
         A lease that was given back needs no grace period here. One that this registry has not watched for long enough
         is left, and reported.
@@ -113,8 +115,8 @@ class Administration:
         stream_arn = await self._registrar.find_stream_arn(stream_name) if stream_name else None
         records = {record.key: record for record in await self._records.list(stream_arn) if not record.is_by_name}
         streams = {stream for stream, _ in records} | ({stream_arn} if stream_arn else set())
-        orphans = []
-        for stream in sorted(streams):
+        for stream in sorted(one for one in streams if one > after):
+            orphans = []
             try:
                 cost, found = await self._ask(stream)
             except StreamNotFoundError:
@@ -131,7 +133,7 @@ class Administration:
                     continue
                 described = _described(self._consumer_of(record), consumer, cost)
                 orphans.append(await self._judge(record, described, dry_run=dry_run))
-        return orphans
+            yield stream, orphans
 
     async def _judge(self, record: ConsumerRecord, consumer: Consumer, *, dry_run: bool) -> Orphan:
         if not lease_rules.is_ours(record, consumer.consumer_arn):

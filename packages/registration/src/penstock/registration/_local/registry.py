@@ -8,7 +8,7 @@ import logging
 import time
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
@@ -229,7 +229,13 @@ class LocalConsumerRegistry:
 
     async def collect_garbage(self, stream_name: str | None = None, *, dry_run: bool = False) -> builtins.list[Orphan]:
         """See RegistryAdministration."""
-        return await self._administration.collect_garbage(stream_name, dry_run=dry_run)
+        return [orphan async for _, found in self.orphans(stream_name, dry_run=dry_run) for orphan in found]
+
+    def orphans(
+        self, stream_name: str | None = None, *, dry_run: bool = False, after: str = ""
+    ) -> AsyncGenerator[tuple[str, builtins.list[Orphan]], None]:
+        """See ServedRegistry."""
+        return self._administration.collect_garbage(stream_name, dry_run=dry_run, after=after)
 
     async def reconcile(self) -> None:
         """Write down what a registry that was killed had asked of Kinesis and not noted. Called at the start.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +21,9 @@ from penstock.rpc import Servicer, errors_as_status, when_refused
 
 SERVICE_NAME: Final = CONTRACT.service.full_name
 """For health checks and reflection."""
+
+_ORPHANS_OF_A_PAGE: Final = 100
+"""A page ends behind the stream that brings it to as many."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -58,6 +62,19 @@ class ConsumerRegistryServicer(Servicer):
             lease = await self._registry.acquire(asked)
             when_refused(context, partial(self._registry.release, lease))
             return MESSAGES.to(pb.AcquireResponse, {"lease": lease})
+
+    async def CollectGarbage(self, request: pb.CollectGarbageRequest, context: Context) -> pb.CollectGarbageResponse:
+        page, arguments = pb.CollectGarbageResponse(), self.contract.arguments("collect_garbage", request)
+        async with (
+            errors_as_status(context, STATUS),
+            aclosing(self._registry.orphans(**arguments, after=request.page_token)) as streams,
+        ):
+            async for stream, orphans in streams:
+                page.MergeFrom(MESSAGES.to(pb.CollectGarbageResponse, {"orphans": orphans}))
+                if len(page.orphans) >= _ORPHANS_OF_A_PAGE:
+                    page.next_page_token = stream
+                    break
+        return page
 
     async def _check_location(self, request: AcquireRequest) -> None:
         """Refuse a stream of another place, before anything is registered there.

@@ -7,11 +7,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc as stubs
-from penstock.rpc import ClientSettings, open_aio_channel
+from penstock.rpc import ClientSettings, all_pages, open_aio_channel
 from penstock.services.sink_gateway._settings import KIND
 from penstock.terminal import Cell, Column, Row, Screen, Table, add_json_argument, positive_seconds, size, watch
 
@@ -72,9 +72,9 @@ async def stats(
 
         async def look() -> list[Table]:
             if rates.is_new:
-                rates.add((await stub.Stats(pb.StatsRequest(), timeout=_ANSWER_SECONDS)).destinations, clock())
+                rates.add(await _destinations(stub), clock())
                 await sleep(arguments.over)
-            found = (await stub.Stats(pb.StatsRequest(), timeout=_ANSWER_SECONDS)).destinations
+            found = await _destinations(stub)
             wanted = [one for one in found if not arguments.destination or one.destination in arguments.destination]
             table = stats_table(wanted, rates.add(found, clock()))
             if found and not wanted:
@@ -82,6 +82,12 @@ async def stats(
             return [table]
 
         await watch(Screen(out, as_json=arguments.json), look, arguments.watch, sleep=sleep)
+
+
+async def _destinations(stub: Any) -> Sequence[pb.DestinationStats]:
+    request = pb.StatsRequest()
+    answer: pb.StatsResponse = await all_pages(lambda: stub.Stats(request, timeout=_ANSWER_SECONDS), request)
+    return answer.destinations
 
 
 class Rates:

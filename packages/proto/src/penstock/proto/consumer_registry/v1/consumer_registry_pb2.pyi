@@ -424,19 +424,27 @@ class ListConsumersRequest(_message.Message):
 
     STREAM_NAME_FIELD_NUMBER: _builtins.int
     WITH_STATE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Only those of streams of this name, in whatever account and region, or of the stream of this ARN; of all streams when empty."""
     with_state: _builtins.bool
-    """Whether to ask Kinesis for the state and the cost of each: two calls per stream."""
+    """Whether to ask Kinesis for the state and the cost of each: two calls per stream of the page."""
+    page_size: _builtins.int
+    """Most entries of the page; zero leaves the number to the service. A page has at least one entry, and ends before it has 512 KiB."""
+    page_token: _builtins.str
+    """From the page before; empty for the first page. The other fields must be the same for each page."""
     def __init__(
         self,
         *,
         stream_name: _builtins.str = ...,
         with_state: _builtins.bool = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream_name", b"stream_name", "with_state", b"with_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "stream_name", b"stream_name", "with_state", b"with_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -511,6 +519,9 @@ class ListConsumersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CONSUMERS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Names the next page. Empty on the last page."""
     @_builtins.property
     def consumers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Consumer]:
         """One entry per consumer."""
@@ -519,10 +530,11 @@ class ListConsumersResponse(_message.Message):
         self,
         *,
         consumers: _abc.Iterable[Global___Consumer] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumers", b"consumers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumers", b"consumers", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -640,19 +652,23 @@ class CollectGarbageRequest(_message.Message):
 
     STREAM_NAME_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Only of this stream, which the registry need not know yet; of all streams that it knows when empty."""
     dry_run: _builtins.bool
     """Whether to look only."""
+    page_token: _builtins.str
+    """From the page before; empty for the first page. The other fields must be the same for each page."""
     def __init__(
         self,
         *,
         stream_name: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "stream_name", b"stream_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "page_token", b"page_token", "stream_name", b"stream_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -697,18 +713,24 @@ class CollectGarbageResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ORPHANS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Names the next page: its streams have not been handled yet. Empty on the last page."""
     @_builtins.property
     def orphans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Orphan]:
-        """One entry per orphan."""
+        """One entry per orphan. A page ends behind the stream that brings it to 100 orphans, and can be empty. Kinesis bounds the consumers of
+        a stream.
+        """
 
     def __init__(
         self,
         *,
         orphans: _abc.Iterable[Global___Orphan] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["orphans", b"orphans"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "orphans", b"orphans"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -127,7 +127,7 @@ class ConsumerRegistryServiceServicer:
 
     def CollectGarbage(self, request, context):
         """Finds the consumers that exist but that no lease holds, and deregisters those that are the registry's own, without waiting for the
-        grace period.
+        grace period. A call handles the streams of one page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

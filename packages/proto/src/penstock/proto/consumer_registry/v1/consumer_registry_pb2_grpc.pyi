@@ -60,7 +60,7 @@ class ConsumerRegistryServiceStub:
     """
     CollectGarbage: _grpc.UnaryUnaryMultiCallable[_consumer_registry_pb2.CollectGarbageRequest, _consumer_registry_pb2.CollectGarbageResponse]
     """Finds the consumers that exist but that no lease holds, and deregisters those that are the registry's own, without waiting for the
-    grace period.
+    grace period. A call handles the streams of one page.
     """
 
 @_typing.type_check_only
@@ -91,7 +91,7 @@ class ConsumerRegistryServiceAsyncStub(ConsumerRegistryServiceStub):
     """
     CollectGarbage: _aio.UnaryUnaryMultiCallable[_consumer_registry_pb2.CollectGarbageRequest, _consumer_registry_pb2.CollectGarbageResponse]  # type: ignore[assignment]
     """Finds the consumers that exist but that no lease holds, and deregisters those that are the registry's own, without waiting for the
-    grace period.
+    grace period. A call handles the streams of one page.
     """
 
 class ConsumerRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -161,7 +161,7 @@ class ConsumerRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_registry_pb2.CollectGarbageResponse, _abc.Awaitable[_consumer_registry_pb2.CollectGarbageResponse]]:
         """Finds the consumers that exist but that no lease holds, and deregisters those that are the registry's own, without waiting for the
-        grace period.
+        grace period. A call handles the streams of one page.
         """
 
 def add_ConsumerRegistryServiceServicer_to_server(servicer: ConsumerRegistryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,19 +25,19 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#penstock/proto/rules/v1/rules.proto\x12\x17penstock.proto.rules.v1\x1a google/protobuf/descriptor.proto\"\xfc\x01\n\nFieldRules\x12\x33\n\x08resource\x18\x01 \x01(\x0e\x32!.penstock.proto.rules.v1.Resource\x12\x10\n\x08required\x18\x02 \x01(\x08\x12\x11\n\tmax_bytes\x18\x03 \x01(\r\x12\x11\n\tmax_items\x18\x04 \x01(\r\x12\x33\n\x08\x61lphabet\x18\x05 \x01(\x0e\x32!.penstock.proto.rules.v1.Alphabet\x12\x0f\n\x07maximum\x18\x06 \x01(\x01\x12\x14\n\x0cis_shortened\x18\x07 \x01(\x08\x12\x11\n\tis_own_id\x18\x08 \x01(\x08\x12\x12\n\nis_dry_run\x18\t \x01(\x08\"e\n\x0bMethodRules\x12\x0e\n\x06\x63hange\x18\x01 \x01(\t\x12\x13\n\x0bneeds_admin\x18\x02 \x01(\x08\x12\x31\n\x06\x61ll_of\x18\x03 \x01(\x0e\x32!.penstock.proto.rules.v1.Resource*\xbb\x01\n\x08Resource\x12\x18\n\x14RESOURCE_UNSPECIFIED\x10\x00\x12\x13\n\x0fRESOURCE_STREAM\x10\x01\x12\x15\n\x11RESOURCE_CONSUMER\x10\x02\x12\x10\n\x0cRESOURCE_JOB\x10\x03\x12\x14\n\x10RESOURCE_SESSION\x10\x04\x12\x12\n\x0eRESOURCE_STORE\x10\x05\x12\x13\n\x0fRESOURCE_READER\x10\x06\x12\x18\n\x14RESOURCE_DESTINATION\x10\x07*d\n\x08\x41lphabet\x12\x18\n\x14\x41LPHABET_UNSPECIFIED\x10\x00\x12\x11\n\rALPHABET_NAME\x10\x01\x12\x13\n\x0f\x41LPHABET_DIGITS\x10\x02\x12\x16\n\x12\x41LPHABET_PRINTABLE\x10\x03:S\n\x05\x66ield\x12\x1d.google.protobuf.FieldOptions\x18\x81\x87\x03 \x01(\x0b\x32#.penstock.proto.rules.v1.FieldRules:8\n\x0bneeds_admin\x12!.google.protobuf.EnumValueOptions\x18\x81\x87\x03 \x01(\x08:V\n\x06method\x12\x1e.google.protobuf.MethodOptions\x18\x81\x87\x03 \x01(\x0b\x32$.penstock.proto.rules.v1.MethodRules:2\n\x07service\x12\x1f.google.protobuf.ServiceOptions\x18\x81\x87\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#penstock/proto/rules/v1/rules.proto\x12\x17penstock.proto.rules.v1\x1a google/protobuf/descriptor.proto\"\x8b\x02\n\nFieldRules\x12\x33\n\x08resource\x18\x01 \x01(\x0e\x32!.penstock.proto.rules.v1.Resource\x12\x10\n\x08required\x18\x02 \x01(\x08\x12\x11\n\tmax_bytes\x18\x03 \x01(\r\x12\x11\n\tmax_items\x18\x04 \x01(\r\x12\x33\n\x08\x61lphabet\x18\x05 \x01(\x0e\x32!.penstock.proto.rules.v1.Alphabet\x12\x0f\n\x07maximum\x18\x06 \x01(\x01\x12\x14\n\x0cis_shortened\x18\x07 \x01(\x08\x12\x11\n\tis_own_id\x18\x08 \x01(\x08\x12\x12\n\nis_dry_run\x18\t \x01(\x08\x12\r\n\x05order\x18\n \x03(\t\"e\n\x0bMethodRules\x12\x0e\n\x06\x63hange\x18\x01 \x01(\t\x12\x13\n\x0bneeds_admin\x18\x02 \x01(\x08\x12\x31\n\x06\x61ll_of\x18\x03 \x01(\x0e\x32!.penstock.proto.rules.v1.Resource*\xbb\x01\n\x08Resource\x12\x18\n\x14RESOURCE_UNSPECIFIED\x10\x00\x12\x13\n\x0fRESOURCE_STREAM\x10\x01\x12\x15\n\x11RESOURCE_CONSUMER\x10\x02\x12\x10\n\x0cRESOURCE_JOB\x10\x03\x12\x14\n\x10RESOURCE_SESSION\x10\x04\x12\x12\n\x0eRESOURCE_STORE\x10\x05\x12\x13\n\x0fRESOURCE_READER\x10\x06\x12\x18\n\x14RESOURCE_DESTINATION\x10\x07*d\n\x08\x41lphabet\x12\x18\n\x14\x41LPHABET_UNSPECIFIED\x10\x00\x12\x11\n\rALPHABET_NAME\x10\x01\x12\x13\n\x0f\x41LPHABET_DIGITS\x10\x02\x12\x16\n\x12\x41LPHABET_PRINTABLE\x10\x03:S\n\x05\x66ield\x12\x1d.google.protobuf.FieldOptions\x18\x81\x87\x03 \x01(\x0b\x32#.penstock.proto.rules.v1.FieldRules:8\n\x0bneeds_admin\x12!.google.protobuf.EnumValueOptions\x18\x81\x87\x03 \x01(\x08:V\n\x06method\x12\x1e.google.protobuf.MethodOptions\x18\x81\x87\x03 \x01(\x0b\x32$.penstock.proto.rules.v1.MethodRules:2\n\x07service\x12\x1f.google.protobuf.ServiceOptions\x18\x81\x87\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.rules.v1.rules_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RESOURCE']._serialized_start=457
-  _globals['_RESOURCE']._serialized_end=644
-  _globals['_ALPHABET']._serialized_start=646
-  _globals['_ALPHABET']._serialized_end=746
+  _globals['_RESOURCE']._serialized_start=472
+  _globals['_RESOURCE']._serialized_end=659
+  _globals['_ALPHABET']._serialized_start=661
+  _globals['_ALPHABET']._serialized_end=761
   _globals['_FIELDRULES']._serialized_start=99
-  _globals['_FIELDRULES']._serialized_end=351
-  _globals['_METHODRULES']._serialized_start=353
-  _globals['_METHODRULES']._serialized_end=454
+  _globals['_FIELDRULES']._serialized_end=366
+  _globals['_METHODRULES']._serialized_start=368
+  _globals['_METHODRULES']._serialized_end=469
 # @@protoc_insertion_point(module_scope)

@@ -7,9 +7,11 @@ Servers enforce the rules before a servicer sees a request. A request that break
 the field and its bound. A request that names a resource that the caller may not use is refused with PERMISSION_DENIED.
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pb2 as _descriptor_pb2
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf.internal import extension_dict as _extension_dict
 import builtins as _builtins
@@ -97,7 +99,7 @@ Global___Alphabet: _TypeAlias = Alphabet  # noqa: Y015
 
 @_typing.final
 class FieldRules(_message.Message):
-    """Rules for a field of a request. Fields of responses use `is_own_id` only."""
+    """Rules for a field of a request. Fields of responses use `max_items`, `is_shortened` with its `max_bytes`, `is_own_id` and `order` only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -110,6 +112,7 @@ class FieldRules(_message.Message):
     IS_SHORTENED_FIELD_NUMBER: _builtins.int
     IS_OWN_ID_FIELD_NUMBER: _builtins.int
     IS_DRY_RUN_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
     resource: Global___Resource.ValueType
     """What the field names. An empty field names nothing."""
     required: _builtins.bool
@@ -128,6 +131,12 @@ class FieldRules(_message.Message):
     """The id belongs to the caller: the server stores it under the caller's name, so two callers can use the same id."""
     is_dry_run: _builtins.bool
     """With the value true the call only looks: it needs no admin rights, and changes nothing."""
+    @_builtins.property
+    def order(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a list that comes in pages: the fields of an entry, as paths, that order the list and that no two entries share. A list with an
+        order inside of such an entry continues on the next page, where the entry then comes again with the rest of that list.
+        """
+
     def __init__(
         self,
         *,
@@ -140,10 +149,11 @@ class FieldRules(_message.Message):
         is_shortened: _builtins.bool = ...,
         is_own_id: _builtins.bool = ...,
         is_dry_run: _builtins.bool = ...,
+        order: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alphabet", b"alphabet", "is_dry_run", b"is_dry_run", "is_own_id", b"is_own_id", "is_shortened", b"is_shortened", "max_bytes", b"max_bytes", "max_items", b"max_items", "maximum", b"maximum", "required", b"required", "resource", b"resource"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alphabet", b"alphabet", "is_dry_run", b"is_dry_run", "is_own_id", b"is_own_id", "is_shortened", b"is_shortened", "max_bytes", b"max_bytes", "max_items", b"max_items", "maximum", b"maximum", "order", b"order", "required", b"required", "resource", b"resource"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -395,12 +395,21 @@ class StatsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Most entries of the page; zero leaves the number to the service. A page has at least one entry, and ends before it has 512 KiB."""
+    page_token: _builtins.str
+    """From the page before; empty for the first page. The other fields must be the same for each page."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -511,6 +520,9 @@ class StatsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DESTINATIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Names the next page. Empty on the last page."""
     @_builtins.property
     def destinations(self) -> _containers.RepeatedCompositeFieldContainer[Global___DestinationStats]:
         """Ordered by kind and name."""
@@ -519,10 +531,11 @@ class StatsResponse(_message.Message):
         self,
         *,
         destinations: _abc.Iterable[Global___DestinationStats] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["destinations", b"destinations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destinations", b"destinations", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -44,7 +44,7 @@ def bounded(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[An
         bound.apply_defaults()
         given = dict(list(bound.arguments.items())[1:])
         async with asyncio.timeout(CALL_SECONDS):
-            answer = await self._ask(self.contract.rpcs[name].name, self.contract.request(name, given), given)
+            answer = await self._all(name, given, self._is_enough)
         return await asyncio.to_thread(self._bounded, name, answer, given)
 
     return wraps(method)(ask)  # type: ignore[return-value]  # as it
@@ -64,6 +64,9 @@ class Bounded(RemoteApi):
         if self._channel is None:
             self._channel = open_bounded(self._endpoint, self._security)
         return self._channel
+
+    def _is_enough(self, answer: Any) -> bool:
+        return is_enough(answer, self.most)
 
     def _bounded(self, name: str, answer: Any, arguments: dict[str, Any]) -> Any:
         self.left_out = cut(answer, self.most, self.most_nested)
@@ -118,6 +121,12 @@ def open_bounded(endpoint: str, security: ClientSecurity | None) -> grpc.aio.Cha
     return open_aio_channel(endpoint, security, max_message_bytes=MOST_ANSWER_BYTES)
 
 
+def is_enough(answer: Any, most: int = MOST) -> bool:
+    """Whether no further page of a list is asked for."""
+    lists = (value for field, value in answer.ListFields() if field.is_repeated)
+    return any(len(value) > most for value in lists) or answer.ByteSize() > MOST_ANSWER_BYTES // 2
+
+
 def cut(answer: Any, most: int = MOST, most_nested: int = MOST_NESTED) -> int:
     """Cut an answer to its bounds, in place; returns how many entries of its lists are left out.
 
@@ -129,7 +138,9 @@ def cut(answer: Any, most: int = MOST, most_nested: int = MOST_NESTED) -> int:
     Raises:
         PenstockRpcError: the answer is one value, and has too many entries.
     """
-    left_out, room = 0, most_nested
+    has_more = getattr(answer, "next_page_token", "") != ""
+    # The pages that were not asked for have at least one entry.
+    left_out, room = int(has_more), most_nested
     for field, value in answer.ListFields():
         if not field.is_repeated:
             if field.message_type is not None and _trim(value, room, room) is None:
@@ -137,6 +148,10 @@ def cut(answer: Any, most: int = MOST, most_nested: int = MOST_NESTED) -> int:
             continue
         left_out += max(0, len(value) - most)
         del value[most:]
+        if has_more and field.message_type is not None and any(_is_whole(one) for one in field.message_type.fields):
+            # Its lists may continue on the next page.
+            left_out += 1
+            del value[-1:]
         too_long = []
         for place, entry in enumerate(value if field.message_type is not None else ()):
             used = _trim(entry, room, most)
@@ -148,6 +163,10 @@ def cut(answer: Any, most: int = MOST, most_nested: int = MOST_NESTED) -> int:
         for place in reversed(too_long):
             del value[place]
     return left_out
+
+
+def _is_whole(field: Any) -> bool:
+    return bool(field.is_repeated) and field.name not in _COUNTS
 
 
 def _trim(message: Any, room: int, most: int) -> int | None:

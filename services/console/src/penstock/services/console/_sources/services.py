@@ -19,6 +19,7 @@ from penstock.operator_attributes import JobStatus, StagePlan
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc as pb_grpc
 from penstock.registration import Consumer, ConsumerState
+from penstock.rpc import all_pages
 from penstock.services.console._settings import Endpoint
 from penstock.services.console._sources.bounded import (
     CALL_SECONDS,
@@ -26,6 +27,7 @@ from penstock.services.console._sources.bounded import (
     BoundedRegistry,
     BoundedScheduler,
     cut,
+    is_enough,
     open_bounded,
 )
 from penstock.services.console._values import Kind, SinkDestination
@@ -163,7 +165,8 @@ class SinkSource(_Remote[grpc.aio.Channel]):
         """Its destinations, ordered by kind and name."""
         stub = pb_grpc.SinkGatewayServiceStub(self.client())
         async with asyncio.timeout(CALL_SECONDS):
-            answer = await stub.Stats(pb.StatsRequest())
+            request = pb.StatsRequest()
+            answer = await all_pages(lambda: stub.Stats(request), request, is_enough)
         self.left_out = cut(answer)
         return tuple(_destination(one) for one in answer.destinations)
 

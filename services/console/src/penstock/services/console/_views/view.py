@@ -164,7 +164,7 @@ def _service_row(view: View, answer: Answer[Any]) -> ServiceRow:
     if answer.state is State.UP:
         words = f"answered {seconds_words(age)} ago"
         if answer.left_out:
-            words += f"; {plural(answer.left_out, 'entry', 'entries')} too many, which were not looked at"
+            words += f"; at least {plural(answer.left_out, 'entry', 'entries')} too many, which were not looked at"
     elif answer.state is State.DOWN:
         shown = "nothing is known of it" if age is None else f"shown as it was {seconds_words(age)} ago"
         words = f"{answer.reason}; {shown}"
