@@ -116,6 +116,10 @@ class ServedRegistry(ConsumerRegistry, RegistryAdministration, Protocol):
         """
         ...
 
+    async def with_state(self, consumers: list[Consumer]) -> list[Consumer]:
+        """The same consumers, ordered by stream and name, with what Kinesis says about them."""
+        ...
+
     def orphans(
         self, stream_name: str | None = None, *, dry_run: bool = False, after: str = ""
     ) -> AsyncGenerator[tuple[str, list[Orphan]], None]:

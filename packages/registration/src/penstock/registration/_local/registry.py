@@ -212,7 +212,11 @@ class LocalConsumerRegistry:
         records = await self._records.look(stream_name)
         now = self._records.time_of_day()
         consumers = [consumer_of(record, self._watch, now) for record in records if is_listed(record, self._watch)]
-        return await self._administration.with_state(consumers) if with_state else consumers
+        return await self.with_state(consumers) if with_state else consumers
+
+    async def with_state(self, consumers: builtins.list[Consumer]) -> builtins.list[Consumer]:
+        """See ServedRegistry."""
+        return await self._administration.with_state(consumers)
 
     async def force_release(self, stream_name: str, consumer_name: str) -> Lease | None:
         """See RegistryAdministration."""

@@ -63,6 +63,19 @@ class ConsumerRegistryServicer(Servicer):
             when_refused(context, partial(self._registry.release, lease))
             return MESSAGES.to(pb.AcquireResponse, {"lease": lease})
 
+    async def ListConsumers(self, request: pb.ListConsumersRequest, context: Context) -> pb.ListConsumersResponse:
+        async with errors_as_status(context, STATUS):
+            known = await self._registry.list_consumers(request.stream_name or None)
+            page: pb.ListConsumersResponse = self.contract.response("list_consumers", known, request)
+            if request.with_state:
+                # Kinesis is asked about the streams of the page only.
+                listed = {(one.stream_arn, one.consumer_name) for one in page.consumers}
+                found = [one for one in known if (one.stream_arn, one.consumer_name) in listed]
+                described = MESSAGES.to(pb.ListConsumersResponse, {"consumers": await self._registry.with_state(found)})
+                described.next_page_token = page.next_page_token
+                return described
+            return page
+
     async def CollectGarbage(self, request: pb.CollectGarbageRequest, context: Context) -> pb.CollectGarbageResponse:
         page, arguments = pb.CollectGarbageResponse(), self.contract.arguments("collect_garbage", request)
         async with (
