@@ -500,7 +500,7 @@ class LocalShardReader:
         for piece in [Piece(at, end)] if shard is None else shard.buffer.pieces(at, end):
             held = piece.load()
             if held is not None:
-                if shard is not None and not shard.guard.is_proved:
+                if shard is not None and not shard.inquiry.is_proved:
                     proofs.append(shard.prove)
                 yield held
                 continue

@@ -5,27 +5,26 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.segment import position_at, rows_upto, sequence_number_at
-from penstock.efo_consumer._continuity.guard import LEFT, Loss, Resume, check_streams, report
+from penstock.efo_consumer._continuity.guard import LEFT, Loss, check_streams, report
 from penstock.efo_consumer._model.positions import ShardPosition, ShardRange
 from penstock.efo_consumer._reader.inquiry import ShardInquiry
 from penstock.efo_consumer.errors import (
     DataLossError,
     EfoConsumerError,
     RangeDeadlineError,
-    RecordPublisherRetriesError,
     ShardFailedError,
     StreamRecreatedError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -74,19 +73,12 @@ async def replay(
     reading = _Replay(backend, shard_range, stall_seconds, fail_on_data_loss, same)
     if reading.is_empty:
         return
-    while True:
-        try:
-            async with aclosing(reading.read()) as batches:
-                async for batch in batches:
-                    yield batch
-            if not reading.is_proved:
-                proofs.append(reading.prove)
-            return
-        except (RangeDeadlineError, DataLossError, StreamRecreatedError):
-            raise
-        except (EfoConsumerError, AwsError) as error:
-            if await reading.after(error):
-                return
+    with reading.errors():
+        async with aclosing(reading.read()) as batches:
+            async for batch in batches:
+                yield batch
+    if not reading.inquiry.is_proved:
+        proofs.append(reading.prove)
 
 
 async def prove(proofs: Sequence[Proof]) -> None:
@@ -109,9 +101,6 @@ class CheckedRead:
         shard_id: the shard.
         fail_on_data_loss: whether a loss is an error; otherwise it is counted, and what is left is given.
         created_millis: when the stream that is meant was created, if known.
-
-    Attributes:
-        is_gone: whether nothing can be read any more, as the shard has expired.
     """
 
     def __init__(
@@ -128,9 +117,19 @@ class CheckedRead:
         self._shard_id = shard_id
         self._fail = fail_on_data_loss
         self._inquiry = ShardInquiry(
-            backend, stream, shard_id, created_millis=created_millis, patience=lambda: backend.retry_patience
+            backend,
+            stream,
+            shard_id,
+            created_millis=created_millis,
+            patience=lambda: backend.retry_patience,
+            tell=self._report,
         )
-        self.is_gone = False
+        self._given = ShardPosition.trim_horizon()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing can be read any more, because the shard has expired."""
+        return self._inquiry.gone is not None
 
     async def events(self, after: ShardPosition, *, is_open: bool | None = None) -> AsyncGenerator[ShardEvent, None]:
         """Give what the shard holds after a position, up to its end, or up to its tip while it is open.
@@ -146,39 +145,25 @@ class CheckedRead:
             DataLossError: records have expired, or nothing proves that none has, and `fail_on_data_loss`.
             RecordPublisherError: the shard cannot be read.
         """
-        at = begin = after
-        is_reported = False
-        while True:
-            try:
-                read = self._backend.read_once(self._stream, self._shard_id, begin, is_open=is_open)
-                async with aclosing(read) as events:
-                    async for event in events:
-                        records = event.records
-                        if at.sequence_number is not None and records.num_rows:
-                            records = records.slice(rows_upto(records, int(at.sequence_number)))
-                        if records.num_rows:
-                            now = self._backend.service_millis()
-                            if at.rank[0] and not is_reported:
-                                loss = await self._inquiry.check(at, now)
-                                if loss is not None:
-                                    self._report(loss, at)
-                            at = position_at(records, records.num_rows - 1)
-                            is_reported = False
-                            self._inquiry.refusals = 0
-                        yield replace(event, records=records)
-                return
-            except DataLossError:
-                raise
-            except (EfoConsumerError, AwsError) as error:
-                found = await self._inquiry.refused(error, begin, at)
-                if isinstance(found, Resume):
-                    begin = found.position
-                    continue
-                self._report(found, at)
-                if found.listed is not None:
-                    self.is_gone = True
-                    return
-                begin, is_reported = ShardPosition.trim_horizon(), True
+        self._given = after
+        read = self._inquiry.read(partial(self._checked, is_open=is_open), after, lambda: self._given)
+        async with aclosing(read) as events:
+            async for event in events:
+                yield event
+
+    async def _checked(self, begin: ShardPosition, *, is_open: bool | None) -> AsyncGenerator[ShardEvent, None]:
+        read = self._backend.read_once(self._stream, self._shard_id, begin, is_open=is_open)
+        async with aclosing(read) as events:
+            async for event in events:
+                records, at = event.records, self._given
+                if at.sequence_number is not None and records.num_rows:
+                    records = records.slice(rows_upto(records, int(at.sequence_number)))
+                if records.num_rows:
+                    if at.rank[0]:
+                        await self._inquiry.check(at, self._backend.service_millis())
+                    self._given = position_at(records, records.num_rows - 1)
+                    self._inquiry.is_reported = False
+                yield replace(event, records=records)
 
     async def prove(self) -> None:
         """Prove what rests on a retention period of seconds ago, once all events came.
@@ -186,7 +171,7 @@ class CheckedRead:
         Raises:
             DataLossError: as `events`.
         """
-        await self._inquiry.prove(self._report)
+        await self._inquiry.prove()
 
     def _report(self, loss: Loss, after: ShardPosition) -> None:
         report(loss, stream=self._stream, shard_id=self._shard_id, after=after, upto=LEFT, fail=self._fail)
@@ -214,36 +199,33 @@ class _Replay:
         self._limit: asyncio.Timeout | None = None
         self._fail = fail
         self._same = same
-        self._skipped = False
-        self._inquiry = ShardInquiry(
+        self.inquiry = ShardInquiry(
             backend,
             shard_range.stream_name,
             shard_range.shard_id,
             created_millis=shard_range.created_millis,
             patience=lambda: backend.retry_patience,
+            tell=self._report,
         )
-        # Up to where the range's records were given; where Kinesis is asked to begin.
-        self._given = self._begin = shard_range.after
+        # Up to where the range's records were given.
+        self._given = shard_range.after
         last = shard_range.upto.record
         self._last = int(last) if last else None
         after = shard_range.after.sequence_number
         self.is_empty = last == "" or (self._last is not None and after is not None and self._last <= int(after))
 
-    @property
-    def is_proved(self) -> bool:
-        """Whether `prove` has nothing to do."""
-        return self._inquiry.guard.is_proved
+    def read(self) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Give the range."""
+        return self.inquiry.read(self._attempt, self._given, lambda: self._given)
 
-    async def read(self) -> AsyncGenerator[pa.RecordBatch, None]:
+    async def _attempt(self, begin: ShardPosition) -> AsyncGenerator[pa.RecordBatch, None]:
         """Give what is left of the range."""
         loop = asyncio.get_running_loop()
         began, behind = loop.time(), math.inf
         self._comes_on()
         continuation: str | None = None
         while True:
-            events = self._backend.read_once(
-                self._range.stream_name, self._range.shard_id, self._begin, note=self._note
-            )
+            events = self._backend.read_once(self._range.stream_name, self._range.shard_id, begin, note=self._note)
             async with aclosing(events):
                 while (event := await self._next(events)) is not None:
                     millis = event.millis_behind_latest
@@ -255,6 +237,8 @@ class _Replay:
                     if records.num_rows:
                         await self._check_stream()
                         await self._check(records)
+                        # Kinesis is asked from here on again, never from a position that it refused before.
+                        begin = self._given
                         yield records
                         # While the caller has them, reading does not stand still.
                         self._comes_on()
@@ -270,28 +254,24 @@ class _Replay:
             else:
                 await asyncio.sleep(_TIP_SECONDS)
 
-    async def after(self, error: EfoConsumerError | AwsError) -> bool:
-        """Whether nothing is left after an error; otherwise `read` goes on.
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Raise an error of reading as the failure of the shard.
 
         Raises:
-            DataLossError: records are lost, and that is an error.
             ShardFailedError: the shard cannot be read.
         """
         try:
-            found = await self._inquiry.refused(error, self._begin, self._given)
-        except StreamRecreatedError:
+            yield
+        except (RangeDeadlineError, DataLossError, StreamRecreatedError):
             raise
-        except (EfoConsumerError, AwsError) as cause:
-            raise self._failed(cause) from cause
-        if isinstance(found, Resume):
-            self._begin = found.position
-            return False
-        # Whoever began at TRIM_HORIZON was promised nothing, but what the range held is known.
-        self._report(replace(found, is_lost=found.is_lost or self._last is not None))
-        # What is left of the range begins at the oldest record; that a part is missing was said.
-        self._skipped = True
-        self._begin = ShardPosition.trim_horizon()
-        return found.listed is not None
+        except (EfoConsumerError, AwsError) as error:
+            raise ShardFailedError(
+                stream=self._range.stream_name,
+                shard_id=self._range.shard_id,
+                code=getattr(error, "code", type(error).__name__),
+                reason=str(error),
+            ) from error
 
     async def _check_stream(self) -> None:
         """Tell the stream from another one of the same name, which may know the range's sequence numbers too."""
@@ -302,23 +282,12 @@ class _Replay:
 
     async def _check(self, records: pa.RecordBatch) -> None:
         """Prove that nothing expired between what was given and these records."""
-        first, expected = sequence_number_at(records, 0), self._range.upto.first_record
-        at = self._given
-        # Kinesis is asked from here on again, never from a position that it refused before.
-        self._given = self._begin = position_at(records, records.num_rows - 1)
-        self._inquiry.refusals = 0
-        if self._skipped:
-            self._skipped = False
-            return
-        if not at.rank[0] and expected is not None:
-            if first == int(expected):
-                return
+        first, expected, at = sequence_number_at(records, 0), self._range.upto.first_record, self._given
+        self._given = position_at(records, records.num_rows - 1)
+        if at.rank[0] or expected is None or self.inquiry.is_reported:
+            await self.inquiry.check(at, self._backend.service_millis())
+        elif first != int(expected):
             self._report(Loss(f"it began with record {expected}, and the oldest of it that is left is {first}"), at)
-            return
-        now = self._backend.service_millis()
-        loss = await self._inquiry.check(at, now)
-        if loss is not None:
-            self._report(loss, at)
 
     async def prove(self) -> None:
         """Prove what rests on a retention period of seconds ago.
@@ -326,18 +295,8 @@ class _Replay:
         Raises:
             ShardReaderError: as `replay`.
         """
-        try:
-            await self._inquiry.prove(self._report)
-        except (AwsError, RecordPublisherRetriesError) as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: EfoConsumerError | AwsError) -> ShardFailedError:
-        return ShardFailedError(
-            stream=self._range.stream_name,
-            shard_id=self._range.shard_id,
-            code=getattr(error, "code", type(error).__name__),
-            reason=str(error),
-        )
+        with self.errors():
+            await self.inquiry.prove()
 
     async def _is_over(self) -> bool:
         """Whether no record of the range can come any more, where reading has reached the tip."""
@@ -345,21 +304,23 @@ class _Replay:
             return True
         await self._check_stream()
         ask = partial(self._backend.oldest_record, self._range.stream_name, self._range.shard_id)
-        oldest = await self._inquiry.ask(ask)
+        oldest = await self.inquiry.ask(ask)
         return oldest is None or oldest.sequence_number > self._last
 
     async def _check_end(self) -> None:
         if self._last is not None and self._given.rank < (1, self._last):
             await self._check_stream()
-            self._report(Loss(f"it ended with record {self._last}, which the stream no longer holds"))
+            self._report(Loss(f"it ended with record {self._last}, which the stream no longer holds"), self._given)
 
-    def _report(self, loss: Loss, after: ShardPosition | None = None) -> None:
+    def _report(self, loss: Loss, after: ShardPosition) -> None:
         report(
-            loss,
+            # A range that began at TRIM_HORIZON was promised nothing, unless it is known what it held.
+            replace(loss, is_lost=loss.is_lost or self._last is not None),
             stream=self._range.stream_name,
             shard_id=self._range.shard_id,
-            after=after or self._given,
-            upto=self._range.upto if after is None else LEFT,
+            after=after,
+            # Where no record followed, nothing is known to be left.
+            upto=self._range.upto if after is self._given else LEFT,
             fail=self._fail,
         )
 

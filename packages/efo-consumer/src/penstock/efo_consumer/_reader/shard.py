@@ -8,13 +8,13 @@ from collections import Counter
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.buffer import ShardBuffer
 from penstock.efo_consumer._buffer.pool import LOOK_AGAIN_SECONDS, BufferPool
 from penstock.efo_consumer._buffer.segment import arrived_millis_at
-from penstock.efo_consumer._continuity.guard import LEFT, ContinuitySource, Loss, Resume, check_created, report
+from penstock.efo_consumer._continuity.guard import LEFT, ContinuitySource, Loss, check_created, report
 from penstock.efo_consumer._continuity.rule import Verdict, judge
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 from penstock.efo_consumer._publish.condition import ConditionTracker, ShardCondition, ShardSign
@@ -33,13 +33,14 @@ from penstock.efo_consumer.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import AsyncGenerator, Callable
 
-    from penstock.efo_consumer._model.shards import Shard, ShardEvent, StreamIdentity
+    from penstock.efo_consumer._model.shards import ShardEvent, StreamIdentity
     from penstock.efo_consumer._publish.publisher import RecordPublisher
     from penstock.efo_consumer._reader.backend import ReaderBackend
     from penstock.efo_consumer._reader.config import ReaderConfig
     from penstock.efo_consumer._reader.deaggregator import Deaggregator
+    from penstock.efo_consumer._reader.shards import SessionShards
     from penstock.efo_consumer.errors import ShardReaderError
     from penstock.rpc import Signal
 
@@ -89,6 +90,7 @@ class StandingShard:
         listings: answers of ListShards.
         source: the service's time.
         clock: monotonic seconds.
+        created_millis: when the stream of the positions was created, if known.
     """
 
     def __init__(
@@ -98,19 +100,29 @@ class StandingShard:
         listings: ShardListings,
         source: ContinuitySource,
         clock: Callable[[], float],
+        created_millis: int | None = None,
     ) -> None:
         self._stream = stream
         self._shard_id = shard_id
         self._listings = listings
         self._source = source
         self._clock = clock
+        self._created_millis = created_millis
         self._moved_at, self._moved_millis = clock(), source.service_millis()
         self._open_millis: int | None = None
         self.is_closed = False
         """Whether ListShards showed the shard closed."""
 
-    def moves(self) -> None:
-        """Note that an answer leads on."""
+    async def moves(self, inquiry: ShardInquiry) -> None:
+        """Note that an answer leads on.
+
+        Raises:
+            StreamRecreatedError: during a long standstill another stream got the name.
+        """
+        stood, slept = self.seconds
+        if self._created_millis is not None and stood + max(0.0, slept) >= _LONG_SECONDS:
+            ask = partial(self._source.stream_facts, self._stream, is_fresh=slept >= _LONG_SECONDS)
+            check_created(self._stream, self._created_millis, await inquiry.ask(ask))
         self._moved_at, self._moved_millis = self._clock(), self._source.service_millis()
 
     @property
@@ -154,30 +166,6 @@ class StandingShard:
         return replace(event, caught_up_millis=caught_up, read_millis=read)
 
 
-class ShardHome(Protocol):
-    """What a session is to its shards."""
-
-    tools: ReaderTools
-    backend: ReaderBackend
-    fail_on_data_loss: bool
-    created: dict[str, int]
-    listings: ShardListings
-    news: Signal
-    ahead_of: int | None
-
-    def standing(self, stream: str) -> Collection[str] | None:
-        """See `ShardInquiry`."""
-        ...
-
-    def poller(self) -> RecordPublisher:
-        """Give the publisher that polls, for a shard whose subscriptions bring nothing."""
-        ...
-
-    def ended(self, shard: FollowedShard, children: tuple[Shard, ...]) -> None:
-        """Take the children of a shard; called once, when its end was buffered."""
-        ...
-
-
 class FollowedShard:
     """A shard's buffer and the task that fills it.
 
@@ -188,8 +176,9 @@ class FollowedShard:
         origin: where to begin.
     """
 
-    def __init__(self, home: ShardHome, stream: StreamIdentity, shard_id: str, origin: ShardPosition) -> None:
+    def __init__(self, home: SessionShards, stream: StreamIdentity, shard_id: str, origin: ShardPosition) -> None:
         source, clock = home.backend, home.tools.clock
+        created = home.created.get(stream.name)
         self.stream = stream
         self.shard_id = shard_id
         self.buffer = ShardBuffer(origin)
@@ -198,23 +187,20 @@ class FollowedShard:
         """By names of `ShardStats`."""
         self.deaggregated = DeaggregationCounts()
         self._home = home
-        self._source: ContinuitySource = source
-        self._created_millis = home.created.get(stream.name)
         self._begun_millis = source.service_millis()
-        self._standing = StandingShard(stream.name, shard_id, home.listings, source, clock)
+        self._standing = StandingShard(stream.name, shard_id, home.listings, source, clock, created)
         self._tracker = ConditionTracker(clock(), source.service_millis(), origin.known_millis)
-        self._inquiry = ShardInquiry(
+        self.inquiry = ShardInquiry(
             source,
             stream.name,
             shard_id,
-            created_millis=self._created_millis,
+            created_millis=created,
             patience=lambda: home.backend.retry_patience,
+            tell=self._report,
             note=self._note,
             standing=partial(home.standing, stream.name),
         )
-        self.guard = self._inquiry.guard
         self._way = ""
-        self._is_gap_reported = False
         self._task: asyncio.Task[None] | None = None
         self._publisher: RecordPublisher | None = None
 
@@ -245,7 +231,7 @@ class FollowedShard:
         if end.type is not PositionType.TRIM_HORIZON or end.known_millis is not None:
             return end
         begun = ShardPosition(end.type, caught_up_millis=self._begun_millis)
-        is_overdue = judge(begun, self._source.service_millis()) is not Verdict.CONTINUOUS
+        is_overdue = judge(begun, self._home.backend.service_millis()) is not Verdict.CONTINUOUS
         return begun if is_overdue else end
 
     @property
@@ -256,7 +242,7 @@ class FollowedShard:
     @property
     def millis_behind_latest(self) -> int | None:
         """How far behind its tip the shard is known to be, at most; None if nothing is known."""
-        now_millis = self._source.service_millis()
+        now_millis = self._home.backend.service_millis()
         behind = self._tracker.millis_behind(self._home.tools.clock(), now_millis)
         waits_since = None if self._publisher is None else self._publisher.waits_since(self.stream, self.shard_id)
         if waits_since is None or self.has_ended:
@@ -274,7 +260,7 @@ class FollowedShard:
         return 0.0 if self.failure is not None else self._tracker.stalled_seconds(self._home.tools.clock())
 
     def _note(self, sign: ShardSign, cause: str = "") -> None:
-        self._tracker.note(sign, cause, self._source.service_millis())
+        self._tracker.note(sign, cause, self._home.backend.service_millis())
 
     def stats(self) -> ShardStats:
         """Give the shard's numbers."""
@@ -293,16 +279,17 @@ class FollowedShard:
         )
 
     async def _follow(self, publisher: RecordPublisher) -> None:
-        begin: ShardPosition | None = self.buffer.end
         try:
             with watched(self, stream=self.stream.name, shard_id=self.shard_id):
-                while begin is not None:
+                is_over = False
+                while not is_over:
                     try:
-                        begin = await self._read(publisher, begin)
+                        await self._read(publisher)
+                        is_over = True
                     except SubscriptionStuckError as error:
-                        begin = await self._poll(str(error), "its subscriptions bring nothing")
+                        is_over = await self._poll(str(error), "its subscriptions bring nothing")
                     except StandsStillError as error:
-                        begin = await self._poll(str(error), "its subscription does not end")
+                        is_over = await self._poll(str(error), "its subscription does not end")
         except Exception as error:
             # A bug must reach the caller of positions() too, not end in a task that nobody looks at.
             self._fail(error)
@@ -314,95 +301,75 @@ class FollowedShard:
             ShardReaderError: records are lost, or nothing proves that none is. It is the shard's failure, too.
         """
         try:
-            await self._inquiry.prove(self._report)
+            await self.inquiry.prove()
         except (EfoConsumerError, AwsError) as error:
             await self.stop()
             raise self._fail(error) from error
 
-    async def _poll(self, cause: str, why: str) -> ShardPosition | None:
-        """Poll a shard whose subscriptions bring nothing: to its end, or for some minutes if it may be open."""
+    async def _poll(self, cause: str, why: str) -> bool:
+        """Poll a shard whose subscriptions bring nothing. Returns whether that led to its end.
+
+        An open shard is polled for some minutes, a closed one to its end.
+        """
         place = f"{self.stream.name}/{self.shard_id}: "
         _log.warning("%s%s", place, cause.removeprefix(place))
         self._note(ShardSign.STUCK, cause)
         self._way = f"polled, as {why}"
         try:
             async with asyncio.timeout(None if self._standing.is_closed else _POLL_SECONDS):
-                begin: ShardPosition | None = self.buffer.end
-                while begin is not None:
-                    # A position that was refused is not a reason to subscribe again.
-                    begin = await self._read(self._home.poller(), begin)
-                return None
+                # A position that is refused meanwhile is not a reason to subscribe again.
+                await self._read(self._home.poller())
+                return True
         except TimeoutError:
-            return self.buffer.end
+            return False
         finally:
             self._way = ""
 
-    async def _read(self, publisher: RecordPublisher, begin: ShardPosition) -> ShardPosition | None:
-        """Read the shard to its end; give where to begin anew if a position was refused."""
-        try:
-            await self._wait_for_room()
-            self.counts["subscriptions"] += 1
-            self._tracker.interval_seconds = publisher.interval_seconds
-            events = publisher.publish(self.stream, self.shard_id, begin, note=self._note, room=self._reserved)
-            async with aclosing(events):
-                async for event in events:
-                    number = self.buffer.end.sequence_number
-                    leads_on = bool(
-                        event.records.num_rows or event.child_shards or event.continuation not in (None, number)
-                    )
-                    # One that does not, and is not caught up, only has the lag.
-                    if leads_on or event.caught_up_millis is not None:
-                        # It may take minutes to prove that nothing is missing before it.
-                        with self._home.tools.pool.passing(event.nbytes):
-                            await self._check(event, leads_on=leads_on)
-                    if not (event.is_over or leads_on):
-                        is_subscription = not (publisher.interval_seconds or self._way)
-                        event = self._standing.proved(event, is_subscription=is_subscription)
-                    self._take(event)
-                    self._inquiry.refusals = 0
-                    await self._wait_for_room()
-            return None
-        except (DataLossError, SubscriptionStuckError):
-            raise
-        except (EfoConsumerError, AwsError) as error:
-            found = await self._inquiry.refused(error, begin, self.promised)
-            if isinstance(found, Resume):
-                return found.position
-            if not self._is_gap_reported:
-                self._report(found, self.buffer.end)
-            if found.listed is None:
-                # The next event is beyond the gap, which was reported.
-                self._is_gap_reported = True
-                return ShardPosition.trim_horizon()
+    async def _read(self, publisher: RecordPublisher) -> None:
+        """Read the shard from the end of the buffer to the end of the shard."""
+        read = self.inquiry.read(partial(self._events, publisher), self.buffer.end, lambda: self.promised)
+        async with aclosing(read) as events:
+            async for event in events:
+                self._take(event)
+                await self._wait_for_room()
+        if (gone := self.inquiry.gone) is not None:
             self.buffer.close()
             self._note(ShardSign.END, "the shard is gone")
-            self._home.ended(self, found.children)
+            self._home.ended(self, gone.children)
             self._home.news.notify()
-            return None
 
-    async def _check(self, event: ShardEvent, *, leads_on: bool) -> None:
-        """Prove that nothing expired between the buffer's end and this event; report a loss otherwise.
+    async def _events(self, publisher: RecordPublisher, begin: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
+        """Yield events after proving that nothing is missing before them."""
+        await self._wait_for_room()
+        self.counts["subscriptions"] += 1
+        self._tracker.interval_seconds = publisher.interval_seconds
+        published = publisher.publish(self.stream, self.shard_id, begin, note=self._note, room=self._reserved)
+        async with aclosing(published) as events:
+            async for event in events:
+                number = self.buffer.end.sequence_number
+                leads_on = bool(
+                    event.records.num_rows or event.child_shards or event.continuation not in (None, number)
+                )
+                # One that does not, and is not caught up, only has the lag.
+                if leads_on or event.caught_up_millis is not None:
+                    # It may take minutes to prove that nothing is missing before it.
+                    with self._home.tools.pool.passing(event.nbytes):
+                        if leads_on:
+                            await self._standing.moves(self.inquiry)
+                        await self.inquiry.check(self.promised, self._read_millis(event))
+                if event.is_over or leads_on:
+                    yield event
+                else:
+                    is_subscription = not (publisher.interval_seconds or self._way)
+                    yield self._standing.proved(event, is_subscription=is_subscription)
 
-        An event that is caught up says that nothing lies between, which may have expired.
-        """
-        if leads_on:
-            # After a long standstill another iterator may read the shard, of whichever stream has the name by now.
-            stood, slept = self._standing.seconds
-            if self._created_millis is not None and stood + max(0.0, slept) >= _LONG_SECONDS:
-                ask = partial(self._source.stream_facts, self.stream.name, is_fresh=slept >= _LONG_SECONDS)
-                check_created(self.stream.name, self._created_millis, await self._inquiry.ask(ask))
-            self._standing.moves()
-        now = self._source.service_millis()
-        if event.records.num_rows:
-            # What the records say of the time counts too, should the clock be behind.
-            last = arrived_millis_at(event.records, event.records.num_rows - 1)
-            now = max(now, last + (event.millis_behind_latest or 0))
-        after = self.promised
-        if not (self._is_gap_reported or self.guard.passes(after, now)):
-            loss = await self._inquiry.check(after, now)
-            if loss is not None:
-                self._report(loss, after)
-        self._is_gap_reported = False
+    def _read_millis(self, event: ShardEvent) -> int:
+        """Return the time at which an event was read, by the service's clock or by what its records show."""
+        now = self._home.backend.service_millis()
+        if not event.records.num_rows:
+            return now
+        last = arrived_millis_at(event.records, event.records.num_rows - 1)
+        return max(now, last + (event.millis_behind_latest or 0))
 
     def _take(self, event: ShardEvent) -> None:
         before = self.buffer.end
@@ -415,7 +382,7 @@ class FollowedShard:
             self._tracker.answered(
                 event.millis_behind_latest,
                 self._home.tools.clock(),
-                self._source.service_millis(),
+                self._home.backend.service_millis(),
                 came_on=event.records.num_rows > 0 or self.buffer.end != before,
                 note="; ".join(filter(None, (_CLOSED if is_closed else _GUESS if is_guess else "", self._way))),
                 is_guess=is_guess,
@@ -431,7 +398,7 @@ class FollowedShard:
     def skip_loss(self) -> None:
         """Count records that were found to be lost, and reported, when the session was opened."""
         self.counts["losses"] += 1
-        self._is_gap_reported = self.buffer.end == self.buffer.origin
+        self.inquiry.is_reported = self.buffer.end == self.buffer.origin
 
     def _report(self, loss: Loss, after: ShardPosition) -> None:
         stream, shard_id = self.stream.name, self.shard_id

@@ -124,7 +124,7 @@ class SessionShards:
         Raises:
             ShardReaderError: records are lost, or nothing proves that none is.
         """
-        unproved = [shard.prove() for shard in self.shards.values() if not shard.guard.is_proved]
+        unproved = [shard.prove() for shard in self.shards.values() if not shard.inquiry.is_proved]
         if unproved:
             # At once: then they share the question how long the stream keeps its records.
             for found in await asyncio.gather(*unproved, return_exceptions=True):
@@ -251,17 +251,17 @@ class SessionShards:
         return _Standing(stream, self.shards, self._finished.get(stream, {}))
 
     def standing(self, stream: str) -> Collection[str] | None:
-        """See `ShardHome`: what follows a shard that is gone may depend on other readers; then the caller decides."""
+        """Give the shards that have positions; None if the caller decides what follows a shard that is gone."""
         return None if self._named_only else dict(self._standing(stream))
 
     def poller(self) -> RecordPublisher:
-        """See `ShardHome`."""
+        """Give the publisher that polls, for a shard whose subscriptions bring nothing."""
         if self._poller is None:
             self._poller = self.backend.record_publisher(RecordPublisherType.POLLING, {})
         return self._poller
 
     def ended(self, shard: FollowedShard, children: tuple[Shard, ...]) -> None:
-        """See `ShardHome`."""
+        """Take the children of a shard whose end was buffered. Called once for each shard."""
         graph = self.graphs[shard.stream.name]
         graph.add(shard.shard_id, ())
         for child in children:
