@@ -208,6 +208,61 @@ class ShardGuard:
                     self._trust(*later)
                 raise
 
+    async def judge_refusal(
+        self, after: ShardPosition, code: str, *, standing: Collection[str] | None, is_last_try: bool
+    ) -> Loss | Resume | None:
+        """Return what it means that Kinesis refused a position or the shard; None if it is not about lost records.
+
+        Args:
+            after: the position, with its facts.
+            code: of the error.
+            standing: the shards that have positions, which cannot be successors of a shard that is gone. None if the
+                caller decides about successors.
+            is_last_try: whether the position was resumed as often as it may be.
+
+        Raises:
+            StreamRecreatedError: the stream is another one of the same name.
+            EfoConsumerError: Kinesis could not be asked.
+            AwsError: Kinesis could not be asked.
+        """
+        if code not in (_POSITION_REFUSED, _SHARD_REFUSED):
+            return None
+        facts = await self._source.stream_facts(self._stream, is_fresh=True)
+        check_created(self._stream, self._created_millis, facts)
+        now = self._source.service_millis()
+        if code == _SHARD_REFUSED:
+            listed = tuple(await self._source.list_shards(self._stream))
+            if any(shard.shard_id == self._shard_id for shard in listed):
+                # The shard exists; the consumer does not.
+                return None
+            is_fresh = (
+                after.known_millis is not None and judge(after, now, facts.retention_millis) is Verdict.CONTINUOUS
+            )
+            if is_fresh and not (is_last_try and after.sequence_number is not None):
+                # It was read less than a retention period ago, so it cannot have expired: a shard is listed late. But
+                # one that was seen before, and stays away, has expired before the period was made longer.
+                return Resume(after, _RETRY_SECONDS)
+            is_lost = after.type is not PositionType.TRIM_HORIZON or after.known_millis is not None
+            children = () if standing is None else successors(self._shard_id, listed, standing)
+            return Loss(_GONE, listed, children, is_lost)
+        if after.type is PositionType.TRIM_HORIZON or after.is_shard_end:
+            return None
+        if after.timestamp_millis is not None:
+            if after.timestamp_millis <= now - CLOCK_MARGIN_MILLIS:
+                return None
+            # Some servers refuse a time ahead of the service's clock. Wait until it has come.
+            return Resume(after, max(0.0, (after.timestamp_millis - now) / 1000) + _RETRY_SECONDS)
+        # What this guard trusts does not count: the refusal says otherwise.
+        untrusting = ShardGuard(self._source, self._stream, self._shard_id, created_millis=self._created_millis)
+        try:
+            loss = await untrusting.check(after, now)
+        except RecordPublisherError as error:
+            if error.code != _SHARD_REFUSED:
+                raise
+            # It has expired since the position was refused.
+            return await self.judge_refusal(after, error.code, standing=standing, is_last_try=is_last_try)
+        return Resume(restart(after)) if loss is None else loss
+
     def _trust(self, after: ShardPosition, now: int) -> None:
         self._sound_millis = now
         first, until = self._unproved or (after, now)
@@ -257,76 +312,6 @@ class ShardGuard:
         )
         self._trust(after, now)
         return None
-
-
-async def judge_refusal(
-    source: ContinuitySource,
-    stream: str,
-    shard_id: str,
-    after: ShardPosition,
-    code: str,
-    *,
-    created_millis: int | None = None,
-    standing: Collection[str] | None = (),
-    is_last_try: bool = False,
-) -> Loss | Resume | None:
-    """What it means that Kinesis refused a position or a shard; None if it is not about lost records.
-
-    Args:
-        after: the position, with its facts.
-        code: of the error.
-        created_millis: when the stream of the position was created, if known.
-        standing: the shards that have positions, which the successors of a shard that is gone are not among; None
-            where somebody else decides about successors.
-        is_last_try: whether it was resumed as often as it may be.
-
-    Raises:
-        StreamRecreatedError: the stream is another one of the same name.
-        EfoConsumerError: Kinesis could not be asked.
-        AwsError: Kinesis could not be asked.
-    """
-    if code not in (_POSITION_REFUSED, _SHARD_REFUSED):
-        return None
-    facts = await source.stream_facts(stream, is_fresh=True)
-    check_created(stream, created_millis, facts)
-    now = source.service_millis()
-    if code == _SHARD_REFUSED:
-        listed = tuple(await source.list_shards(stream))
-        if any(shard.shard_id == shard_id for shard in listed):
-            # The shard is there: it is the consumer that is not.
-            return None
-        is_fresh = after.known_millis is not None and judge(after, now, facts.retention_millis) is Verdict.CONTINUOUS
-        if is_fresh and not (is_last_try and after.sequence_number is not None):
-            # It was read less than a retention period ago, so it cannot have expired: a shard shows up late. But one
-            # that was seen before, and stays away, has expired before the period was made longer.
-            return Resume(after, _RETRY_SECONDS)
-        is_lost = after.type is not PositionType.TRIM_HORIZON or after.known_millis is not None
-        children = () if standing is None else successors(shard_id, listed, standing)
-        return Loss(_GONE, listed, children, is_lost)
-    if after.type is PositionType.TRIM_HORIZON or after.is_shard_end:
-        return None
-    if after.timestamp_millis is not None:
-        if after.timestamp_millis <= now - CLOCK_MARGIN_MILLIS:
-            return None
-        # A time ahead of the service's clock, which some servers refuse: it will come.
-        return Resume(after, max(0.0, (after.timestamp_millis - now) / 1000) + _RETRY_SECONDS)
-    try:
-        loss = await ShardGuard(source, stream, shard_id, created_millis=created_millis).check(after, now)
-    except RecordPublisherError as error:
-        if error.code != _SHARD_REFUSED:
-            raise
-        # It has expired since the position was refused.
-        return await judge_refusal(
-            source,
-            stream,
-            shard_id,
-            after,
-            error.code,
-            created_millis=created_millis,
-            standing=standing,
-            is_last_try=is_last_try,
-        )
-    return Resume(restart(after)) if loss is None else loss
 
 
 async def check_streams(

@@ -19,6 +19,7 @@ from penstock.efo_consumer._publish.condition import ShardCondition, ShardState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from penstock.efo_consumer._reader.local import LocalShardReader
     from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 
 
@@ -30,7 +31,7 @@ _followed: dict[tuple[str, str], list[ObservedShard]] = {}
 
 
 class ObservedShard(Protocol):
-    """A shard that is followed, as far as metrics show it."""
+    """A shard that is followed, for metrics."""
 
     @property
     def millis_behind_latest(self) -> int | None:
@@ -224,19 +225,10 @@ def publisher_metrics() -> PublisherMetrics:
 _meter = metrics.get_meter(INSTRUMENTATION)
 
 
-class Buffering(Protocol):
-    """A reader, as far as it is observed."""
-
-    @property
-    def buffered_bytes(self) -> int:
-        """In memory."""
-        ...
+_readers: weakref.WeakSet[LocalShardReader] = weakref.WeakSet()
 
 
-_readers: weakref.WeakSet[Buffering] = weakref.WeakSet()
-
-
-def observe(reader: Buffering) -> None:
+def observe(reader: LocalShardReader) -> None:
     """Tell a reader's buffers from now on, for as long as it lives."""
     _readers.add(reader)
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.aws import AwsError
-from penstock.efo_consumer._continuity.guard import ContinuitySource, Loss, Resume, ShardGuard, judge_refusal
+from penstock.efo_consumer._continuity.guard import ContinuitySource, Loss, Resume, ShardGuard
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.condition import NoteSign, unnoted
@@ -59,7 +59,6 @@ class ShardInquiry:
     ) -> None:
         self._source = source
         self._place = (stream, shard_id)
-        self._created_millis = created_millis
         self._patience = patience
         self._tell = tell
         self._note = note
@@ -154,12 +153,9 @@ class ShardInquiry:
             raise error
         found = await self.ask(
             partial(
-                judge_refusal,
-                self._source,
-                *self._place,
+                self._guard.judge_refusal,
                 after,
                 code,
-                created_millis=self._created_millis,
                 standing=self._standing(),
                 is_last_try=self._refusals == REFUSALS,
             )

@@ -283,7 +283,9 @@ class LocalShardReader:
 
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""
-        await self._session(session_id).commit(epoch, positions)
+        session = self._session(session_id)
+        session.check_epoch(epoch)
+        session.followed.trim(positions)
 
     async def stats(self, session_id: str) -> list[ShardStats]:
         """See `ShardReader.stats`."""

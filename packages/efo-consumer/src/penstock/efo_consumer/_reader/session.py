@@ -188,11 +188,6 @@ class ReaderSession:
             self._tools.pool.deliver(shard.buffer, shard_range.after, shard_range.upto)
             self._tools.room.notify()
 
-    async def commit(self, epoch: int, positions: StreamPositions) -> None:
-        """See `ShardReader.commit`."""
-        self.check_epoch(epoch)
-        self.followed.trim(positions)
-
     def stats(self) -> list[ShardStats]:
         """See `ShardReader.stats`."""
         found = {key: shard.stats() for key, shard in self.followed.shards.items()}
