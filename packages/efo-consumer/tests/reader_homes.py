@@ -31,18 +31,23 @@ END = ShardPosition.shard_end()
 @asynccontextmanager
 async def reader_at(home: str, kinesis: FakeKinesis, **options: Any) -> AsyncIterator[Any]:
     """A reader over streams in memory, in this process or behind a socket."""
-    async with LocalShardReader(kinesis, **options) as local:
-        if home == "local":
-            yield local
-            return
-        register = [ShardReaderServicer(local).add_to]
-        settings = ServerSettings(drain_seconds=0)
-        async with GrpcServer(settings, register=register, service_names=[SERVICE_NAME]) as server:
-            remote = FleetShardReader([server.address])
-            try:
-                yield remote
-            finally:
-                await remote.aclose()
+    async with LocalShardReader(kinesis, **options) as local, home_of(local, home) as reader:
+        yield reader
+
+
+@asynccontextmanager
+async def home_of(local: LocalShardReader, home: str) -> AsyncIterator[ShardReader]:
+    """The reader itself, or the same one behind a socket."""
+    if home == "local":
+        yield local
+        return
+    register = [ShardReaderServicer(local).add_to]
+    async with GrpcServer(ServerSettings(drain_seconds=0), register=register, service_names=[SERVICE_NAME]) as server:
+        remote = FleetShardReader([server.address])
+        try:
+            yield remote
+        finally:
+            await remote.aclose()
 
 
 def request(positions: StreamPositions, session_id: str = "q", **options: Any) -> OpenRequest:

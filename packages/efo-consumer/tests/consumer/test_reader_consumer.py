@@ -7,6 +7,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -161,8 +162,10 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_with_its_name(tmp_path: 
     assert Consumer("s", config=ReaderConfig()).name == "default"
 
 
-async def test_checkpoints_in_dynamodb_are_those_that_were_saved_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One item per name; a table that is not there is told."""
+async def test_checkpoint_in_dynamodb_that_cannot_be_read_is_an_error_with_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The item is damaged, or the table does not exist."""
     with running_emulator(companions=("dynamodb",)) as running:
         # moto keeps tables for as long as the process lives.
         client, table = running.client("dynamodb"), f"checkpoints-{uuid.uuid4().hex}"
@@ -173,23 +176,36 @@ async def test_checkpoints_in_dynamodb_are_those_that_were_saved_last(monkeypatc
             BillingMode="PAY_PER_REQUEST",
         )
         monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", running.endpoints["dynamodb"])
-        session = AwsSession(emulator_options(running.endpoint_url))
-        store = DynamoDbCheckpointStore(session, table)
-        assert await store.load("billing") is None
-        claim = await store.claim("billing", ["orders"], "me")
-        for number in ("1", "2"):
-            positions = StreamPositions({"orders": {"shard": ShardPosition.after(number)}})
-            await store.save(claim, positions)
-            assert await store.load("billing") == positions
-        assert await store.load("other") is None
         client.put_item(TableName=table, Item={"name": {"S": "odd"}, "positions": {"S": "{}"}})
-        await store.close()
         for name, where in (("odd", table), ("billing", "nothing")):
-            store = DynamoDbCheckpointStore(session, where)
+            store = DynamoDbCheckpointStore(AwsSession(emulator_options(running.endpoint_url)), where)
             with pytest.raises(CheckpointError) as raised:
                 await store.load(name)
             assert raised.value.name == name
             await store.close()
+
+
+async def test_checkpoints_that_have_no_place_are_told_before_the_first_record(emulator: RunningEmulator) -> None:
+    """Not when the interval is over: by then records would have been handled."""
+    put(emulator, "orders", 0, 1)
+    for kept, option in ((True, "name"), (None, "checkpoints")):
+        async with Consumer("orders", start="TRIM_HORIZON", aws=aws(emulator), checkpoints=kept) as consumer:
+            with pytest.raises(EfoConsumerConfigError, match=option):
+                await anext(consumer.records(checkpoint_interval=timedelta(hours=1)))
+
+
+async def test_default_file_keeps_endpoints_apart_and_looking_makes_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names are those of the endpoint; a place that is only looked at stays as it is."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    one, two = SqliteCheckpointStore(namespace="https://one"), SqliteCheckpointStore(namespace="https://two")
+    assert (await one.load("billing"), await one.names()) == (None, [])
+    assert not (tmp_path / "state").exists()
+    positions = StreamPositions({"orders": {"shard": ShardPosition.after("1")}})
+    await one.save(await one.claim("billing", ["orders"], "me"), positions)
+    assert (await one.load("billing"), await one.names()) == (positions, ["billing"])
+    assert (await two.load("billing"), await two.names()) == (None, [])
 
 
 async def test_the_consumer_of_the_readme_runs(

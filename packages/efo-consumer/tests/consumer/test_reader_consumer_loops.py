@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -72,20 +72,6 @@ def numbers_of(batch: Any) -> list[int]:
     return [int(number) for number in batch.records.column("sequenceNumber").to_pylist()]
 
 
-class HandlerError(Exception):
-    """What a handler raises."""
-
-
-async def fail_after(consumer: Consumer, count: int, done: list[int], interval: timedelta | None) -> None:
-    """Handle some records; the handler of the next one fails."""
-    with suppress(HandlerError):
-        async for record in consumer.records(checkpoint_interval=interval):
-            if count == 0:
-                raise HandlerError
-            done.append(int(record.sequence_number))
-            count -= 1
-
-
 async def break_after(consumer: Consumer, count: int, done: list[int], interval: timedelta | None) -> None:
     """Handle some records, and leave the next one."""
     async for record in consumer.records(checkpoint_interval=interval):
@@ -93,45 +79,6 @@ async def break_after(consumer: Consumer, count: int, done: list[int], interval:
             break
         done.append(int(record.sequence_number))
         count -= 1
-
-
-async def time_out_after(consumer: Consumer, count: int, done: list[int], interval: timedelta | None) -> None:
-    """Handle some records; the time is over while the next one is handled."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(None) as limit:
-            async for record in consumer.records(checkpoint_interval=interval):
-                if count == 0:
-                    limit.reschedule(0)
-                    await asyncio.Event().wait()
-                done.append(int(record.sequence_number))
-                count -= 1
-
-
-LEAVE = pytest.mark.parametrize("leave", [fail_after, break_after, time_out_after])
-
-
-@HOMES
-@LEAVE
-@pytest.mark.parametrize(("records", "shards", "handled"), [(26, 1, 10), (60, 3, 8)])
-async def test_unfinished_records_come_again_when_the_loop_is_entered_again(
-    tmp_path: Path, home: str, leave: Callable[..., Any], records: int, shards: int, handled: int
-) -> None:
-    """In the same context each record is finished once; after a restart none is missing and none is repeated."""
-    kinesis, written = stream_of(records, shards)
-    done: list[int] = []
-    async with consumer_of(kinesis, tmp_path / "c.db", home) as consumer:
-        await leave(consumer, handled, done, SELDOM)
-        assert len(done) == handled
-        await leave(consumer, 1, done, SELDOM)
-    assert len(done) == handled + 1
-    async with consumer_of(kinesis, tmp_path / "c.db", home) as consumer:
-        await leave(consumer, 2, done, SELDOM)
-        await leave(consumer, records - len(done) - 1, done, SELDOM)
-        async for record in consumer.records():
-            done.append(int(record.sequence_number))
-            if len(done) == records:
-                break
-    assert sorted(done) == sorted(written)
 
 
 async def test_a_loop_that_another_one_replaced_ends_with_an_error() -> None:

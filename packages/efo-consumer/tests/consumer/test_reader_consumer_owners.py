@@ -205,7 +205,7 @@ async def test_claims_of_one_file_at_the_same_time_get_different_numbers(tmp_pat
     assert sorted(claim.numbers["orders"] for claim in claims) == list(range(1, 9))
 
 
-@pytest.mark.parametrize("kind", ["dynamodb"])
+@pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
 async def test_only_the_newest_claim_of_a_stream_saves(kind: str, emulator: RunningEmulator, tmp_path: Path) -> None:
     """Also while nobody has saved anything since; who claimed other streams of the name is not disturbed."""
     store = store_of(kind, emulator, tmp_path)
@@ -278,10 +278,6 @@ async def registry_of(
     """A registry that several machines share, as a `Consumer` takes it."""
     if kind == "file":
         yield folder / "registry.db"
-    elif kind == "url":
-        yield f"sqlite://{folder}/registry.db"
-    elif kind == "dynamodb":
-        yield f"dynamodb://leases-{uuid.uuid4().hex}"
     else:
         local = open_local_registry(AwsSession(aws(emulator)), folder / "service.db", settings=settings)
         servicer = ConsumerRegistryServicer(local)
@@ -295,7 +291,7 @@ async def registry_of(
             await local.close()
 
 
-@pytest.mark.parametrize("kind", ["file", "service"])
+@pytest.mark.parametrize("kind", ["service"])
 async def test_with_one_registry_one_consumer_reads_and_the_other_stands_by(
     kind: str, emulator: RunningEmulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -336,9 +332,8 @@ async def test_with_one_registry_one_consumer_reads_and_the_other_stands_by(
     assert states(emulator) == []
 
 
-@pytest.mark.parametrize("kind", ["file"])
 async def test_consumers_with_registries_of_their_own_are_told_of_the_theft(
-    kind: str, emulator: RunningEmulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    emulator: RunningEmulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One of them fails by it, naming the consumer, and leaves it registered for the other, which reads on."""
     caplog.set_level(logging.WARNING, logger="penstock.efo_consumer")
@@ -366,9 +361,9 @@ async def test_consumers_with_registries_of_their_own_are_told_of_the_theft(
             return error
         raise AssertionError("the consumer ended")
 
-    async with asyncio.timeout(120), registry_of(kind, emulator, tmp_path) as registry:
+    async with asyncio.timeout(120):
         # The one that registers the consumer, and would deregister it.
-        first, second = consumer("first", registry), consumer("second", tmp_path / "own.db")
+        first, second = consumer("first", tmp_path / "registry.db"), consumer("second", tmp_path / "own.db")
         await first.__aenter__()
         async with second:
             tasks = {asyncio.ensure_future(read(one)): one for one in (first, second)}
@@ -427,7 +422,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("kind", ["file", "service"])
+@pytest.mark.parametrize("kind", ["file"])
 async def test_a_consumer_that_waits_takes_the_lease_of_a_killed_holder_over(
     kind: str, emulator: RunningEmulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

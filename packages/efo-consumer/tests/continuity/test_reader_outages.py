@@ -11,12 +11,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from reader_homes import home_of
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options, running_sts
 from penstock.efo_consumer import (
-    SERVICE_NAME,
-    FleetShardReader,
     KinesisBackend,
     LocalShardReader,
     OpenRequest,
@@ -26,8 +25,6 @@ from penstock.efo_consumer import (
     RecordPublisherType,
     ShardFailedError,
     ShardPosition,
-    ShardReader,
-    ShardReaderServicer,
     ShardState,
     ShardStats,
     StreamConsumer,
@@ -35,11 +32,9 @@ from penstock.efo_consumer import (
     ranges_between,
 )
 from penstock.emulator.testing import RunningEmulator, running_emulator
-from penstock.rpc import GrpcServer, ServerSettings
 
 SHARD = "shardId-000000000000"
 START = StreamPositions({"s": {SHARD: ShardPosition.trim_horizon()}})
-WAYS = pytest.mark.parametrize("way", [RecordPublisherType.EFO, RecordPublisherType.POLLING])
 OPERATIONS = ("SubscribeToShard", "GetShardIterator", "GetRecords")
 
 
@@ -119,8 +114,9 @@ async def query(
             yield Query(emulator, reader, await reader.open(request))
 
 
-@WAYS
-@pytest.mark.parametrize("kind", ["error", "throttle"])
+@pytest.mark.parametrize(
+    ("way", "kind"), [(RecordPublisherType.EFO, "error"), (RecordPublisherType.POLLING, "throttle")]
+)
 async def test_seconds_of_failures_end_no_query(way: RecordPublisherType, kind: str) -> None:
     """With the default options: 500s, or throttling, for several seconds cost time, and no record comes twice."""
     async with query(way) as opened:
@@ -140,60 +136,12 @@ async def test_seconds_of_failures_end_no_query(way: RecordPublisherType, kind: 
         await opened.until(lambda one: one.condition.state is ShardState.CAUGHT_UP and not one.millis_behind_latest)
 
 
-@WAYS
-async def test_the_lag_of_a_shard_that_stands_still_grows(way: RecordPublisherType) -> None:
-    """From the last proof, and in the snapshot as in the numbers, while records wait that nobody can read."""
-    async with query(way) as opened:
-        await opened.put(b"1")
-        await opened.read(1)
-        await opened.until(lambda one: one.millis_behind_latest == 0)
-        opened.fail()
-        opened.cut()
-        await opened.put(*[b"waits"] * 18)
-        first = await opened.until(lambda one: one.millis_behind_latest > 0)
-        later = await opened.until(lambda one: one.millis_behind_latest > 3000)
-        assert first.condition.state is not ShardState.CAUGHT_UP
-        assert later.condition.since_millis
-        snapshot = await opened.reader.positions("q", opened.epoch, opened.position)
-        assert snapshot.millis_behind_latest >= later.millis_behind_latest
-
-
-@WAYS
-async def test_past_the_patience_the_error_says_all_that_is_known(way: RecordPublisherType) -> None:
-    """The shard, the call, since when, the last cause and what to do."""
-    async with query(way, retry_patience=timedelta(seconds=1)) as opened:
-        opened.fail(message="out of order")
-        opened.cut()
-        with pytest.raises(ShardFailedError, match=r"out of order.*health of the service") as caught:
-            await opened.read(1)
-        words = str(caught.value)
-        assert words.startswith(f"s/{SHARD}: ")
-        assert "every attempt has failed for" in words
-        assert "s, since 20" in words
-        assert "retryPatience" in words
-
-
-@asynccontextmanager
-async def at(home: str, reader: LocalShardReader) -> AsyncIterator[ShardReader]:
-    """The reader itself, or over gRPC."""
-    if home == "local":
-        yield reader
-        return
-    register = [ShardReaderServicer(reader).add_to]
-    async with GrpcServer(ServerSettings(drain_seconds=0), register=register, service_names=[SERVICE_NAME]) as server:
-        remote = FleetShardReader([server.address])
-        try:
-            yield remote
-        finally:
-            await remote.aclose()
-
-
 @pytest.mark.parametrize("home", ["local", "remote"])
 async def test_the_caller_decides_how_long_failures_are_borne(home: str) -> None:
     """What a session or a range asks for counts, not what the reader was started with; its condition comes along."""
     async with (
         query(RecordPublisherType.POLLING, retry_patience=timedelta(hours=1)) as opened,
-        at(home, opened.reader) as reader,
+        home_of(opened.reader, home) as reader,
     ):
         opened.fail()
         request = OpenRequest(
@@ -254,8 +202,7 @@ async def test_a_range_that_is_read_again_bears_what_reading_bears() -> None:
             await read_again()
 
 
-@WAYS
-async def test_credentials_that_cannot_be_refreshed_are_waited_for(way: RecordPublisherType) -> None:
+async def test_credentials_that_cannot_be_refreshed_are_waited_for() -> None:
     """While their source is away and the old ones are over, reading is refused; it goes on when the source is back."""
     with running_sts() as sts:
         sts.lifetime = timedelta(seconds=2)
@@ -264,15 +211,12 @@ async def test_credentials_that_cannot_be_refreshed_are_waited_for(way: RecordPu
         with running_emulator(**options) as emulator:
             client = emulator.client()
             client.create_stream(StreamName="s", ShardCount=1)
-            arn = client.describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]["StreamARN"]
-            consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="billing")["Consumer"]
             client.put_record(StreamName="s", Data=b"row", PartitionKey="k")
             backend = KinesisBackend(AwsSession(sts.options(emulator.endpoint_url)))
             request = OpenRequest(
                 session_id="q",
                 positions=START,
-                record_publisher=way,
-                consumers=(StreamConsumer("s", consumer["ConsumerARN"]),),
+                record_publisher=RecordPublisherType.POLLING,
             )
             async with asyncio.timeout(120), LocalShardReader(backend) as reader:
                 opened = Query(emulator, reader, await reader.open(request))
@@ -281,31 +225,6 @@ async def test_credentials_that_cannot_be_refreshed_are_waited_for(way: RecordPu
                 sts.refusal, sts.lifetime = None, timedelta(hours=1)
                 await opened.read(1)
                 assert opened.rows == [b"row"]
-
-
-async def test_children_are_looked_for_as_long_as_the_patience_lasts() -> None:
-    """A shard that was read to its end before: while ListShards fails nobody knows what follows it."""
-    async with query(RecordPublisherType.POLLING) as opened:
-        client = opened.emulator.client()
-        await asyncio.to_thread(client.split_shard, StreamName="s", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
-        ended = StreamPositions({"s": {SHARD: ShardPosition.shard_end()}})
-        opened.emulator.faults.add("error", operation="ListShards", code="InternalFailure")
-        request = OpenRequest(
-            session_id="q",
-            positions=ended,
-            record_publisher=RecordPublisherType.POLLING,
-            retry_patience_seconds=0.1,
-        )
-        config = ReaderConfig(discovery_interval=timedelta(seconds=0.1))
-        session = AwsSession(emulator_options(opened.emulator.endpoint_url))
-        async with LocalShardReader(KinesisBackend(session), config) as reader:
-            epoch = await reader.open(request)
-            with pytest.raises(ShardFailedError, match=f"cannot find the shards that follow {SHARD}"):
-                await reader.positions("q", epoch, ended, wait_seconds=20)
-            opened.emulator.faults.clear()
-            await opened.put(b"of a child")
-            again = Query(opened.emulator, reader, await reader.open(request), ended)
-            await again.read(1)
 
 
 async def test_a_shard_that_makes_no_progress_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -169,26 +169,6 @@ async def test_what_expires_before_the_first_answer_of_a_start_at_the_horizon_is
 
 
 @READINGS
-async def test_records_that_expire_ahead_of_an_open_reader_are_told(
-    publisher: RecordPublisherType, behaviour: Behaviour
-) -> None:
-    """The reader is open all the time, and its caller takes a day over one micro-batch."""
-    clock = ManualClock()
-    with running_emulator(clock=clock, behaviour=behaviour, enforce_limits=False) as emulator:
-        world = World(emulator, clock, publisher)
-        world.put(2)
-        async with world.reader(buffer_bytes_per_shard=1, buffer_bytes=1) as reader:
-            epoch = await world.open(reader, horizon())
-            position = (await reader.positions("q", epoch, horizon(), max_records=1, wait_seconds=5)).positions
-            world.put(2)
-            clock.advance(25 * 3600)
-            world.put(1)
-            with pytest.raises(DataLossError, match="s/shardId-000000000000"):
-                async with asyncio.timeout(120):
-                    await world.read(reader, epoch, position, 10)
-
-
-@READINGS
 async def test_a_stream_that_was_made_again_is_another_one(
     publisher: RecordPublisherType, behaviour: Behaviour
 ) -> None:

@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from datetime import timedelta
-from itertools import pairwise
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from reader_homes import home_of
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
-    SERVICE_NAME,
     EfoConsumerConfigError,
-    FleetShardReader,
     KinesisBackend,
     LocalShardReader,
     OpenRequest,
-    ReaderConfig,
     RecordPublisherType,
     ShardPosition,
     ShardReader,
-    ShardReaderServicer,
     StreamConsumer,
     StreamPositions,
     ranges_between,
     resolve_initial_positions,
 )
 from penstock.emulator.testing import RunningEmulator, running_emulator
-from penstock.rpc import GrpcServer, ServerSettings
 
 STREAM = "orders"
 
@@ -60,23 +52,6 @@ def consumer(emulator: RunningEmulator, name: str = "reader") -> StreamConsumer:
             return StreamConsumer(STREAM, registered["ConsumerARN"], 1)
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-@asynccontextmanager
-async def reader_at(home: str, session: AwsSession, config: ReaderConfig | None = None) -> AsyncIterator[ShardReader]:
-    async with LocalShardReader(KinesisBackend(session), config) as local:
-        if home == "local":
-            yield local
-            return
-        register = [ShardReaderServicer(local).add_to]
-        async with GrpcServer(
-            ServerSettings(drain_seconds=0), register=register, service_names=[SERVICE_NAME]
-        ) as server:
-            remote = FleetShardReader([server.address])
-            try:
-                yield remote
-            finally:
-                await remote.aclose()
 
 
 def put(client: Any, first: int, count: int) -> set[str]:
@@ -125,8 +100,9 @@ class Loop:
                 await self.step(**limits)
 
 
-@pytest.mark.parametrize("home", ["local", "remote"])
-@pytest.mark.parametrize("publisher", list(RecordPublisherType))
+@pytest.mark.parametrize(
+    ("home", "publisher"), [("local", RecordPublisherType.POLLING), ("remote", RecordPublisherType.EFO)]
+)
 async def test_every_record_is_read_once_through_a_split_and_a_merge_under_load(
     emulator: RunningEmulator, home: str, publisher: RecordPublisherType
 ) -> None:
@@ -150,7 +126,7 @@ async def test_every_record_is_read_once_through_a_split_and_a_merge_under_load(
                     AdjacentShardToMerge="shardId-000000000001",
                 )
 
-    async with reader_at(home, session) as reader:
+    async with LocalShardReader(KinesisBackend(session)) as local, home_of(local, home) as reader:
         request = OpenRequest(session_id="q", positions=start, record_publisher=publisher, consumers=consumers)
         loop = Loop(reader, "q", await reader.open(request), start)
         producing = asyncio.create_task(asyncio.to_thread(produce))
@@ -167,16 +143,15 @@ async def test_every_record_is_read_once_through_a_split_and_a_merge_under_load(
         await reader.close_session("q", loop.epoch)
 
 
-@pytest.mark.parametrize("home", ["local", "remote"])
 async def test_a_consumer_of_another_accounts_stream_of_the_same_name_is_refused(
-    emulator: RunningEmulator, home: str
+    emulator: RunningEmulator,
 ) -> None:
     """Its records would come as those of our stream; named by its ARN that is read, though nobody may describe it."""
     own = await asyncio.to_thread(consumer, emulator)
     own_arn = own.consumer_arn.partition("/consumer/")[0]
     others = own.consumer_arn.replace(":000000000000:", ":222222222222:")
     others_arn = others.partition("/consumer/")[0]
-    async with reader_at(home, aws(emulator)) as reader:
+    async with LocalShardReader(KinesisBackend(aws(emulator))) as reader:
         for session, (stream, consumer_arn, is_right) in enumerate(
             (
                 (STREAM, own.consumer_arn, True),
@@ -198,68 +173,3 @@ async def test_a_consumer_of_another_accounts_stream_of_the_same_name_is_refused
                 continue
             with pytest.raises(EfoConsumerConfigError, match=f"{consumer_arn} is not a consumer of .* by its ARN"):
                 await reader.open(request)
-
-
-async def test_ranges_that_were_planned_and_evicted_are_read_again_by_polling(emulator: RunningEmulator) -> None:
-    """Tiny buffers, and a caller that plans all ranges before it fetches the first: the records are the same."""
-    session, client = aws(emulator), emulator.client()
-    start = await asyncio.to_thread(resolve_initial_positions, session, [STREAM], "TRIM_HORIZON")
-    config = ReaderConfig(buffer_bytes_per_shard=1, buffer_bytes=1, promise_grace=timedelta(0))
-    consumers = (await asyncio.to_thread(consumer, emulator),)
-    async with reader_at("local", session, config) as reader:
-        epoch = await reader.open(OpenRequest(session_id="q", positions=start, consumers=consumers))
-        written: set[str] = set()
-        steps, planned = [start], 0
-        for part in range(5):
-            written |= await asyncio.to_thread(put, client, part * 40, 40)
-            async with asyncio.timeout(120):
-                while planned < len(written):
-                    snapshot = await reader.positions("q", epoch, steps[-1], wait_seconds=1)
-                    planned += snapshot.records
-                    steps.append(snapshot.positions)
-        rows: list[str] = []
-        for one, two in pairwise(steps):
-            async for batch in reader.read_range("q", ranges_between(one, two)):
-                rows += [value.decode() for value in batch.column("data").to_pylist()]
-        assert sorted(rows) == sorted(written)
-        assert sum(stats.replays for stats in await reader.stats("q")) > 0
-
-
-async def test_a_new_process_reads_the_last_range_again_and_goes_on_behind_it(emulator: RunningEmulator) -> None:
-    """What Spark does after a crash: the logged range first, then a session that begins at its end."""
-    session, client = aws(emulator), emulator.client()
-    start = await asyncio.to_thread(resolve_initial_positions, session, [STREAM], "TRIM_HORIZON")
-    consumers = (await asyncio.to_thread(consumer, emulator),)
-    first = await asyncio.to_thread(put, client, 0, 300)
-    async with reader_at("local", session) as reader:
-        epoch = await reader.open(OpenRequest(session_id="q", positions=start, consumers=consumers))
-        loop = Loop(reader, "q", epoch, start)
-        await loop.until(lambda: len(loop.rows) >= 120, max_records=120)
-        committed, before = loop.start, list(loop.rows)
-        logged = (await reader.positions("q", epoch, committed, max_records=100, wait_seconds=5)).positions
-    log = json.dumps([committed.to_json(), logged.to_json()])
-
-    second = await asyncio.to_thread(put, client, 300, 100)
-    begin, end = (StreamPositions.from_json(value) for value in json.loads(log))
-    async with reader_at("local", session) as reader:
-        rows: list[str] = []
-        async for batch in reader.read_range("q", ranges_between(begin, end)):
-            rows += [value.decode() for value in batch.column("data").to_pylist()]
-        epoch = await reader.open(OpenRequest(session_id="q", positions=end, consumers=consumers))
-        loop = Loop(reader, "q", epoch, end)
-        await loop.until(lambda: len(before) + len(rows) + len(loop.rows) >= len(first | second))
-        assert sorted(before + rows + loop.rows) == sorted(first | second)
-
-
-@pytest.mark.kind_kinesis
-def test_latest_is_a_time_that_skips_what_is_there_and_nothing_else(emulator: RunningEmulator) -> None:
-    """LATEST becomes AT_TIMESTAMP in the open shards, once."""
-    session, client = aws(emulator), emulator.client()
-    client.split_shard(StreamName=STREAM, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
-    before = int(time.time() * 1000)
-    positions = resolve_initial_positions(session, [STREAM], "latest").streams[STREAM]
-    assert sorted(positions) == ["shardId-000000000001", "shardId-000000000002", "shardId-000000000003"]
-    (millis,) = {position.timestamp_millis for position in positions.values()}
-    assert millis is not None
-    assert before - 2100 <= millis <= time.time() * 1000
-    assert ShardPosition.at_timestamp(millis) in positions.values()

@@ -73,9 +73,8 @@ class History:
 class World:
     """A stream that was written and resharded for hours, and a reader that catches up with it."""
 
-    def __init__(self, chance: random.Random, *, skew_millis: int | None = SKEW_MILLIS) -> None:
+    def __init__(self, chance: random.Random) -> None:
         self.chance = chance
-        self.skew_millis = skew_millis
         self.now = 0.0
         self.shards: dict[str, History] = {}
         self.graph = ShardGraph()
@@ -175,15 +174,10 @@ class World:
     def take(self, bounds: Bounds = Bounds()) -> Reach:  # noqa: B008  # frozen
         """Ask for a micro-batch and deliver it."""
         buffers = {(STREAM, name): one.buffer for name, one in self.shards.items()}
-        horizon = None
-        if self.skew_millis is not None:
-            horizon = partial(
-                self.horizon.find,
-                skew_millis=self.skew_millis,
-                delivered_millis=delivered_millis(self.at),
-                now=self.now,
-            )
-        bounds = Bounds(**{**vars(bounds), "skew_millis": self.skew_millis})
+        horizon = partial(
+            self.horizon.find, skew_millis=SKEW_MILLIS, delivered_millis=delivered_millis(self.at), now=self.now
+        )
+        bounds = Bounds(**{**vars(bounds), "skew_millis": SKEW_MILLIS})
         found = reach(self.at, buffers, {STREAM: self.graph}, bounds, horizon=horizon)
         self.horizon.holds_back = found.holds_back
         self.excused |= {shard for _, shard in self.horizon.left_behind}
@@ -243,15 +237,6 @@ def test_later_micro_batches_hold_nothing_older_than_earlier_ones_by_more_than_t
     catch_up(world, bounds_of(world.chance), world.chance.choice([10_000, 100_000, 10**9]))
     assert world.most_late <= SKEW_MILLIS + JITTER_MILLIS
     assert not world.excused
-    assert world.delivered == {name: one.rows for name, one in world.shards.items()}
-
-
-@settings(phases=(Phase.explicit, Phase.generate))
-@given(st.integers(0, 1 << 32))
-def test_without_a_bound_every_record_comes_once(seed: int) -> None:
-    """`maxShardSkew=off`: shards may be far apart, and limits cut them at the same arrival time all the same."""
-    world = World(random.Random(seed), skew_millis=None)
-    catch_up(world, bounds_of(world.chance), 10**9)
     assert world.delivered == {name: one.rows for name, one in world.shards.items()}
 
 

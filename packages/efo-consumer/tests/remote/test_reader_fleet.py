@@ -90,29 +90,6 @@ async def until_buffered(fleet: FleetShardReader, epoch: int, start: StreamPosit
             await fleet.positions("q", epoch, start)
 
 
-async def test_each_shard_is_followed_by_one_reader_through_a_split_and_a_merge() -> None:
-    """Readers share the shards; children enter after all their parents, wherever those are; nothing comes twice."""
-    kinesis = FakeKinesis(event_records=3)
-    shards = kinesis.create_stream("s", 8)
-    start = kinesis.trim_horizon("s")
-    for shard in shards:
-        kinesis.put("s", shard, 5)
-    async with instance(kinesis) as one, instance(kinesis) as two, fleet_of(one, two) as fleet:
-        loop = Loop(fleet, await fleet.open(OpenRequest(session_id="q", positions=start)), start)
-        await loop.until(lambda: len(loop.rows) == 40)
-        # By the addresses, so with some ports of the system all are one reader's.
-        placed = place(loop.at, (one.address, two.address))
-        for each in (one, two):
-            assert {s.shard_id for s in await each.local.stats("q")} == set(placed[each.address].streams.get("s", ()))
-        children = kinesis.reshard("s", shards[:1], 2) + kinesis.reshard("s", shards[1:3], 1)
-        for child in children:
-            kinesis.put("s", child, 4)
-        await loop.until(lambda: len(loop.rows) == 52)
-        assert sorted(loop.rows) == written(kinesis)
-        await loop.until(lambda: not set(shards[:3]) & set(loop.at.streams["s"]))
-        assert {shard.shard_id for shard in await fleet.stats("q")} >= set(children)
-
-
 async def test_a_step_asks_each_reader_once_however_many_shards_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neighbouring shards are rarely the same reader's: a call for each run of them took seconds of a step."""
     asked: list[str] = []
@@ -194,59 +171,6 @@ async def test_several_readers_give_what_arrived_first(limits: Any) -> None:
                 rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
             assert sorted(rows) == written(kinesis)[: len(rows)]
             position = found.positions
-
-
-async def test_a_limit_below_a_record_lets_one_record_of_all_readers_through() -> None:
-    """It is the oldest one."""
-    kinesis = FakeKinesis(event_records=1)
-    shards = kinesis.create_stream("s", 30)
-    start = kinesis.trim_horizon("s")
-    for shard in shards[:6]:
-        kinesis.put("s", shard, 2, size=1500)
-    async with instance(kinesis) as one, instance(kinesis) as two, fleet_of(one, two) as fleet:
-        epoch = await fleet.open(OpenRequest(session_id="q", positions=start))
-        await until_buffered(fleet, epoch, start, 12)
-        position, rows = start, list[int]()
-        for _ in range(12):
-            found = await fleet.positions("q", epoch, position, max_bytes=1000)
-            assert found.records == 1
-            async for batch in fleet.read_range("q", ranges_between(position, found.positions)):
-                rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
-            position = found.positions
-    assert rows == written(kinesis)
-
-
-async def test_shards_of_a_reader_that_is_gone_move_to_the_others_and_back() -> None:
-    """After the lease's time the others read on from the caller's positions; a reader that returns takes its share."""
-    kinesis = FakeKinesis(event_records=3)
-    shards = kinesis.create_stream("s", 8)
-    start = kinesis.trim_horizon("s")
-    async with instance(kinesis) as one, instance(kinesis) as two, fleet_of(one, two) as fleet:
-        loop = Loop(fleet, await fleet.open(OpenRequest(session_id="q", positions=start)), start)
-        for shard in shards:
-            kinesis.put("s", shard, 3)
-        await loop.until(lambda: len(loop.rows) == 24)
-        # Told but not fetched when its reader ends: the range is a fact all the same.
-        for shard in shards:
-            kinesis.put("s", shard, 3)
-        found = await fleet.positions("q", loop.epoch, loop.at, wait_seconds=5)
-        port = int(two.address.rpartition(":")[2])
-        await two.stop()
-        async for batch in fleet.read_range("q", ranges_between(loop.at, found.positions)):
-            loop.rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
-        loop.at = found.positions
-        for shard in shards:
-            kinesis.put("s", shard, 3)
-        await loop.until(lambda: len(loop.rows) == 72)
-        assert len(await one.local.stats("q")) == 8
-        async with instance(kinesis, port):
-            await loop.until(lambda: len(fleet._members.served()) == 2)
-            for shard in shards:
-                kinesis.put("s", shard, 2)
-            await loop.until(lambda: len(loop.rows) == 88)
-            placed = place(loop.at, (one.address, two.address))
-            assert {s.shard_id for s in await one.local.stats("q")} == set(placed[one.address].streams.get("s", ()))
-    assert sorted(loop.rows) == written(kinesis)
 
 
 async def test_shards_are_told_by_the_reader_that_has_them_or_that_they_wait_for() -> None:

@@ -11,7 +11,6 @@ import textwrap
 import threading
 from collections.abc import AsyncGenerator, Iterator
 
-import pyarrow as pa
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -255,14 +254,6 @@ def test_shards_are_followed_below_the_span_that_opened_the_session(home: str, h
     traces = {context.trace_id for context in hosted.kinesis.span_contexts}
     assert traces == {query.get_span_context().trace_id}
     remote.close()
-
-
-def test_batches_are_schema_first_then_whole_messages(hosted: Hosted) -> None:
-    """A range without records gives no batch, and its answer is still an Arrow stream."""
-    assert list(read_ranges(hosted.host.address, hosted.host.security, "q", [])) == []
-    ranges, _ = hosted.plan()
-    table = pa.Table.from_batches(read_ranges(hosted.host.address, hosted.host.security, "q", ranges))
-    assert table.num_rows == 30
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -84,6 +84,23 @@ def run(kinesis: FakeKinesis, endpoints: Sequence[str], test: Callable[[World], 
         loop.close()
 
 
+def check(
+    kinesis: FakeKinesis,
+    endpoints: Sequence[str],
+    start: Mapping[str, ShardPosition],
+    rows: list[int],
+    standing: set[str],
+) -> None:
+    """Read from here, and compare the rows, and the shards that still have positions short of their end."""
+
+    async def test(world: World) -> None:
+        await world.read(start)
+        assert sorted(world.rows) == sorted(rows)
+        assert set(world.standing()) == standing
+
+    run(kinesis, endpoints, test)
+
+
 @pytest.mark.parametrize("is_read", [True, False], ids=["grandchild is read", "grandchild is unread"])
 def test_after_a_shard_that_is_gone_a_fleet_reads_what_none_of_its_readers_reads(is_read: bool) -> None:
     """Every record that is left comes once, and nothing again that others read, or that had been read before."""
@@ -104,13 +121,7 @@ def test_after_a_shard_that_is_gone_a_fleet_reads_what_none_of_its_readers_reads
     start = {gone: ShardPosition.after(str(read[0])), **dict.fromkeys(children, BEGIN)}
     if is_read:
         start[grandchild] = BEGIN
-
-    async def test(world: World) -> None:
-        await world.read(start)
-        assert sorted(world.rows) == sorted(kept)
-        assert set(world.standing()) == {*children, grandchild}
-
-    run(kinesis, endpoints_apart(gone, [*children, grandchild]), test)
+    check(kinesis, endpoints_apart(gone, [*children, grandchild]), start, kept, {*children, grandchild})
 
 
 def test_a_child_that_is_gone_too_leaves_its_own_children() -> None:
@@ -126,13 +137,8 @@ def test_a_child_that_is_gone_too_leaves_its_own_children() -> None:
         kinesis.shards["s", expired].gone = True
     refusal = RecordPublisherFatalError("gone", stream="s", shard_id=gone, code="ResourceNotFoundException")
     kinesis.fail("s", gone, refusal)
-
-    async def test(world: World) -> None:
-        await world.read({gone: ShardPosition.after("1"), other: BEGIN})
-        assert sorted(world.rows) == sorted(kept)
-        assert set(world.standing()) == {other, *left}
-
-    run(kinesis, endpoints_apart(gone, [other]), test)
+    start = {gone: ShardPosition.after("1"), other: BEGIN}
+    check(kinesis, endpoints_apart(gone, [other]), start, kept, {other, *left})
 
 
 def test_a_shard_that_was_read_to_its_end_and_expired_with_its_children_has_successors() -> None:
@@ -144,13 +150,8 @@ def test_a_shard_that_was_read_to_its_end_and_expired_with_its_children_has_succ
     kept = [number for shard in (other, *grandchildren) for number in kinesis.put("s", shard, 2)]
     for expired in (gone, *children):
         kinesis.shards["s", expired].gone = True
-
-    async def test(world: World) -> None:
-        await world.read({gone: ShardPosition.shard_end(), other: BEGIN})
-        assert sorted(world.rows) == sorted(kept)
-        assert set(world.standing()) == {other, *grandchildren}
-
-    run(kinesis, endpoints_apart(gone, [other]), test)
+    start = {gone: ShardPosition.shard_end(), other: BEGIN}
+    check(kinesis, endpoints_apart(gone, [other]), start, kept, {other, *grandchildren})
 
 
 @pytest.mark.parametrize("at_end", [True, False], ids=["was read to its end", "is found gone"])
@@ -187,13 +188,7 @@ def test_a_merged_shard_enters_after_the_parent_that_is_read_where_the_other_had
     kept = kinesis.put("s", parent, 2)
     (merged,) = kinesis.reshard("s", [over, parent], 1)
     kept += kinesis.put("s", merged, 3)
-
-    async def test(world: World) -> None:
-        await world.read({parent: BEGIN, beside: BEGIN})
-        assert world.rows == kept
-        assert set(world.standing()) == {merged, beside}
-
-    run(kinesis, endpoints_apart(parent, [beside]), test)
+    check(kinesis, endpoints_apart(parent, [beside]), {parent: BEGIN, beside: BEGIN}, kept, {merged, beside})
 
 
 def test_a_child_enters_with_what_is_known_of_its_parents() -> None:

@@ -189,23 +189,3 @@ def test_a_named_shard_that_ended_before_its_time_is_left_to_what_it_became() ->
         assert resolve((0, after), (2, at[2])) == [(0, after), (2, at[2])]
         assert resolve((0, at[1]), (2, at[2])) == [(2, at[2]), (3, at[1])]
         assert resolve((5, at[1])) == [(5, at[1])], "not listed: its reader says what that means"
-
-
-@PUBLISHERS
-async def test_closed_shards_are_read_to_their_ends_and_merges_wait_for_both(
-    emulator: RunningEmulator, publisher: RecordPublisherType
-) -> None:
-    """What was written before a merge comes before what was written after it, however slowly it is taken."""
-    client = emulator.client()
-    client.create_stream(StreamName="s", ShardCount=2)
-    before = [f"before-{n}" for n in range(20)]
-    put(client, "s", *before)
-    client.merge_shards(StreamName="s", ShardToMerge=ROOT, AdjacentShardToMerge="shardId-000000000001")
-    after = [f"after-{n}" for n in range(5)]
-    put(client, "s", *after)
-    start = await asyncio.to_thread(resolve_initial_positions, session_of(emulator), ["s"], "TRIM_HORIZON")
-    assert len(start.streams["s"]) == 2
-    rows, end = await read_all(emulator, start, publisher, 25, max_records=3)
-    assert sorted(data for _, _, data in rows[:20]) == sorted(before)
-    assert [data for _, _, data in rows[20:]] == after
-    assert end.get("s", "shardId-000000000002") is not None

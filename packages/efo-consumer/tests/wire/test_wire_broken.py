@@ -5,14 +5,13 @@ from contextlib import aclosing
 from datetime import timedelta
 
 import pytest
-from wire_world import ORDERS, TRANSPORTS, Proxy, data, read, until, world
+from wire_world import ORDERS, TRANSPORTS, Proxy, data, read, world
 
 from penstock.aws import BackoffPolicy
 from penstock.efo_consumer import ShardPosition, SubscribeTransportType
 from penstock.efo_consumer.errors import (
     RecordPublisherFatalError,
     RecordPublisherRetriesError,
-    SubscriptionTakenOverError,
 )
 
 
@@ -37,36 +36,6 @@ async def test_a_reset_connection_is_resumed(transport: SubscribeTransportType) 
         assert proxy.connections == 2
 
 
-async def test_a_damaged_frame_is_resumed() -> None:
-    """A wrong bit on the way is found by the checksum; the subscription goes on before the frame that had it."""
-    async with world() as kinesis:
-        rows = await kinesis.put(500, 10_000)
-        proxy = await kinesis.proxy(SubscribeTransportType.HTTP1)
-        proxy.damage_at = 2_000_000
-        publisher = kinesis.publisher(SubscribeTransportType.HTTP1, url=proxy.url)
-        assert data(await read(publisher, rows=len(rows))) == rows
-        assert proxy.connections == 2
-
-
-async def test_a_silent_connection_is_given_up() -> None:
-    """Where no idle event comes for longer than the limit, the reader subscribes again by itself."""
-    async with world(idle_event_interval=timedelta(seconds=30)) as kinesis:
-        proxy = await kinesis.proxy(SubscribeTransportType.HTTP2)
-        publisher = kinesis.publisher(url=proxy.url, subscription_silence=timedelta(seconds=0.3))
-        reading = asyncio.create_task(read(publisher, rows=1), name="reader")
-        await until(lambda: proxy.connections == 2)
-        rows = await kinesis.put(1, 100)
-        assert data(await reading) == rows
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_consumer_that_is_not_active_yet_is_waited_for(transport: SubscribeTransportType) -> None:
-    """A subscription to a consumer that is being created succeeds once it is there."""
-    async with world(consumer_creation_delay=timedelta(seconds=0.5)) as kinesis:
-        rows = await kinesis.put(1, 100)
-        assert data(await read(kinesis.publisher(transport), rows=1)) == rows
-
-
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_consumer_that_is_gone_is_fatal(transport: SubscribeTransportType) -> None:
     """A deregistered consumer is an error that says what to do, not the end of the shard."""
@@ -79,15 +48,6 @@ async def test_a_consumer_that_is_gone_is_fatal(transport: SubscribeTransportTyp
             with pytest.raises(RecordPublisherFatalError, match="register it again") as caught:
                 [_ async for _ in published]
         assert caught.value.code == "ResourceNotFoundException"
-
-
-@pytest.mark.parametrize("transport", [*TRANSPORTS, None])
-async def test_a_position_of_another_stream_is_fatal(transport: SubscribeTransportType | None) -> None:
-    """A sequence number that the stream never had is refused with advice."""
-    async with world() as kinesis:
-        with pytest.raises(RecordPublisherFatalError, match="retention") as caught:
-            await read(kinesis.publisher(transport), position=ShardPosition.after("1"))
-        assert caught.value.code == "InvalidArgumentException"
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -118,19 +78,3 @@ async def test_an_endpoint_that_is_not_there_is_an_error_in_the_end() -> None:
             with pytest.raises(RecordPublisherRetriesError) as caught:
                 await read(publisher)
             assert caught.value.attempts == 2
-
-
-async def test_two_readers_with_one_consumer_do_not_fight_for_ever() -> None:
-    """Two publishers that share a consumer take turns a few times; then one of them is told, and the other reads on."""
-    async with world() as kinesis:
-        few = BackoffPolicy(base=timedelta(milliseconds=10), maximum=timedelta(milliseconds=10), max_attempts=2)
-        readings = [
-            asyncio.create_task(read(kinesis.publisher(subscribe_to_shard=few), rows=1), name=f"reader {index}")
-            for index in range(2)
-        ]
-        done, rest = await asyncio.wait(readings, return_when=asyncio.FIRST_COMPLETED)
-        (loser,) = done
-        assert isinstance(loser.exception(), SubscriptionTakenOverError)
-        rows = await kinesis.put(1, 100)
-        (winner,) = rest
-        assert data(await winner) == rows

@@ -80,8 +80,8 @@ class ScriptedClient:
     ListShards gives one listing after the other, the last one again and again.
     """
 
-    def __init__(self, clock: Clock, *script: dict[str, Any] | Exception) -> None:
-        self.clock = clock
+    def __init__(self, *script: dict[str, Any] | Exception) -> None:
+        self.clock = Clock()
         self.script = list(script)
         self.calls: list[tuple[str, dict[str, Any], float]] = []
         self.iterator_failures: list[Exception] = []
@@ -156,9 +156,8 @@ def numbers(events: list[ShardEvent]) -> list[int]:
 
 async def test_reads_on_by_the_next_iterator_at_five_reads_a_second() -> None:
     """One iterator is enough, each answer brings the next one, and reads are 200 ms apart."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(1, 2), answer(3), answer(end=True))
-    assert numbers(await publish(client, tools(clock))) == [1, 2, 3]
+    client = ScriptedClient(answer(1, 2), answer(3), answer(end=True))
+    assert numbers(await publish(client, tools(client.clock))) == [1, 2, 3]
     assert len(client.named("GetShardIterator")) == 1
     assert [body["ShardIterator"] for body in client.named("GetRecords")] == ["fresh", "after-(1, 2)", "after-(3,)"]
     assert client.times("GetRecords") == [1000.0, 1000.2, 1000.4]
@@ -166,26 +165,24 @@ async def test_reads_on_by_the_next_iterator_at_five_reads_a_second() -> None:
 
 async def test_the_end_of_a_shard_names_the_children() -> None:
     """The last event has no continuation and names the children, also where it has no records."""
-    clock = Clock()
-    events = await publish(ScriptedClient(clock, answer(1), answer(end=True)), tools(clock))
+    client = ScriptedClient(answer(1), answer(end=True))
+    events = await publish(client, tools(client.clock))
     assert [event.continuation for event in events] == ["1", None]
     assert [child.shard_id for child in events[-1].child_shards] == ["shardId-000000000001"]
 
 
 async def test_an_idle_shard_keeps_its_continuation() -> None:
     """Empty answers are published with the last record's sequence number."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(5, behind=10), answer(), answer(end=True))
-    events = await publish(client, tools(clock))
+    client = ScriptedClient(answer(5, behind=10), answer(), answer(end=True))
+    events = await publish(client, tools(client.clock))
     assert [(event.records.num_rows, event.continuation) for event in events] == [(1, "5"), (0, "5"), (0, None)]
     assert events[0].millis_behind_latest == 10
 
 
 async def test_the_lag_is_told_before_the_first_record() -> None:
     """Answers before the first record have no continuation and no children, and do not end the shard."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(behind=9000), answer(behind=500), answer(5), answer(end=True))
-    events = await publish(client, tools(clock))
+    client = ScriptedClient(answer(behind=9000), answer(behind=500), answer(5), answer(end=True))
+    events = await publish(client, tools(client.clock))
     told = [(event.continuation, event.child_shards, event.millis_behind_latest) for event in events[:2]]
     assert told == [(None, (), 9000), (None, (), 500)]
     assert [event.continuation for event in events[2:]] == ["5", None]
@@ -194,9 +191,8 @@ async def test_the_lag_is_told_before_the_first_record() -> None:
 
 async def test_an_expired_iterator_is_replaced() -> None:
     """A fresh iterator begins after the last record that was published."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(7), failure("ExpiredIteratorException"), answer(8, end=True))
-    assert numbers(await publish(client, tools(clock))) == [7, 8]
+    client = ScriptedClient(answer(7), failure("ExpiredIteratorException"), answer(8, end=True))
+    assert numbers(await publish(client, tools(client.clock))) == [7, 8]
     iterators = client.named("GetShardIterator")
     assert iterators[0]["ShardIteratorType"] == "TRIM_HORIZON"
     assert iterators[1]["ShardIteratorType"] == "AFTER_SEQUENCE_NUMBER"
@@ -205,34 +201,31 @@ async def test_an_expired_iterator_is_replaced() -> None:
 
 async def test_an_iterator_that_waited_too_long_is_not_tried() -> None:
     """A consumer that comes back after five minutes costs one GetShardIterator, no failed read."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(1), answer(2, end=True))
-    publisher = PollingRecordPublisher(cast(JsonClient, client), tools=tools(clock))
+    client = ScriptedClient(answer(1), answer(2, end=True))
+    publisher = PollingRecordPublisher(cast(JsonClient, client), tools=tools(client.clock))
     one = publisher.publish(StreamIdentity("orders"), SHARD, ShardPosition.trim_horizon())
     async with aclosing(one) as published:
         await anext(published)
-        clock.now += 299
+        client.clock.now += 299
         assert numbers([event async for event in published]) == [2]
     assert len(client.named("GetShardIterator")) == 2
 
 
 async def test_throttling_is_waited_out_by_all_readers_of_the_shard() -> None:
     """A throttled read is not a failed attempt; the whole process leaves the shard alone meanwhile."""
-    clock = Clock()
     throttled = [failure("ProvisionedThroughputExceededException") for _ in range(20)]
-    client = ScriptedClient(clock, *throttled, failure("InternalFailure"), answer(1, end=True))
-    shared = tools(clock)
+    client = ScriptedClient(*throttled, failure("InternalFailure"), answer(1, end=True))
+    shared = tools(client.clock)
     assert numbers(await publish(client, shared)) == [1]
     assert min(later - earlier for earlier, later in pairwise(client.times("GetRecords"))) >= 0.5 - 1e-9
-    assert shared.pace.reserve("orders", SHARD, clock.now) > 0
+    assert shared.pace.reserve("orders", SHARD, client.clock.now) > 0
 
 
 async def test_throttled_iterators_are_waited_out() -> None:
     """GetShardIterator backs off too, before every further call."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(1, end=True))
+    client = ScriptedClient(answer(1, end=True))
     client.iterator_failures = [failure("ProvisionedThroughputExceededException") for _ in range(5)]
-    assert numbers(await publish(client, tools(clock))) == [1]
+    assert numbers(await publish(client, tools(client.clock))) == [1]
     assert min(later - earlier for earlier, later in pairwise(client.times("GetShardIterator"))) >= 0.5
 
 
@@ -242,43 +235,39 @@ async def test_throttled_iterators_are_waited_out() -> None:
 )
 async def test_failures_in_a_row_use_the_attempts_up(code: str) -> None:
     """Where a number is given, as with Flink: throttling counts too, and each success begins the count anew."""
-    clock = Clock()
-    client = ScriptedClient(clock, failure(code), failure(code), answer(1), *[failure(code) for _ in range(3)])
+    client = ScriptedClient(failure(code), failure(code), answer(1), *[failure(code) for _ in range(3)])
     with pytest.raises(RecordPublisherRetriesError, match=r"get_records\.max_attempts") as caught:
-        await publish(client, tools(clock, get_records=COUNTED))
+        await publish(client, tools(client.clock, get_records=COUNTED))
     assert (caught.value.code, caught.value.attempts) == (code, 3)
     assert len(client.named("GetRecords")) == 6
 
 
 async def test_iterators_have_a_count_of_their_own() -> None:
     """A number for GetShardIterator says nothing about GetRecords."""
-    clock = Clock()
-    client = ScriptedClient(clock, *[failure("InternalFailure") for _ in range(20)], answer(1, end=True))
+    client = ScriptedClient(*[failure("InternalFailure") for _ in range(20)], answer(1, end=True))
     client.iterator_failures = [failure("InternalFailure") for _ in range(2)]
-    assert numbers(await publish(client, tools(clock, get_shard_iterator=COUNTED))) == [1]
+    assert numbers(await publish(client, tools(client.clock, get_shard_iterator=COUNTED))) == [1]
     client.iterator_failures = [failure("LimitExceededException") for _ in range(3)]
     with pytest.raises(RecordPublisherRetriesError, match=r"GetShardIterator: .*get_shard_iterator\.max_attempts"):
-        await publish(client, tools(clock, get_shard_iterator=COUNTED))
+        await publish(client, tools(client.clock, get_shard_iterator=COUNTED))
 
 
 @pytest.mark.parametrize("code", ["InternalFailure", "ProvisionedThroughputExceededException"])
 async def test_failures_end_after_the_patience(code: str) -> None:
     """By time, however many attempts that are; counted anew after each success."""
-    clock = Clock()
     half, rest, whole = ([failure(code) for _ in range(count)] for count in (300, 300, 2000))
-    client = ScriptedClient(clock, *half, answer(1), *rest, answer(2), *whole)
+    client = ScriptedClient(*half, answer(1), *rest, answer(2), *whole)
     with pytest.raises(RecordPublisherRetriesError, match=r"for 60\d s, since 20") as caught:
-        await publish(client, tools(clock))
+        await publish(client, tools(client.clock))
     assert caught.value.attempts > 500
 
 
 async def test_a_wait_that_nobody_else_tells_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Bounded reads have no reader that warns of shards: once per outage, after 30 s."""
-    clock = Clock()
     outages = [[failure("InternalFailure") for _ in range(count)] for count in (5, 200, 200)]
     answers = (outages[0], [answer(1)], outages[1], [answer(2)], outages[2], [answer(3, end=True)])
-    client = ScriptedClient(clock, *(one for each in answers for one in each))
-    assert numbers(await publish(client, tools(clock))) == [1, 2, 3]
+    client = ScriptedClient(*(one for each in answers for one in each))
+    assert numbers(await publish(client, tools(client.clock))) == [1, 2, 3]
     warnings = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
     assert len(warnings) == 2
     assert all("GetRecords has failed since" in one and "InternalFailure" in one for one in warnings)
@@ -286,36 +275,33 @@ async def test_a_wait_that_nobody_else_tells_is_logged(caplog: pytest.LogCapture
 
 async def test_a_patience_of_zero_is_for_ever() -> None:
     """Nothing that may pass ends the read."""
-    clock = Clock()
-    client = ScriptedClient(clock, *[failure("InternalFailure") for _ in range(5000)], answer(1, end=True))
-    assert numbers(await publish(client, tools(clock, retry_patience=timedelta(0)))) == [1]
+    client = ScriptedClient(*[failure("InternalFailure") for _ in range(5000)], answer(1, end=True))
+    assert numbers(await publish(client, tools(client.clock, retry_patience=timedelta(0)))) == [1]
 
 
 async def test_an_answer_that_tells_no_lag_is_no_proof_and_no_tip() -> None:
     """Neither is it caught up, nor does a read up to the tip end there; one that never learns it is an error."""
-    clock = Clock()
     unsaid = {"Records": [], "NextShardIterator": "next"}
-    client = ScriptedClient(clock, unsaid, answer(1, end=True))
-    events = await publish(client, tools(clock))
+    client = ScriptedClient(unsaid, answer(1, end=True))
+    events = await publish(client, tools(client.clock))
     assert [(one.millis_behind_latest, one.caught_up_millis) for one in events[:1]] == [(None, None)]
-    client = ScriptedClient(clock, unsaid, unsaid, answer(1), answer())
+    client = ScriptedClient(unsaid, unsaid, answer(1), answer())
     client.listings = [[OPEN]]
-    once = read_once(cast(JsonClient, client), "orders", SHARD, ShardPosition.trim_horizon(), tools=tools(clock))
+    once = read_once(cast(JsonClient, client), "orders", SHARD, ShardPosition.trim_horizon(), tools=tools(client.clock))
     assert numbers([event async for event in once]) == [1]
-    client = ScriptedClient(clock, *[unsaid] * 1000)
-    once = read_once(cast(JsonClient, client), "orders", SHARD, ShardPosition.trim_horizon(), tools=tools(clock))
+    client = ScriptedClient(*[unsaid] * 1000)
+    once = read_once(cast(JsonClient, client), "orders", SHARD, ShardPosition.trim_horizon(), tools=tools(client.clock))
     with pytest.raises(RecordPublisherRetriesError, match="MillisBehindLatest"):
         assert [event async for event in once] == []
 
 
 async def test_what_happens_between_two_answers_is_noted() -> None:
     """Failures, throttling and an end that does not show, each with its cause in words."""
-    clock = Clock()
     throttled, endless = failure("ProvisionedThroughputExceededException"), answer(1, NextShardIterator=None)
-    client = ScriptedClient(clock, failure("InternalFailure"), throttled, endless, answer(1, end=True))
+    client = ScriptedClient(failure("InternalFailure"), throttled, endless, answer(1, end=True))
     client.listings = [[OPEN]]
     noted: list[tuple[ShardSign, str]] = []
-    publisher = PollingRecordPublisher(cast(JsonClient, client), tools=tools(clock))
+    publisher = PollingRecordPublisher(cast(JsonClient, client), tools=tools(client.clock))
     begin = ShardPosition.trim_horizon()
     events = publisher.publish(StreamIdentity("orders"), SHARD, begin, note=lambda *sign: noted.append(sign))
     assert numbers([event async for event in events]) == [1]
@@ -325,11 +311,10 @@ async def test_what_happens_between_two_answers_is_noted() -> None:
 
 async def test_a_broken_connection_is_retried() -> None:
     """No answer is a failure like others: the same iterator is used again."""
-    clock = Clock()
     broken = AwsConnectionError(operation="GetRecords", endpoint="there", reason="reset")
-    client = ScriptedClient(clock, broken, answer(1, end=True))
+    client = ScriptedClient(broken, answer(1, end=True))
     client.iterator_failures = [failure("InternalFailure")]
-    assert numbers(await publish(client, tools(clock))) == [1]
+    assert numbers(await publish(client, tools(client.clock))) == [1]
     assert len(client.named("GetShardIterator")) == 2
 
 
@@ -347,19 +332,17 @@ LEFT, RIGHT = listed("shardId-000000000001", 0, 4, SHARD), listed("shardId-00000
 
 async def test_no_iterator_and_no_children_is_not_the_end() -> None:
     """An answer without a next iterator and without children is asked again while the shard is listed as open."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(1, NextShardIterator=None), answer(1, end=True))
+    client = ScriptedClient(answer(1, NextShardIterator=None), answer(1, end=True))
     client.listings = [[OPEN]]
-    assert numbers(await publish(client, tools(clock))) == [1]
+    assert numbers(await publish(client, tools(client.clock))) == [1]
 
 
 async def test_children_that_only_list_shards_names_end_the_shard() -> None:
     """A last answer without children brings its records and, from ListShards, the shard's children."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(1), answer(2, NextShardIterator=None))
+    client = ScriptedClient(answer(1), answer(2, NextShardIterator=None))
     other = listed("shardId-000000000003", 0, 9, "shardId-000000000009")
     client.listings = [[CLOSED, other, LEFT, RIGHT]]
-    events = await publish(client, tools(clock))
+    events = await publish(client, tools(client.clock))
     assert numbers(events) == [1, 2]
     assert [event.continuation for event in events] == ["1", None]
     children = events[-1].child_shards
@@ -369,10 +352,9 @@ async def test_children_that_only_list_shards_names_end_the_shard() -> None:
 
 async def test_a_merged_child_ends_both_of_its_parents() -> None:
     """The child of a merge names the shard as its second parent, and covers more than its hash keys."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(1, NextShardIterator=None))
+    client = ScriptedClient(answer(1, NextShardIterator=None))
     client.listings = [[CLOSED, listed("shardId-000000000002", 0, 19, "shardId-000000000001", SHARD)]]
-    events = await publish(client, tools(clock))
+    events = await publish(client, tools(client.clock))
     assert events[-1].child_shards[0].parent_shard_ids == ("shardId-000000000001", SHARD)
 
 
@@ -383,11 +365,10 @@ async def test_a_merged_child_ends_both_of_its_parents() -> None:
 )
 async def test_children_that_are_listed_late_are_waited_for(late: list[dict[str, Any]]) -> None:
     """The shard ends when ListShards shows it closed with all of its children, far beyond the attempts."""
-    clock = Clock()
     endless = answer(1, NextShardIterator=None)
-    client = ScriptedClient(clock, *[endless] * 21)
+    client = ScriptedClient(*[endless] * 21)
     client.listings = [*[late] * 20, [CLOSED, LEFT, RIGHT]]
-    events = await publish(client, tools(clock))
+    events = await publish(client, tools(client.clock))
     assert numbers(events) == [1]
     assert len(events[-1].child_shards) == 2
     assert min(later - earlier for earlier, later in pairwise(client.times("ListShards"))) >= 0.5
@@ -395,47 +376,43 @@ async def test_children_that_are_listed_late_are_waited_for(late: list[dict[str,
 
 async def test_children_that_are_never_listed_are_an_error() -> None:
     """After a minute the error says that the shard neither went on nor showed its children."""
-    clock = Clock()
-    client = ScriptedClient(clock, *[answer(1, NextShardIterator=None)] * 1000)
+    client = ScriptedClient(*[answer(1, NextShardIterator=None)] * 1000)
     client.listings = [[CLOSED, LEFT]]
     with pytest.raises(RecordPublisherRetriesError, match="ListShards has not shown") as caught:
-        await publish(client, tools(clock))
+        await publish(client, tools(client.clock))
     assert caught.value.code == "ShardEndError"
-    assert 60 <= clock.now - 1000 < 63
+    assert 60 <= client.clock.now - 1000 < 63
 
 
 async def test_list_shards_that_fails_is_borne_and_counts_for_nothing_else() -> None:
     """Without ListShards the children are not known: only the patience bounds its failures."""
-    clock = Clock()
-    client = ScriptedClient(clock, *[answer(1, NextShardIterator=None)] * 1000)
+    client = ScriptedClient(*[answer(1, NextShardIterator=None)] * 1000)
     client.list_failures = [failure("InternalFailure") for _ in range(100)]
     client.listings = [[CLOSED, LEFT, RIGHT]]
-    events = await publish(client, tools(clock, get_records=COUNTED))
+    events = await publish(client, tools(client.clock, get_records=COUNTED))
     assert len(events[-1].child_shards) == 2
     client.list_failures = [failure("InternalFailure") for _ in range(1000)]
     with pytest.raises(RecordPublisherRetriesError, match="ListShards: every attempt") as caught:
-        await publish(client, tools(clock))
+        await publish(client, tools(client.clock))
     assert caught.value.code == "InternalFailure"
 
 
 async def test_an_iterator_begins_at_the_last_record_where_that_is_known() -> None:
     """A continuation is not a record's number and may be refused: the record before it is asked for instead."""
     for record, asked in (("7", "7"), ("", "9"), (None, "9")):
-        clock = Clock()
-        client = ScriptedClient(clock, answer(), answer(end=True))
+        client = ScriptedClient(answer(), answer(end=True))
         position = replace(ShardPosition.after("9"), record=record)
-        events = await publish(client, tools(clock), position=position)
+        events = await publish(client, tools(client.clock), position=position)
         assert client.named("GetShardIterator")[0]["StartingSequenceNumber"] == asked
         assert events[0].continuation == "9"
 
 
 async def test_an_answer_at_the_tip_proves_what_arrived_before_the_call() -> None:
     """It tells the service's time before GetRecords less 2 s, by which polling and arrival times may be behind."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(behind=500), answer(), answer(5), answer(6, behind=9), answer(end=True))
-    service_clock = ServiceClock(monotonic=clock, wall_clock=lambda: 0.0)
-    service_clock.answered("Mon, 01 Jan 2024 00:00:00 GMT", clock.now)
-    events = await publish(client, tools(clock, service_clock=service_clock))
+    client = ScriptedClient(answer(behind=500), answer(), answer(5), answer(6, behind=9), answer(end=True))
+    service_clock = ServiceClock(monotonic=client.clock, wall_clock=lambda: 0.0)
+    service_clock.answered("Mon, 01 Jan 2024 00:00:00 GMT", client.clock.now)
+    events = await publish(client, tools(client.clock, service_clock=service_clock))
     new_year = 1_704_067_200_000
     told = [None if one.caught_up_millis is None else one.caught_up_millis - new_year for one in events]
     assert told == [None, -1800, -1600, None, -1200]
@@ -444,52 +421,48 @@ async def test_an_answer_at_the_tip_proves_what_arrived_before_the_call() -> Non
 
 async def test_the_time_of_a_proof_is_that_of_the_call_that_succeeded() -> None:
     """Retries in between make the proof later, not earlier."""
-    clock = Clock()
-    client = ScriptedClient(clock, *[failure("InternalFailure")] * 2, answer(end=True))
-    service_clock = ServiceClock(monotonic=clock, wall_clock=clock)
-    events = await publish(client, tools(clock, service_clock=service_clock))
+    client = ScriptedClient(*[failure("InternalFailure")] * 2, answer(end=True))
+    service_clock = ServiceClock(monotonic=client.clock, wall_clock=client.clock)
+    events = await publish(client, tools(client.clock, service_clock=service_clock))
     assert events[0].caught_up_millis == int((client.times("GetRecords")[-1] - 2) * 1000)
 
 
 async def test_a_fatal_error_is_not_retried() -> None:
     """A position that is refused is an error with advice, at the first answer."""
-    clock = Clock()
-    client = ScriptedClient(clock)
+    client = ScriptedClient()
     client.iterator_failures = [failure("InvalidArgumentException")]
     with pytest.raises(RecordPublisherFatalError, match="retention") as caught:
-        await publish(client, tools(clock))
+        await publish(client, tools(client.clock))
     assert (caught.value.stream, caught.value.shard_id) == ("orders", SHARD)
 
 
 async def test_a_stream_of_another_account_is_named_by_its_arn() -> None:
     """Where the ARN is known, it goes into every call, and the name into none."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(1, end=True))
-    await publish(client, tools(clock), stream=StreamIdentity("orders", "arn:aws:kinesis:x:1:stream/orders"))
+    client = ScriptedClient(answer(1, end=True))
+    await publish(client, tools(client.clock), stream=StreamIdentity("orders", "arn:aws:kinesis:x:1:stream/orders"))
     assert {body["StreamARN"] for _, body, _ in client.calls} == {"arn:aws:kinesis:x:1:stream/orders"}
     assert not any("StreamName" in body for _, body, _ in client.calls)
 
 
 async def test_closing_closes_the_client() -> None:
     """The publisher owns its client."""
-    client = ScriptedClient(Clock())
+    client = ScriptedClient()
     await PollingRecordPublisher(cast(JsonClient, client)).close()
     assert client.closed
 
 
-async def replay(client: ScriptedClient, clock: Clock) -> list[ShardEvent]:
+async def replay(client: ScriptedClient) -> list[ShardEvent]:
     after = ShardPosition.after("3")
-    events = read_once(cast(JsonClient, client), "orders", SHARD, after, tools=tools(clock))
+    events = read_once(cast(JsonClient, client), "orders", SHARD, after, tools=tools(client.clock))
     async with aclosing(events) as found:
         return [event async for event in found]
 
 
 async def test_a_replay_reads_over_gaps_and_ends_at_the_tip() -> None:
     """Empty answers behind the tip are read over without being told; at the tip the replay ends."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(behind=500), answer(4, behind=300), answer(behind=100), answer(behind=0))
+    client = ScriptedClient(answer(behind=500), answer(4, behind=300), answer(behind=100), answer(behind=0))
     client.listings = [[OPEN]]
-    events = await replay(client, clock)
+    events = await replay(client)
     assert numbers(events) == [4]
     assert client.named("GetShardIterator")[0]["StartingSequenceNumber"] == "3"
     assert client.script == []
@@ -497,33 +470,30 @@ async def test_a_replay_reads_over_gaps_and_ends_at_the_tip() -> None:
 
 async def test_a_replay_ends_with_the_shard() -> None:
     """The end of the shard ends the replay, and says so."""
-    clock = Clock()
-    events = await replay(ScriptedClient(clock, answer(4, behind=9), answer(5, behind=1, end=True)), clock)
+    events = await replay(ScriptedClient(answer(4, behind=9), answer(5, behind=1, end=True)))
     assert numbers(events) == [4, 5]
     assert [event.continuation for event in events] == ["4", None]
 
 
 async def test_a_replay_up_to_the_tip_proves_that_too() -> None:
     """The answer at which a replay ends tells the time that it proves, as in following."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(4))
+    client = ScriptedClient(answer(4))
     client.listings = [[OPEN]]
-    [event] = await replay(client, clock)
+    [event] = await replay(client)
     assert event.caught_up_millis is not None
 
 
 async def test_answers_at_the_tip_do_not_end_a_closed_shard() -> None:
     """Only its children do, however many answers look like those at the tip of an open shard."""
-    clock = Clock()
     noted: list[tuple[ShardSign, str]] = []
-    client = ScriptedClient(clock, *[answer()] * 20, answer(4), *[answer()] * 20, answer(end=True))
+    client = ScriptedClient(*[answer()] * 20, answer(4), *[answer()] * 20, answer(end=True))
     client.listings = [[CLOSED, LEFT, RIGHT]]
     events = read_once(
         cast(JsonClient, client),
         "orders",
         SHARD,
         ShardPosition.after("3"),
-        tools=tools(clock),
+        tools=tools(client.clock),
         note=lambda sign, cause: noted.append((sign, cause)),
     )
     found = [event async for event in events]
@@ -536,10 +506,9 @@ async def test_answers_at_the_tip_do_not_end_a_closed_shard() -> None:
 
 async def test_a_tip_is_an_end_once_the_shard_is_shown_open() -> None:
     """A shard that is not listed yet is asked for about once a second, and read on meanwhile."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(), answer(4), *[answer()] * 9)
+    client = ScriptedClient(answer(), answer(4), *[answer()] * 9)
     client.listings = [[], [OPEN]]
-    assert numbers(await replay(client, clock)) == [4]
+    assert numbers(await replay(client)) == [4]
     assert len(client.named("ListShards")) == 2
     assert client.times("ListShards")[1] - client.times("ListShards")[0] >= 1
     assert client.times("ListShards")[1] >= client.times("GetRecords")[-1]
@@ -550,36 +519,34 @@ async def test_a_shard_without_an_end_is_an_error_after_the_patience(
     listing: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It names the shard and the position, and is not the end of what was read. A warning comes before it."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(4), *[answer()] * 10_000)
+    client = ScriptedClient(answer(4), *[answer()] * 10_000)
     client.listings = [listing]
     events = read_once(
         cast(JsonClient, client),
         "orders",
         SHARD,
         ShardPosition.after("3"),
-        tools=tools(clock, retry_patience=timedelta(seconds=90)),
+        tools=tools(client.clock, retry_patience=timedelta(seconds=90)),
     )
     assert numbers([await anext(events)]) == [4]
     with pytest.raises(RecordPublisherRetriesError) as caught:
         await anext(events)
     assert (caught.value.code, caught.value.shard_id) == ("ShardEndMissing", SHARD)
     assert str(ShardPosition.after("4")) in str(caught.value)
-    assert 90 <= clock.now - 1000 < 95
+    assert 90 <= client.clock.now - 1000 < 95
     assert len([one for one in caplog.records if one.levelno == logging.WARNING]) == 1
 
 
 @pytest.mark.parametrize(("is_open", "polls"), [(True, 1), (False, 3)])
 async def test_what_the_caller_knows_of_the_shard_is_not_asked(is_open: bool, polls: int) -> None:
     """The tip of an open shard is the end then, and a closed shard is read to its children."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(), answer(), answer(end=True))
+    client = ScriptedClient(answer(), answer(), answer(end=True))
     events = read_once(
         cast(JsonClient, client),
         "orders",
         SHARD,
         ShardPosition.after("3"),
-        tools=tools(clock),
+        tools=tools(client.clock),
         is_open=is_open,
     )
     assert numbers([event async for event in events]) == []
@@ -653,7 +620,7 @@ async def test_a_list_that_fails_is_asked_for_again_later(caplog: pytest.LogCapt
 
 async def test_nothing_is_replayed_after_the_end() -> None:
     """A range that begins at SHARD_END is empty, and asks nothing."""
-    client = ScriptedClient(Clock())
+    client = ScriptedClient()
     events = read_once(cast(JsonClient, client), "orders", SHARD, ShardPosition.shard_end())
     assert [event async for event in events] == []
     assert client.calls == []
@@ -697,9 +664,8 @@ async def test_readers_of_a_process_share_the_reads_of_a_shard() -> None:
 
 async def test_an_interval_of_its_own_binds_only_its_reader() -> None:
     """A publisher that polls once a second leaves the shard's other reads to others."""
-    clock = Clock()
-    shared = tools(clock, get_records_interval=timedelta(seconds=1))
-    client = ScriptedClient(clock, answer(1), answer(2), answer(end=True))
+    client = ScriptedClient(answer(1), answer(2), answer(end=True))
+    shared = tools(client.clock, get_records_interval=timedelta(seconds=1))
     await publish(client, shared)
     assert client.times("GetRecords") == [1000.0, 1001.0, 1002.0]
     assert shared.pace.reserve("orders", SHARD, 1002.3) == 0.0
@@ -707,13 +673,12 @@ async def test_an_interval_of_its_own_binds_only_its_reader() -> None:
 
 async def test_reads_ask_for_what_the_shard_allows() -> None:
     """Once throttled, a read after 10 kB records asks for as many as 2 MiB/s allow; after small ones, for the most."""
-    clock = Clock()
     large, again, small = answer(1, 2), answer(3, 4), answer(5)
     for record in large["Records"] + again["Records"]:
         record["Data"] = base64.b64encode(bytes(10_000)).decode()
     throttled = failure("ProvisionedThroughputExceededException")
-    client = ScriptedClient(clock, large, throttled, again, small, answer(end=True))
-    await publish(client, tools(clock))
+    client = ScriptedClient(large, throttled, again, small, answer(end=True))
+    await publish(client, tools(client.clock))
     limits = [body["Limit"] for body in client.named("GetRecords")]
     in_200_ms, in_700_ms = (int(2 * 1024 * 1024 * seconds / 10_001) for seconds in (0.2, 0.7))
     assert limits == [10_000, 10_000, in_700_ms, in_200_ms, 10_000]
@@ -721,11 +686,10 @@ async def test_reads_ask_for_what_the_shard_allows() -> None:
 
 async def test_an_answer_has_as_many_records_as_there_is_room_for() -> None:
     """By the size of those before; a shard's first may be large. A shard at its tip wants no more than its share."""
-    clock = Clock()
     small = answer(1, 2, behind=1)
     for record in small["Records"]:
         record["Data"] = base64.b64encode(bytes(9_999)).decode()
-    client = ScriptedClient(clock, small, small, failure("InternalFailure"), answer(3), answer(4, end=True))
+    client = ScriptedClient(small, small, failure("InternalFailure"), answer(3), answer(4, end=True))
     wanted: list[int] = []
     kept = 0
 
@@ -739,7 +703,7 @@ async def test_an_answer_has_as_many_records_as_there_is_room_for() -> None:
         finally:
             kept -= 1
 
-    publisher = PollingRecordPublisher(cast(JsonClient, client), tools=tools(clock))
+    publisher = PollingRecordPublisher(cast(JsonClient, client), tools=tools(client.clock))
     events = publisher.publish(StreamIdentity("orders"), SHARD, ShardPosition.trim_horizon(), room=room)
     async for event in events:
         assert kept == 0, event
@@ -770,11 +734,10 @@ def test_the_next_read_is_within_the_bytes_of_the_time_since_the_last(reads: lis
 
 async def test_an_interval_longer_than_an_iterator_lives_is_waited_for_without_one() -> None:
     """Every read has an iterator that is fresh: an old one would be refused each time."""
-    clock = Clock()
-    client = ScriptedClient(clock, answer(1), answer(2), answer(end=True))
+    client = ScriptedClient(answer(1), answer(2), answer(end=True))
     config = RecordPublisherConfig(get_records_interval=timedelta(minutes=10))
     publisher = PollingRecordPublisher(
-        cast(JsonClient, client), tools=PollingTools(config=config, clock=clock, sleep=clock.sleep)
+        cast(JsonClient, client), tools=PollingTools(config=config, clock=client.clock, sleep=client.clock.sleep)
     )
     begin = ShardPosition.trim_horizon()
     events = [event async for event in publisher.publish(StreamIdentity("s"), SHARD, begin)]
@@ -785,7 +748,7 @@ async def test_an_interval_longer_than_an_iterator_lives_is_waited_for_without_o
         if (first, second) == ("GetShardIterator", "GetRecords")
     ]
     assert ages == [0.0, 0.0, 0.0]
-    assert clock.now == 1000.0 + 1200
+    assert client.clock.now == 1000.0 + 1200
 
 
 def test_a_failure_of_a_shard_that_is_watched_is_left_to_its_condition(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,8 +1,6 @@
 """The same records, whichever way they come: over HTTP/2, HTTP/1.1 and by polling, from any start to the end."""
 
-import asyncio
 from contextlib import aclosing
-from datetime import timedelta
 
 import pytest
 from wire_world import HALF, ORDERS, TRANSPORTS, data, read, table, world
@@ -26,23 +24,6 @@ async def test_all_ways_to_read_give_the_same_records() -> None:
         numbers = [int(number) for number in tables[0].column("sequenceNumber").to_pylist()]
         assert numbers == sorted(set(numbers))
         assert tables[0].column("data").to_pylist() == rows
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_renewal_leaves_no_gap(transport: SubscribeTransportType) -> None:
-    """Records that are written while subscriptions come and go all arrive, once."""
-    async with world(subscription_lifetime=timedelta(seconds=0.4)) as kinesis:
-        written: list[bytes] = []
-
-        async def write() -> None:
-            for round_number in range(15):
-                written.extend(await kinesis.put(20, 100, seed=round_number))
-                await asyncio.sleep(0.1)
-
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(write(), name="writer")
-            reading = tasks.create_task(read(kinesis.publisher(transport), rows=300), name="reader")
-        assert data(reading.result()) == written
 
 
 @pytest.mark.kind_kinesis
@@ -69,23 +50,3 @@ async def test_the_end_of_a_shard_names_its_children(transport: SubscribeTranspo
             async with aclosing(one) as published:
                 found += data([await anext(published)])
         assert sorted(found) == sorted(after)
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_an_idle_shard_goes_on_by_its_continuation(transport: SubscribeTransportType) -> None:
-    """Events without records have a continuation that advances, and from which reading goes on."""
-    async with world() as kinesis:
-        async with aclosing(
-            kinesis.publisher(transport).publish(ORDERS, "shardId-000000000000", ShardPosition.trim_horizon())
-        ) as published:
-            first, second = await anext(published), await anext(published)
-        assert first.records.num_rows == second.records.num_rows == 0
-        assert int(second.continuation or 0) > int(first.continuation or 0)
-        rows = await kinesis.put(5, 10)
-        arn = await kinesis.register("later")
-        events = await read(
-            kinesis.publisher(transport, consumer_arn=arn),
-            rows=5,
-            position=ShardPosition.after(second.continuation or ""),
-        )
-        assert data(events) == rows
