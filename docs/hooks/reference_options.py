@@ -1,13 +1,10 @@
 """The options of the data sources, with the names that other connectors have for them."""
 
-from itertools import groupby
-
 from reference_text import table
 
-from penstock.spark_plugin._options.docs import TITLES, default, documentation, places
+from penstock.spark_plugin._options.docs import by_task, default, documentation, places
 from penstock.spark_plugin._options.foreign import Connector, foreign_options
 from penstock.spark_plugin._options.spec import OptionSpec, OptionType
-from penstock.spark_plugin._options.table import OPTIONS
 
 
 def page() -> str:
@@ -24,12 +21,12 @@ def page() -> str:
         "beside polling. With a service at an endpoint its value travels to the service in the request, or the two "
         "together are an error that says what to do.\n",
     ]
-    for group, specs in groupby(OPTIONS, key=lambda spec: spec.group):
+    for title, specs in by_task():
         rows = [
             (_name(spec), _kind(spec), f"`{default(spec)}`" if default(spec) else "", _words(spec), places(spec))
             for spec in specs
         ]
-        parts += [f"## {TITLES[group]}\n", table(("option", "type", "default", "meaning", "acts in"), rows)]
+        parts += [f"## {title}\n", table(("option", "type", "default", "meaning", "acts in"), rows)]
     return "\n".join(parts)
 
 

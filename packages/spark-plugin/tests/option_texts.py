@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._options.foreign import foreign_options
 from penstock.spark_plugin._options.spec import OptionSpec, OptionType
 from penstock.spark_plugin._options.table import BY_NAME
 
@@ -28,7 +29,6 @@ _TEXTS = {
     "stsEndpointUrl": "http://127.0.0.1:1",
     "initialPosition": "TRIM_HORIZON",
     "initialTimestamp": "2026-01-01",
-    "initialTimestampFormat": "yyyy",
     "endingPosition": "LATEST",
     "addedStreamPosition": "LATEST",
     "efoConsumerArn": f"{ARN}/consumer/other:1",
@@ -50,10 +50,9 @@ _NEEDED = {
     "streamDiscoveryInterval": {"streamName": "", "streamNamePattern": "s.*"},
     "awsCredentialsProvider": {"awsProfile": "p"},
     "roleCredentialsProvider": {"awsProfile": "p"},
-    "initialTimestampFormat": {"initialTimestamp": "2026"},
     "efoConsumerArn": {"recordPublisher": "efo", "efoRegistration": "none", "efoConsumerArn.s": CONSUMER},
     "csvDelimiter": {"valueFormat": "csv"},
-    "schemaMessage": {"valueFormat": "protobuf"},
+    "schemaMessage": {"valueFormat": "protobuf", "schemaRegistry": "r"},
     "registryEndpoint": EFO,
 }
 
@@ -74,14 +73,22 @@ def given(spec: OptionSpec) -> tuple[dict[str, str], dict[str, str]]:
     if spec.name == "recordPublisher":
         return EFO, {}  # without it the name of a consumer is refused
     needed = dict(_NEEDED.get(spec.name, {}))
-    if any(one.when == "polling" for one in spec.refused_with) and spec.name not in _NEEDED:
+    other, _, value = spec.needs.partition("=")
+    if other == "recordPublisher" and spec.name not in _NEEDED:
         needed |= EFO
-    if spec.requires is not None and spec.requires[0] not in needed:
-        other = BY_NAME[spec.requires[0]]
-        mutual = other.requires is not None and other.requires[0] == spec.name
-        needed |= {other.name: "other", spec.name: "other"} if mutual else given(other)[0] | needed
+    elif other and other not in needed:
+        mutual = BY_NAME[other].needs == spec.name
+        text = {other: value} if value else {}
+        needed |= {other: "other", spec.name: "other"} if mutual else given(BY_NAME[other])[0] | text | needed
     own = f"{spec.name}.s" if spec.prefix else spec.name
     return {**needed, own: text_of(spec)}, needed
+
+
+def names(spec: OptionSpec) -> tuple[str, ...]:
+    """The name, and the names in other connectors that take the same texts."""
+    others = (one for one in foreign_options() if one.option == spec.name)
+    same = [one.name for one in others if not (one.convert or one.unit or one.values) and one.name != spec.name]
+    return (spec.name, *same)
 
 
 def parse(options: Mapping[str, str]) -> KinesisOptions:

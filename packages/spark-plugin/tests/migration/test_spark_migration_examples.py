@@ -64,7 +64,7 @@ def test_each_line_becomes_what_is_said_of_it(one: Example, caplog: pytest.LogCa
                 hand_over(one.way, {**options, name: text})
             assert f"'{name}'".lower() in str(caught.value).lower()
         elif isinstance(became, Ours):
-            meant = [name] if find_option(name) else [it.name for it in translate(name, text, given) or ()]
+            meant = [name] if find_option(name) else list(translate(name, text, given) or ())
             names = {field_name("streamName" if it == "deliveryStreamName" else it) for it in meant}
             assert names, name
             assert names <= set(became.fields), name

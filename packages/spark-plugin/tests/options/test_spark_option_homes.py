@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from option_texts import CONSUMER, EFO, given, parse, text_of
+from option_texts import CONSUMER, EFO, given, names, parse, text_of
 
 import penstock.spark_plugin as plugin
 from penstock.efo_consumer import OpenRequest, ReaderConfig, StreamPositions
@@ -20,7 +20,7 @@ from penstock.registration._remote.messages import acquire_message, acquire_requ
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import caller_location
 from penstock.spark_plugin._options.parsing import check_use
-from penstock.spark_plugin._options.spec import GATEWAY, READER, REGISTRY, OptionSpec, Place, Use
+from penstock.spark_plugin._options.spec import OptionSpec, Place, Use
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._reading.session import leases as leases_module
 from penstock.spark_plugin._reading.session import session as session_module
@@ -33,12 +33,12 @@ PROOFS = ("serviceToken", "serviceTokenFile", "serviceCaFile", "serviceCertifica
 
 HOMES: dict[str, tuple[Place | None, dict[str, str]]] = {
     "in-process": (None, {}),
-    "registry": (REGISTRY, {"registryEndpoint": "registry.internal:1", **EFO}),
-    "reader": (READER, {"readerEndpoint": "reader.internal:1"}),
-    "gateway": (GATEWAY, {"sinkEndpoint": "sink.internal:1"}),
+    "registry": (Place.REGISTRY, {"registryEndpoint": "registry.internal:1", **EFO}),
+    "reader": (Place.READER, {"readerEndpoint": "reader.internal:1"}),
+    "gateway": (Place.GATEWAY, {"sinkEndpoint": "sink.internal:1"}),
 }
 MERGED = {
-    *("initialTimestamp", "initialTimestampFormat", "efoConsumerNamePrefix", "deliveryStreamName"),
+    *("initialTimestamp", "efoConsumerNamePrefix", "deliveryStreamName"),
     *("allowInsecureEndpoint", "awsCredentialsProvider", "roleCredentialsProvider"),
 }
 """Options that become part of another one, or that only decide whether options are accepted, as they are parsed."""
@@ -121,7 +121,7 @@ def asked(options: KinesisOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
 
 def effects(options: KinesisOptions, place: Place | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """All that a home is told, and what a service makes of it."""
-    if place is GATEWAY:
+    if place is Place.GATEWAY:
         named = {
             "firehose": options.delivery_stream_name,
             "sqs": options.queue_url,
@@ -140,7 +140,7 @@ def effects(options: KinesisOptions, place: Place | None, monkeypatch: pytest.Mo
         }
         return {name: value for key, config in whole.items() for name, value in flat(key, config)}
     acquired, received = asked(options, monkeypatch)
-    if place is REGISTRY:
+    if place is Place.REGISTRY:
         return {str(number): request for number, request in enumerate(acquired)}
     found: dict[str, Any] = {}
     for request in received:
@@ -161,18 +161,18 @@ def test_an_option_acts_in_its_home_or_is_refused_there(
     if spec.prefix:
         endpoint = {name: text for name, text in endpoint.items() if name != "efoConsumerName"}
     options = {**endpoint, **options}
-    if any(one.with_option in endpoint and not one.when for one in spec.refused_with):
+    if endpoint.keys() & spec.not_with:
         with pytest.raises(OptionError) as caught:
             parse(options)
         assert caught.value.code == "CONTRADICTORY_OPTIONS"
-        assert {caught.value.option, caught.value.facts["other"]} & {one.with_option for one in spec.refused_with}
+        assert {caught.value.option, caught.value.facts["other"]} & spec.not_with.keys()
         return
     if place is None and spec.name in PROOFS:
         with pytest.raises(OptionError, match="MISSING_OPTION"):
             parse(options)
         return
     parsed = parse(options)
-    acts_there = place in spec.acts if place is not None else {READER, REGISTRY} & set(spec.acts)
+    acts_there = place in spec.acts if place is not None else {Place.READER, Place.REGISTRY} & set(spec.acts)
     if acts_there and spec.name not in endpoint and not (place is None and spec.name not in CONFIGURED):
         usual = parse({**endpoint, **without})
         assert effects(parsed, place, monkeypatch) != effects(usual, place, monkeypatch)
@@ -230,7 +230,7 @@ def test_credentials_reach_the_session(spec: OptionSpec) -> None:
 @pytest.mark.parametrize("spec", OPTIONS, ids=lambda spec: spec.name)
 def test_an_option_is_refused_in_a_use_in_which_it_would_do_nothing(spec: OptionSpec, use: Use) -> None:
     """By each of its names, as it was written."""
-    for name in (spec.name, *spec.aliases):
+    for name in names(spec):
         key = f"{name}.s" if spec.prefix else name
         options = {key if spec.prefix else key.lower(): text_of(spec)}
         if use in spec.uses:
@@ -250,11 +250,11 @@ def test_what_a_bounded_read_does_anyway_may_be_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [one for one in OPTIONS if any(other.when for other in one.refused_with)], ids=lambda spec: spec.name
+    "spec", [one for one in OPTIONS if one.needs == "recordPublisher=efo"], ids=lambda spec: spec.name
 )
 def test_what_only_enhanced_fan_out_uses_is_refused_without_it(spec: OptionSpec) -> None:
     """By the name that the user wrote."""
-    for name in (spec.name, *spec.aliases):
+    for name in names(spec):
         key = f"{name}.s" if spec.prefix else name
         for publisher, other in (({}, "recordPublisher"), ({"consumerMode": "polling"}, "consumerMode")):
             with pytest.raises(OptionError) as caught:

@@ -1,6 +1,7 @@
 import re
 
 import pytest
+from option_texts import names
 
 from penstock.spark_plugin import recommended_settings
 from penstock.spark_plugin._options.table import OPTIONS
@@ -10,7 +11,7 @@ NAMES = re.compile(recommended_settings()["spark.sql.redaction.options.regex"])
 _SPARK_OWN = re.compile("(?i)secret|password|token|access[.]?key")
 """The default of `spark.redaction.regex`, which Spark applies to the names of options beside its own."""
 
-SECRETS = sorted({name for spec in OPTIONS if spec.secret for name in (spec.name, *spec.aliases)})
+SECRETS = sorted({name for spec in OPTIONS if spec.secret for name in names(spec)})
 FORMS = [
     'options {{ key: "{name}" value: "{value}" }}',
     'options {{\n  key: "{name}"\n  value: "{value}"\n}}',

@@ -1,6 +1,5 @@
 """The data source `dynamodb-streams`."""
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -10,12 +9,11 @@ from typing import NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from penstock.spark_plugin._options.foreign import GivenOption
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._options.parsing import check_use, resolve, spelled
-from penstock.spark_plugin._options.spec import Use
-from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
-from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, parse_value
+from penstock.spark_plugin._options.parsing import check_use, nearest, resolve, spelled
+from penstock.spark_plugin._options.spec import READS, Use
+from penstock.spark_plugin._options.table import OPTIONS
+from penstock.spark_plugin._options.values import PositionOptionType, parse_value
 from penstock.spark_plugin._reading.columns import CHANGES
 from penstock.spark_plugin._schema import CHANGE_SCHEMA, check_read_schema
 from penstock.spark_plugin._signals import limit_collections
@@ -29,13 +27,14 @@ _STREAM_ARN = re.compile(
 )
 _ARN_RULE = "the ARN of one stream: arn:aws:dynamodb:<region>:<account>:table/<table>/stream/<label>"
 _MAX_RECORDS = 1000
+_ENDS = (PositionOptionType.LATEST, PositionOptionType.TRIM_HORIZON)
 _NO_TIMES = (
     "LATEST or TRIM_HORIZON: DynamoDB Streams finds no record by its time. Read from TRIM_HORIZON, and filter by "
     "approximateCreationDateTime"
 )
 
 _TIMES = dict.fromkeys(
-    ("initialTimestamp", "initialTimestampFormat", "endingPosition"),
+    ("initialTimestamp", "endingPosition"),
     "which finds no record by its time: filter by approximateCreationDateTime",
 )
 _FAN_OUT = dict.fromkeys(
@@ -77,9 +76,7 @@ _REASONS = _TIMES | _FAN_OUT | _READERS | _ONE_STREAM | _RECORDS | _SHARDS
 _TAKEN = {
     spec.name
     for spec in OPTIONS
-    if spec.name not in _REASONS
-    and (spec.group in ("stream", "credentials", "reading", "services") or spec.name.startswith("get"))
-    and {Use.READ, Use.READ_STREAM} & set(spec.uses)
+    if spec.name not in _REASONS and not spec.name.startswith("subscribe") and any(use in spec.uses for use in READS)
 }
 
 
@@ -90,24 +87,17 @@ def dynamodb_options(options: Mapping[str, str], *, environ: Mapping[str, str] |
         OptionError: an option is for writing, or for what DynamoDB Streams does not have; the error says why.
         OptionError: as in `KinesisOptions.parse`.
     """
-    given: dict[str, str] = {}
     arn: tuple[str, str] | None = None
-    by_name = {key.lower(): text for key, text in options.items()}
-    for key, text in options.items():
-        if key.lower() in SPARK_OWN:
-            continue
-        for one, spec, suffix in resolve(key, text, by_name):
-            name = spec.name
-            if name not in _TAKEN:
-                nearest = None if name in _REASONS else _nearest(name)
-                where = f"{_FORMAT}, {_REASONS.get(name, 'which reads the stream of a table')}"
-                raise OptionError.irrelevant(f"{name}.{suffix}" if suffix else spelled(key), nearest, where)
-            if name == "initialPosition":
-                _check_position(one, parse_value(spec, one.text))
-            if name == "streamArn":
-                arn = spelled(key), one.text.strip()
-        if arn is None or arn[0] != spelled(key):
-            given[key] = text
+    for key, name, text, spec in resolve(options):
+        if spec.name not in _TAKEN:
+            near = None if spec.name in _REASONS else nearest(spec.name, _TAKEN)
+            where = f"{_FORMAT}, {_REASONS.get(spec.name, 'which reads the stream of a table')}"
+            raise OptionError.irrelevant(name if spec.prefix else spelled(key), near, where)
+        if name == "initialPosition" and parse_value(spec, text).type not in _ENDS:
+            raise OptionError.invalid(spelled(key), text, _NO_TIMES)
+        if name == "streamArn":
+            arn = spelled(key), text.strip()
+    given = {key: text for key, text in options.items() if arn is None or arn[0] != spelled(key)}
     parsed = KinesisOptions.parse(given, environ=_environment(environ), stream_required=False)
     _check_size(parsed)
     table, region = parsed.table_name, parsed.region
@@ -137,11 +127,6 @@ def dynamodb_options(options: Mapping[str, str], *, environ: Mapping[str, str] |
     )
 
 
-def _check_position(given: GivenOption, position: PositionOption) -> None:
-    if position.type not in (PositionOptionType.LATEST, PositionOptionType.TRIM_HORIZON):
-        raise OptionError.invalid(spelled(given.written), given.text, _NO_TIMES)
-
-
 def _check_size(parsed: KinesisOptions) -> None:
     most, default = parsed.get_records_max_records, KinesisOptions.get_records_max_records
     if _MAX_RECORDS < most != default:
@@ -157,12 +142,6 @@ def _environment(environ: Mapping[str, str] | None) -> Mapping[str, str]:
     endpoint = environ.get("AWS_ENDPOINT_URL_DYNAMODB_STREAMS")
     others = {name: value for name, value in environ.items() if name != "AWS_ENDPOINT_URL_KINESIS"}
     return others if endpoint is None else {**others, "AWS_ENDPOINT_URL_KINESIS": endpoint}
-
-
-def _nearest(name: str) -> str | None:
-    lower = {one.lower(): one for one in _TAKEN}
-    close = difflib.get_close_matches(name.lower(), list(lower), n=1)
-    return lower[close[0]] if close else None
 
 
 class DynamoDbStreamsDataSource(DataSource):

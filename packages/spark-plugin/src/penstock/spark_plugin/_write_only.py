@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from penstock.spark_plugin._options.foreign import translate
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.parsing import find_option, nearest
-from penstock.spark_plugin._options.spec import WRITE, field_name
+from penstock.spark_plugin._options.spec import Use, field_name
 from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
 from penstock.spark_plugin._signals import limit_collections
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
@@ -56,8 +56,8 @@ class _Format:
         return frozenset(
             spec.name
             for spec in OPTIONS
-            if WRITE in spec.uses
-            and (spec.name in _SERVICES or spec.group in ("stream", "credentials", "writing"))
+            if Use.WRITE in spec.uses
+            and (spec.name in _SERVICES or spec.group in ("stream", "credentials", "records", "sending"))
             and spec.name not in _OF_STREAMS_ALONE | others | self.not_taken
         )
 
@@ -101,14 +101,10 @@ def write_only_options(kind: str, options: Mapping[str, str]) -> KinesisOptions:
         if key.lower() in SPARK_OWN:
             continue
         found = find_option(key)
-        if found is not None:
-            names = {found[0].name}
-        else:
-            translated = translate(key, text, by_name)
-            if translated is None:
-                raise OptionError.unknown(key, nearest(key, form.taken))
-            names = {one.name for one in translated}
-        if names - form.taken:
+        names = {found[0].name} if found is not None else translate(key, text, by_name)
+        if names is None:
+            raise OptionError.unknown(key, nearest(key, form.taken))
+        if set(names) - form.taken:
             raise OptionError.irrelevant(key, nearest(key, form.taken), where)
         if form.destination in names and "streamName" in form.taken and "streamname" in by_name:
             raise OptionError.contradictory(form.destination, "streamName", "they say the same; give one")

@@ -10,22 +10,23 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from functools import cache
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 from penstock.spark_plugin._options.foreign import Connector, ForeignOption, foreign_options
-from penstock.spark_plugin._options.spec import READ, STREAM, WRITE, OptionSpec, OptionType
-from penstock.spark_plugin._options.table import GROUPS, OPTIONS
+from penstock.spark_plugin._options.spec import OptionSpec, OptionType, Use
+from penstock.spark_plugin._options.table import BY_NAME, GROUPS, OPTIONS
 
-TITLES = {
-    "stream": "Stream",
-    "credentials": "Credentials",
-    "reading": "Reading",
-    "services": "Services and identity",
-    "writing": "Writing",
-    "retries": "Retries (FLIP-128)",
+_FIRST = (
+    *("streamName", "region", "endpointUrl", "initialPosition", "recordPublisher", "failOnDataLoss"),
+    *("maxRecordsPerBatch", "valueFormat", "deadLetterPath", "roleArn"),
+)
+"""The options that most users need, which the documentation lists first."""
+_ONLY = {
+    (Use.READ,): "bounded reads only",
+    (Use.READ_STREAM,): "streams only",
+    (Use.READ_STREAM, Use.WRITE): "not in bounded reads",
 }
-_ONLY = {(READ,): "bounded reads alone", (STREAM,): "streams alone", (STREAM, WRITE): "not in bounded reads"}
 _BEGIN, _END = "<!-- generated: {} -->\n", "<!-- end of generated: {} -->\n"
 
 
@@ -33,7 +34,7 @@ _BEGIN, _END = "<!-- generated: {} -->\n", "<!-- end of generated: {} -->\n"
 def documentation() -> dict[str, str]:
     """What each option means, by its field: the docstring that follows it."""
     found = {}
-    for group in GROUPS.values():
+    for _, group in GROUPS.values():
         (declared,) = ast.parse(textwrap.dedent(inspect.getsource(group))).body
         assert isinstance(declared, ast.ClassDef)
         for one, following in pairwise(declared.body):
@@ -48,22 +49,24 @@ def default(spec: OptionSpec) -> str:
     return spec.default or spec.otherwise
 
 
+def by_task() -> list[tuple[str, list[OptionSpec]]]:
+    """The options as the documentation lists them: those that most users need, then the others by task."""
+    others = [spec for spec in OPTIONS if spec.name not in _FIRST]
+    tasks = [(title, [spec for spec in others if spec.group == group]) for group, (title, _) in GROUPS.items()]
+    return [("Most used", [BY_NAME[name] for name in _FIRST]), *tasks]
+
+
 def options_table() -> str:
-    """All options as Markdown tables, one per group."""
+    """All options as Markdown tables: those that most users need, then the others by task."""
+    head = "| option | type | default | meaning | acts in |\n| --- | --- | --- | --- | --- |"
     parts = []
-    for group, specs in groupby(OPTIONS, key=lambda spec: spec.group):
-        rows = "\n".join(_row(spec) for spec in specs)
-        parts.append(
-            f"### {TITLES[group]}\n\n"
-            "| option | type | default | meaning | acts in |\n"
-            "| --- | --- | --- | --- | --- |\n"
-            f"{rows}\n"
-        )
+    for title, specs in by_task():
+        parts.append("\n".join([f"### {title}\n", head, *map(_row, specs), ""]))
     return "\n".join(parts)
 
 
 def migration_table() -> str:
-    """All options of other connectors that are accepted, as a Markdown table: by what each one is here."""
+    """All options of other connectors that are accepted, as a Markdown table, by the option here."""
     rows: dict[tuple[str, str], dict[Connector, list[str]]] = {}
     for name, here in (*((spec.name, _name(spec)) for spec in OPTIONS), ("", "not needed")):
         for one in foreign_options():
@@ -99,10 +102,10 @@ def _row(spec: OptionSpec) -> str:
 
 
 def places(spec: OptionSpec) -> str:
-    """Where an option acts, in which uses where its group does not say it, and what it is an error with."""
+    """Where an option acts, in which uses if its group does not say so, what it needs, and what excludes it."""
     used = f"; {_ONLY[spec.uses]}" if spec.uses in _ONLY else ""
-    refused = "".join(f"; not with `{one.with_option}{'=' if one.when else ''}{one.when}`" for one in spec.refused_with)
-    return ", ".join(place.value for place in spec.acts) + used + refused
+    needs = f"; with `{spec.needs}`" if spec.needs else ""
+    return ", ".join(spec.acts) + used + needs + "".join(f"; not with `{name}`" for name in spec.not_with)
 
 
 def generated() -> Iterator[tuple[str, str]]:

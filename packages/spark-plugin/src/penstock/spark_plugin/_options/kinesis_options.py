@@ -14,13 +14,21 @@ from penstock.spark_plugin._options.parsing import (
     region_of_arns,
     restore_case,
 )
-from penstock.spark_plugin._options.reading import ReadingOptions, RetryOptions, check_efo, check_reading
+from penstock.spark_plugin._options.reading import (
+    BatchOptions,
+    FetchingOptions,
+    PositionOptions,
+    RetryOptions,
+    RowOptions,
+    check_efo,
+    check_reading,
+)
 from penstock.spark_plugin._options.services import ServiceOptions, check_services
-from penstock.spark_plugin._options.spec import READER, OptionSpec
+from penstock.spark_plugin._options.spec import OptionSpec, Place
 from penstock.spark_plugin._options.stream import StreamOptions, check_pattern, check_streams
 from penstock.spark_plugin._options.table import BY_NAME, OPTIONS
 from penstock.spark_plugin._options.values import PositionOption
-from penstock.spark_plugin._options.writing import WritingOptions, check_writing
+from penstock.spark_plugin._options.writing import RecordOptions, SendingOptions, check_writing
 from penstock.spark_plugin.errors import OptionError, in_own_words
 
 _OF_SESSION = ("region", "endpointUrl", "caBundle", "proxyUrl")
@@ -30,7 +38,18 @@ _CONSUMER_PREFIX = "penstock-"
 
 
 @dataclass(frozen=True, kw_only=True)
-class KinesisOptions(StreamOptions, CredentialOptions, ReadingOptions, ServiceOptions, WritingOptions, RetryOptions):
+class KinesisOptions(
+    StreamOptions,
+    CredentialOptions,
+    PositionOptions,
+    FetchingOptions,
+    BatchOptions,
+    RowOptions,
+    RecordOptions,
+    SendingOptions,
+    ServiceOptions,
+    RetryOptions,
+):
     """The options of a Kinesis data source. Its bases declare them; `docs/options.md` says what each one means.
 
     Durations of retries and of `max_time_in_buffer` are in milliseconds, others in seconds.
@@ -40,7 +59,7 @@ class KinesisOptions(StreamOptions, CredentialOptions, ReadingOptions, ServiceOp
     """
 
     written: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """No option: the names that the user wrote, by those of ours. What is not there was left out, in `parse`."""
+    """Not an option: the names that the user wrote, by the names here. Options that were left out are not in it."""
 
     def __post_init__(self) -> None:
         for spec in OPTIONS:
@@ -55,23 +74,31 @@ class KinesisOptions(StreamOptions, CredentialOptions, ReadingOptions, ServiceOp
     def _check(self, spec: OptionSpec) -> None:
         """Check what an option declares about others."""
         value = getattr(self, spec.field)
-        if spec.requires is not None and value != spec.value:
-            needed, why = BY_NAME[spec.requires[0]], spec.requires[1]
-            if getattr(self, needed.field) == needed.value:
-                raise OptionError.missing(needed.name, f"${spec.name} {why}")
         if spec.at_most:
             other = BY_NAME[spec.at_most]
             most = getattr(self, other.field)
             if value is not None and most is not None and value > most:
                 reason = f"{self._shown(spec)} is more than {self._shown(other)}"
                 raise OptionError.contradictory(spec.name, spec.at_most, reason)
-        if self.is_given(spec):
-            for refusal in spec.refused_with:
-                found = getattr(self, BY_NAME[refusal.with_option].field)
-                applies = found == refusal.when if refusal.when else bool(found)
-                if applies and str(value).lower() != refusal.unless:
-                    end = f", or leave ${spec.name} out" if refusal.when else f". Leave ${spec.name} out"
-                    raise OptionError.contradictory(spec.name, refusal.with_option, refusal.cure + end)
+        if not self.is_given(spec) or (spec.harmless and str(value).lower() == spec.harmless):
+            return
+        needed, _, needed_value = spec.needs.partition("=")
+        if needed and not self._has(spec.needs):
+            if not needed_value:
+                raise OptionError.missing(needed, f"${spec.name} needs it")
+            reason = f"${spec.name} needs ${spec.needs}: give that, or leave ${spec.name} out"
+            raise OptionError.contradictory(spec.name, needed, reason)
+        for other_name, why in spec.not_with.items():
+            if self._has(other_name):
+                reason = f"{why}. Leave ${spec.name} out"
+                raise OptionError.contradictory(spec.name, other_name.partition("=")[0], reason)
+
+    def _has(self, what: str) -> bool:
+        """Whether an option is given, or with `name=value` whether it has the value."""
+        name, _, value = what.partition("=")
+        spec = BY_NAME[name]
+        found = getattr(self, spec.field)
+        return str(found).lower() == value if value else found != spec.value
 
     def is_given(self, spec: OptionSpec) -> bool:
         """Whether an option was written, or has another value than its default."""
@@ -111,8 +138,6 @@ class KinesisOptions(StreamOptions, CredentialOptions, ReadingOptions, ServiceOp
                 raise OptionError.missing("streamName", "it says which stream is read or written")
         elif "stream_arn" in values and values["stream_name"] != names_of_arns(values["stream_arn"]):
             raise OptionError.contradictory("streamName", "streamArn", "they name different streams")
-        elif "stream_name_pattern" in values:
-            raise OptionError.contradictory("streamName", "streamNamePattern", "streams are named once")
         if arns:
             values["efo_consumer_arn"] = restore_case(arns, values.get("stream_name", ()))
         values["region"] = region_of_arns(values.get("stream_arn", ()), values.get("region"))
@@ -132,13 +157,13 @@ class KinesisOptions(StreamOptions, CredentialOptions, ReadingOptions, ServiceOp
         """The service that has the streams, as boto3 names it."""
         if self.table_name is None:
             return "kinesis"
-        # Processes that read Kinesis are spared it.
+        # Processes that read Kinesis do not import it.
         from penstock.efo_consumer import DYNAMODB_STREAMS
 
         return DYNAMODB_STREAMS
 
     def in_own_words(self, text: str) -> str:
-        """What is told of these options: `$name` as the user wrote it, and `$REGION` and `$ENDPOINT`."""
+        """A text about these options, with `$name` as the user wrote it, and `$REGION` and `$ENDPOINT`."""
         is_table = self.table_name is not None
         variable = "AWS_ENDPOINT_URL_DYNAMODB_STREAMS" if is_table else "AWS_ENDPOINT_URL_KINESIS"
         values = {
@@ -188,16 +213,11 @@ def check_beside_readers(options: KinesisOptions) -> None:
         OptionError: an option would have no effect; the error names it.
     """
     for spec in OPTIONS:
-        refused = any(refusal.with_option == "readerEndpoint" for refusal in spec.refused_with)
-        if refused and getattr(options, spec.field) != spec.value:
-            cure = (
-                f"give ${spec.name} to start_readers"
-                if READER in spec.acts
-                else "there is no reader of the query's own that would listen anywhere"
+        if "readerEndpoint" in spec.not_with and getattr(options, spec.field) != spec.value:
+            is_theirs = Place.READER in spec.acts
+            cure = f"give ${spec.name} to start_readers" if is_theirs else spec.not_with["readerEndpoint"]
+            reason = (
+                f"this query uses the readers that start_readers runs on the executors: {cure}, or give the query "
+                "executorReaders=false, or leave it out"
             )
-            raise OptionError.contradictory(
-                spec.name,
-                "executorReaders",
-                f"this query reads by the readers that start_readers runs on the executors: {cure}, or give the query "
-                "executorReaders=false, or leave it out",
-            )
+            raise OptionError.contradictory(spec.name, "executorReaders", reason)

@@ -4,25 +4,20 @@ import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from penstock.spark_plugin._options.foreign import GivenOption, find_foreign, foreign_options, translate
-from penstock.spark_plugin._options.spec import READ, STREAM, WRITE, OptionSpec, Use
+from penstock.spark_plugin._options.foreign import find_foreign, foreign_options, translate
+from penstock.spark_plugin._options.spec import READS, OptionSpec, Use
 from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
-from penstock.spark_plugin._options.values import (
-    PositionOption,
-    PositionOptionType,
-    parse_time_as,
-    parse_value,
-)
+from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, parse_value
 from penstock.spark_plugin.errors import OptionError
 
 _BY_LOWER_CASE = {spec.name.lower(): spec for spec in OPTIONS}
 _BY_PREFIX = {name + ".": spec for name, spec in _BY_LOWER_CASE.items() if spec.prefix}
 _OF_TABLES = frozenset({"location", "owner", "provider", "table"})
-"""What CREATE TABLE hands over beside the options, which it repeats as `option.<name>`."""
+"""What CREATE TABLE passes beside the options, which it repeats as `option.<name>`."""
 
 
 def find_option(key: str) -> tuple[OptionSpec, str] | None:
-    """The option of ours that has this name, in any letter case, and the stream that the name ends with."""
+    """The option that has this name here, in any letter case, and the stream that the name ends with."""
     low = key.lower()
     spec = _BY_LOWER_CASE.get(low)
     if spec is not None and not spec.prefix:
@@ -34,7 +29,7 @@ def find_option(key: str) -> tuple[OptionSpec, str] | None:
 
 
 def spelled(key: str) -> str:
-    """A name as it is documented: Spark hands names over in lower case."""
+    """A name as it is documented: Spark passes names in lower case."""
     low = key.lower()
     if low in _BY_LOWER_CASE:
         return _BY_LOWER_CASE[low].name
@@ -43,7 +38,7 @@ def spelled(key: str) -> str:
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
-    """The one of some names that another name resembles most, in any letter case."""
+    """The name among `names` that resembles `name` most, in any letter case."""
     by_lower_case = {one.lower(): one for one in names}
     close = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
     return by_lower_case[close[0]] if close else None
@@ -51,9 +46,9 @@ def nearest(name: str, names: Collection[str]) -> str | None:
 
 def unknown_option(name: str) -> OptionError:
     """An error that names the option whose name, here or in another connector, resembles `name` most."""
-    # An option that takes only a few values would be no help.
+    # An option that takes only a few values would not help.
     others = {one.name.removesuffix("*"): one for one in foreign_options() if one.option or one.note}
-    # Our own names go first where another connector has the same.
+    # Names of this package have precedence where another connector has the same.
     match = nearest(name, [*others, *(spec.name for spec in OPTIONS)])
     if match is None:
         return OptionError.unknown(name, None)
@@ -64,67 +59,59 @@ def unknown_option(name: str) -> OptionError:
     return OptionError.unknown(name, foreign.option or None, foreign.name)
 
 
-def resolve(
-    key: str, text: str, given: Mapping[str, str], *, warn: bool = True
-) -> Iterator[tuple[GivenOption, OptionSpec, str]]:
-    """What an option means: ours by its name or an alias, or several that one of another connector stands for.
+def resolve(options: Mapping[str, str], *, warn: bool = True) -> Iterator[tuple[str, str, str, OptionSpec]]:
+    """What options mean: by the names here, or by the names of other connectors, each of which may stand for several.
+
+    Options of Spark itself are left out.
 
     Args:
-        key: as it was written.
-        text: its value.
-        given: all options, by their names in lower case.
+        options: as they were written, names in any letter case.
         warn: whether an option that is not needed is worth a warning.
 
     Returns:
-        Each with its spec, and the stream that its name ends with, if any.
+        Of each: the name as it was written, the name here (with `.<stream>` where there is one per stream), the text,
+        and the declaration.
 
     Raises:
-        OptionError: the option is unknown; the error says what it is called here, if another connector has it.
+        OptionError: an option is unknown; the error says what it is called here, if another connector has it.
     """
-    translated = [GivenOption(key, key, text)] if find_option(key) else translate(key, text, given, warn=warn)
-    if translated is None:
-        if key.lower() in _OF_TABLES or key.lower().startswith("option."):
-            cure = "use CREATE TEMPORARY VIEW … USING kinesis OPTIONS (…)"
-            raise OptionError.misplaced(key, "tables", "a stream", cure)
-        raise unknown_option(key)
-    for one in translated:
-        found = find_option(one.name)
-        if found is None:
-            raise unknown_option(one.name)
-        yield one, *found
-
-
-def resolve_all(options: Mapping[str, str], *, warn: bool = True) -> Iterator[tuple[GivenOption, OptionSpec, str]]:
-    """What all options mean, but for those that are Spark's own. See `resolve`."""
     given = {key.lower(): text for key, text in options.items()}
     for key, text in options.items():
-        if key.lower() not in SPARK_OWN:
-            yield from resolve(key, text, given, warn=warn)
+        if key.lower() in SPARK_OWN:
+            continue
+        translated = {key: text} if find_option(key) else translate(key, text, given, warn=warn)
+        if translated is None and (key.lower() in _OF_TABLES or key.lower().startswith("option.")):
+            cure = "use CREATE TEMPORARY VIEW … USING kinesis OPTIONS (…)"
+            raise OptionError.misplaced(key, "tables", "a stream", cure)
+        if translated is None:
+            raise unknown_option(key)
+        for name, meant in translated.items():
+            found = find_option(name)
+            if found is None:
+                raise unknown_option(name)
+            spec, stream = found
+            yield key, f"{spec.name}.{stream}" if stream else spec.name, meant, spec
 
 
 def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
-    """The values by field, the names that were written by those of ours, and consumers' ARNs by stream.
+    """The values by field, the names that were written by the names here, and consumers' ARNs by stream.
 
     Options per stream are among the names by `option.stream` too.
 
     Raises:
         OptionError: an option is unknown, its value is invalid, or it is given twice with different values.
     """
-    found = list(resolve_all(options))
-    pattern = next((one.text for one, spec, _ in found if spec.name == "initialTimestampFormat"), None)
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
     arns: dict[str, str] = {}
-    for one, spec, suffix in found:
+    for key, name, text, spec in resolve(options):
         if spec.prefix:
-            name = f"{spec.name}.{suffix}"
-            arns[suffix] = parse_value(spec, one.text)
-            written[name] = written[spec.name] = name if find_option(one.written) else one.written
+            arns[name.partition(".")[2]] = parse_value(spec, text)
+            written[name] = written[spec.name] = name if find_option(key) else key
             continue
-        own = spelled(one.written)
-        is_time = spec.name == "initialTimestamp"
+        own = spelled(key)
         try:
-            value = parse_time_as(spec, one.text, pattern) if is_time else parse_value(spec, one.text)
+            value = parse_value(spec, text)
         except OptionError as error:
             error.rename({spec.name: own})
             raise
@@ -135,7 +122,7 @@ def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str],
 
 
 def restore_case(arns: Mapping[str, str], streams: tuple[str, ...]) -> dict[str, str]:
-    """Consumers' ARNs by the streams' own names: Spark hands option keys over in lower case."""
+    """Consumers' ARNs by the streams' own names: Spark passes option keys in lower case."""
     restored: dict[str, str] = {}
     for suffix, arn in arns.items():
         matches = [name for name in streams if name == suffix] or [
@@ -164,7 +151,7 @@ _ARN_RULE = "arn:aws:kinesis:<region>:<account>:stream/<name>, or several with c
 
 
 def name_of_arn(arn: str) -> str:
-    """The name of the stream that an ARN stands for."""
+    """The name of the stream in an ARN."""
     _, slash, name = arn.partition(":stream/")
     if arn.count(":") != 5 or not arn.startswith("arn:") or not slash or not name or "/" in name:
         raise OptionError.invalid("streamArn", arn, _ARN_RULE)
@@ -174,7 +161,7 @@ def name_of_arn(arn: str) -> str:
 def names_of_arns(arns: Sequence[str]) -> tuple[str, ...]:
     """The streams' names, in order.
 
-    Rows and offsets tell streams apart by name, and one query has one region.
+    Rows and offsets have only the name of a stream, and one query has one region.
     """
     names = tuple(name_of_arn(arn) for arn in arns)
     doubled = sorted({name for name in names if names.count(name) > 1})
@@ -182,8 +169,8 @@ def names_of_arns(arns: Sequence[str]) -> tuple[str, ...]:
         raise OptionError.invalid(
             "streamArn",
             ",".join(arns),
-            f"of streams with different names: rows tell streams apart by name. Read {', '.join(doubled)} of each "
-            "account by a query of its own",
+            f"of streams with different names: rows have only the name. Read {', '.join(doubled)} of each account with "
+            "a separate query",
         )
     regions = sorted({arn.split(":")[3] for arn in arns})
     if len(regions) > 1:
@@ -202,40 +189,32 @@ def region_of_arns(arns: Sequence[str], region: str | None) -> str | None:
 
 
 _BELONGS_TO = {
-    (READ, STREAM): "reads",
-    (READ,): "bounded reads",
-    (STREAM,): "streams that are read",
-    (STREAM, WRITE): "streams that are read, and to writes",
-    (WRITE,): "writes",
+    READS: "reads",
+    (Use.READ,): "bounded reads",
+    (Use.READ_STREAM,): "streams that are read",
+    (Use.READ_STREAM, Use.WRITE): "streams that are read, and to writes",
+    (Use.WRITE,): "writes",
 }
 
 
 def check_use(options: Mapping[str, str], use: Use) -> None:
-    """Refuse options that would do nothing where they are.
+    """Refuse options that would have no effect in a use.
 
     Raises:
         OptionError: an option belongs elsewhere; the error names it as it was written, and where it belongs.
         OptionError: an option is unknown.
     """
-    for one, spec, _ in resolve_all(options, warn=False):
-        _check(spec, spelled(one.written), one.text, use)
-
-
-def _check(spec: OptionSpec, key: str, text: str, use: Use) -> None:
-    reads = {READ, STREAM} & set(spec.uses)
-    if use in spec.uses or (use is Use.ANY_READ and reads):
-        return
-    if use is WRITE:
-        raise OptionError.misplaced(key, "reads", use.value)
-    belongs_to = _BELONGS_TO[spec.uses]
-    if not reads:
-        raise OptionError.misplaced(key, belongs_to, use.value, "give it to df.write or df.writeStream")
-    if spec.elsewhere is not None and parse_value(spec, text) == spec.elsewhere:
-        return
-    if use is READ:
-        cure = "a bounded read polls in tasks of its own. Leave it out here, or use spark.readStream"
-    elif spec.name == "shardIds":
-        cure = "use spark.read, or filter the frame"
-    else:
-        cure = "use spark.read, or end the query by trigger(availableNow=True)"
-    raise OptionError.misplaced(key, belongs_to, use.value, cure)
+    for key, _, text, spec in resolve(options, warn=False):
+        is_read = any(one in spec.uses for one in READS)
+        if use in spec.uses or (use is Use.ANY_READ and is_read):
+            continue
+        belongs_to, cure = _BELONGS_TO[spec.uses], "use spark.read, or trigger(availableNow=True) without it"
+        if use is Use.WRITE:
+            belongs_to, cure = "reads", "leave it out here"
+        elif not is_read:
+            cure = "give it to df.write or df.writeStream"
+        elif spec.harmless and str(parse_value(spec, text)).lower() == spec.harmless:
+            continue
+        elif use is Use.READ:
+            cure = "a bounded read polls in its own tasks. Leave it out here, or use spark.readStream"
+        raise OptionError.misplaced(spelled(key), belongs_to, use.value, cure)

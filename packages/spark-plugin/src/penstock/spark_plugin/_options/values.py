@@ -1,7 +1,6 @@
 """Texts of options to values: durations, byte counts, times, positions; and the fields that declare options."""
 
 import json
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -11,36 +10,40 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from penstock.efo_consumer import TIME_RULE, PositionsError, ShardPosition, StreamPositions, parse_time
+from penstock.efo_consumer import PositionsError, ShardPosition, StreamPositions, parse_time
 from penstock.rpc import RpcOptionError, check_no_user
-from penstock.spark_plugin._options.spec import CHOICE, STRING, STRINGS, OptionSpec, OptionType, option_name
-from penstock.spark_plugin._options.time_formats import parse_time_in
+from penstock.spark_plugin._options.spec import USES, OptionSpec, OptionType, Place, option_name
 from penstock.spark_plugin.errors import OptionError
 
-_SPEC = "option"
 
-
-def option(kind: OptionType = STRING, default: str | None = None, **declared: Any) -> Any:
+def option(kind: str = "string", default: str | None = None, *, acts: str, only: str = "", **declared: Any) -> Any:
     """The field of an option.
 
     Args:
-        kind: how its text is understood.
-        default: the text of its default; without one the field is None, or empty where it takes several values.
+        kind: the name of its `OptionType`, in lower case.
+        default: the text of its default; without one the field is None, or empty if it takes several values.
+        acts: its places, with spaces; for all of them, `everywhere`.
+        only: the uses in which it has an effect: read, stream or write, with spaces.
         declared: further fields of `OptionSpec`.
     """
-    if kind is STRING and "choices" in declared:
-        kind = CHOICE
-    spec = OptionSpec(type=kind, default=default, **declared)
+    spec = OptionSpec(
+        type=OptionType.CHOICE if kind == "string" and "choices" in declared else OptionType[kind.upper()],
+        acts=tuple(Place) if acts == "everywhere" else tuple(map(Place, acts.split())),
+        only=tuple(USES[use] for use in only.split()),
+        default=default,
+        **declared,
+    )
     if spec.prefix:
-        return field(default_factory=dict, metadata={_SPEC: replace(spec, value={})})
-    value = () if kind is STRINGS else None if default is None else parse_value(spec, default)
-    return field(default=value, repr=not spec.secret, metadata={_SPEC: replace(spec, value=value)})
+        return field(default_factory=dict, metadata={"option": replace(spec, value={})})
+    value = () if spec.type is OptionType.STRINGS else None if default is None else parse_value(spec, default)
+    return field(default=value, repr=not spec.secret, metadata={"option": replace(spec, value=value)})
 
 
 def declared(options: type, group: str) -> tuple[OptionSpec, ...]:
     """The options that a dataclass declares, in its order."""
     return tuple(
-        replace(one.metadata[_SPEC], name=option_name(one.name), field=one.name, group=group) for one in fields(options)
+        replace(one.metadata["option"], name=option_name(one.name), field=one.name, group=group)
+        for one in fields(options)
     )
 
 
@@ -72,7 +75,7 @@ class PositionOptionType(StrEnum):
     STREAMS = "STREAMS"
     """A position for each stream."""
     SEAM = "SEAM"
-    """The time in a file, which the first to ask for it puts there."""
+    """The time in a file, which the first read that uses it writes there."""
 
 
 ShardBegin = ShardPosition | Literal[PositionOptionType.LATEST]
@@ -93,8 +96,13 @@ class PositionOption:
     seam: Path | str | None = None
     """With SEAM: a file, or an object by its URL, `s3://BUCKET/KEY`."""
 
+    @property
+    def lacks_time(self) -> bool:
+        """Whether it is AT_TIMESTAMP without a time."""
+        return self.type is PositionOptionType.AT_TIMESTAMP and self.timestamp is None
+
     def of(self, streams: Collection[str]) -> "PositionOption":
-        """What it says of these streams."""
+        """The part for these streams."""
         if self.streams is None or "" in self.streams:
             return self
         return replace(self, streams={name: one for name, one in self.streams.items() if name in streams})
@@ -163,16 +171,6 @@ def _integer(spec: OptionSpec, text: str) -> int:
     return _bounded(spec, text, value)
 
 
-def _number(spec: OptionSpec, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise _invalid(spec, text, "a number") from None
-    if not math.isfinite(value):
-        raise _invalid(spec, text, "a number")
-    return value
-
-
 def _boolean(spec: OptionSpec, text: str) -> bool | str:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
@@ -225,12 +223,9 @@ def _bounded(spec: OptionSpec, text: str, value: int) -> int:
 
 
 def _choice(spec: OptionSpec, text: str) -> str:
-    value = dict(spec.choice_aliases).get(text.lower(), text.lower())
-    if value in dict(spec.choice_cures):
-        raise _invalid(spec, text, f"one of {', '.join(spec.choices)}: {dict(spec.choice_cures)[value]}")
-    if value not in spec.choices:
+    if text.lower() not in spec.choices:
         raise _invalid(spec, text, "one of " + ", ".join(spec.choices))
-    return value
+    return text.lower()
 
 
 def _time(spec: OptionSpec, text: str) -> datetime:
@@ -238,18 +233,6 @@ def _time(spec: OptionSpec, text: str) -> datetime:
         return parse_time(text, zone=UTC)
     except ValueError as error:
         raise _invalid(spec, text, str(error)) from None
-
-
-def parse_time_as(spec: OptionSpec, text: str, pattern: str | None) -> datetime:
-    """A time in a date pattern of Java's, or a number that does not fit it; without a pattern, see `parse_time`."""
-    if pattern is None:
-        return _time(spec, text.strip())
-    try:
-        return parse_time_in(text, pattern)
-    except ValueError as error:
-        if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
-            return _time(spec, text.strip())
-        raise _invalid(spec, text, f"a time in the pattern that is given with it: {error}") from None
 
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -268,39 +251,40 @@ def first_millis(time: datetime) -> int:
 _POSITION_RULE = (
     "LATEST (or now), TRIM_HORIZON, a time, `AT_TIMESTAMP <time>`, JSON per stream or shard, or the path of a seam"
 )
-
-
 _JSON_RULE = (
     """a position per stream, such as {"flights": "TRIM_HORIZON"}, or per shard, such as """
     """{"shardId-000000000000": "4959…"}, or an offset of a checkpoint"""
 )
+_END = "endingPosition"
+_WORDS_OF_KAFKA: Mapping[object, str] = {-2: "TRIM_HORIZON", -1: "LATEST"}
+"""The meaning of these numbers in Kafka's offsets as JSON."""
+_SHARD_ID = re.compile(r"shardId-\d+")
+# Kinesis writes them with 56 digits, DynamoDB Streams with at least 21, and moto with few. 8 to 19 digits are a time.
+_SEQUENCE_NUMBER = re.compile(r"[0-9]{1,7}|[0-9]{20,}")
+_LAST_MILLIS = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
 
 
 def _position(spec: OptionSpec, text: str) -> PositionOption:
-    position = _any_position(spec, text)
-    lacks_time = position.type is PositionOptionType.AT_TIMESTAMP and position.timestamp is None
-    if spec.name == "addedStreamPosition" and (position.streams or position.seam or lacks_time):
+    """LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, Databricks' `{"at_timestamp": …}`, positions as JSON, a path."""
+    if text.startswith("{"):
+        position = _json_position(spec, text)
+    elif text.startswith(("/", "file:")):
+        path = unquote(urlsplit(text).path) if text.startswith("file:") else text
+        position = PositionOption(PositionOptionType.SEAM, seam=Path(path))
+    elif text.startswith(("s3://", "s3a://", "s3n://")):
+        bucket, _, key = text.partition("://")[2].partition("/")
+        if not bucket or not key.strip("/") or "?" in key or "#" in key:
+            raise _invalid(spec, text, "s3://BUCKET/KEY of a seam")
+        position = PositionOption(PositionOptionType.SEAM, seam=f"s3://{bucket}/{key.strip('/')}")
+    else:
+        position = _word_or_time(spec, text)
+    if spec.name == "addedStreamPosition" and (position.streams or position.seam or position.lacks_time):
         raise _invalid(spec, text, "LATEST, TRIM_HORIZON or a time")
     return position
 
 
-def _any_position(spec: OptionSpec, text: str) -> PositionOption:
-    """LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, Databricks' `{"at_timestamp": …}`, positions as JSON, a path."""
-    if text.startswith("{"):
-        return _json_position(spec, text)
-    if text.startswith(("/", "file:")):
-        path = unquote(urlsplit(text).path) if text.startswith("file:") else text
-        return PositionOption(PositionOptionType.SEAM, seam=Path(path))
-    if text.startswith(("s3://", "s3a://", "s3n://")):
-        bucket, _, key = text.partition("://")[2].partition("/")
-        if not bucket or not key.strip("/") or "?" in key or "#" in key:
-            raise _invalid(spec, text, "s3://BUCKET/KEY of a seam")
-        return PositionOption(PositionOptionType.SEAM, seam=f"s3://{bucket}/{key.strip('/')}")
-    return _plain_position(spec, text)
-
-
-def _plain_position(spec: OptionSpec, text: str) -> PositionOption:
-    """A word or a time."""
+def _word_or_time(spec: OptionSpec, text: str) -> PositionOption:
     name, _, time = (
         text.replace(":", " ", 1).partition(" ") if text[:13].upper() == "AT_TIMESTAMP:" else text.partition(" ")
     )
@@ -309,159 +293,121 @@ def _plain_position(spec: OptionSpec, text: str) -> PositionOption:
         return PositionOption(PositionOptionType(name))
     if name == "AT_TIMESTAMP":
         return PositionOption(PositionOptionType(name), _time(spec, time.strip()) if time else None)
-    try:
-        return PositionOption(PositionOptionType.AT_TIMESTAMP, _time(spec, text))
-    except OptionError as error:
-        if error.facts["rule"] == TIME_RULE:
-            raise _invalid(spec, text, _POSITION_RULE) from None
-        raise
+    if not text[:1].isdigit():
+        raise _invalid(spec, text, _POSITION_RULE)
+    return PositionOption(PositionOptionType.AT_TIMESTAMP, _time(spec, text))
 
 
 def _json_position(spec: OptionSpec, text: str) -> PositionOption:
-    """A time, an offset as it stands in a checkpoint, or positions by stream, by shard, or by both."""
+    """A time, an offset from a checkpoint, or positions by stream, by shard, or by both."""
     try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise _invalid(spec, text, f"JSON, which it is not: {error}") from None
-    try:
-        document = {str(key): value for key, value in found.items()}
-        by_name = {key.lower(): str(value) for key, value in document.items()}
+        document: dict[str, Any] = json.loads(text)
+        by_name = {key.lower(): value for key, value in document.items()}
         if "at_timestamp" in by_name:
-            time = parse_time_as(spec, by_name.pop("at_timestamp"), by_name.pop("format", None))
-            if not by_name:
-                return PositionOption(PositionOptionType.AT_TIMESTAMP, time)
-        streams = _of_offset(document) if "version" in document else _in_streams(spec, document)
+            if len(by_name) > 1:
+                raise ValueError("at_timestamp takes a time in ISO 8601, and nothing beside it")
+            return PositionOption(PositionOptionType.AT_TIMESTAMP, _time(spec, str(by_name["at_timestamp"])))
+        if "version" in document:
+            streams = {name: _of_shards(one) for name, one in StreamPositions.from_json(document).streams.items()}
+        else:
+            streams = _by_stream(spec, document)
     except OptionError:
         raise
-    except (ValueError, AttributeError, PositionsError) as error:
+    except (ValueError, PositionsError) as error:
         raise _invalid(spec, text, f"{_JSON_RULE}; {error}") from None
-    if not any(one.shards != {} for one in streams.values()):
-        raise _invalid(spec, text, f"{_JSON_RULE}; it names no shard")
     return PositionOption(PositionOptionType.STREAMS, streams=streams)
-
-
-def _of_offset(document: Mapping[str, Any]) -> dict[str, PositionOption]:
-    """Of an offset as Spark's log holds it."""
-    return {stream: _of_shards(shards) for stream, shards in StreamPositions.from_json(document).streams.items()}
 
 
 def _of_shards(shards: Mapping[str, ShardBegin]) -> PositionOption:
     return PositionOption(PositionOptionType.SHARDS, shards=shards)
 
 
-_SHARD_ID = re.compile(r"shardId-\d+")
-# Kinesis writes them with 56 digits, DynamoDB Streams with at least 21, and moto with few. 8 to 19 digits are a time.
-_SEQUENCE_NUMBER = re.compile(r"[0-9]{1,7}|[0-9]{20,}")
+def _by_stream(spec: OptionSpec, document: dict[str, Any]) -> dict[str, PositionOption]:
+    """Positions by stream, as in Kafka's offsets, or by shard, as in the AWS connector's.
 
-
-def _in_streams(spec: OptionSpec, document: Mapping[str, Any]) -> dict[str, PositionOption]:
-    """Of the only stream's shards, of several streams and their shards as Kafka's offsets are, or the AWS connector's.
-
-    That one's offsets are objects per shard, beside `metadata` with the stream's name.
+    Offsets of the AWS connector have an object for each shard, beside `metadata` with the stream's name.
     """
-    of_offsets = document.get("metadata")
-    if isinstance(of_offsets, dict):
-        stream, document = str(of_offsets.get("streamName", "")), {**document}
-        del document["metadata"]
-        return {stream: _of_shards({shard: _in_shard(spec, shard, value) for shard, value in document.items()})}
-    of_shards = [
+    metadata = document.get("metadata")
+    if isinstance(metadata, dict):
+        shards = {name: value for name, value in document.items() if name != "metadata"}
+        return {str(metadata.get("streamName", "")): _by_shard(spec, shards)}
+    are_shards = {
         "iteratorType" in value if isinstance(value, dict) else _SHARD_ID.fullmatch(name) is not None
         for name, value in document.items()
-    ]
-    if all(of_shards):
-        return {"": _of_shards({shard: _in_shard(spec, shard, value) for shard, value in document.items()})}
-    if any(of_shards):
+    }
+    if len(are_shards) > 1:
         raise ValueError("shards are named beside streams, or without iteratorType")
-    return {stream: _in_stream(spec, stream, value) for stream, value in document.items()}
+    if are_shards != {False}:
+        return {"": _by_shard(spec, document)}
+    return {
+        name: _by_shard(spec, value) if isinstance(value, dict) else _of_stream(spec, name, value)
+        for name, value in document.items()
+    }
 
 
-def _in_stream(spec: OptionSpec, stream: str, value: object) -> PositionOption:
-    if isinstance(value, dict):
-        if not value:
-            raise ValueError(f"it names no shard of {stream}")
-        return _of_shards({shard: _in_shard(spec, f"{stream}/{shard}", one) for shard, one in value.items()})
-    text = _WORDS_OF_KAFKA.get(value, value) if isinstance(value, int) else value
-    if not isinstance(text, str) or not text:
-        raise ValueError(f"{json.dumps(value)} of {stream} is not text such as TRIM_HORIZON")
+def _by_shard(spec: OptionSpec, shards: Mapping[str, object]) -> PositionOption:
+    if not shards:
+        raise ValueError("it names no shard of a stream")
+    return _of_shards({shard: _of_shard(spec, shard, value) for shard, value in shards.items()})
+
+
+def _of_stream(spec: OptionSpec, stream: str, value: object) -> PositionOption:
     if spec.name == _END:
-        raise ValueError(f"{text!r} of {stream} is for a whole stream: all streams end at one time: give it alone")
-    try:
-        position = _plain_position(spec, text.strip())
-    except OptionError as error:
-        why = (
-            ""
-            if error.facts["rule"] == _POSITION_RULE
-            else f" is {error.facts['value']!r}, which must be {error.facts['rule']}"
-        )
-        raise ValueError(
-            f"{text!r} of {stream}{why or ' is not one of LATEST, TRIM_HORIZON, a time or `AT_TIMESTAMP <time>`'}"
-        ) from None
-    if position.type is PositionOptionType.AT_TIMESTAMP and position.timestamp is None:
-        raise ValueError(f"{text!r} of {stream} lacks its time: `AT_TIMESTAMP 2026-01-31T12:00:00Z`")
-    return position
+        raise ValueError(f"{value!r} of {stream} is for a whole stream: all streams end at one time: give it alone")
+    return _named(spec, stream, value, "LATEST, TRIM_HORIZON, a time or `AT_TIMESTAMP <time>`")
 
 
-_END = "endingPosition"
-_WORDS_OF_KAFKA: Mapping[int, str] = {-2: "TRIM_HORIZON", -1: "LATEST"}
-"""What Kafka's offsets in JSON mean by these numbers: earliest and latest."""
-
-
-def _in_shard(spec: OptionSpec, shard: str, value: object) -> ShardBegin:
+def _of_shard(spec: OptionSpec, shard: str, value: object) -> ShardBegin:
     if isinstance(value, dict) and "iteratorType" in value:
         value = _of_iterator(shard, value)
-    if isinstance(value, int):
-        value = _WORDS_OF_KAFKA.get(value, value)
-    if not isinstance(value, str):
-        why = "JSON's numbers are not exact enough for sequence numbers"
-        raise ValueError(f"{json.dumps(value)} of {shard} is not text{f': {why}' if isinstance(value, int) else ''}")
     if value == "SHARD_END":
         return ShardPosition.shard_end()
-    if _SEQUENCE_NUMBER.fullmatch(value):
+    if isinstance(value, str) and _SEQUENCE_NUMBER.fullmatch(value):
         return ShardPosition.after(value)
-    try:
-        position = _plain_position(spec, value)
-    except OptionError as error:
-        if value.upper().startswith("AT_TIMESTAMP"):
-            raise
-        at = "" if spec.name == _END else ", LATEST, AT_TIMESTAMP <time>"
-        raise ValueError(f"{value!r} of {shard} is not a sequence number{at}, TRIM_HORIZON or SHARD_END") from error
+    others = "" if spec.name == _END else ", LATEST, AT_TIMESTAMP <time>"
+    position = _named(spec, shard, value, f"a sequence number as text{others}, TRIM_HORIZON or SHARD_END")
     if position.type is PositionOptionType.TRIM_HORIZON:
         return ShardPosition.trim_horizon()
     if spec.name == _END:
         raise ValueError(f"{value!r} of {shard} is a time, at which a read ends in all shards: give it alone")
-    if position.type is PositionOptionType.LATEST:
-        return PositionOptionType.LATEST
     if position.timestamp is None:
-        raise ValueError(f"{value!r} of {shard} lacks its time: `AT_TIMESTAMP 2026-01-31T12:00:00Z`")
+        return PositionOptionType.LATEST
     return ShardPosition.at_timestamp(first_millis(position.timestamp))
 
 
-def _of_iterator(shard: str, value: Mapping[str, Any]) -> object:
-    """The position in an offset of the AWS connector's, in our words."""
-    kind, position = str(value["iteratorType"]).upper(), value.get("iteratorPosition", "")
-    if kind in ("TRIM_HORIZON", "SHARD_END", "LATEST"):
-        return kind
-    if kind == "AT_TIMESTAMP" and str(position).isdecimal():
-        return f"AT_TIMESTAMP {_EPOCH + timedelta(milliseconds=min(int(position), _LAST_MILLIS))}"
-    if kind == "AT_TIMESTAMP":
-        raise ValueError(f"iteratorPosition {position!r} of {shard} is not a number of milliseconds since 1970")
-    if kind != "AFTER_SEQUENCE_NUMBER":
-        raise ValueError(
-            f"iteratorType {value['iteratorType']!r} of {shard} is not one of AFTER_SEQUENCE_NUMBER, AT_TIMESTAMP, "
-            "TRIM_HORIZON, LATEST and SHARD_END"
-        )
-    if str(value.get("isLast", "true")).lower() != "true":
-        raise ValueError(
-            f"{shard} stands within an aggregate, whose rest would be left out: name the record before it, and its "
-            "first user records come again"
-        )
-    if not _SEQUENCE_NUMBER.fullmatch(str(position)):
-        raise ValueError(f"iteratorPosition {position!r} of {shard} is not a sequence number")
+def _named(spec: OptionSpec, name: str, value: object, rule: str) -> PositionOption:
+    """The position of one stream or shard. Raises: ValueError, with the rule that it breaks."""
+    text = _WORDS_OF_KAFKA.get(value, value) if isinstance(value, int) else value
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"{json.dumps(value)} of {name} is not {rule}")
+    try:
+        position = _word_or_time(spec, text.strip())
+    except OptionError as error:
+        found = error.facts["rule"]
+        raise ValueError(f"{text!r} of {name} is not {rule if found == _POSITION_RULE else found}") from None
+    if position.lacks_time:
+        raise ValueError(f"{text!r} of {name} lacks its time: `AT_TIMESTAMP 2026-01-31T12:00:00Z`")
     return position
 
 
-_LAST_MILLIS = 253_402_300_799_999
-"""The last that a calendar has, in the year 9999."""
+def _of_iterator(shard: str, value: Mapping[str, Any]) -> object:
+    """The position in an offset of the AWS connector, in the words of this package."""
+    kind, position = str(value["iteratorType"]).upper(), str(value.get("iteratorPosition", ""))
+    if kind in ("TRIM_HORIZON", "SHARD_END", "LATEST"):
+        return kind
+    if kind == "AT_TIMESTAMP" and position.isdecimal():
+        return f"AT_TIMESTAMP {_EPOCH + timedelta(milliseconds=min(int(position), _LAST_MILLIS))}"
+    if kind != "AFTER_SEQUENCE_NUMBER" or not _SEQUENCE_NUMBER.fullmatch(position):
+        raise ValueError(
+            f"{shard} must be AFTER_SEQUENCE_NUMBER or AT_TIMESTAMP with its position, TRIM_HORIZON, LATEST or "
+            f"SHARD_END, not iteratorType {value['iteratorType']!r} at {position!r}"
+        )
+    if str(value.get("isLast", "true")).lower() != "true":
+        raise ValueError(
+            f"{shard} is at a position inside an aggregate, whose remaining records would be left out: name the record "
+            "before it, and its first user records are read again"
+        )
+    return position
 
 
 _PARSERS: Mapping[OptionType, Callable[[OptionSpec, str], Any]] = {
@@ -469,7 +415,6 @@ _PARSERS: Mapping[OptionType, Callable[[OptionSpec, str], Any]] = {
     OptionType.STRINGS: _strings,
     OptionType.TEXT: _text,
     OptionType.INTEGER: _integer,
-    OptionType.NUMBER: _number,
     OptionType.BOOLEAN: _boolean,
     OptionType.SECONDS: _seconds,
     OptionType.SECONDS_OR_OFF: _seconds_or_off,

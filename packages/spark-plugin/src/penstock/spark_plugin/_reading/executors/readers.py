@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.parsing import find_option
-from penstock.spark_plugin._options.spec import READER, OptionSpec
+from penstock.spark_plugin._options.spec import OptionSpec, Place
 from penstock.spark_plugin._reading.executors.fleet_file import ExecutorReader, FleetFile
 from penstock.spark_plugin._reading.executors.roster import SERVER_NAME, Invitation, Roster, make_certificate
 from penstock.spark_plugin._reading.session.addresses import LOOPBACK, reader_address
@@ -375,7 +375,7 @@ def _check_options(given: Mapping[str, str]) -> None:
 
 def _is_of_readers(spec: OptionSpec) -> bool:
     """Whether a reader of several queries has it for itself; what each query says for its session is not."""
-    of_all = any(refusal.with_option == "readerEndpoint" for refusal in spec.refused_with) and READER in spec.acts
+    of_all = "readerEndpoint" in spec.not_with and Place.READER in spec.acts
     return of_all or spec.group == "credentials" or spec.name in _LOCATION
 
 
