@@ -39,7 +39,7 @@ Known = TypeVar("Known")
 Parts = Callable[..., "Home"]
 OpenHome = Callable[..., AbstractAsyncContextManager["Home"]]
 OpenParts = Callable[["Home"], LocalConsumerRegistry]
-OpenStore = Callable[[str], LeaseStore]
+OpenStore = Callable[..., LeaseStore]
 Serving = Callable[..., AbstractAsyncContextManager[GrpcServer]]
 
 
@@ -181,15 +181,15 @@ async def open_store(request: pytest.FixtureRequest, tmp_path: Path, dynamodb_ta
     stores: list[LeaseStore] = []
     in_memory = InMemoryLeaseStore()
 
-    def open_it(kind: str) -> LeaseStore:
+    def open_it(kind: str, **options: Any) -> LeaseStore:
         match kind:
             case "memory":
                 return in_memory
             case "sqlite":
-                store: LeaseStore = SqliteLeaseStore(tmp_path / "leases.db")
+                store: LeaseStore = SqliteLeaseStore(tmp_path / "leases.db", **options)
             case _:
                 endpoint_url = request.getfixturevalue("dynamodb")
-                store = DynamoDbLeaseStore(DynamoDbClients(endpoint_url), dynamodb_table)
+                store = DynamoDbLeaseStore(DynamoDbClients(endpoint_url), dynamodb_table, **options)
         stores.append(store)
         return store
 

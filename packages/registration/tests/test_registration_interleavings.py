@@ -1,7 +1,6 @@
 """What happens when a call is late or given up between two steps of another."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 from registry_homes import Parts, known
@@ -18,17 +17,17 @@ async def test_a_lease_whose_write_arrives_after_its_caller_gave_up_is_nobodys(
     home = parts()
     write, sent, go_on = home.store.write, asyncio.Event(), asyncio.Event()
 
-    async def arrive(records: Sequence[ConsumerRecord]) -> list[bool]:
+    async def arrive(record: ConsumerRecord) -> bool:
         await go_on.wait()
-        return await write(records)
+        return await write(record)
 
-    async def send(records: Sequence[ConsumerRecord]) -> list[bool]:
+    async def send(record: ConsumerRecord) -> bool:
         monkeypatch.setattr(home.store, "write", write)
-        arriving.append(asyncio.create_task(arrive(records)))
+        arriving.append(asyncio.create_task(arrive(record)))
         sent.set()
         return await asyncio.shield(arriving[0])
 
-    arriving: list[asyncio.Task[list[bool]]] = []
+    arriving: list[asyncio.Task[bool]] = []
     monkeypatch.setattr(home.store, "write", send)
     waiting = asyncio.create_task(home.acquire("first"))
     await sent.wait()

@@ -1,7 +1,6 @@
 """What may come between: cancellations, kills, restarts, two registries, wrong tokens."""
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
@@ -59,8 +58,8 @@ async def test_cancelling_while_the_lease_is_written_gives_it_back(
     write = home.store.write
     written = asyncio.Event()
 
-    async def write_and_hang(records: Sequence[ConsumerRecord]) -> None:
-        await write(records)
+    async def write_and_hang(record: ConsumerRecord) -> None:
+        await write(record)
         monkeypatch.setattr(home.store, "write", write)
         written.set()
         await asyncio.Event().wait()
@@ -211,14 +210,13 @@ async def test_all_leases_of_a_job_share_one_stream_of_heartbeats(
 
     monkeypatch.setattr(servicer, "HeartbeatInbox", count)
     beats: asyncio.Queue[str] = asyncio.Queue()
-    heartbeats = home.local.heartbeat_all
+    heartbeat = home.local.heartbeat
 
-    async def note(leases: Sequence[Lease]) -> list[Heartbeat]:
-        for lease in leases:
-            beats.put_nowait(lease.consumer_name)
-        return await heartbeats(leases)
+    async def note(lease: Lease) -> Heartbeat:
+        beats.put_nowait(lease.consumer_name)
+        return await heartbeat(lease)
 
-    monkeypatch.setattr(home.local, "heartbeat_all", note)
+    monkeypatch.setattr(home.local, "heartbeat", note)
     names = {f"consumer-{number}" for number in range(5)}
     async with (
         serving(home.registry) as server,

@@ -7,7 +7,7 @@ whether its answer fits the state, and go on with the rest. States that were tri
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -135,7 +135,7 @@ class Hesitant:
 class Forgetful(InMemoryLeaseStore):
     """A store that loses updates: versions are not compared."""
 
-    def _write_one(self, record: ConsumerRecord) -> bool:
+    async def write(self, record: ConsumerRecord) -> bool:
         self._records[record.key] = replace(record, version=record.version + 1)
         return True
 
@@ -143,10 +143,10 @@ class Forgetful(InMemoryLeaseStore):
 class Slow(InMemoryLeaseStore):
     """A store whose writes take many turns."""
 
-    async def write(self, records: Sequence[ConsumerRecord]) -> list[bool]:
+    async def write(self, record: ConsumerRecord) -> bool:
         for _ in range(1000):
             await asyncio.sleep(0)
-        return await super().write(records)
+        return await super().write(record)
 
 
 def store_step(state: tuple[int, int, float], what: tuple[Any, ...], answer: Any) -> tuple[int, int, float] | None:
@@ -171,7 +171,7 @@ async def store_history(
 ) -> History:
     history = History()
     store = open_store()
-    await store.write([ConsumerRecord(stream_arn=KEY[0], consumer_name=KEY[1], created_at=1.0, holding=holding(0))])
+    await store.write(ConsumerRecord(stream_arn=KEY[0], consumer_name=KEY[1], created_at=1.0, holding=holding(0)))
 
     async def work(number: int) -> None:
         store, choose = Hesitant(open_store(), seed * 100 + number), random.Random(seed * 100 + number)
@@ -186,11 +186,11 @@ async def store_history(
             record = ConsumerRecord(
                 stream_arn=KEY[0], consumer_name=KEY[1], created_at=1.0, version=version, holding=holding(token)
             )
-            return bool((await store.write([record]))[0])
+            return bool(await store.write(record))
 
         async def renew(token: int, at: float) -> bool:
             renewal = Renewal(stream_arn=KEY[0], consumer_name=KEY[1], job_id="job", fencing_token=token, at=at)
-            return (await store.renew([renewal]))[0] is not None
+            return await store.renew(renewal) is not None
 
         read = (1, 0, 0.0)
         for turn in range(calls):

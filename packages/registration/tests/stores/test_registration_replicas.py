@@ -6,10 +6,9 @@ goes on. Whatever happens: nobody ends the lease of a holder that it could have 
 """
 
 import asyncio
-import builtins
 import math
 import selectors
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -122,25 +121,22 @@ class Truth(InMemoryLeaseStore):
         self.world = world
         self.heard_at: dict[str, float] = {}
 
-    def write_as(self, writer: "Replica", records: Sequence[ConsumerRecord]) -> Iterator[bool]:
-        for record in records:
-            before = self._records.get(record.key)
-            if before is not None and before.version == record.version and before.holding is not None:
-                same = record.holding is not None and record.holding.job_id == before.holding.job_id
-                if not same:
-                    self.world.ended(writer, before.holding, self.heard_at[before.holding.job_id])
-            if self._write_one(record) and record.holding is not None:
-                self.heard_at[record.holding.job_id] = self.world.loop.time()
-                yield True
-            else:
-                yield self._records[record.key].version == record.version + 1 and before != self._records[record.key]
+    async def write_as(self, writer: "Replica", record: ConsumerRecord) -> bool:
+        before = self._records.get(record.key)
+        if before is not None and before.version == record.version and before.holding is not None:
+            same = record.holding is not None and record.holding.job_id == before.holding.job_id
+            if not same:
+                self.world.ended(writer, before.holding, self.heard_at[before.holding.job_id])
+        written = await self.write(record)
+        if written and record.holding is not None:
+            self.heard_at[record.holding.job_id] = self.world.loop.time()
+        return written
 
-    def renew_all(self, renewals: Sequence[Renewal]) -> Iterator[float | None]:
-        for renewal in renewals:
-            answer = self._renew_one(renewal)
-            if answer is not None:
-                self.heard_at[renewal.job_id] = self.world.loop.time()
-            yield answer
+    async def renew(self, renewal: Renewal) -> float | None:
+        answer = await super().renew(renewal)
+        if answer is not None:
+            self.heard_at[renewal.job_id] = self.world.loop.time()
+        return answer
 
     @property
     def holder(self) -> str | None:
@@ -157,29 +153,29 @@ class Wire:
         self.late_seconds = 0.0
         self.is_cut = False
 
-    async def _call(self, carry_out: Callable[[], Answer]) -> Answer:
+    async def _call(self, carry_out: Callable[[], Awaitable[Answer]]) -> Answer:
         late = self.late_seconds
         await asyncio.sleep(late / 2)
         if self.is_cut:
             await asyncio.sleep(1)
             await self.process.gate()
             raise LeaseStoreError(store="memory", reason="cut")
-        answer = carry_out()
+        answer = await carry_out()
         await asyncio.sleep(late / 2)
         await self.process.gate()
         return answer
 
     async def get(self, stream_arn: str, consumer_name: str) -> ConsumerRecord | None:
-        return await self._call(lambda: self.truth._records.get((stream_arn, consumer_name)))
+        return await self._call(lambda: self.truth.get(stream_arn, consumer_name))
 
-    async def list(self) -> builtins.list[ConsumerRecord]:
-        return await self._call(lambda: sorted(self.truth._records.values(), key=lambda record: record.key))
+    async def list(self) -> list[ConsumerRecord]:
+        return await self._call(self.truth.list)
 
-    async def write(self, records: Sequence[ConsumerRecord]) -> builtins.list[bool]:
-        return await self._call(lambda: list(self.truth.write_as(self.process, records)))
+    async def write(self, record: ConsumerRecord) -> bool:
+        return await self._call(lambda: self.truth.write_as(self.process, record))
 
-    async def renew(self, renewals: Sequence[Renewal]) -> builtins.list[float | None]:
-        return await self._call(lambda: list(self.truth.renew_all(renewals)))
+    async def renew(self, renewal: Renewal) -> float | None:
+        return await self._call(lambda: self.truth.renew(renewal))
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -60,47 +60,38 @@ async def store(request: pytest.FixtureRequest, open_store: OpenStore) -> LeaseS
 async def test_every_field_comes_back_as_written(store: LeaseStore, fields: dict[str, Any]) -> None:
     """With the version counted up."""
     record = new_record(**fields)
-    assert await store.write([record]) == [True]
+    assert await store.write(record)
     assert await store.get("flights", "delays") == replace(record, version=1)
 
 
 async def test_a_write_with_an_old_version_is_refused(store: LeaseStore) -> None:
     """Whoever read before another's write must read again."""
-    await store.write([new_record(fencing_token=1)])
+    await store.write(new_record(fencing_token=1))
     read = known(await store.get("flights", "delays"))
-    assert await store.write([replace(read, fencing_token=2)]) == [True]
-    assert await store.write([replace(read, fencing_token=3)]) == [False]
-    assert await store.write([new_record(fencing_token=4)]) == [False]
+    assert await store.write(replace(read, fencing_token=2))
+    assert not await store.write(replace(read, fencing_token=3))
+    assert not await store.write(new_record(fencing_token=4))
     assert known(await store.get("flights", "delays")).fencing_token == 2
-
-
-async def test_records_of_one_write_stand_each_for_itself(store: LeaseStore) -> None:
-    """A late one holds up none of the others."""
-    await store.write([new_record(consumer_name="b")])
-    answers = await store.write([new_record(consumer_name=name) for name in "abc"])
-    assert answers == [True, False, True]
 
 
 async def test_a_renewal_prolongs_the_newest_lease(store: LeaseStore) -> None:
     """From the moment that it names, by the lease's own time to live; whoever read before must read again."""
-    await store.write([new_record(fencing_token=7, holding=HOLDING)])
+    await store.write(new_record(fencing_token=7, holding=HOLDING))
     read = known(await store.get("flights", "delays"))
-    assert await store.renew([renewal(at=20.5)]) == [30.0]
+    assert await store.renew(renewal(at=20.5)) == 30.0
     renewed = known(await store.get("flights", "delays"))
     assert renewed == replace(read, version=2, holding=replace(HOLDING, renewed_at=20.5))
     assert renewed.holding == known(rules.renew(read, job_id="job", fencing_token=7, now=20.5)).holding
-    assert await store.write([replace(read, fencing_token=8)]) == [False]
+    assert not await store.write(replace(read, fencing_token=8))
 
 
 @pytest.mark.parametrize("stranger", [{"job_id": "other"}, {"fencing_token": 6}, {"consumer_name": "unheard-of"}])
 async def test_a_renewal_of_a_lease_that_is_not_the_newest_changes_nothing(
     store: LeaseStore, stranger: dict[str, Any]
 ) -> None:
-    """And says so, beside the answer to one that is."""
-    await store.write([new_record(fencing_token=7, holding=HOLDING)])
-    assert await store.renew([renewal(**stranger), renewal()]) == [None, 30.0]
-    assert await store.renew([renewal(**stranger)]) == [None]
-    assert known(await store.get("flights", "delays")).version == 2
+    await store.write(new_record(fencing_token=7, holding=HOLDING))
+    assert await store.renew(renewal(**stranger)) is None
+    assert known(await store.get("flights", "delays")).version == 1
 
 
 async def test_of_writers_at_once_one_wins(store: LeaseStore) -> None:
@@ -109,26 +100,24 @@ async def test_of_writers_at_once_one_wins(store: LeaseStore) -> None:
     async def increment() -> None:
         while True:
             read = await store.get("flights", "delays") or new_record()
-            if (await store.write([replace(read, fencing_token=read.fencing_token + 1)]))[0]:
+            if await store.write(replace(read, fencing_token=read.fencing_token + 1)):
                 return
 
     await asyncio.gather(*(increment() for _ in range(20)))
     assert known(await store.get("flights", "delays")).fencing_token == 20
 
 
-async def test_sqlite_keeps_namespaces_apart(tmp_path: Path) -> None:
-    """Registries of different endpoints share a file without seeing each other."""
-    one = SqliteLeaseStore(tmp_path / "leases.db", namespace="https://one")
-    other = SqliteLeaseStore(tmp_path / "leases.db", namespace="https://other")
-    await one.write([new_record(fencing_token=5)])
+@pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
+async def test_registries_of_different_endpoints_share_a_store_but_no_records(open_store: OpenStore, kind: str) -> None:
+    one, other = open_store(kind, namespace="https://one"), open_store(kind, namespace="https://other")
+    await one.write(new_record(fencing_token=5))
     assert await other.list() == []
-    assert await other.write([new_record(fencing_token=1)]) == [True]
+    assert await other.get("flights", "delays") is None
+    assert await other.write(new_record(fencing_token=1))
     assert known(await one.get("flights", "delays")).fencing_token == 5
-    await one.close()
-    await other.close()
 
 
-async def test_a_row_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+async def test_stored_rows_keep_their_column_order(tmp_path: Path) -> None:
     store = SqliteLeaseStore(tmp_path / "leases.db")
     assert await store.list() == []  # makes the file
     row = "'','flights','delays',5,7,1.0,'registered','arn:c',1,0,'job',7,1.5,2.25,30.0,NULL,2,'run-1'"
@@ -151,16 +140,28 @@ async def test_sqlite_says_what_it_cannot_open(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_sqlite_leaves_files_of_a_newer_release_alone(tmp_path: Path) -> None:
-    """A schema that is not known is neither read nor changed."""
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("version", [1, 99])
+async def test_sqlite_refuses_files_with_another_schema(tmp_path: Path, version: int, read_only: bool) -> None:
     path = tmp_path / "leases.db"
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 99")
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    store = SqliteLeaseStore(path)
-    with pytest.raises(LeaseStoreError, match="schema 99"):
+    store = SqliteLeaseStore(path, read_only=read_only)
+    with pytest.raises(LeaseStoreError, match=f"schema {version}"):
         await store.list()
     await store.close()
+
+
+async def test_a_store_that_was_closed_opens_again(open_store: OpenStore) -> None:
+    """Also while another call closes it."""
+    store = open_store("sqlite")
+    for number in range(20):
+        answers = await asyncio.gather(
+            store.write(new_record(consumer_name=f"a{number}")), store.close(), store.write(new_record(f"b{number}"))
+        )
+        assert (answers[0], answers[2]) == (True, True)
+    assert len(await store.list()) == 40
 
 
 _INCREMENT = """
@@ -174,7 +175,7 @@ async def main(path, count):
     while done < count:
         read = await store.get("flights", "delays")
         read = read or ConsumerRecord(stream_arn="flights", consumer_name="delays", created_at=1.0)
-        if (await store.write([replace(read, fencing_token=read.fencing_token + 1)]))[0]:
+        if await store.write(replace(read, fencing_token=read.fencing_token + 1)):
             done += 1
             print(read.fencing_token + 1, flush=True)
     await store.close()
@@ -210,7 +211,7 @@ async def test_what_was_answered_survives_kill_9(tmp_path: Path) -> None:
     store = SqliteLeaseStore(path)
     record = known(await store.get("flights", "delays"))
     assert told[-1] <= record.fencing_token <= told[-1] + 1
-    assert await store.write([replace(record, fencing_token=record.fencing_token + 1)]) == [True]
+    assert await store.write(replace(record, fencing_token=record.fencing_token + 1))
     await store.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Final, Protocol
 
 from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease, Orphan
@@ -105,7 +105,7 @@ class RegistryAdministration(Protocol):
 
 
 class ServedRegistry(ConsumerRegistry, RegistryAdministration, Protocol):
-    """What a servicer needs behind it: the calls of jobs and those of operators, and heartbeats by the batch."""
+    """What a servicer needs: the calls of jobs and of operators, and the ARNs of streams."""
 
     async def stream_arn(self, stream_name: str) -> str:
         """The ARN of the stream that this name means here.
@@ -127,14 +127,6 @@ class ServedRegistry(ConsumerRegistry, RegistryAdministration, Protocol):
 
         Gives the ARN of each stream and its orphans, when the stream is done. Closing the generator early leaves the
         streams that follow as they are.
-        """
-        ...
-
-    async def heartbeat_all(self, leases: Sequence[Lease]) -> list[Heartbeat]:
-        """Prolong leases of any jobs together. One entry per lease, as `heartbeat` would answer.
-
-        Raises:
-            RegistrationError: unknown which of them are held.
         """
         ...
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,32 +57,26 @@ class InMemoryLeaseStore:
         """See LeaseStore."""
         return self._records.get((stream_arn, consumer_name))
 
-    async def write(self, records: Sequence[ConsumerRecord]) -> builtins.list[bool]:
+    async def renew(self, renewal: Renewal) -> float | None:
         """See LeaseStore."""
-        return [self._write_one(record) for record in records]
-
-    async def renew(self, renewals: Sequence[Renewal]) -> builtins.list[float | None]:
-        """See LeaseStore."""
-        return [self._renew_one(renewal) for renewal in renewals]
-
-    def _renew_one(self, renewal: Renewal) -> float | None:
         stored = self._records.get((renewal.stream_arn, renewal.consumer_name))
         if stored is None:
             return None
         renewed = lease_rules.renew(stored, job_id=renewal.job_id, fencing_token=renewal.fencing_token, now=renewal.at)
         if renewed is None or renewed.holding is None:
             return None
-        self._write_one(renewed)
+        await self.write(renewed)
         return renewed.holding.time_to_live_seconds
 
-    def _write_one(self, record: ConsumerRecord) -> bool:
+    async def write(self, record: ConsumerRecord) -> bool:
+        """See LeaseStore."""
         stored = self._records.get(record.key)
         if record.version != (0 if stored is None else stored.version):
             return False
         self._records[record.key] = replace(record, version=record.version + 1)
         return True
 
-    async def list(self) -> builtins.list[ConsumerRecord]:
+    async def list(self) -> list[ConsumerRecord]:
         """See LeaseStore."""
         return sorted(self._records.values(), key=lambda record: record.key)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from penstock.registration._values import is_arn, stream_name_of
+from penstock.registration._values import stream_name_of
 
 
 class RegistrationPhase(StrEnum):
@@ -46,7 +45,6 @@ class ConsumerRecord:
     """One per (stream ARN, consumer name). It outlives leases and registrations: its token must only grow."""
 
     stream_arn: str
-    """The stream's name instead of its ARN: a record of the first release, see `is_by_name`."""
     consumer_name: str
     created_at: float
     """When the registry first heard of the consumer, for people to read."""
@@ -76,23 +74,12 @@ class ConsumerRecord:
         """The stream's name in its account and region."""
         return stream_name_of(self.stream_arn)
 
-    @property
-    def is_by_name(self) -> bool:
-        """Whether this is a record of the first release, which knew streams by their names.
-
-        It is moved to the stream's ARN as soon as that is known. What is left of it is its token, below which none is
-        given for a stream of that name, in whatever account.
-        """
-        return not is_arn(self.stream_arn)
-
 
 def to_columns(record: ConsumerRecord) -> dict[str, Any]:
     """The record as flat columns, with the version that it will have when it is written; None: no value."""
     columns = asdict(record)
     holding = columns.pop("holding") or {}
     return columns | {
-        # The name of the first release, whose jobs look for the ARN under it, too.
-        "stream_name": columns.pop("stream_arn"),
         "version": record.version + 1,
         "phase": record.phase.value,
         "holding_token": holding.get("fencing_token"),
@@ -103,7 +90,7 @@ def to_columns(record: ConsumerRecord) -> dict[str, Any]:
 
 
 def from_columns(columns: Mapping[str, Any]) -> ConsumerRecord:
-    """The record as it was written. The first release had no columns `ended_token` and `claim`."""
+    """The record as it was written."""
     holding = None
     if columns.get("holding_token") is not None:
         holding = Holding(
@@ -112,11 +99,11 @@ def from_columns(columns: Mapping[str, Any]) -> ConsumerRecord:
             acquired_at=float(columns["acquired_at"]),
             renewed_at=float(columns["renewed_at"]),
             time_to_live_seconds=float(columns["time_to_live_seconds"]),
-            claim=columns.get("claim") or "",
+            claim=columns["claim"] or "",
         )
     idle_since = columns.get("idle_since")
     return ConsumerRecord(
-        stream_arn=columns["stream_name"],
+        stream_arn=columns["stream_arn"],
         consumer_name=columns["consumer_name"],
         created_at=float(columns["created_at"]),
         version=int(columns["version"]),
@@ -127,7 +114,7 @@ def from_columns(columns: Mapping[str, Any]) -> ConsumerRecord:
         registering_token=int(columns["registering_token"]),
         holding=holding,
         idle_since=None if idle_since is None else float(idle_since),
-        ended_token=int(columns.get("ended_token") or 0),
+        ended_token=int(columns["ended_token"]),
     )
 
 
@@ -158,22 +145,21 @@ class LeaseStore(Protocol):
         """
         ...
 
-    async def write(self, records: Sequence[ConsumerRecord]) -> list[bool]:
-        """Write each record whose stored version is still its `version` (0: not stored), as version + 1.
+    async def write(self, record: ConsumerRecord) -> bool:
+        """Write the record as version + 1 if the stored version is still its `version` (0: not stored).
 
-        Returns one entry per record: whether it was written. What is True is durable. Each record is on its own:
-        one that comes too late does not hold up the others.
+        Returns whether it was written. A written record is durable.
 
         Raises:
             LeaseStoreError: the store cannot be used; nothing was written.
         """
         ...
 
-    async def renew(self, renewals: Sequence[Renewal]) -> builtins.list[float | None]:
-        """Prolong each lease that is still the newest of its consumer, as `rules.renew` would, in one step.
+    async def renew(self, renewal: Renewal) -> float | None:
+        """Prolong the lease if it is still the newest of its consumer, as `rules.renew` would, in one step.
 
-        Returns one entry per renewal: the lease's time to live in seconds; None when it is another's, or ended. The
-        version counts up, so that whoever read the record before must read again. What is not None is durable.
+        Returns the lease's time to live in seconds, durably written; None if another job has the lease, or it ended.
+        The version increases: a writer that read the record earlier has to read it again.
 
         Raises:
             LeaseStoreError: the store cannot be used; unknown what was written.

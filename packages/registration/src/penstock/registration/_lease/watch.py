@@ -146,11 +146,8 @@ class Watch:
 
 
 def is_listed(record: ConsumerRecord, watch: Watch) -> bool:
-    """Whether the consumer exists, as far as is known, or a job holds it.
-
-    Not so a record whose stream's ARN is not known: the stream is gone, or of an account that this registry is not of.
-    """
-    return not record.is_by_name and (record.phase is not RegistrationPhase.ABSENT or not watch.is_over(record))
+    """Whether the consumer exists, as the registry knows, or a job holds it."""
+    return record.phase is not RegistrationPhase.ABSENT or not watch.is_over(record)
 
 
 def consumer_of(record: ConsumerRecord, watch: Watch, now: float) -> Consumer:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Final
+from weakref import WeakValueDictionary
 
 from penstock.registration._lease import rules as lease_rules
 from penstock.registration._lease.record import ConsumerRecord
@@ -29,27 +29,29 @@ CONSUMER_SHARD_HOUR_USD: Final = 0.015
 
 
 class Administration:
-    """The calls of operators, over the same records and rules as those of jobs."""
+    """The part of a registry that answers operators, over the same records and rules as the calls of jobs."""
 
     def __init__(
         self,
         registrar: StreamConsumerRegistrar,
         records: Records,
         registrations: Registrations,
-        *,
         watch: Watch,
-        lock: Callable[[Key], AbstractAsyncContextManager[object]],
         consumer_shard_hour_usd: float,
     ) -> None:
         self._registrar = registrar
         self._records = records
         self._registrations = registrations
         self._watch = watch
-        self._lock = lock
         self._consumer_shard_hour_usd = consumer_shard_hour_usd
+        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
-    async def with_state(self, consumers: builtins.list[Consumer]) -> builtins.list[Consumer]:
-        """The same consumers with state and cost; without them where Kinesis does not answer."""
+    def _lock(self, key: Key) -> asyncio.Lock:
+        """Within this process one call at a time asks Kinesis about a consumer."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    async def with_state(self, consumers: list[Consumer]) -> list[Consumer]:
+        """See ServedRegistry. State and cost stay unknown where Kinesis does not answer."""
         answered = []
         for stream_arn in {consumer.stream_arn for consumer in consumers}:
             of_stream = [consumer for consumer in consumers if consumer.stream_arn == stream_arn]
@@ -63,7 +65,7 @@ class Administration:
                 answered.append(_described(consumer, found.get(consumer.consumer_name), cost))
         return sorted(answered, key=lambda consumer: (consumer.stream_arn, consumer.consumer_name))
 
-    async def end_lease(self, key: Key) -> Lease | None:
+    async def _end_lease(self, key: Key) -> Lease | None:
         """End the lease, whoever holds it. Returns it, as it was; None when nobody held the consumer."""
         lease = None
 
@@ -77,15 +79,16 @@ class Administration:
         await self._records.change(key, release)
         return lease
 
-    async def adopt(self, key: Key) -> Consumer:
-        """Write down an existing registration as ours."""
+    async def adopt(self, stream_name: str, consumer_name: str, *, stream_arn: str | None = None) -> Consumer:
+        """See RegistryAdministration."""
+        key = stream_arn or await self._registrar.find_stream_arn(stream_name), consumer_name
         stream_name = stream_name_of(key[0])
         async with self._lock(key):
-            found = await self._registrar.find(stream_name, key[1], stream_arn=key[0])
+            found = await self._registrar.find(stream_name, consumer_name, stream_arn=key[0])
             if found is None:
-                raise ConsumerNotFoundError(stream_name=stream_name, consumer_name=key[1])
+                raise ConsumerNotFoundError(stream_name=stream_name, consumer_name=consumer_name)
             if found.status == ConsumerState.DELETING:
-                raise RegistrationError.of("CONSUMER_DELETING", stream_name=stream_name, consumer_name=key[1])
+                raise RegistrationError.of("CONSUMER_DELETING", stream_name=stream_name, consumer_name=consumer_name)
             arn = found.arn
             record = await self._records.change(
                 key,
@@ -97,23 +100,26 @@ class Administration:
                 ),
             )
         if record is None:
-            raise ConsumerNotFoundError(stream_name=stream_name, consumer_name=key[1])
+            raise ConsumerNotFoundError(stream_name=stream_name, consumer_name=consumer_name)
         (consumer,) = await self.with_state([self._consumer_of(record)])
         return consumer
 
     def _consumer_of(self, record: ConsumerRecord) -> Consumer:
         return consumer_of(record, self._watch, self._records.time_of_day())
 
-    async def collect_garbage(
-        self, stream_name: str | None, *, dry_run: bool, after: str = ""
-    ) -> AsyncGenerator[tuple[str, builtins.list[Orphan]], None]:
-        """End what is ours and no lease holds, stream by stream. Gives the ARN of each stream behind `after`.
+    async def collect_garbage(self, stream_name: str | None = None, *, dry_run: bool = False) -> list[Orphan]:
+        """See RegistryAdministration.
 
-        A lease that was given back needs no grace period here. One that this registry has not watched for long enough
-        is left, and reported.
+        A consumer whose lease this registry has not watched for long enough is reported, and stays registered.
         """
+        return [orphan async for _, found in self.orphans(stream_name, dry_run=dry_run) for orphan in found]
+
+    async def orphans(
+        self, stream_name: str | None = None, *, dry_run: bool = False, after: str = ""
+    ) -> AsyncGenerator[tuple[str, list[Orphan]], None]:
+        """See ServedRegistry."""
         stream_arn = await self._registrar.find_stream_arn(stream_name) if stream_name else None
-        records = {record.key: record for record in await self._records.list(stream_arn) if not record.is_by_name}
+        records = {record.key: record for record in await self._records.list(stream_arn)}
         streams = {stream for stream, _ in records} | ({stream_arn} if stream_arn else set())
         for stream in sorted(one for one in streams if one > after):
             orphans = []

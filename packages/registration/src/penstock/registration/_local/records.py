@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from penstock.registration._lease.record import ConsumerRecord, LeaseStore, RegistrationPhase, Renewal
+from penstock.registration._lease.record import ConsumerRecord, LeaseStore, Renewal
 from penstock.registration._lease.watch import Key, Watch
 from penstock.registration._times import Clock
-from penstock.registration._values import Lease, stream_arn_of, stream_name_of
+from penstock.registration._values import Lease
 
 T = TypeVar("T")
 
@@ -34,59 +33,35 @@ class Records:
         """Seconds since the epoch, for people to read in records."""
 
     async def read(self, key: Key) -> ConsumerRecord:
-        """The record as stored, or that of a consumer of which nobody heard yet."""
-        stored = await self._get(key)
-        if stored is not None:
-            return stored
-        fresh = ConsumerRecord(stream_arn=key[0], consumer_name=key[1], created_at=self.time_of_day())
-        by_name = await self._get((stream_name_of(key[0]), key[1]))
-        if by_name is None or by_name.key == key:
-            return fresh
-        if stream_arn_of(by_name.consumer_arn) == key[0]:
-            await self.move(by_name, key[0])
-            return await self._get(key) or fresh
-        return replace(fresh, fencing_token=by_name.fencing_token)
-
-    async def move(self, record: ConsumerRecord, stream_arn: str) -> None:
-        """Move a record of the first release to the ARN of its stream, as it is; its token stays under the name.
-
-        Both steps may be repeated, by this registry or another, and whatever comes between them.
-        """
-        moved = replace(record, stream_arn=stream_arn, version=0)
-        await self.write(moved)
-        left = replace(record, phase=RegistrationPhase.ABSENT, consumer_arn="", holding=None, registering_token=0)
-        await self.write(replace(left, registration_is_ours=False))
+        """The record as stored, or a new one if the registry does not know the consumer yet."""
+        asked_at = self._clock()
+        record = await self._timed(self._store.get(*key))
+        if record is None:
+            return ConsumerRecord(stream_arn=key[0], consumer_name=key[1], created_at=self.time_of_day())
+        self._watch.saw(record, asked_at, self._clock())
+        return record
 
     async def write(self, record: ConsumerRecord) -> bool:
         """Write one record. False: it changed since it was read."""
         asked_at = self._clock()
-        (written,) = await self._timed(self._store.write([record]))
+        written = await self._timed(self._store.write(record))
         if written:
             self._watch.wrote(replace(record, version=record.version + 1), asked_at, self._clock())
         return written
 
-    async def renew(self, leases: Sequence[tuple[str, Lease]]) -> builtins.list[float | None]:
-        """Prolong leases, each with its stream's ARN, from now on.
-
-        Returns the time to live of each in seconds; None when it is lost.
-        """
-        now = self.time_of_day()
-        renewals = [
-            Renewal(
-                stream_arn=stream_arn,
-                consumer_name=lease.consumer_name,
-                job_id=lease.job_id,
-                fencing_token=lease.fencing_token,
-                at=now,
-            )
-            for stream_arn, lease in leases
-        ]
-        outcomes = await self._timed(self._store.renew(renewals))
-        answered_at = self._clock()
-        for renewal, outcome in zip(renewals, outcomes, strict=True):
-            if outcome is not None:
-                self._watch.renewed((renewal.stream_arn, renewal.consumer_name), answered_at)
-        return outcomes
+    async def renew(self, stream_arn: str, lease: Lease) -> float | None:
+        """Prolong a lease from now on. Returns its time to live in seconds; None when it is lost."""
+        renewal = Renewal(
+            stream_arn=stream_arn,
+            consumer_name=lease.consumer_name,
+            job_id=lease.job_id,
+            fencing_token=lease.fencing_token,
+            at=self.time_of_day(),
+        )
+        time_to_live = await self._timed(self._store.renew(renewal))
+        if time_to_live is not None:
+            self._watch.renewed((stream_arn, lease.consumer_name), self._clock())
+        return time_to_live
 
     async def change(
         self,
@@ -108,26 +83,17 @@ class Records:
                 return replace(changed, version=changed.version + 1)
             record = await self.read(key)
 
-    async def list(self, stream_arn: str | None = None) -> builtins.list[ConsumerRecord]:
-        """All records, or those of a stream, in order. Records of the first release are moved to their ARNs."""
-        records = await self._look()
-        located = [one for one in records if one.is_by_name and stream_arn_of(one.consumer_arn)]
-        for record in located:
-            await self.move(record, stream_arn_of(record.consumer_arn))
-        if located:
-            records = await self._look()
-        return [one for one in records if stream_arn in (None, one.stream_arn)]
-
-    async def look(self, stream: str | None = None) -> builtins.list[ConsumerRecord]:
-        """The same as they are stored, for who only shows them: nothing is written, as the store may be another's.
+    async def list(self, stream: str | None = None) -> list[ConsumerRecord]:
+        """All records, or the records of `stream`, in order.
 
         Args:
-            stream: the name of streams, in whatever account and region, or the ARN of one.
+            stream: the ARN of one stream, or a name, which may belong to streams in several accounts and regions.
         """
-        records = [
-            replace(one, stream_arn=(one.is_by_name and stream_arn_of(one.consumer_arn)) or one.stream_arn)
-            for one in await self._look()
-        ]
+        asked_at = self._clock()
+        records = await self._timed(self._store.list())
+        now = self._clock()
+        for record in records:
+            self._watch.saw(record, asked_at, now)
         return [one for one in records if stream in (None, one.stream_arn, one.stream_name)]
 
     async def listen(self) -> None:
@@ -137,21 +103,6 @@ class Records:
     async def close(self) -> None:
         """Close the store."""
         await self._store.close()
-
-    async def _get(self, key: Key) -> ConsumerRecord | None:
-        asked_at = self._clock()
-        record = await self._timed(self._store.get(*key))
-        if record is not None:
-            self._watch.saw(record, asked_at, self._clock())
-        return record
-
-    async def _look(self) -> builtins.list[ConsumerRecord]:
-        asked_at = self._clock()
-        records = await self._timed(self._store.list())
-        now = self._clock()
-        for record in records:
-            self._watch.saw(record, asked_at, now)
-        return records
 
     async def _timed(self, call: Awaitable[T]) -> T:
         asked_at = self._clock()

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import logging
 import time
 import weakref
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Final
-from weakref import WeakValueDictionary
 
 from opentelemetry import metrics
 
@@ -35,7 +33,6 @@ from penstock.registration._values import (
     Consumer,
     Heartbeat,
     Lease,
-    Orphan,
     RegistrationStrategy,
     is_arn,
 )
@@ -46,7 +43,6 @@ from penstock.registration.errors import (
     LeaseLostError,
     RegistrationError,
     RegistrationOptionError,
-    StreamNotFoundError,
 )
 
 _GAUGES: Final = (
@@ -107,7 +103,7 @@ _logger = logging.getLogger(__name__)
 _ASK_AGAIN_SECONDS: Final = 0.5
 
 
-class LocalConsumerRegistry:
+class LocalConsumerRegistry(Administration):
     """A ConsumerRegistry over a store and Kinesis. It owns both, and closes them.
 
     Several of them, in several processes on several machines, may share a store: whatever their clocks say, none ends
@@ -134,23 +130,13 @@ class LocalConsumerRegistry:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         consumer_shard_hour_usd: float = CONSUMER_SHARD_HOUR_USD,
     ) -> None:
-        self._registrar = registrar
         self._settings = settings or LeaseSettings()
-        self._watch = Watch(self._settings.grace_period.total_seconds())
-        self._records = Records(store, self._watch, clock, wall_clock)
-        self._registrations = Registrations(registrar, self._records, self._watch, clock)
+        watch = Watch(self._settings.grace_period.total_seconds())
+        records = Records(store, watch, clock, wall_clock)
+        registrations = Registrations(registrar, records, watch, clock)
+        super().__init__(registrar, records, registrations, watch, consumer_shard_hour_usd)
         self._sleep = sleep
-        self._administration = Administration(
-            registrar,
-            self._records,
-            self._registrations,
-            watch=self._watch,
-            lock=self._lock,
-            consumer_shard_hour_usd=consumer_shard_hour_usd,
-        )
-        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._metrics: SweepMetrics | None = None
-        self._unknown_streams: set[str] = set()
 
     async def acquire(self, request: AcquireRequest) -> Lease:
         """See ConsumerRegistry."""
@@ -174,16 +160,8 @@ class LocalConsumerRegistry:
 
     async def heartbeat(self, lease: Lease) -> Heartbeat:
         """See ConsumerRegistry."""
-        (outcome,) = await self.heartbeat_all([lease])
-        return outcome
-
-    async def heartbeat_all(self, leases: Sequence[Lease]) -> builtins.list[Heartbeat]:
-        """See ServedRegistry."""
-        lost = Heartbeat(held=False, time_to_live_seconds=0.0)
-        return [
-            lost if time_to_live is None else Heartbeat(held=True, time_to_live_seconds=time_to_live)
-            for time_to_live in await self._records.renew([(await self._arn_of(one), one) for one in leases])
-        ]
+        time_to_live = await self._records.renew(await self._arn_of(lease), lease)
+        return Heartbeat(held=time_to_live is not None, time_to_live_seconds=time_to_live or 0.0)
 
     async def release(self, lease: Lease, *, disown: bool = False) -> bool:
         """See ConsumerRegistry. Without a grace period it returns when the consumer is gone.
@@ -209,45 +187,26 @@ class LocalConsumerRegistry:
 
     async def list_consumers(self, stream_name: str | None = None, *, with_state: bool = False) -> list[Consumer]:
         """See ConsumerRegistry."""
-        records = await self._records.look(stream_name)
+        records = await self._records.list(stream_name)
         now = self._records.time_of_day()
         consumers = [consumer_of(record, self._watch, now) for record in records if is_listed(record, self._watch)]
         return await self.with_state(consumers) if with_state else consumers
 
-    async def with_state(self, consumers: builtins.list[Consumer]) -> builtins.list[Consumer]:
-        """See ServedRegistry."""
-        return await self._administration.with_state(consumers)
-
     async def force_release(self, stream_name: str, consumer_name: str) -> Lease | None:
         """See RegistryAdministration."""
         key = await self._known_key(stream_name, consumer_name)
-        lease = await self._administration.end_lease(key)
+        lease = await self._end_lease(key)
         if self._settings.grace_period == timedelta(0):
             await self._end_orphan(key)
         return lease
-
-    async def adopt(self, stream_name: str, consumer_name: str, *, stream_arn: str | None = None) -> Consumer:
-        """See RegistryAdministration."""
-        stream_arn = stream_arn or await self._registrar.find_stream_arn(stream_name)
-        return await self._administration.adopt((stream_arn, consumer_name))
-
-    async def collect_garbage(self, stream_name: str | None = None, *, dry_run: bool = False) -> builtins.list[Orphan]:
-        """See RegistryAdministration."""
-        return [orphan async for _, found in self.orphans(stream_name, dry_run=dry_run) for orphan in found]
-
-    def orphans(
-        self, stream_name: str | None = None, *, dry_run: bool = False, after: str = ""
-    ) -> AsyncGenerator[tuple[str, builtins.list[Orphan]], None]:
-        """See ServedRegistry."""
-        return self._administration.collect_garbage(stream_name, dry_run=dry_run, after=after)
 
     async def reconcile(self) -> None:
         """Write down what a registry that was killed had asked of Kinesis and not noted. Called at the start.
 
         What Kinesis does not answer is left to whoever needs the consumer, and to the sweep.
         """
-        for record in await self._located():
-            if record.is_by_name or record.phase is not RegistrationPhase.REGISTERING:
+        for record in await self._records.list():
+            if record.phase is not RegistrationPhase.REGISTERING:
                 continue
             try:
                 async with self._lock(record.key):
@@ -255,7 +214,7 @@ class LocalConsumerRegistry:
             except RegistrationError as error:
                 _logger.warning("%s of %s is not reconciled: %s", record.consumer_name, record.stream_arn, error)
 
-    async def sweep(self) -> builtins.list[Key]:
+    async def sweep(self) -> list[Key]:
         """Deregister what is ours and whose grace period is over. Returns (stream ARN, consumer name) of each.
 
         A lease ends after this registry saw it unchanged, sweep by sweep, for its time to live and the grace period.
@@ -264,12 +223,12 @@ class LocalConsumerRegistry:
         ended, _ = await self._sweep()
         return ended
 
-    async def _sweep(self) -> tuple[builtins.list[Key], builtins.list[ConsumerRecord]]:
+    async def _sweep(self) -> tuple[list[Key], list[ConsumerRecord]]:
         """What was ended, and what there is else that may come to its end."""
-        ended: builtins.list[Key] = []
-        records = await self._located()
+        ended: list[Key] = []
+        records = await self._records.list()
         for record in records:
-            if record.is_by_name or record.phase is RegistrationPhase.ABSENT or not self._watch.is_due(record):
+            if record.phase is RegistrationPhase.ABSENT or not self._watch.is_due(record):
                 continue
             try:
                 if await self._end_orphan(record.key):
@@ -279,7 +238,7 @@ class LocalConsumerRegistry:
         # Made by those that sweep: registries inside jobs report none.
         self._metrics = self._metrics or SweepMetrics()
         self._metrics.swept((one for one in records if one.key not in ended), self._watch)
-        return ended, [one for one in records if not (one.is_by_name or self._watch.is_due(one))]
+        return ended, [one for one in records if not self._watch.is_due(one)]
 
     async def sweep_for_ever(self, interval: timedelta) -> None:
         """Sweep now and at every interval, until cancelled. A store that fails is logged, and asked again.
@@ -318,28 +277,6 @@ class LocalConsumerRegistry:
                 except RegistrationError as error:
                     _logger.info("the store of leases does not answer: %s", error)
 
-    async def _located(self) -> builtins.list[ConsumerRecord]:
-        """All records, after finding the ARNs of streams that the first release knew by name, where that matters."""
-        records = await self._records.list()
-        moved = False
-        for record in records:
-            name = record.stream_arn
-            if not record.is_by_name or record.phase is RegistrationPhase.ABSENT or name in self._unknown_streams:
-                continue
-            try:
-                await self._records.move(record, await self._registrar.find_stream_arn(name))
-                moved = True
-            except StreamNotFoundError:
-                self._unknown_streams.add(name)
-                _logger.warning(
-                    "consumer %s of stream %s is left alone: there is no such stream in this account and region",
-                    record.consumer_name,
-                    name,
-                )
-            except RegistrationError as error:
-                _logger.warning("consumer %s of stream %s is left alone: %s", record.consumer_name, name, error)
-        return await self._records.list() if moved else records
-
     async def close(self) -> None:
         """See ConsumerRegistry."""
         await self._registrar.close()
@@ -357,8 +294,8 @@ class LocalConsumerRegistry:
         """
         if is_arn(stream_name):
             return stream_name, consumer_name
-        found = await self._records.look(stream_name)
-        keys = sorted(one.key for one in found if one.consumer_name == consumer_name and not one.is_by_name)
+        found = await self._records.list(stream_name)
+        keys = sorted(one.key for one in found if one.consumer_name == consumer_name)
         if not keys:
             raise ConsumerNotFoundError(stream_name=stream_name, consumer_name=consumer_name)
         if len(keys) > 1:
@@ -371,10 +308,6 @@ class LocalConsumerRegistry:
     async def _end_orphan(self, key: Key) -> bool:
         async with self._lock(key):
             return await self._registrations.end_orphan(key, is_due=self._watch.is_due)
-
-    def _lock(self, key: Key) -> asyncio.Lock:
-        """Within this process one call at a time asks Kinesis about a consumer."""
-        return self._locks.setdefault(key, asyncio.Lock())
 
     async def _acquire(self, request: AcquireRequest) -> Lease:
         registrar = self._registrar.configured(request.config)

@@ -6,7 +6,7 @@ import asyncio
 import builtins
 import random as random_module
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
@@ -81,19 +81,12 @@ class DynamoDbLeaseStore:
                 return sorted(map(_from_item, items), key=lambda record: record.key)
             parameters["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
-    async def write(self, records: Sequence[ConsumerRecord]) -> builtins.list[bool]:
-        """See LeaseStore. One request per record."""
-        return await asyncio.gather(*map(self._write_one, records))
-
-    async def renew(self, renewals: Sequence[Renewal]) -> builtins.list[float | None]:
-        """See LeaseStore. One request per renewal."""
-        return await asyncio.gather(*map(self._renew_one, renewals))
-
     async def close(self) -> None:
         """See LeaseStore."""
         await self._client.close()
 
-    async def _write_one(self, record: ConsumerRecord) -> bool:
+    async def write(self, record: ConsumerRecord) -> bool:
+        """See LeaseStore."""
         item = _to_item(record, self._namespace, uuid.uuid4().hex)
         with self._typed("put_item"):
             _, in_the_way = await self._table.change(
@@ -104,7 +97,8 @@ class DynamoDbLeaseStore:
         # A request that was carried out, but not answered, is in its own way when it is made again.
         return in_the_way is None or in_the_way.get("write_id") == item["write_id"]
 
-    async def _renew_one(self, renewal: Renewal) -> float | None:
+    async def renew(self, renewal: Renewal) -> float | None:
+        """See LeaseStore."""
         with self._typed("update_item"):
             answer, in_the_way = await self._table.change(
                 "update_item",
@@ -178,7 +172,7 @@ class _LeaseTable(DynamoDbTable):
 
 
 def _partition_of(namespace: str, stream_arn: str) -> str:
-    """The partition key. An ARN, or a name of the first release, holds no blank, so both parts can be read from it."""
+    """The partition key. An ARN contains no blank, so both parts can be read from the key."""
     return f"{stream_arn} {namespace}"
 
 

@@ -10,10 +10,10 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.registration._lease.record import ConsumerRecord, Renewal, from_columns, to_columns
 from penstock.registration.errors import LeaseStoreError
@@ -21,12 +21,11 @@ from penstock.rpc import make_database_private, make_folder
 
 T = TypeVar("T")
 
-_SCHEMA_VERSION: Final = 2
-"""2 has leases by the ARN of their stream, and the tokens that operators ended."""
+_SCHEMA_VERSION: Final = 3
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS consumers (
   namespace TEXT NOT NULL,
-  stream_name TEXT NOT NULL,
+  stream_arn TEXT NOT NULL,
   consumer_name TEXT NOT NULL,
   version INTEGER NOT NULL,
   fencing_token INTEGER NOT NULL,
@@ -43,16 +42,9 @@ CREATE TABLE IF NOT EXISTS consumers (
   idle_since REAL,
   ended_token INTEGER NOT NULL DEFAULT 0,
   claim TEXT NOT NULL DEFAULT '',
-  PRIMARY KEY (namespace, stream_name, consumer_name)
+  PRIMARY KEY (namespace, stream_arn, consumer_name)
 ) WITHOUT ROWID
 """
-_UPGRADES: Final = {
-    1: (
-        "ALTER TABLE consumers ADD COLUMN ended_token INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE consumers ADD COLUMN claim TEXT NOT NULL DEFAULT ''",
-    )
-}
-"""From one schema to the next. Records by the name of a stream are moved to its ARN by the registry."""
 _OLDEST_SQLITE: Final = (3, 35, 0)
 _BUSY_SECONDS: Final = 30.0
 _LOCKED_PAUSE_SECONDS: Final = 0.02
@@ -60,6 +52,10 @@ _LONGEST_GROUP: Final = 2_000
 """Operations of one transaction: other processes wait for its end."""
 
 Outcome = tuple[Any, BaseException | None]
+
+
+def _close_file(_connection: sqlite3.Connection) -> None:
+    """Stand for the operation that closes the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +75,10 @@ class SqliteFile:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._read_only = read_only
         self._path = path
-        self.schema = _SCHEMA_VERSION
-        """Of the open file: an older one only where it may not be changed."""
         self._connection: sqlite3.Connection | None = None
-        # One thread: a SQLite connection is for one user at a time.
-        self._thread = DaemonThread(name="penstock lease store")
-        self._waiting: list[_Operation] = []
+        self._operations: queue.SimpleQueue[_Operation] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self._lives = False
 
     async def run(self, call: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
         """Run the operation in a transaction. What it wrote is on the disk when this returns.
@@ -97,33 +90,45 @@ class SqliteFile:
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._lock:
-            self._waiting.append(_Operation(call, writes, future))
-            is_first = len(self._waiting) == 1
-        if is_first:
-            self._thread.submit(self._run_waiting)
+            if not self._lives:
+                self._lives = True
+                # A thread of its own: the interpreter joins the threads of `asyncio.to_thread` when it exits, and a
+                # file on a disk that hangs would then keep the process alive.
+                threading.Thread(target=self._work, name="penstock lease store", daemon=True).start()
+            self._operations.put(_Operation(call, writes, future))
         return await future
 
     async def close(self) -> None:
-        """Close the file. It is opened again when it is used again."""
+        """Close the file after the operations that wait. It is opened again when it is used again."""
+        await self.run(_close_file, writes=False)
 
-        def close() -> None:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-        await asyncio.wrap_future(self._thread.submit(close))
-        self._thread.close()
-
-    def _run_waiting(self) -> None:
+    def _work(self) -> None:
+        """Run operations until the file is closed: a SQLite connection has one user at a time."""
         while True:
-            with self._lock:
-                group = self._waiting[:_LONGEST_GROUP]
-            _answer(group, self._run_group(group))
-            with self._lock:
-                del self._waiting[: len(group)]
-                # Whoever comes to an empty list wakes this thread again.
-                if not self._waiting:
+            group = [self._operations.get()]
+            with suppress(queue.Empty):
+                while group[-1].call is not _close_file and len(group) < _LONGEST_GROUP:
+                    group.append(self._operations.get_nowait())
+            closing = group[-1:] if group[-1].call is _close_file else []
+            group = group[: len(group) - len(closing)]
+            if group:
+                _answer(group, self._run_group(group))
+            if closing:
+                outcome = None, self._end_connection()
+                with self._lock:
+                    self._lives = lives = not self._operations.empty()
+                _answer(closing, [outcome])
+                if not lives:
                     return
+
+    def _end_connection(self) -> Exception | None:
+        connection, self._connection = self._connection, None
+        try:
+            if connection is not None:
+                connection.close()
+        except sqlite3.Error as error:
+            return self._typed(error)
+        return None
 
     def _run_group(self, group: Sequence[_Operation]) -> list[Outcome]:
         writes = any(operation.writes for operation in group)
@@ -181,10 +186,8 @@ class SqliteFile:
         connection = sqlite3.connect(url, uri=True, timeout=_BUSY_SECONDS, check_same_thread=False)
         try:
             connection.row_factory = sqlite3.Row
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if not 1 <= version <= _SCHEMA_VERSION:
-                raise sqlite3.DatabaseError(f"it holds no leases: its schema is {version}, and {_SCHEMA_VERSION} here")
-            self.schema = version
+            if not _has_schema(connection):
+                raise sqlite3.DatabaseError("it contains no leases")
         except BaseException:
             connection.close()
             raise
@@ -238,73 +241,26 @@ def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     # A token that was given must not be given again after a power cut.
     connection.execute("PRAGMA synchronous = FULL")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version == _SCHEMA_VERSION:
+    if _has_schema(connection):
         return
-    if version > _SCHEMA_VERSION:
-        raise sqlite3.DatabaseError(f"the file has schema {version}, this release knows {_SCHEMA_VERSION}")
     connection.execute("BEGIN IMMEDIATE")
-    # Again, under the lock: another process may have been faster.
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    for statement in _UPGRADES.get(version, ()):
-        connection.execute(statement)
-    connection.execute(_CREATE)
-    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+    # Another process may have set up the file meanwhile.
+    if not _has_schema(connection):
+        connection.execute(_CREATE)
+        connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
     connection.execute("COMMIT")
 
 
-class _Job(Generic[T]):
-    def __init__(self, call: Callable[[], T]) -> None:
-        self.future: Future[T] = Future()
-        self._call = call
-
-    def run(self) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            self.future.set_result(self._call())
-        except BaseException as error:
-            self.future.set_exception(error)
-
-
-class DaemonThread:
-    """Runs blocking calls, one after the other.
-
-    `asyncio.to_thread` uses threads that the interpreter joins when it exits: a file whose disk hangs would then hold
-    up the end of the process that merely keeps a lease.
-    """
-
-    def __init__(self, *, name: str) -> None:
-        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
-        self._name = name
-        self._lock = threading.Lock()
-        self._lives = False
-
-    def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Run the call in the thread, for whoever cares about its outcome."""
-        job: _Job[T] = _Job(call)
-        with self._lock:
-            if not self._lives:
-                self._lives = True
-                threading.Thread(target=self._work, name=self._name, daemon=True).start()
-        self._jobs.put(job)
-        return job.future
-
-    def close(self) -> None:
-        """Let the thread end after what it is doing now. Does not wait."""
-        with self._lock:
-            if self._lives:
-                self._lives = False
-                self._jobs.put(None)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job.run()
+def _has_schema(connection: sqlite3.Connection) -> bool:
+    """Whether the file has this release's tables; False for a new file. Raises: sqlite3.DatabaseError."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version not in (0, _SCHEMA_VERSION):
+        raise sqlite3.DatabaseError(f"the file has schema {version}, this release knows {_SCHEMA_VERSION}")
+    return bool(version)
 
 
 _COLUMNS: Final = (
-    # Its ARN: the name in rows of the first release, whose jobs go on to look for them by this column.
-    "stream_name",
+    "stream_arn",
     "consumer_name",
     "version",
     "fencing_token",
@@ -322,21 +278,17 @@ _COLUMNS: Final = (
     "ended_token",
     "claim",
 )
-_SELECT_1: Final = (
-    f"SELECT {', '.join(_COLUMNS[:-2])}, 0 AS ended_token, '' AS claim FROM consumers WHERE namespace = ?"
-)
-"""Of a file of the first schema that may only be read."""
 _SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM consumers WHERE namespace = ?"
 _INSERT: Final = (
     f"INSERT INTO consumers (namespace, {', '.join(_COLUMNS)}) VALUES (?{', ?' * len(_COLUMNS)}) ON CONFLICT DO NOTHING"
 )
 _UPDATE: Final = (
     f"UPDATE consumers SET {', '.join(f'{name} = ?' for name in _COLUMNS[2:])}"
-    " WHERE namespace = ? AND stream_name = ? AND consumer_name = ? AND version = ?"
+    " WHERE namespace = ? AND stream_arn = ? AND consumer_name = ? AND version = ?"
 )
 _RENEW: Final = (
     "UPDATE consumers SET version = version + 1, renewed_at = ?"
-    " WHERE namespace = ? AND stream_name = ? AND consumer_name = ? AND job_id = ? AND holding_token = ?"
+    " WHERE namespace = ? AND stream_arn = ? AND consumer_name = ? AND job_id = ? AND holding_token = ?"
     " RETURNING time_to_live_seconds"
 )
 
@@ -357,30 +309,33 @@ class SqliteLeaseStore:
 
     async def get(self, stream_arn: str, consumer_name: str) -> ConsumerRecord | None:
         """See LeaseStore."""
-        rows = await self._query("stream_name = ? AND consumer_name = ?", (stream_arn, consumer_name))
+        rows = await self._query("stream_arn = ? AND consumer_name = ?", (stream_arn, consumer_name))
         return rows[0] if rows else None
 
     async def list(self) -> list[ConsumerRecord]:
         """See LeaseStore."""
         return await self._query("TRUE", ())
 
-    async def write(self, records: Sequence[ConsumerRecord]) -> builtins.list[bool]:
+    async def write(self, record: ConsumerRecord) -> bool:
         """See LeaseStore."""
+        row = _to_row(record)
 
-        def write(connection: sqlite3.Connection) -> builtins.list[bool]:
-            return [self._write_one(connection, record) for record in records]
+        def write(connection: sqlite3.Connection) -> bool:
+            if record.version == 0:
+                return connection.execute(_INSERT, (self._namespace, *row)).rowcount == 1
+            where = (self._namespace, *record.key, record.version)
+            return connection.execute(_UPDATE, (*row[2:], *where)).rowcount == 1
 
         return await self._file.run(write, writes=True)
 
-    async def renew(self, renewals: Sequence[Renewal]) -> builtins.list[float | None]:
+    async def renew(self, renewal: Renewal) -> float | None:
         """See LeaseStore."""
+        where = (renewal.stream_arn, renewal.consumer_name, renewal.job_id, renewal.fencing_token)
 
-        def renew(connection: sqlite3.Connection) -> builtins.list[float | None]:
-            answers: builtins.list[float | None] = [None] * len(renewals)
-            # In the order of the primary key: neighbours share a page, which doubles the rate of large batches.
-            for index in sorted(range(len(renewals)), key=lambda index: _key_of(renewals[index])):
-                answers[index] = self._renew_one(connection, renewals[index])
-            return answers
+        def renew(connection: sqlite3.Connection) -> float | None:
+            # Read to its end: a statement that returns rows is done only then.
+            rows = connection.execute(_RENEW, (renewal.at, self._namespace, *where)).fetchall()
+            return float(rows[0][0]) if rows else None
 
         return await self._file.run(renew, writes=True)
 
@@ -388,32 +343,13 @@ class SqliteLeaseStore:
         """See LeaseStore. The store opens again when it is used again."""
         await self._file.close()
 
-    def _write_one(self, connection: sqlite3.Connection, record: ConsumerRecord) -> bool:
-        row = _to_row(record)
-        if record.version == 0:
-            return connection.execute(_INSERT, (self._namespace, *row)).rowcount == 1
-        where = (self._namespace, *record.key, record.version)
-        return connection.execute(_UPDATE, (*row[2:], *where)).rowcount == 1
-
-    def _renew_one(self, connection: sqlite3.Connection, renewal: Renewal) -> float | None:
-        where = (renewal.stream_arn, renewal.consumer_name, renewal.job_id, renewal.fencing_token)
-        # Read to its end: a statement that returns rows is done only then.
-        rows = connection.execute(_RENEW, (renewal.at, self._namespace, *where)).fetchall()
-        return float(rows[0][0]) if rows else None
-
     async def _query(self, condition: str, values: tuple[str, ...]) -> builtins.list[ConsumerRecord]:
-        rest = f"AND {condition} ORDER BY stream_name, consumer_name"
+        query = f"{_SELECT} AND {condition} ORDER BY stream_arn, consumer_name"
 
         def read(connection: sqlite3.Connection) -> builtins.list[ConsumerRecord]:
-            # A file that may only be read stays as an older release left it.
-            query = f"{_SELECT_1 if self._file.schema == 1 else _SELECT} {rest}"
             return [from_columns(dict(row)) for row in connection.execute(query, (self._namespace, *values))]
 
         return await self._file.run(read, writes=False)
-
-
-def _key_of(renewal: Renewal) -> tuple[str, str]:
-    return renewal.stream_arn, renewal.consumer_name
 
 
 def _to_row(record: ConsumerRecord) -> tuple[object, ...]:
