@@ -34,7 +34,7 @@ from ._schedule.estimate import (
     estimate,
     measures_of,
 )
-from ._schedule.job_store import JobStore, StoredJob, StoredState
+from ._schedule.job_store import StoredJob, StoredState
 from ._schedule.local import LocalStageScheduler
 from ._schedule.remote import SERVICE_NAME, RemoteStageScheduler, StageSchedulerServicer
 from ._schedule.scheduler import StageScheduler
@@ -66,7 +66,6 @@ __all__ = [
     "Input",
     "JobGraph",
     "JobStatus",
-    "JobStore",
     "LocalStageScheduler",
     "OperatorAttributes",
     "OperatorAttributesBuilder",

@@ -101,8 +101,19 @@ def window_attributes(window: WindowAssigner, *, internal_sorter_supported: bool
     )
 
 
+class _TimeWindows:
+    """Windows that fire when their time is over, or the gap of a session."""
+
+    __slots__ = ()
+
+    @property
+    def fires_only_at_end_of_stream(self) -> bool:
+        """False: each window fires when its time is over."""
+        return False
+
+
 @dataclass(frozen=True, slots=True)
-class TumblingWindows:
+class TumblingWindows(_TimeWindows):
     """Windows of one size, each beginning where the one before ends (Flink's `TumblingEventTimeWindows`)."""
 
     size: timedelta
@@ -113,14 +124,9 @@ class TumblingWindows:
         _positive("size", self.size)
         _offset(self.offset, self.size, "size")
 
-    @property
-    def fires_only_at_end_of_stream(self) -> bool:
-        """False: each window fires when its time is over."""
-        return False
-
 
 @dataclass(frozen=True, slots=True)
-class SlidingWindows:
+class SlidingWindows(_TimeWindows):
     """Windows of one size that begin at regular intervals (Flink's `SlidingEventTimeWindows`).
 
     A record is in several of them when `slide` is less than `size`, and in one or none when it is more.
@@ -137,14 +143,9 @@ class SlidingWindows:
         _positive("slide", self.slide)
         _offset(self.offset, self.slide, "slide")
 
-    @property
-    def fires_only_at_end_of_stream(self) -> bool:
-        """False: each window fires when its time is over."""
-        return False
-
 
 @dataclass(frozen=True, slots=True)
-class SessionWindows:
+class SessionWindows(_TimeWindows):
     """Windows of records of a key that follow each other within a gap (Flink's `EventTimeSessionWindows`)."""
 
     gap: timedelta
@@ -152,11 +153,6 @@ class SessionWindows:
 
     def __post_init__(self) -> None:
         _positive("gap", self.gap)
-
-    @property
-    def fires_only_at_end_of_stream(self) -> bool:
-        """False: a session fires when its gap is over."""
-        return False
 
 
 def _positive(option: str, value: timedelta) -> None:

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.operator_attributes._compile.plan import StagePlan
 from penstock.operator_attributes._schedule.claims import ClaimRecord
 from penstock.operator_attributes._schedule.states import StageEvent
+
+if TYPE_CHECKING:
+    from penstock.operator_attributes._schedule.sqlite_store import SqliteJobStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,43 +34,8 @@ class StoredState:
     """In the order of submission."""
     claims: tuple[ClaimRecord, ...] = ()
     """In the order in which they changed last."""
-    last_token: int = field(default=0)
+    last_token: int = 0
     """The highest token that was ever granted."""
-
-
-class JobStore(Protocol):
-    """Keeps a scheduler's jobs and claims; used by one scheduler, from one thread at a time.
-
-    What a call wrote is durable when it returns. Each raises JobStoreError, having changed nothing.
-    """
-
-    def load(self) -> StoredState:
-        """All that is there."""
-        ...
-
-    def add_job(self, job: StoredJob) -> None:
-        """Keep a new job, in the place of the one of its id if there is one, whose events are forgotten."""
-        ...
-
-    def add_event(self, job_id: str, event: StageEvent) -> None:
-        """Keep what happened to a stage of a job, after what happened before."""
-        ...
-
-    def remove_job(self, job_id: str) -> None:
-        """Forget a job and its events."""
-        ...
-
-    def put_claim(self, record: ClaimRecord) -> None:
-        """Keep a claim in place of the one on the same fingerprint."""
-        ...
-
-    def remove_claim(self, store: str, fingerprint: str) -> None:
-        """Forget the claim on a fingerprint; its token is not given again."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the file. May be repeated."""
-        ...
 
 
 T = TypeVar("T")
@@ -76,7 +44,7 @@ T = TypeVar("T")
 class StoreWriter:
     """Changes what a scheduler remembers, in memory and in its store if it has one."""
 
-    def __init__(self, store: JobStore | None) -> None:
+    def __init__(self, store: "SqliteJobStore | None") -> None:
         self._store = store
         self._lock = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
@@ -96,7 +64,7 @@ class StoreWriter:
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
 
-    async def write(self, call: Callable[[JobStore], None]) -> None:
+    async def write(self, call: "Callable[[SqliteJobStore], None]") -> None:
         """Call the store, if there is one, in a thread."""
         if self._store is not None:
             await asyncio.to_thread(call, self._store)

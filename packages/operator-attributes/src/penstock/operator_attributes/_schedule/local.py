@@ -4,19 +4,22 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from penstock.operator_attributes._compile.compile import compile
 from penstock.operator_attributes._compile.graph import JobGraph, Vertex
 from penstock.operator_attributes._compile.plan import StagePlan
 from penstock.operator_attributes._compile.regions import CyclicRegions
 from penstock.operator_attributes._schedule.api import JobStatus, StageStatus
-from penstock.operator_attributes._schedule.claims import Claim, ClaimBook
-from penstock.operator_attributes._schedule.job_store import JobStore, StoredJob, StoredState, StoreWriter
-from penstock.operator_attributes._schedule.local_claims import LocalClaims
+from penstock.operator_attributes._schedule.claims import ClaimBook
+from penstock.operator_attributes._schedule.job_store import StoredJob, StoredState, StoreWriter
+from penstock.operator_attributes._schedule.local_claims import ClaimCalls
 from penstock.operator_attributes._schedule.scheduler import DEFAULT_MAX_ATTEMPTS, StageScheduler
 from penstock.operator_attributes._schedule.states import SERVICE, StageEvent, StageMetrics
-from penstock.operator_attributes.errors import InvalidOptionError, SchedulerAwayError, SchedulingError
+from penstock.operator_attributes.errors import InvalidOptionError, SchedulingError
+
+if TYPE_CHECKING:
+    from penstock.operator_attributes._schedule.sqlite_store import SqliteJobStore
 
 
 class _Job:
@@ -58,7 +61,7 @@ class _Job:
         )
 
 
-class LocalStageScheduler:
+class LocalStageScheduler(ClaimCalls):
     """The stage scheduler in this process, for the running event loop.
 
     It keeps jobs and claims in memory and, given a store, on a disk: what it answered is durable, and a scheduler that
@@ -71,7 +74,7 @@ class LocalStageScheduler:
         self,
         *,
         max_jobs: int = 1_000,
-        store: JobStore | None = None,
+        store: "SqliteJobStore | None" = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         """Begin with the jobs of the store, or without any.
@@ -92,15 +95,13 @@ class LocalStageScheduler:
         self._max_jobs = max_jobs
         self._clock = clock or (time.monotonic if store is None else time.time)
         self._jobs: dict[str, _Job] = {}
-        self._writer = StoreWriter(store)
         self._metrics = StageMetrics(SERVICE)
-        self._closed = False
         state = StoredState() if store is None else store.load()
         claim_clock = clock or time.monotonic
         now = claim_clock()
         # What owners did while no scheduler ran was not seen: their leases are as long as ever, from now on.
         claims = [dataclasses.replace(one, expires_at=now + one.lease_seconds) for one in state.claims]
-        self._claims = LocalClaims(ClaimBook(claims, last_token=state.last_token), self._writer, claim_clock)
+        super().__init__(ClaimBook(claims, last_token=state.last_token), StoreWriter(store), claim_clock)
         for stored in state.jobs:
             self._jobs[stored.job_id] = _restored(stored)
 
@@ -194,50 +195,13 @@ class LocalStageScheduler:
         now = self._clock()
         return tuple(self._jobs[job_id].status(now) for job_id in sorted(self._jobs))
 
-    async def claim(
-        self,
-        store: str,
-        fingerprint: str,
-        *,
-        owner: str,
-        lease_seconds: float | None = None,
-        wait_seconds: float = 0.0,
-    ) -> Claim:
-        """See `StageSchedulerApi.claim`."""
-        self._check_open()
-        return await self._claims.claim(
-            store, fingerprint, owner=owner, lease_seconds=lease_seconds, wait_seconds=wait_seconds
-        )
-
-    async def renew_claim(self, claim: Claim) -> Claim:
-        """See `StageSchedulerApi.renew_claim`."""
-        return await self._claims.renew(claim)
-
-    async def commit_claim(
-        self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
-    ) -> None:
-        """See `StageSchedulerApi.commit_claim`."""
-        await self._claims.commit(claim, location=location, rows=rows, size_bytes=size_bytes)
-
-    async def release_claim(self, claim: Claim) -> None:
-        """See `StageSchedulerApi.release_claim`."""
-        await self._claims.release(claim)
-
-    async def forget_claim(self, claim: Claim) -> None:
-        """See `StageSchedulerApi.forget_claim`."""
-        await self._claims.forget(claim)
-
     async def close(self) -> None:
-        """End all watches with SCHEDULER_CLOSED, and refuse all further calls. May be repeated."""
+        """End all watches and waiting claims with SCHEDULER_CLOSED, and refuse all further calls. May be repeated."""
         self._closed = True
-        self._claims.close()
+        self._announce_claims()
         for job in self._jobs.values():
             job.changed.set()
         await self._writer.change(self._writer.write(lambda store: store.close()))
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SchedulerAwayError.of("SCHEDULER_CLOSED")
 
     def _job(self, job_id: str) -> _Job:
         self._check_open()

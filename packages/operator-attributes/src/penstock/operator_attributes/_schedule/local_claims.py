@@ -1,4 +1,4 @@
-"""Claims in this process: the book of claims, its store, and those who wait."""
+"""Claims in this process: the book of claims, its store, and the callers that wait."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,20 +18,26 @@ _MAX_WAIT_SECONDS: Final = 20.0
 """For an answer that is held back: less than the deadline of a call."""
 
 
-class LocalClaims:
-    """The claims of a `LocalStageScheduler`; see `StageSchedulerApi` for the calls."""
+class ClaimCalls:
+    """The part of a `LocalStageScheduler` that answers the calls about claims."""
 
     def __init__(self, book: ClaimBook, writer: StoreWriter, clock: Callable[[], float]) -> None:
         self._book = book
         self._writer = writer
-        self._clock = clock
-        self._changed = asyncio.Event()
+        self._claim_clock = clock
+        self._claims_changed = asyncio.Event()
         self._closed = False
 
     async def claim(
-        self, store: str, fingerprint: str, *, owner: str, lease_seconds: float | None, wait_seconds: float
+        self,
+        store: str,
+        fingerprint: str,
+        *,
+        owner: str,
+        lease_seconds: float | None = None,
+        wait_seconds: float = 0.0,
     ) -> Claim:
-        """Decide who computes; an answer WAIT is held back for `wait_seconds`."""
+        """See `StageSchedulerApi.claim`."""
         if not wait_seconds >= 0:  # nor what is not a number
             raise InvalidOptionError("wait_seconds", wait_seconds, "not negative")
         lease = DEFAULT_LEASE_SECONDS if lease_seconds is None else lease_seconds
@@ -40,7 +46,7 @@ class LocalClaims:
         while True:
             self._check_open()
             # Taken before the answer, so that a change after it is not missed.
-            changed = self._changed
+            changed = self._claims_changed
             answer = await self._writer.change(self._decide(store, fingerprint, owner, lease))
             left = deadline - loop.time()
             if answer.decision is not ClaimDecision.WAIT or left <= 0:
@@ -51,63 +57,63 @@ class LocalClaims:
             except TimeoutError:
                 continue
 
-    async def renew(self, claim: Claim) -> Claim:
-        """Keep a claim."""
+    async def renew_claim(self, claim: Claim) -> Claim:
+        """See `StageSchedulerApi.renew_claim`."""
         self._check_open()
-        return await self._writer.change(self._renew(claim))
 
-    async def commit(self, claim: Claim, *, location: str, rows: int | None, size_bytes: int | None) -> None:
-        """The result is there."""
+        async def renew() -> Claim:
+            answer, record = self._book.renew(claim, self._claim_clock())
+            await self._remember(record)
+            return answer
+
+        return await self._writer.change(renew())
+
+    async def commit_claim(
+        self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
+    ) -> None:
+        """See `StageSchedulerApi.commit_claim`."""
         self._check_open()
-        await self._writer.change(self._commit(claim, location, rows, size_bytes))
 
-    async def release(self, claim: Claim) -> None:
-        """Give a claim up."""
+        async def commit() -> None:
+            await self._remember(self._book.commit(claim, location=location, rows=rows, size_bytes=size_bytes))
+
+        await self._writer.change(commit())
+
+    async def release_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.release_claim`."""
         self._check_open()
         await self._writer.change(self._drop_if(self._book.is_held, claim))
 
-    async def forget(self, claim: Claim) -> None:
-        """The result is gone."""
+    async def forget_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.forget_claim`."""
         self._check_open()
         await self._writer.change(self._drop_if(self._book.is_committed, claim))
 
-    def close(self) -> None:
-        """Let those who wait go, with SchedulerAwayError (SCHEDULER_CLOSED)."""
-        self._closed = True
-        self._changed.set()
-
     async def _decide(self, store: str, fingerprint: str, owner: str, lease: float) -> Claim:
-        answer, record = self._book.claim(store, fingerprint, owner, lease_seconds=lease, now=self._clock())
+        answer, record = self._book.claim(store, fingerprint, owner, lease_seconds=lease, now=self._claim_clock())
         if record is not None:
             await self._remember(record)
         return answer
-
-    async def _renew(self, claim: Claim) -> Claim:
-        answer, record = self._book.renew(claim, self._clock())
-        await self._remember(record)
-        return answer
-
-    async def _commit(self, claim: Claim, location: str, rows: int | None, size_bytes: int | None) -> None:
-        await self._remember(self._book.commit(claim, location=location, rows=rows, size_bytes=size_bytes))
 
     async def _drop_if(self, condition: Callable[[Claim], bool], claim: Claim) -> None:
         if condition(claim):
             await self._unwrite(claim.store, claim.fingerprint)
             self._book.remove(claim.store, claim.fingerprint)
-            self._announce()
+            self._announce_claims()
 
     async def _remember(self, record: ClaimRecord) -> None:
         await self._writer.write(lambda store: store.put_claim(record))
         for forgotten in self._book.put(record):
             await self._unwrite(*forgotten.key)
-        self._announce()
+        self._announce_claims()
 
     async def _unwrite(self, store: str, fingerprint: str) -> None:
         await self._writer.write(lambda kept: kept.remove_claim(store, fingerprint))
 
-    def _announce(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def _announce_claims(self) -> None:
+        """Wake the callers that wait."""
+        self._claims_changed.set()
+        self._claims_changed = asyncio.Event()
 
     def _check_open(self) -> None:
         if self._closed:

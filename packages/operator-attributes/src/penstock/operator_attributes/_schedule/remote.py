@@ -21,16 +21,7 @@ from penstock.operator_attributes._compile.plan import StagePlan
 from penstock.operator_attributes._compile.regions import CyclicRegions
 from penstock.operator_attributes._schedule.api import StageSchedulerApi
 from penstock.operator_attributes._schedule.claims import Claim, ClaimDecision
-from penstock.operator_attributes._schedule.states import (
-    StageFailed,
-    StageFinished,
-    StageInterrupted,
-    StageLost,
-    StageRestarted,
-    StageReused,
-    StageStarted,
-    StageState,
-)
+from penstock.operator_attributes._schedule.states import EVENT_KINDS, StageFailed, StageState, event_name
 from penstock.operator_attributes.errors import (
     ClaimLostError,
     CompileError,
@@ -71,16 +62,7 @@ STATUS_TABLE: StatusTable = {
     JobStoreError: grpc.StatusCode.INTERNAL,
 }
 
-_EVENTS = {
-    StageStarted: "STARTED",
-    StageFinished: "FINISHED",
-    StageFailed: "FAILED",
-    StageReused: "REUSED",
-    StageLost: "LOST",
-    StageInterrupted: "INTERRUPTED",
-    StageRestarted: "RESTARTED",
-}
-_EVENT_OF = {pb.StageEventType.Value(f"STAGE_EVENT_TYPE_{name}"): kind for kind, name in _EVENTS.items()}
+_EVENT_OF = {pb.StageEventType.Value(f"STAGE_EVENT_TYPE_{name.upper()}"): kind for name, kind in EVENT_KINDS.items()}
 _TYPES = {
     ResultPartitionType.UNDECIDED: pb.RESULT_PARTITION_TYPE_UNSPECIFIED,
     ResultPartitionType.PIPELINED: pb.RESULT_PARTITION_TYPE_PIPELINED,
@@ -165,7 +147,7 @@ def _report_request(arguments: dict[str, Any]) -> pb.ReportRequest:
     event = arguments["event"]
     request = _MESSAGES.to(pb.ReportRequest, event)
     request.job_id = arguments["job_id"]
-    request.event = pb.StageEventType.Value(f"STAGE_EVENT_TYPE_{_EVENTS[type(event)]}")
+    request.event = pb.StageEventType.Value(f"STAGE_EVENT_TYPE_{event_name(event).upper()}")
     request.final = not getattr(event, "retryable", True)
     return request
 

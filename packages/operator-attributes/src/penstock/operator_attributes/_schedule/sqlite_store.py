@@ -13,31 +13,12 @@ import msgspec
 from penstock.operator_attributes._compile.plan import StagePlan
 from penstock.operator_attributes._schedule.claims import ClaimRecord
 from penstock.operator_attributes._schedule.job_store import StoredJob, StoredState
-from penstock.operator_attributes._schedule.states import (
-    StageEvent,
-    StageFailed,
-    StageFinished,
-    StageInterrupted,
-    StageLost,
-    StageRestarted,
-    StageReused,
-    StageStarted,
-)
+from penstock.operator_attributes._schedule.states import EVENT_KINDS, StageEvent, event_name
 from penstock.operator_attributes.errors import InvalidDocumentError, JobStoreError
 from penstock.rpc import OwnFiles, make_database_private, make_folder
 
 _SCHEMA_VERSION: Final = 1
 _BUSY_SECONDS: Final = 2.0
-_KINDS: Final[dict[str, type[StageEvent]]] = {
-    "started": StageStarted,
-    "finished": StageFinished,
-    "failed": StageFailed,
-    "reused": StageReused,
-    "lost": StageLost,
-    "interrupted": StageInterrupted,
-    "restarted": StageRestarted,
-}
-_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _CREATE: Final = """
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL UNIQUE, plan TEXT NOT NULL,
@@ -57,10 +38,11 @@ INSERT INTO tokens VALUES (0);
 
 
 class SqliteJobStore:
-    """A `JobStore` in one file, which one scheduler uses at a time: a second one is refused.
+    """Keeps a scheduler's jobs and claims in one file. One scheduler uses it at a time; a second one is refused.
 
-    What a call wrote is on the disk when it returns. The file is let go when the process ends, however that comes.
-    A file that somebody else has changed meanwhile is used no more.
+    What a call wrote is on the disk when the call returns. Each call raises JobStoreError if the file cannot be used,
+    and has changed nothing then. The file is released when the process ends, even if it is killed. A file that another
+    program has changed meanwhile is not used any more.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -93,11 +75,11 @@ class SqliteJobStore:
             raise
 
     def load(self) -> StoredState:
-        """See `JobStore.load`."""
+        """Read all that is there."""
         with self._transaction() as connection:
             events: dict[str, list[StageEvent]] = {}
             for job_id, kind, content in connection.execute("SELECT job_id, kind, content FROM events ORDER BY number"):
-                events.setdefault(job_id, []).append(msgspec.json.decode(content, type=_KINDS[kind]))
+                events.setdefault(job_id, []).append(msgspec.json.decode(content, type=EVENT_KINDS[kind]))
             jobs = tuple(
                 StoredJob(
                     job_id=job_id,
@@ -118,7 +100,7 @@ class SqliteJobStore:
         return StoredState(jobs=jobs, claims=claims, last_token=last_token)
 
     def add_job(self, job: StoredJob) -> None:
-        """See `JobStore.add_job`."""
+        """Keep a new job. It replaces the job of the same id, if there is one, with its events."""
         with self._transaction() as connection:
             connection.execute("DELETE FROM jobs WHERE job_id = ?", (job.job_id,))
             connection.execute(
@@ -127,20 +109,20 @@ class SqliteJobStore:
             )
 
     def add_event(self, job_id: str, event: StageEvent) -> None:
-        """See `JobStore.add_event`."""
+        """Add an event of a stage to a job."""
         with self._transaction() as connection:
             connection.execute(
                 "INSERT INTO events (job_id, kind, content) VALUES (?, ?, ?)",
-                (job_id, _NAMES[type(event)], msgspec.json.encode(asdict(event))),
+                (job_id, event_name(event), msgspec.json.encode(asdict(event))),
             )
 
     def remove_job(self, job_id: str) -> None:
-        """See `JobStore.remove_job`."""
+        """Forget a job and its events."""
         with self._transaction() as connection:
             connection.execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
 
     def put_claim(self, record: ClaimRecord) -> None:
-        """See `JobStore.put_claim`."""
+        """Keep a claim in place of the claim on the same fingerprint."""
         with self._transaction() as connection:
             connection.execute("UPDATE tokens SET last = max(last, ?)", (record.token,))
             connection.execute(
@@ -150,12 +132,12 @@ class SqliteJobStore:
             )
 
     def remove_claim(self, store: str, fingerprint: str) -> None:
-        """See `JobStore.remove_claim`."""
+        """Forget the claim on a fingerprint; its token is not given again."""
         with self._transaction() as connection:
             connection.execute("DELETE FROM claims WHERE store = ? AND fingerprint = ?", (store, fingerprint))
 
     def close(self) -> None:
-        """See `JobStore.close`."""
+        """Close the file. May be repeated."""
         with self._lock:
             if not self._closed:
                 self._closed = True

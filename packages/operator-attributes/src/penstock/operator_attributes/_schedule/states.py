@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, get_args
 
 from opentelemetry import metrics
 
@@ -131,6 +131,17 @@ class StageRestarted:
 
 StageEvent = StageStarted | StageFinished | StageFailed | StageReused | StageLost | StageInterrupted | StageRestarted
 
+
+def event_name(event: StageEvent) -> str:
+    """`started`, `finished`, `failed`, `reused`, `lost`, `interrupted` or `restarted`."""
+    return type(event).__name__.removeprefix("Stage").lower()
+
+
+EVENT_KINDS: Final[dict[str, type[StageEvent]]] = {
+    kind.__name__.removeprefix("Stage").lower(): kind for kind in get_args(StageEvent)
+}
+"""By `event_name`."""
+
 DRIVER: Final = "penstock.operator_attributes"
 SERVICE: Final = "penstock.operator_attributes.service"
 """A job that reports to a service is counted by both."""
@@ -147,5 +158,4 @@ class StageMetrics:
 
     def count(self, job_name: str, event: StageEvent) -> None:
         """Count an event that was applied."""
-        kind = type(event).__name__.removeprefix("Stage").lower()
-        self._events.add(1, {"penstock.job.name": job_name, "event": kind})
+        self._events.add(1, {"penstock.job.name": job_name, "event": event_name(event)})
