@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from pyspark.sql.connect.proto import Relation
 from store_lives import folder_store
 
 from penstock.operator_attributes import (
@@ -26,6 +27,7 @@ from penstock.operator_attributes import (
 from penstock.operator_attributes.errors import SchedulerAwayError
 from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._stages.plans.classic import _plan_text
+from penstock.spark_plugin._stages.plans.connect_tree import Server
 from penstock.spark_plugin._stages.run.builder import StageBuilder
 from penstock.spark_plugin._stages.run.loop import RunLoop
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
@@ -231,10 +233,10 @@ class Conf(dict[str, str]):
         self[name] = value
 
 
-def test_plans_of_two_threads_are_told_whole() -> None:
-    """A setting of the session decides after which column a plan's text ends: one thread must not put it back for all.
-
-    With texts that are cut off, different plans look the same.
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_two_threads_get_plan_texts_with_all_columns(kind: str) -> None:
+    """A setting of the session limits how many columns a plan's text names. One thread must not reset it while another
+    needs it: different plans with truncated texts look the same.
     """
     conf = Conf({SETTING: "25"})
     first_is_in, second_is_in, first_is_out = threading.Event(), threading.Event(), threading.Event()
@@ -251,16 +253,21 @@ def test_plans_of_two_threads_are_told_whole() -> None:
         return "plan"
 
     plan = SimpleNamespace(canonicalized=lambda: SimpleNamespace(toString=text))
-    spark: Any = SimpleNamespace(conf=conf)
+    client = SimpleNamespace(explain_string=lambda *_: text())
+    spark: Any = SimpleNamespace(conf=conf, client=client)
+    server = Server(spark)
+
+    def ask() -> str:
+        return _plan_text(spark, plan) if kind == "classic" else server.whole_text(Relation())
 
     def first() -> None:
-        _plan_text(spark, plan)
+        ask()
         first_is_out.set()
 
     thread = threading.Thread(target=first)
     thread.start()
     assert first_is_in.wait(20)
-    _plan_text(spark, plan)
+    ask()
     thread.join(20)
     assert seen == ["100000", "100000"]
     assert conf[SETTING] == "25"

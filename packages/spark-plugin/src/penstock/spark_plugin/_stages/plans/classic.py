@@ -1,7 +1,6 @@
 """Plans of classic sessions: read, cut and put together again in the JVM, where Spark has analyzed them."""
 
 import re
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -11,9 +10,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.spark_plugin._stages.fingerprints.code import digest, look_at, unique
-from penstock.spark_plugin._stages.plans.plan import FULL_DAM, LiveSource, Look, PlanNode, is_call_site, what_is_read
+from penstock.spark_plugin._stages.plans.plan import (
+    FULL_DAM,
+    LiveSource,
+    Look,
+    PlanNode,
+    is_call_site,
+    what_is_read,
+    whole_texts,
+)
 
-_WHOLE_TEXTS = threading.Lock()
 # Leaves that are distinguished by their text, or by what `leaf_text` adds to it; files are looked up one by one.
 _KNOWN = frozenset({"LocalRelation", "Range", "OneRowRelation"})
 # Leaves whose rows lie somewhere else.
@@ -300,16 +306,8 @@ def _rows_of_the_driver(rdd: Any) -> str | None:
 
 
 def _plan_text(spark: SparkSession, plan: Any) -> str:
-    conf = spark.conf
-    # Pipelines may run side by side in a session.
-    with _WHOLE_TEXTS:
-        before = conf.get("spark.sql.debug.maxToStringFields")
-        # The default leaves columns out after the 25th.
-        conf.set("spark.sql.debug.maxToStringFields", "100000")
-        try:
-            return str(plan.canonicalized().toString())
-        finally:
-            conf.set("spark.sql.debug.maxToStringFields", before or "25")
+    with whole_texts(spark):
+        return str(plan.canonicalized().toString())
 
 
 def _private(one: Any, name: str) -> Any:

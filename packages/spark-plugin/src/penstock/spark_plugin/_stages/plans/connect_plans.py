@@ -6,7 +6,7 @@ above a cut that refer to these are found out by asking the server which column 
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from google.protobuf.message import Message
@@ -53,15 +53,14 @@ class Exchange:
         cut: Relation,
         instead: Relation,
         names: Sequence[str],
-        positions: Callable[[Relation, Sequence[Message]], Sequence[int]],
+        server: Server,
         hints: Sequence[Relation] = (),
     ) -> None:
-        """`positions` says which columns of a relation some attributes are; it asks the server. `hints` are the cut's,
-        for the join above it."""
+        """`hints`: the hints of the cut, for the join above it."""
         self._cut = cut
         self._instead = instead
         self._names = names
-        self._positions = positions
+        self._server = server
         self._hints = hints
         self._inner = _Names(list(relations(cut))[1:])
 
@@ -77,7 +76,7 @@ class Exchange:
                 "`*` of a part of what blocks: name its columns, or give an alias to the whole"
             )
         attributes: list[Any] = [one for one in above if isinstance(one, Attribute) and self._inner.name(one)]
-        positions = self._positions(self._cut, attributes) if attributes else []
+        positions = self._server.positions(self._cut, attributes) if attributes else []
         hidden = self._twins(positions)
         # Twins of what is referred to get their names one step later, so that in the step before it is the only one.
         found = Relation()
@@ -212,7 +211,7 @@ class ConnectPlans:
                 cut.plan,
                 _relation(committed[name]),
                 _frame(session, cut.plan).columns,
-                server.positions,
+                server,
                 [hint.plan for hint in cut.hints()],
             )
             for name, cut in cuts.items()

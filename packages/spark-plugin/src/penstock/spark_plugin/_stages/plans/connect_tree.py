@@ -3,7 +3,6 @@
 The client's plan is not analyzed: SQL texts are asked of the server, everything else is read off the messages.
 """
 
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from pyspark.sql.connect.proto import SQL, CallFunction, Expression, Origin, Pla
 from pyspark.sql.connect.session import SparkSession
 
 from penstock.spark_plugin._stages.fingerprints.code import Looked, digest, look_at, unique
-from penstock.spark_plugin._stages.plans.plan import FULL_DAM, PlanNode, is_call_site, what_is_read
+from penstock.spark_plugin._stages.plans.plan import FULL_DAM, PlanNode, is_call_site, what_is_read, whole_texts
 
 # Leaves whose message, with the files below it, says all about their rows.
 _KNOWN_LEAVES = frozenset({"local_relation", "cached_local_relation", "chunked_cached_local_relation", "range"})
@@ -83,7 +82,6 @@ _HIDDEN = {
     "extension": "an extension of the server",
     "ml_relation": "a model that the server keeps",
 }
-_WHOLE_TEXTS = "spark.sql.debug.maxToStringFields"
 
 
 def child_fields(relation: Relation) -> list[tuple[Message, FieldDescriptor]]:
@@ -279,7 +277,7 @@ class Server:
 
     def whole_text(self, relation: Relation) -> str:
         """The text of the analyzed plan, with all of its columns."""
-        with self._whole_texts():
+        with whole_texts(self._session):
             return self.analyzed(relation)
 
     def registered(self) -> set[str]:
@@ -290,17 +288,6 @@ class Server:
     def positions(self, cut: Relation, attributes: Sequence[Message]) -> list[int]:
         """Which columns of a relation some attributes are."""
         return _positions_in(self.whole_text(_projection(cut, attributes)), len(attributes))
-
-    @contextlib.contextmanager
-    def _whole_texts(self) -> Iterator[None]:
-        conf = self._session.conf
-        before = conf.get(_WHOLE_TEXTS)
-        # The default leaves columns out after the 25th.
-        conf.set(_WHOLE_TEXTS, "100000")
-        try:
-            yield
-        finally:
-            conf.set(_WHOLE_TEXTS, before or "25")
 
 
 def read_relation(root: Relation, server: Server) -> PlanNode:

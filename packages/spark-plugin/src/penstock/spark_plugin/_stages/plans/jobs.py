@@ -7,13 +7,11 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.core.status import StatusTracker
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.readwriter import DataFrameWriter
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.spark_plugin._for_stages import TRACEPARENT_PROPERTY, tell_lines
 from penstock.spark_plugin._stages.plans.plan import is_connect
@@ -115,14 +113,6 @@ class SessionJobs:
             return False
         return True
 
-    def is_batch_writer(self, value: object) -> bool:
-        """Whether something is a `df.write…`."""
-        return isinstance(value, DataFrameWriter)
-
-    def is_stream_writer(self, value: object) -> bool:
-        """Whether something is a `df.writeStream…`."""
-        return isinstance(value, DataStreamWriter)
-
     def tell_lines(self) -> None:
         """Let the frames that this thread builds know the lines that build them, unless the session says otherwise."""
         jvm: Any = self._spark._jvm
@@ -196,16 +186,6 @@ class ConnectJobs(SessionJobs):
             return error.getCondition() == "PATH_NOT_FOUND"
         return True
 
-    def is_batch_writer(self, value: object) -> bool:
-        from pyspark.sql.connect.readwriter import DataFrameWriter as ConnectWriter
-
-        return isinstance(value, ConnectWriter)
-
-    def is_stream_writer(self, value: object) -> bool:
-        from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectStreamWriter
-
-        return isinstance(value, ConnectStreamWriter)
-
     def tell_lines(self) -> None:
         tell_lines(self._spark)
 
@@ -236,6 +216,11 @@ def _size(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is not a size")
     return int(match[1]) << _POWERS[match[2].lower()] if match[1] != "-1" else -1
+
+
+def is_writer(value: object, kind: Literal["DataFrameWriter", "DataStreamWriter"]) -> bool:
+    """Whether something is a `df.write…` or a `df.writeStream…`, of a classic session or of Spark Connect."""
+    return any(one.__name__ == kind and one.__module__.startswith("pyspark.sql.") for one in type(value).__mro__)
 
 
 def jobs_of(spark: SparkSession, scope: str = "") -> SessionJobs:

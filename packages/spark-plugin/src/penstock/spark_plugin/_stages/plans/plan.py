@@ -1,6 +1,8 @@
 """Plans as trees, what the planner needs of a session, and the cuts of a plan where it has to wait."""
 
+import contextlib
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +42,8 @@ FULL_DAM = frozenset(
 )
 """Classes of operators that give nothing before the end of their input. Others are taken for what lets rows through."""
 _MOST_LEAVES = 2
+_MOST_FIELDS = "spark.sql.debug.maxToStringFields"
+_WHOLE_TEXTS = threading.Lock()
 _LONGEST = 60
 _NAMES = ("streamName", "streamNamePattern", "subscribe", "topic", "dbtable")
 """Options that name what is read."""
@@ -202,6 +206,19 @@ class Plans(Protocol):
 
     def streams(self, frame: DataFrame) -> Sequence[Mapping[str, str]]:
         """Options of the bounded reads of Kinesis in it, in the order of the plan; none where `files` is None."""
+
+
+@contextlib.contextmanager
+def whole_texts(spark: SparkSession) -> Iterator[None]:
+    """Let the texts of plans name all columns: by default Spark leaves columns out after the 25th."""
+    # The session is shared by pipelines that run at the same time: none may reset the setting while another needs it.
+    with _WHOLE_TEXTS:
+        before = spark.conf.get(_MOST_FIELDS)
+        spark.conf.set(_MOST_FIELDS, "100000")
+        try:
+            yield
+        finally:
+            spark.conf.set(_MOST_FIELDS, before or "25")
 
 
 def is_connect(session_or_frame: object) -> bool:

@@ -20,7 +20,7 @@ from penstock.spark_plugin._stages.fingerprints.stage import (
     query_of,
     stage_fingerprint,
 )
-from penstock.spark_plugin._stages.plans.jobs import jobs_of
+from penstock.spark_plugin._stages.plans.jobs import is_writer, jobs_of
 from penstock.spark_plugin._stages.plans.plan import Look, find_cuts, plans_of
 from penstock.spark_plugin._stages.run.failures import words
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
@@ -321,7 +321,7 @@ class StageBuilder:
                 raise
             frame = getattr(writer, "_df", None)
             if stage.bounded and isinstance(frame, DataFrame):
-                if frame.isStreaming and self._jobs.is_batch_writer(writer):
+                if frame.isStreaming and is_writer(writer, "DataFrameWriter"):
                     raise _stream_in_bounded(one)
                 self._is_of_the_world(stage, one, plans_of(frame).look(frame, inputs).world)
             elif isinstance(frame, DataFrame):

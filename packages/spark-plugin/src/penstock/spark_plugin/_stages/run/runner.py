@@ -18,7 +18,7 @@ from penstock.operator_attributes import BlockingStageScheduler, Claim, ClaimDec
 from penstock.operator_attributes.errors import ClaimLostError, SchedulingError
 from penstock.spark_plugin._for_stages import current_traceparent
 from penstock.spark_plugin._stages.declare.declared import Declared
-from penstock.spark_plugin._stages.plans.jobs import jobs_of
+from penstock.spark_plugin._stages.plans.jobs import is_writer, jobs_of
 from penstock.spark_plugin._stages.plans.plan import plans_of
 from penstock.spark_plugin._stages.run.builder import Kept, StageBuilder
 from penstock.spark_plugin._stages.run.queries import Checkpoints, check_query
@@ -135,7 +135,7 @@ class StageRunner:
 
     def _writer(self, stage: Stage, sink: str) -> Any:
         writer = self.builder.writer(stage, sink)
-        if not self._jobs.is_batch_writer(writer):
+        if not is_writer(writer, "DataFrameWriter"):
             raise self._wrong_writer(sink, writer, "a DataFrameWriter (`df.write…`)")
         return writer
 
@@ -201,7 +201,7 @@ class StageRunner:
         return PreparedQuery(sink=sink, writer=writer, checkpoint=checkpoint, kept=kept)
 
     def _checked(self, sink: str, writer: Any) -> Any:
-        if not self._jobs.is_stream_writer(writer):
+        if not is_writer(writer, "DataStreamWriter"):
             if callable(stop := getattr(writer, "stop", None)):
                 stop()  # a query that nobody would stop
             raise self._wrong_writer(sink, writer, "a DataStreamWriter (`df.writeStream…`)")
