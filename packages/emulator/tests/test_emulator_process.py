@@ -21,7 +21,7 @@ COMMAND = [sys.executable, "-m", "penstock.emulator"]
 def test_a_process_prints_its_endpoints_and_serves(tmp_path: Path) -> None:
     """The ready line has both endpoints, the authority and the pid, on standard output and in the file."""
     ready_file = tmp_path / "ready.json"
-    with start_emulator_process("--ready-file", str(ready_file), "--region", "eu-west-1") as emulator:
+    with start_emulator_process("--ready-file", str(ready_file)) as emulator:
         ready = json.loads(ready_file.read_text())
         assert ready == {
             "endpoint_url": emulator.endpoint_url,
@@ -31,7 +31,7 @@ def test_a_process_prints_its_endpoints_and_serves(tmp_path: Path) -> None:
             "pid": emulator.pid,
         }
         assert emulator.pid == emulator.process.pid
-        client = emulator.client()
+        client = emulator.client(region="eu-west-1")
         client.create_stream(StreamName="stream", ShardCount=1)
         summary = client.describe_stream_summary(StreamName="stream")["StreamDescriptionSummary"]
         assert summary["StreamARN"].startswith("arn:aws:kinesis:eu-west-1:")

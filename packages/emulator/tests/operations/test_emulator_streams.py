@@ -1,7 +1,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.request import Request, urlopen
+
+from emulator_world import PLAIN
+
+from penstock.emulator.testing import kinesis_client
+
+if TYPE_CHECKING:
+    import pytest
+    from emulator_world import World
+
+API = "Kinesis_20131202"
 
 
 def status(world: Any, name: str = "stream") -> str:
@@ -87,3 +98,26 @@ def test_an_on_demand_stream_has_four_shards_and_keeps_its_own_count(world: Any)
     )
     assert refusal[0] == "ValidationException"
     assert world.refused(lambda: world.client.create_stream(StreamName="other"))[0] == "ValidationException"
+
+
+def test_a_stream_has_the_region_of_the_signature_that_created_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a signature the emulator's own region counts, by default AWS_REGION; so it does for later calls."""
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    world.start()
+    url = world.emulator.endpoint_url
+    abroad = kinesis_client(url, region="eu-west-1", config=PLAIN)
+    abroad.create_stream(StreamName="flights", ShardCount=1)
+    arn = "arn:aws:kinesis:eu-west-1:000000000000:stream/flights"
+    assert abroad.describe_stream_summary(StreamName="flights")["StreamDescriptionSummary"]["StreamARN"] == arn
+    consumer = abroad.register_stream_consumer(StreamARN=arn, ConsumerName="c")["Consumer"]["ConsumerARN"]
+    assert consumer.startswith(f"{arn}/consumer/c:")
+    firehose = kinesis_client(url, region="eu-west-1", service="firehose")
+    delivery = firehose.create_delivery_stream(DeliveryStreamName="late")["DeliveryStreamARN"]
+    assert delivery.split(":")[3] == "eu-west-1"
+    create = Request(url, b'{"StreamName": "delays", "ShardCount": 1}', {"X-Amz-Target": f"{API}.CreateStream"})
+    urlopen(create).close()
+    world.emulator.call(lambda: world.core.create_stream("weather", 1, now=world.clock.time()))
+    regions = {one.arn.split(":")[3] for one in world.core.streams.values() if one.name != "flights"}
+    assert regions == {"eu-north-1"}

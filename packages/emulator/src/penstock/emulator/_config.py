@@ -278,8 +278,8 @@ class EmulatorConfig:
     """Whether there is a TLS listener at all. HTTP/2 needs one."""
     ca_file: Path | None = None
     """Where the PEM of the certificate authority is written; a temporary file by default."""
-    region: str = "us-east-1"
-    """Region that appears in ARNs."""
+    region: str = field(default_factory=lambda: os.environ.get("AWS_REGION") or "us-east-1")
+    """Region in the ARNs of streams. A stream that a signed request creates has the region of the signature instead."""
     account_id: str = "000000000000"
     """Account that appears in ARNs and messages; twelve digits."""
 

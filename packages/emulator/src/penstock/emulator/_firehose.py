@@ -163,7 +163,7 @@ class Firehose:
         folder.mkdir(parents=True, exist_ok=True)
         self.streams[name] = DeliveryStream(
             name=name,
-            arn=f"arn:aws:firehose:{config.region}:{config.account_id}:deliverystream/{name}",
+            arn=f"arn:aws:firehose:{self._kinesis.region}:{config.account_id}:deliverystream/{name}",
             created=now,
             destinations=[{"DestinationId": "destinationId-000000000001", **destination}],
             folder=folder,

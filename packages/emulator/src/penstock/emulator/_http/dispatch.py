@@ -13,7 +13,7 @@ from penstock.emulator._http.codec import CONTENT_TYPE as EVENT_STREAM
 from penstock.emulator._http.codec import codec_for
 from penstock.emulator._http.control import PREFIX, Control, Statistics
 from penstock.emulator._http.delivery import Delivery, FaultySend
-from penstock.emulator._http.signatures import SignatureVerifier
+from penstock.emulator._http.signatures import SignatureVerifier, signed_region
 from penstock.emulator._operations.perform import OPERATIONS, perform
 from penstock.emulator._state.quotas import target_of
 from penstock.emulator.errors import KinesisError
@@ -89,7 +89,7 @@ class Dispatcher:
         *,
         dynamodb_streams: DynamoDbStreams | None = None,
     ) -> None:
-        self._kinesis = kinesis
+        self.kinesis = kinesis
         self._clock = clock
         self._statistics = Statistics()
         self._dynamodb_streams = dynamodb_streams
@@ -114,17 +114,17 @@ class Dispatcher:
             params = codec.decode(request.body)
             if operation == _SUBSCRIBE:
                 return self._subscribe(codec, params)
-            if self._kinesis.faults:
+            if self.kinesis.faults:
                 return self._handle_with_faults(codec, operation, params)
             return self._response(200, codec.content_type, codec.encode(operation, self._perform(operation, params)))
         except Exception as error:
             return self._failure(codec, error)
 
     def _perform(self, operation: str, params: Any) -> Any:
-        return perform(self._kinesis, operation, params, self._clock.time())
+        return perform(self.kinesis, operation, params, self._clock.time())
 
     def _handle_with_faults(self, codec: Codec, operation: str, params: Any) -> Response:
-        faults = self._kinesis.faults.on_call(target_of(self._kinesis.streams, self._kinesis.tokens, operation, params))
+        faults = self.kinesis.faults.on_call(target_of(self.kinesis.streams, self.kinesis.tokens, operation, params))
         delivery = Delivery(tuple(faults)) if faults else None
         try:
             _raise_first(faults, operation)
@@ -138,8 +138,8 @@ class Dispatcher:
         if codec is not codec_for(""):
             raise KinesisError("SerializationException", f"{_SUBSCRIBE} is emulated in JSON only.")
         # Found before the call: afterwards is too late to fail it. Kept for the faults that are added later.
-        target = target_of(self._kinesis.streams, self._kinesis.tokens, _SUBSCRIBE, params)
-        faults = self._kinesis.faults.on_call(target)
+        target = target_of(self.kinesis.streams, self.kinesis.tokens, _SUBSCRIBE, params)
+        faults = self.kinesis.faults.on_call(target)
         delivery = Delivery(tuple(faults)) if faults else None
         try:
             _raise_first(faults, _SUBSCRIBE)
@@ -173,12 +173,12 @@ class Dispatcher:
         headers = _headers(self._clock, content_type)
         assert target is not None
         through = partial(
-            FaultySend, subscription=subscription, target=target, plan=self._kinesis.faults, clock=self._clock
+            FaultySend, subscription=subscription, target=target, plan=self.kinesis.faults, clock=self._clock
         )
         return Response(status, headers, body, subscription, delivery, through)
 
     def _reset(self) -> None:
-        self._kinesis.reset()
+        self.kinesis.reset()
         if self._dynamodb_streams is not None:
             self._dynamodb_streams.reset()
 
@@ -216,6 +216,15 @@ class Router:
 
     def handle(self, request: Request) -> Response:
         """Answer a request; never raises for what a client can send."""
+        state = self._kinesis.kinesis
+        state.region = signed_region(request.headers) or state.config.region
+        try:
+            return self._handle(request)
+        finally:
+            # Calls without a request, such as a test's own, are in the emulator's region.
+            state.region = state.config.region
+
+    def _handle(self, request: Request) -> Response:
         target = request.headers.get("x-amz-target", "")
         if self._firehose is not None and target.startswith(_FIREHOSE):
             return self._firehose.handle(target.removeprefix(_FIREHOSE), request)

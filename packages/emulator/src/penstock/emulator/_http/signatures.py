@@ -24,6 +24,7 @@ _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256\s+Credential=(?P<credential>[^,\s]+)\s*,\s*SignedHeaders=(?P<headers>[^,\s]+)\s*,"
     r"\s*Signature=(?P<signature>[0-9a-f]{64})\s*"
 )
+_REGION = re.compile(r"[a-z0-9-]{1,63}")
 _DATE_FORMAT = "%Y%m%dT%H%M%SZ"
 _TOLERANCE_SECONDS = 300
 
@@ -34,6 +35,15 @@ class _Scope:
     date: str
     region: str
     service: str
+
+
+def signed_region(headers: Mapping[str, str]) -> str:
+    """The region that a request is signed for; empty if it has no signature of AWS."""
+    match = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
+    parts = match["credential"].split("/") if match else []
+    region = parts[2] if len(parts) == 5 else ""
+    # It becomes part of ARNs.
+    return region if _REGION.fullmatch(region) else ""
 
 
 class SignatureVerifier:

@@ -30,6 +30,8 @@ class Kinesis:
 
     def __init__(self, config: EmulatorConfig, *, random: Random | None = None) -> None:
         self.config = config
+        self.region = config.region
+        """Region of the call that is being answered: streams that it creates have it in their ARNs."""
         self.seed = config.seed if config.seed is not None else SystemRandom().getrandbits(32)
         self.random = random or Random(self.seed)
         self.faults = FaultPlan(self.seed)
@@ -93,6 +95,7 @@ class Kinesis:
             shard_count=shard_count,
             mode=mode,
             max_record_bytes=max_record_bytes or self.config.max_record_bytes,
+            region=self.region,
             config=self.config,
             conduct=self.conduct,
             new_epoch=self.new_epoch,

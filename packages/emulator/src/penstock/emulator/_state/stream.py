@@ -88,6 +88,7 @@ class Stream:
         shard_count: int,
         mode: str,
         max_record_bytes: int,
+        region: str,
         config: EmulatorConfig,
         conduct: Conduct,
         new_epoch: Callable[[float], int],
@@ -95,7 +96,7 @@ class Stream:
         former: Former | None = None,
     ) -> None:
         self.name = name
-        self.arn = f"arn:aws:kinesis:{config.region}:{config.account_id}:stream/{name}"
+        self.arn = f"arn:aws:kinesis:{region}:{config.account_id}:stream/{name}"
         # Two streams of one name differ by this time, in whole seconds.
         self.created = now if former is None else max(now, former.created + 1)
         self.mode = mode
