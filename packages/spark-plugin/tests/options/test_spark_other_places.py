@@ -18,7 +18,7 @@ from penstock.async_sink.errors import LocationMismatchError as OtherSink
 from penstock.efo_consumer import LocationMismatchError as OtherReader
 from penstock.efo_consumer import RemoteShardReader, StreamConsumer
 from penstock.efo_consumer._reader.api import OpenRequest
-from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.emulator.testing import RunningEmulator, kinesis_client, running_emulator
 from penstock.registration.errors import RegistrationError as OtherRegistry
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.initial_positions import initial_positions
@@ -188,7 +188,7 @@ def test_a_service_of_another_region_is_refused(
 ) -> None:
     """Also where both know the endpoint by the same name; the error names both regions."""
     services = make_services(there, "--region", THERE, "--endpoint-aliases", here.endpoint_url)
-    with pytest.raises(kind, match=f"region of .* is {THERE}, the caller's is {HERE}"):
+    with pytest.raises(kind, match=f"region of .* is {THERE} .*, the caller's is {HERE}"):
         use(services, here, home)
     assert (consumers(there), records(there)) == ([], 1)
 
@@ -205,7 +205,7 @@ def test_a_service_of_another_account_is_refused(
     """The service looks up the ARN of the stream that the name means to it, before anything is done."""
     monkeypatch.setenv("AWS_ACCOUNT_ID", here.config.account_id)
     services = make_services(there, "--region", HERE, "--endpoint-aliases", here.endpoint_url)
-    with pytest.raises(kind, match=f"account of .* is {there.config.account_id}, the caller's is 000000000000"):
+    with pytest.raises(kind, match=f"account of .* is {there.config.account_id} .*, the caller's is 000000000000"):
         use(services, here, home)
     assert (consumers(there), records(there)) == ([], 1)
 
@@ -268,8 +268,45 @@ def test_a_consumer_of_another_region_s_stream_is_refused(
         finally:
             await reader.aclose()
 
-    with pytest.raises(OtherReader, match=f"region of the shard reader is {HERE}, the caller's is {THERE}"):
+    with pytest.raises(OtherReader) as caught:
         asyncio.run(open_it())
+    assert (caught.value.fact, caught.value.found, caught.value.caller) == ("region", HERE, THERE)
+    assert caught.value.consumer_arn == arn
+    # The option `region` is the reader's already: setting it would not help.
+    assert f"start the shard reader with --region {THERE}" in str(caught.value)
+    assert "set 'region'" not in str(caught.value)
+
+
+def test_variables_alone_lead_fan_out_and_a_reader_service_to_the_emulator(
+    make_services: Callable[..., Services], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the README sets them, after the emulator was started: its ARNs have the region of the clients."""
+    with running_emulator() as emulator:
+        monkeypatch.setenv("AWS_REGION", THERE)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", emulator.endpoint_url)
+        kinesis_client(emulator.endpoint_url, region=THERE).create_stream(StreamName=STREAM, ShardCount=1)
+        services = make_services(emulator)
+        homes = {"readerEndpoint": services.reader(), "registryEndpoint": services.registry()}
+        options = {"streamName": STREAM, "recordPublisher": "efo", "efoConsumerName": "app", **homes}
+        read(KinesisOptions.parse({**options, "initialPosition": "TRIM_HORIZON"}, environ={}))
+
+
+@pytest.mark.parametrize(("home", "kind"), HOMES, ids=[home for home, _ in HOMES])
+def test_both_cures_of_another_region_help(
+    make_services: Callable[..., Services], here: RunningEmulator, home: str, kind: type
+) -> None:
+    """The message names both settings; the caller's region may be changed, or the service started with another one."""
+    wrong = make_services(here, "--region", THERE)
+    with pytest.raises(kind) as caught:
+        use(wrong, here, home)
+    facts = getattr(caught.value, "facts", None) or vars(caught.value)
+    told = str(caught.value)
+    for words in (f"{THERE} (--region, else AWS_REGION)", f"{HERE} (option 'region', else AWS_REGION)"):
+        assert words in told
+    assert f"set 'region' to {facts['found']}" in told
+    use(wrong, here, home, region=facts["found"])
+    assert f"--region {facts['caller']}" in told
+    use(make_services(here, "--region", facts["caller"]), here, home)
 
 
 def test_every_reader_of_several_is_compared(

@@ -112,33 +112,52 @@ class LocationMismatch:
     """The service's."""
 
 
-_CURES = {
-    "region": "set 'region' to the service's",
-    "account": "give the ARN of the stream that is meant as 'streamArn'",
-    "endpoint": "set 'endpointUrl' to the service's or, if both lead to the same place, start the service with the "
-    "caller's in --endpoint-aliases",
+_SETTINGS = {
+    "region": ("region", "--region", "AWS_REGION"),
+    "endpoint": ("endpointUrl", "--endpoint-url", "AWS_ENDPOINT_URL"),
 }
 
 
 def mismatch_message(
-    *, service: str, option: str, subject: str, fact: str, caller: str, found: str, address: str = ""
+    *,
+    service: str,
+    option: str,
+    subject: str,
+    fact: str,
+    caller: str,
+    found: str,
+    address: str = "",
+    consumer_arn: str = "",
 ) -> str:
-    """Both sides of a mismatch, and its cure.
+    """Both values of a mismatch, where each comes from, and what to set.
 
     Args:
         service: which service found it, such as `the shard reader`.
         option: the option that leads to it, such as `readerEndpoint`.
         subject: what the call is about, such as `stream orders`.
         fact: `region`, `account` or `endpoint`.
-        caller: the caller's.
-        found: the service's.
-        address: of that service, where the option may name several.
+        caller: the caller's value.
+        found: the service's value.
+        address: address of that service, where the option may name several.
+        consumer_arn: ARN of the stream consumer that the caller's value was read from; empty if it is a setting.
     """
-    one = f"{service} at {address}" if address else service
+    setting, flag, variable = _SETTINGS.get(fact, ("", "", ""))
+    mine = f"option {setting!r}, else {variable}" if setting else "its credentials"
+    theirs = f"{flag}, else {variable}" if flag else "its credentials"
+    here = f"set {setting!r} to {found}"
+    there = f"start {service} with {flag} {caller}, or let {option!r} name a service of {fact} {caller}"
+    if not setting:
+        here = "give the ARN of the stream as 'streamArn'"
+        there = f"let {option!r} name a service of account {caller}"
+    if fact == "endpoint":
+        there += f"; if both are the same place, start {service} with --endpoint-aliases {caller}"
+    if consumer_arn:
+        mine = f"the stream consumer {consumer_arn}"
+        here = f"create the stream and its consumer in {fact} {found}"
     return (
-        f"{subject} is another one for {one} than for its caller: the {fact} of {service} is {found}, the caller's "
-        f"is {caller}. If the service's is meant, {_CURES.get(fact, 'correct it')}; otherwise let {option!r} name a "
-        f"service of {fact} {caller}"
+        f"{subject} is another one for {f'{service} at {address}' if address else service} than for its caller: the "
+        f"{fact} of {service} is {found} ({theirs}), the caller's is {caller} ({mine}). If {found} is right, {here}; "
+        f"if {caller} is right, {there}"
     )
 
 

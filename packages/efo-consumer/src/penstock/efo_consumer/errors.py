@@ -437,10 +437,14 @@ class LocationMismatchError(ShardReaderError):
         caller: the caller's.
         found: the reader's.
         address: of the reader, of which `readerEndpoint` may name several; empty in its own process.
+        consumer_arn: ARN of the stream consumer that has the caller's value; empty where a setting has it.
     """
 
-    def __init__(self, *, stream: str, fact: str, caller: str, found: str, address: str = "") -> None:
+    def __init__(
+        self, *, stream: str, fact: str, caller: str, found: str, address: str = "", consumer_arn: str = ""
+    ) -> None:
         self.stream = stream
+        self.consumer_arn = consumer_arn
         self.address = address
         self.fact = fact
         self.caller = caller
@@ -454,6 +458,7 @@ class LocationMismatchError(ShardReaderError):
                 caller=caller,
                 found=found,
                 address=address,
+                consumer_arn=consumer_arn,
             )
         )
 

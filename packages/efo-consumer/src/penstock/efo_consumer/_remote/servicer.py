@@ -60,20 +60,25 @@ class ReaderLocation:
             if request.caller is not None:
                 await self._compare(stream, request.caller)
             # Its consumer's ARN says which stream was leased, whoever leased it.
-            leased = consumers.get(stream, "").split(":")
+            arn = consumers.get(stream, "")
+            leased = arn.split(":")
             if len(leased) > 5:
                 consumer = AwsLocation(region=leased[3], account_id=leased[4])
-                self._refuse(stream, consumer.mismatch(AwsLocation(account_id=account_of(stream))))
-                await self._compare(stream, consumer)
+                self._refuse(stream, consumer.mismatch(AwsLocation(account_id=account_of(stream))), arn)
+                await self._compare(stream, consumer, arn)
 
-    async def _compare(self, stream: str, caller: AwsLocation) -> None:
+    async def _compare(self, stream: str, caller: AwsLocation, consumer_arn: str = "") -> None:
         found = await caller.stream_mismatch(self._location, stream, self._arn, self._endpoint_aliases)
-        self._refuse(stream, found)
+        self._refuse(stream, found, consumer_arn)
 
-    def _refuse(self, stream: str, different: LocationMismatch | None) -> None:
+    def _refuse(self, stream: str, different: LocationMismatch | None, consumer_arn: str) -> None:
         if different is not None:
             raise LocationMismatchError(
-                stream=stream, fact=different.fact, caller=different.caller, found=different.service
+                stream=stream,
+                fact=different.fact,
+                caller=different.caller,
+                found=different.service,
+                consumer_arn=consumer_arn,
             )
 
     async def _arn(self, stream: str) -> str | None:
