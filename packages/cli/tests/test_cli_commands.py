@@ -1,6 +1,7 @@
 """`penstock`: which commands there are, what is missing, what is broken, and how it ends."""
 
 import fnmatch
+import importlib.util
 import json
 import subprocess
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from penstock.cli import main
 from penstock.cli._commands import KNOWN, Command, find_commands
 from penstock.cli._completion import script, words_of
 from penstock.cli._options import options_rows
+from penstock.emulator.testing import running_emulator
 
 
 class Point:
@@ -70,7 +72,12 @@ def test_a_broken_package_breaks_no_other_command(
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [(["lga"], "did you mean lag?"), (["--colour"], "--colour"), (["--json", "lag"], "penstock lag --json")],
+    [
+        (["lga"], "did you mean lag?"),
+        (["--colour"], "--colour"),
+        (["--verison"], "did you mean --version?"),
+        (["--json", "lag"], "penstock lag --json"),
+    ],
 )
 def test_wrong_usage_is_code_2_and_says_what_is_meant(
     commands: dict[str, Command], capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
@@ -111,13 +118,60 @@ def test_bash_completes_commands_and_flags(tmp_path: Path) -> None:
         ask = f'. {file}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _penstock; echo "${{COMPREPLY[@]}}"'
         done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
         assert done.stdout.split() == [wanted]
-    offered = words_of(find_commands())
+    offered, takers = words_of(find_commands())
     # Also what only a sub-command takes, such as the one that is meant when none is named.
     assert {"ls", "gc", "--registry-store", "--watch", "--dry-run"} <= set(offered["registry"])
     assert "--grace-seconds" not in offered["registry"]
     assert {"resume", "--force"} <= set(offered["stages"])
+    # A command that does nothing but serve has no other flags to offer.
+    assert {"serve", "--reader-endpoint", "--port"} <= set(offered["console"])
+    assert {"put", "streams", "tail", "lag"} <= set(takers)
+    assert not {"options", "emulator", "stages"} & set(takers)
     assert "complete -c penstock" in script("fish", {"lag": ["--json"]})
     assert "bashcompinit" in script("zsh", {"lag": ["--json"]})
+
+
+def test_names_of_streams_are_completed_and_kept_for_ten_seconds(tmp_path: Path) -> None:
+    """Kinesis is asked once, again after ten seconds, and at once where a variable leads to another place."""
+    file, asked = tmp_path / "script", tmp_path / "asked"
+    file.write_text(script("bash", {"tail": ["--from"], "stages": ["ls"]}, ["tail"]))
+    (tmp_path / "penstock").write_text(f"#!/bin/sh\necho x >> {asked}\necho flights\necho delays\n")
+    (tmp_path / "penstock").chmod(0o755)
+    ask = "COMP_WORDS=(penstock {0} '{1}'); COMP_CWORD=2; _penstock; echo \"${{COMPREPLY[@]}}\""
+    twice = [ask.format("tail", "fl"), ask.format("tail", "")]
+    lines = [f". {file}", *twice, "SECONDS=11", twice[1], "export AWS_REGION=eu-west-1", twice[1]]
+    lines += [ask.format("tail", "--f"), ask.format("stages", "")]
+    wanted = ["flights", *["--from flights delays"] * 3, "--from", "ls"]
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=True, env=variables)
+    assert done.stdout.splitlines() == wanted, done.stderr
+    assert asked.read_text().count("x") == 3
+
+
+def test_names_of_streams_come_from_kinesis(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One on a line; without an answer there are none, and no message."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    with running_emulator(tls=False) as emulator:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", emulator.endpoint_url)
+        for name in ("flights", "delays"):
+            emulator.client().create_stream(StreamName=name, ShardCount=1)
+        assert main(["completion", "streams"]) == 0
+    assert capsys.readouterr().out == "delays\nflights\n"
+    assert main(["completion", "streams"]) == 1
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_command_that_would_refuse_for_a_missing_module_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as `options` without PySpark; the list says what to install."""
+    find_spec = importlib.util.find_spec
+    assert find_commands()["options"].entry_point is not None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else find_spec(name))
+    options = find_commands()["options"]
+    assert (options.entry_point, options.package) == (None, "penstock-spark-plugin[pyspark]")
 
 
 def test_options_are_searched_by_words(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,6 +108,10 @@ def test_what_is_not_in_the_stream_is_told_and_is_code_1(emulator: RunningEmulat
     ("arguments", "code", "word"),
     [
         (["put", "nothing"], 1, "nothing"),
+        (["put"], 2, "are required: STREAM: see"),
+        (["streams", "describe", "nothing"], 1, "penstock streams ls"),
+        (["streams", "reshard", "nothing", "--shards", "2"], 1, "penstock streams create"),
+        (["streams", "list"], 2, "did you mean ls?"),
         (["put", "flights", "/no/such/file"], 2, "/no/such/file"),
         (["put", "flights", "--key", ""], 2, "--key"),
         (["streams", "describe", "nothing"], 1, "nothing"),
@@ -158,6 +162,15 @@ def test_streams_are_listed_and_described(emulator: RunningEmulator) -> None:
     assert (found["openShards"], found["mode"], len(found["shards"])) == (2, "PROVISIONED", 2)
     shown = run_in_terminal([*PENSTOCK, "streams", "describe", "flights"], environ=environment(emulator), columns=140)
     assert (shown.code, shown.text.count("50.0%")) == (0, 2)
+
+
+def test_a_tail_at_latest_says_on_a_terminal_that_it_waits(emulator: RunningEmulator) -> None:
+    """And how to see what is there already; elsewhere, and from another position, it writes records alone."""
+    says = "waiting for new records at LATEST; --from TRIM_HORIZON shows older ones"
+    assert at_terminal(emulator, "tail", "flights", send=b"\x03", when=says).code == 0
+    emulator.client().put_record(StreamName="flights", PartitionKey="k", Data=b"late")
+    shown = at_terminal(emulator, "tail", "flights", "--from", "TRIM_HORIZON", "--count", "1", send=b"", when="")
+    assert (says in shown.text, "late" in shown.text) == (False, True)
 
 
 def test_a_stream_is_resharded_in_steps(emulator: RunningEmulator) -> None:

@@ -195,7 +195,8 @@ def test_help_names_variables_in_brackets_and_flags_are_not_abbreviated(capsys: 
     with pytest.raises(SystemExit) as ended:
         parser.parse_args(["--end", "x"])
     assert ended.value.code == ExitCode.USAGE
-    assert capsys.readouterr().err == "penstock look: unrecognized arguments: --end x: see penstock look --help\n"
+    said = "penstock look: unrecognized arguments: --end x (did you mean --endpoint?): see penstock look --help\n"
+    assert capsys.readouterr().err == said
     parser.add_subparsers(dest="command").add_parser("lag")
     with pytest.raises(SystemExit):
         parser.parse_args(["lag", "--end"])
@@ -276,3 +277,49 @@ def test_other_settings_that_a_reason_names_are_told_by_their_flags(reason: str,
     error = OptionError(f"limit: {reason}")
     said = describe_by_flag(error, arguments, "PENSTOCK_X", default_time_to_live="--time-to-live")
     assert said == f"--limit (PENSTOCK_X_LIMIT): {told}"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "the following arguments are required: STREAM"),
+        (["--kye", "k"], "unrecognized arguments: --kye k (did you mean --key?)"),
+        (["flights", "--kye=k"], "unrecognized arguments: --kye=k (did you mean --key?)"),
+        (["flights", "--xyzzy"], "unrecognized arguments: --xyzzy"),
+    ],
+)
+def test_wrong_usage_names_what_is_missing_or_meant(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only what is really required; an unknown flag comes before what is missing."""
+    parser = Parser(prog="penstock put")
+    parser.add_argument("stream", metavar="STREAM")
+    parser.add_argument("files", nargs="*", metavar="FILE")
+    parser.add_argument("--key")
+    with pytest.raises(SystemExit):
+        parser.parse_args(words)
+    assert capsys.readouterr().err == f"penstock put: {said}: see penstock put --help\n"
+    assert parser.parse_args(["flights"]).files == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["list"], "there is no command 'list' (did you mean ls?)"),
+        (["zzz"], "there is no command 'zzz' (choose from ls, describe)"),
+        ([], "needs a command (choose from ls, describe)"),
+        (["ls", "--jsn"], "unrecognized arguments: --jsn (did you mean --json?)"),
+    ],
+)
+def test_a_wrong_sub_command_is_refused_with_the_one_that_resembles_it(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or with all of them."""
+    parser = Parser(prog="penstock streams")
+    commands = parser.add_subparsers(dest="command", required=True)
+    add_json_argument(commands.add_parser("ls"))
+    commands.add_parser("describe")
+    with pytest.raises(SystemExit):
+        parser.parse_args(words)
+    prog = "penstock streams ls" if len(words) > 1 else "penstock streams"
+    assert capsys.readouterr().err == f"{prog}: {said}: see {prog} --help\n"

@@ -137,6 +137,7 @@ def test_lag_of_a_stream_needs_no_more_than_its_name(
     assert (none.returncode, none.stdout) == (2, "")
     assert "orders" in none.stderr
     assert "--checkpoints" in none.stderr
+    assert "--checkpoint-location" in none.stderr
 
     async def consume(name: str) -> None:
         options = emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))

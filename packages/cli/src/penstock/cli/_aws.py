@@ -60,8 +60,20 @@ def run_calls(prog: str, arguments: argparse.Namespace, calls: Callable[[], Coro
         code = code_of(error)
         if code is None:
             raise
-        sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, 'AWS')}\n")
+        sys.stderr.write(f"{prog}: {describe_by_flag(error, arguments, 'AWS')}{_cure(error)}\n")
         return code
+
+
+def _cure(error: BaseException | None) -> str:
+    """What to do where a stream does not exist."""
+    while error is not None:
+        if getattr(error, "code", "") == "ResourceNotFoundException":
+            return (
+                ": penstock streams ls lists the streams of this account and region; "
+                "penstock streams create NAME --shards 1 creates one"
+            )
+        error = error.__cause__
+    return ""
 
 
 def is_utf8(text: str) -> bool:

@@ -37,34 +37,38 @@ class Known:
     summary: str
     package: str
     """What to give to pip."""
-    needs: str = ""
-    """A module that is there when the package was installed with what the command needs."""
+    needs: tuple[str, ...] = ()
+    """Modules that are there when the package was installed with what the command needs."""
 
 
 # Here, so that the list of commands needs no import of them, and tells of those that are not installed.
 KNOWN: Final = {
     "demo": Known("run the main job, end to end, on an embedded Kinesis", "penstock-demo"),
     "doctor": Known("find what is wrong with this set-up, and say the cure", "penstock-cli"),
-    "put": Known("put lines or files into a stream", "penstock-cli[kinesis]", "penstock.async_sink"),
-    "streams": Known("list, describe, create and reshard streams", "penstock-cli[kinesis]", "penstock.efo_consumer"),
+    "put": Known("put lines or files into a stream", "penstock-cli[kinesis]", ("penstock.async_sink",)),
+    "streams": Known("list, describe, create and reshard streams", "penstock-cli[kinesis]", ("penstock.efo_consumer",)),
     "tail": Known("write records of streams as they come", "penstock-shard-reader"),
     "lag": Known("tell how far consumers are behind, shard by shard", "penstock-shard-reader"),
     "offsets": Known(
         "show, compare and reset the offsets of a Spark query's checkpoint",
         "penstock-cli[kinesis]",
-        "penstock.efo_consumer",
+        ("penstock.efo_consumer",),
     ),
     "registry": Known("stream consumers: who holds them, for how long, at what cost", "penstock-consumer-registry"),
     "reader": Known("serve shard readers; tail and lag are of it", "penstock-shard-reader"),
     "sink": Known("a gateway's destinations: limit, goodput, throttles, dead letters", "penstock-sink-gateway"),
     "dead-letters": Known(
-        "list, show and redrive records that could not be written", "penstock-cli[kinesis]", "penstock.async_sink"
+        "list, show and redrive records that could not be written", "penstock-cli[kinesis]", ("penstock.async_sink",)
     ),
     "stages": Known("staged jobs: list, watch, resume, explain", "penstock-stage-scheduler"),
     "console": Known("a web page on consumers, streams, sinks and jobs", "penstock-console"),
-    "options": Known("search the options of the Spark data source", "penstock-cli[spark]", "penstock.spark_plugin"),
+    "options": Known(
+        "search the options of the Spark data source",
+        "penstock-spark-plugin[pyspark]",
+        ("penstock.spark_plugin", "pyspark"),
+    ),
     "errors": Known("what an error means, and what cures it", "penstock-cli"),
-    "gc": Known("show and remove what killed processes left behind", "penstock-cli[gc]", "penstock.registration"),
+    "gc": Known("show and remove what killed processes left behind", "penstock-cli[gc]", ("penstock.registration",)),
     "telemetry": Known("list all spans and metrics", "penstock-telemetry"),
     "emulator": Known("an embedded Kinesis, for tests", "penstock-emulator"),
     "completion": Known("write a script that completes commands in a shell", "penstock-cli"),
@@ -132,6 +136,6 @@ def _whole(point: EntryPoint | None, known: Known) -> EntryPoint | None:
     if point is None or not known.needs:
         return point
     try:
-        return point if importlib.util.find_spec(known.needs) is not None else None
+        return point if all(map(importlib.util.find_spec, known.needs)) else None
     except ImportError:
         return None

@@ -12,6 +12,7 @@ from penstock.cli._commands import Command, CommandBrokenError, find_commands
 from penstock.terminal import Cell, Column, ExitCode, Form, Row, Screen, Table, run_command
 
 _GROUND: Final = ("pyspark", "boto3", "grpcio", "pyarrow")
+_FLAGS: Final = ("--help", "-h", "--version", "-V", "--json")
 USAGE: Final = "usage: penstock [--help] [--version] [--json] COMMAND ..."
 _EXITS: Final = (
     "exit codes: 0 fine, 1 problem found or refused, 2 wrong usage, 3 service not reachable, 130 interrupted"
@@ -38,8 +39,11 @@ def _dispatch(arguments: Sequence[str], commands: Mapping[str, Command]) -> int:
     while rest and rest[0].startswith("-"):
         flags.add(rest.pop(0))
     screen = Screen(sys.stdout, as_json="--json" in flags)
-    if unknown := flags - {"--help", "-h", "--version", "-V", "--json"}:
-        return _refuse(f"unknown flag {min(unknown)}\n{USAGE}")
+    if unknown := flags - {*_FLAGS}:
+        import difflib
+
+        close = difflib.get_close_matches(min(unknown), _FLAGS, n=1)
+        return _refuse(f"unknown flag {min(unknown)}{f' (did you mean {close[0]}?)' if close else ''}\n{USAGE}")
     if flags & {"--version", "-V"}:
         screen.show(_versions_table())
         return ExitCode.OK

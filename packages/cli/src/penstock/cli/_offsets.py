@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli._aws import add_aws_arguments, aws_options, given_aws_flags, missing, run_calls
 from penstock.terminal import (
+    POSITIONS,
     Cell,
     Column,
     ExitCode,
@@ -75,8 +76,8 @@ def main(argv: Sequence[str]) -> int:
         "--to",
         required=True,
         metavar="POSITION",
-        help="TRIM_HORIZON, LATEST, a time ago (-1h), a time (ISO 8601, or since the epoch), batch:N (where that "
-        "micro-batch ended), or with --shard the sequence number of a record: behind it",
+        help=f"{POSITIONS}, a time (ISO 8601, or seconds or milliseconds since 1970), batch:N (the end of that "
+        "micro-batch), or with --shard the sequence number of a record: after that record",
     )
     reset.add_argument("--stream", action="append", metavar="NAME", help="only this stream; default: all")
     reset.add_argument("--shard", metavar="ID", help="only this shard, to a sequence number")
@@ -193,7 +194,13 @@ def _moved(
     checkpoint: SparkCheckpoint, arguments: argparse.Namespace, source: int, known: StreamPositions
 ) -> StreamPositions:
     """The positions with those replaced that are to be others."""
-    from penstock.efo_consumer import InitialPosition, InitialPositionType, ShardPosition, StreamPositions
+    from penstock.efo_consumer import (
+        EfoConsumerConfigError,
+        InitialPosition,
+        InitialPositionType,
+        ShardPosition,
+        StreamPositions,
+    )
     from penstock.efo_consumer import resolve_initial_positions as resolve
 
     text = arguments.to
@@ -220,7 +227,11 @@ def _moved(
         elif text.upper() in ("LATEST", "TRIM_HORIZON"):
             start = InitialPosition.parse(text)
         else:
-            start = InitialPosition.parse("AT_TIMESTAMP", text)
+            try:
+                start = InitialPosition.parse("AT_TIMESTAMP", text)
+            except EfoConsumerConfigError as error:
+                reason = f"{error.reason}. Other forms: {POSITIONS}, batch:N, or a sequence number with --shard"
+                raise EfoConsumerConfigError(option="to", reason=reason) from error
         found = resolve(_session(arguments), streams, start)
     new = {stream: found.streams[stream] for stream in streams}
     created = {stream: found.created[stream] for stream in streams if stream in found.created}

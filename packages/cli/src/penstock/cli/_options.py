@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         from penstock.spark_plugin import migration_table, options_table
     except ImportError as error:
         # The plugin, which leaves PySpark to platforms, says itself how to get that.
-        cure = "" if "pip install" in str(error) else ': pip install "penstock-cli[spark]"'
+        cure = "" if "pip install" in str(error) else ': pip install "penstock-spark-plugin[pyspark]"'
         sys.stderr.write(f"penstock options: {error}{cure}\n")
         return ExitCode.FAILED
     words = arguments.words

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import difflib
 import errno
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -106,8 +108,11 @@ def _switches(text: str) -> dict[str, Any]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        flag = re.search(r"unrecognized arguments: (--[\w-]+)", message)
+        close = difflib.get_close_matches(flag[1], self._option_string_actions, n=1) if flag else []
+        hint = f" (did you mean {close[0]}?)" if close else ""
         # One line, as Penstock's other commands: the usage of all options is a screenful.
-        self.exit(2, f"{self.prog}: {message}: see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: {message}{hint}: see {self.prog} --help\n")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,5 +1,6 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
 from ._arguments import (
+    POSITIONS,
     ExitCode,
     Parser,
     add_json_argument,
@@ -14,6 +15,7 @@ from ._screen import Form, Screen, watch
 from ._table import Cell, Column, Row, Table, age, bar, plain, size
 
 __all__ = [
+    "POSITIONS",
     "Cell",
     "Column",
     "ExitCode",

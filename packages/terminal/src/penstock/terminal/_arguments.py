@@ -14,10 +14,10 @@ import sys
 import threading
 from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 
 class ExitCode(IntEnum):
@@ -90,10 +90,15 @@ def seconds_ago(text: str) -> int | None:
     return None if found is None else int(found[1]) * _UNITS[found[2]]
 
 
+POSITIONS: Final = "LATEST, TRIM_HORIZON, a time ago (-90s, -15m, -1h, -7d)"
+"""Positions in a stream that commands accept beside times, for help and errors."""
+
+
 class Parser(argparse.ArgumentParser):
     """An `argparse` parser with help in colours on a terminal, and no abbreviations: scripts outlive new flags.
 
-    A flag's value may be a time ago, such as `--from -1h`, and flags may stand between words: `STREAM --key K FILE`.
+    A flag's value may be a time ago, such as `--from -1h`, and flags may come between words: `STREAM --key K FILE`.
+    An unknown flag or sub-command is refused with the name that resembles it most.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -110,6 +115,29 @@ class Parser(argparse.ArgumentParser):
             else:
                 words.append(word)
         return super().parse_known_args(self._flags_first(words), namespace)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As `argparse` has it, with suggestions for unknown flags."""
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            self._refuse(rest)
+        return found
+
+    def add_argument(self, *names: Any, **options: Any) -> Any:
+        """As `argparse` has it, but that words which may be left out are not required."""
+        if options.get("nargs") == "*" and not names[0].startswith("-"):
+            options.setdefault("default", [])
+        return super().add_argument(*names, **options)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            hint = _similar(value, action.choices) or f" (choose from {', '.join(action.choices)})"
+            raise argparse.ArgumentError(None, f"there is no command {value!r}{hint}")
+        super()._check_value(action, value)
+
+    def _refuse(self, words: Sequence[str]) -> NoReturn:
+        flag = next((word.partition("=")[0] for word in words if word.startswith("-")), "")
+        self.error(f"unrecognized arguments: {' '.join(words)}{_similar(flag, self._option_string_actions)}")
 
     def _flags_first(self, words: list[str]) -> list[str]:
         """The words with all flags and their values before the others.
@@ -131,6 +159,9 @@ class Parser(argparse.ArgumentParser):
                 continue
             name, has_value, _ = word.partition("=")
             action = self._option_string_actions.get(name)
+            if action is None and name.startswith("--"):
+                # Before what is missing: it may be what this flag was meant for.
+                self._refuse([word, *rest])
             if action is None or action.nargs not in (None, 0):
                 return words
             flags.append(word)
@@ -145,14 +176,24 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the process by `ExitCode.USAGE`, with one line that says why: the usage may be a screenful."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and message.endswith(f"required: {action.dest}"):
+                message = f"needs a command (choose from {', '.join(action.choices)})"
         self.exit(ExitCode.USAGE, f"{self.prog}: {message}: see {self.prog} --help\n")
+
+
+def _similar(word: str, names: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word, names, n=1) if word else []
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 class _CommandParser(Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, rest = super().parse_known_args(args, namespace)
         if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
+            self._refuse(rest)
         return found, rest
 
 

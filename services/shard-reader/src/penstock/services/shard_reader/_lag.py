@@ -5,22 +5,29 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
 
-from penstock.aws import AwsOptions, AwsSession
+from penstock.aws import AwsConnectionError, AwsError, AwsOptions, AwsSession, JsonClient
 from penstock.efo_consumer import (
     CheckpointError,
     DynamoDbCheckpointStore,
+    EfoConsumerError,
     KinesisBackend,
+    RemoteShardReader,
     S3CheckpointStore,
+    SessionInfo,
     ShardLag,
+    ShardStats,
     SparkCheckpoint,
     SqliteCheckpointStore,
     StreamPositions,
     measure_lag,
 )
-from penstock.terminal import Cell, Column, Row, Screen, Table, add_json_argument, age, positive_seconds, watch
+from penstock.registration import AnnouncedReader, ReaderFiles
+from penstock.rpc import ClientSecurity, PenstockRpcError
+from penstock.terminal import Cell, Column, Row, Screen, Table, add_json_argument, age, positive_seconds, size, watch
 
 _COLUMNS: Final = (
     Column("CONSUMER"),
@@ -30,6 +37,16 @@ _COLUMNS: Final = (
     Column("CONDITION"),
     Column("POSITION"),
 )
+_READERS: Final = (
+    Column("QUERY"),
+    Column("STREAM"),
+    Column("SHARD"),
+    Column("READER BEHIND STREAM", justify="right"),
+    Column("NOT TAKEN BY QUERY", justify="right"),
+    Column("LAST ASKED", justify="right"),
+    Column("CONDITION"),
+)
+_ASK_SECONDS: Final = 3.0
 _ALERT_SECONDS: Final = (10.0, 300.0)
 """From here yellow, and red."""
 
@@ -59,6 +76,9 @@ def add_lag_arguments(parser: argparse.ArgumentParser) -> None:
 async def lag(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> None:
     """Write a line per shard: how old the first record is that the consumer has not checkpointed.
 
+    A second table has the readers of running queries of this user on this machine: how far each is behind its stream,
+    what its query has not taken yet, and when the query last asked.
+
     Raises:
         CheckpointError: no checkpoint has that name, or it has none of the streams.
     """
@@ -67,9 +87,22 @@ async def lag(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> No
 
     async def measure() -> list[Table]:
         found = []
-        for name, positions in await _checkpoints(arguments, session):
+        readers = reader_table(await running_readers(arguments.streams))
+        try:
+            checkpoints = await _checkpoints(arguments, session)
+        except CheckpointError:
+            wants_them = (
+                arguments.name,
+                arguments.checkpoints,
+                arguments.checkpoints_table,
+                arguments.checkpoint_location,
+            )
+            if any(wants_them) or not readers.rows:
+                raise
+            return [readers]
+        for name, positions in checkpoints:
             found += [(name, shard) for shard in await measure_lag(backend, positions)]
-        return [lag_table(found)]
+        return [lag_table(found), *([readers] if readers.rows else [])]
 
     try:
         await watch(Screen(out, as_json=arguments.json), measure, arguments.watch)
@@ -97,6 +130,83 @@ def lag_table(found: Sequence[tuple[str, ShardLag]]) -> Table:
         for name, shard in found
     ]
     return Table(columns=_COLUMNS, rows=rows, empty="no shards")
+
+
+@dataclass(frozen=True)
+class RunningReader:
+    """A reader of a query on this machine, and what it reports.
+
+    Attributes:
+        query: the name of the query.
+        sessions: with their shards.
+        reason: why it reports none; empty where it does.
+    """
+
+    query: str
+    sessions: Sequence[SessionInfo] = ()
+    reason: str = ""
+
+
+async def running_readers(streams: Sequence[str]) -> list[RunningReader]:
+    """Ask the readers that run inside queries of this user on this machine; of these streams, or of all."""
+    directory = ReaderFiles()
+    try:
+        announced = await directory.readers()
+    finally:
+        await directory.close()
+    wanted = [one for one in announced if one.is_asked and (not streams or {*streams} & {*one.stream_names})]
+    return await asyncio.gather(*map(_ask, wanted))
+
+
+async def _ask(reader: AnnouncedReader) -> RunningReader:
+    name = reader.query or reader.job_id
+    # As its tasks call it: a query has no certificate, and the token allows looking only.
+    security = ClientSecurity(token=reader.view_token, allow_plain_text_token=True)
+    client = RemoteShardReader(reader.address, security)
+    try:
+        async with asyncio.timeout(_ASK_SECONDS):
+            return RunningReader(name, await client.sessions(with_shards=True))
+    except (EfoConsumerError, PenstockRpcError, TimeoutError) as error:
+        return RunningReader(name, reason=str(error) or f"no answer in {_ASK_SECONDS:g} s")
+    finally:
+        await client.aclose()
+
+
+def reader_table(readers: Sequence[RunningReader]) -> Table:
+    """A row per query and shard: how far its reader is behind the stream, and the query behind its reader."""
+    rows = []
+    for reader in readers:
+        if reader.reason:
+            cells = [reader.query, "-", "-", "-", "-", "-", Cell(reader.reason, style="red")]
+            rows.append(Row(cells, {"query": reader.query, "problem": reader.reason}))
+        for session in reader.sessions:
+            rows += [_reader_row(reader.query, session, shard) for shard in session.shards]
+    return Table(columns=_READERS, rows=rows, title="readers of running queries")
+
+
+def _reader_row(query: str, session: SessionInfo, shard: ShardStats) -> Row:
+    seconds = None if shard.millis_behind_latest < 0 else shard.millis_behind_latest / 1000
+    condition = shard.condition
+    waiting = f"{shard.buffered_records} records, {size(shard.buffered_bytes)}" if shard.buffered_bytes else "nothing"
+    behind = "unknown" if seconds is None else f"{seconds:.1f} s" if seconds < 60 else age(seconds)
+    document = {
+        "query": query,
+        "streamName": shard.stream_name,
+        "shardId": shard.shard_id,
+        "secondsBehindStream": seconds,
+        "recordsNotTaken": shard.buffered_records,
+        "bytesNotTaken": shard.buffered_bytes,
+        "secondsSinceAsked": round(session.idle_seconds, 3),
+        "condition": condition.state.value,
+        "cause": condition.cause,
+    }
+    asked = f"{age(session.idle_seconds)} ago"
+    state = Cell(str(condition), style="green" if condition.is_well else "red")
+    line = (
+        f"{shard.stream_name}/{shard.shard_id} reader of {query} {behind} behind the stream, not taken: {waiting}, "
+        f"asked {asked}, {condition}"
+    )
+    return Row([query, shard.stream_name, shard.shard_id, behind, waiting, asked, state], document, line)
 
 
 def _condition(shard: ShardLag) -> Cell:
@@ -151,9 +261,30 @@ async def _checkpoints(arguments: argparse.Namespace, session: AwsSession) -> li
         found.append((name, StreamPositions(of_chosen, positions.created)))
     if missing or not found:
         which = f" of {', '.join(sorted(missing))}" if missing else ""
-        reason = f"none{which} in {place}: a consumer writes it at its checkpoints; see --checkpoints"
+        if not (arguments.checkpoints or arguments.checkpoints_table):
+            await _check_answers(session)
+        reason = (
+            f"none{which} in {place}: a consumer writes them when it commits. --checkpoint-location LOCATION reads the "
+            "checkpoint of a Spark query, --checkpoints and --checkpoints-table read other places"
+        )
         raise CheckpointError(name=arguments.name or "", reason=reason)
     return found
+
+
+async def _check_answers(session: AwsSession) -> None:
+    """Report an endpoint that does not answer: nothing could have been read there.
+
+    Raises:
+        AwsConnectionError: there was no answer.
+    """
+    async with JsonClient(session) as client:
+        try:
+            await client.call("ListStreams", {"Limit": 1})
+        except AwsConnectionError:
+            raise
+        except AwsError:
+            # It answers, or there are no credentials: neither explains missing checkpoints.
+            pass
 
 
 def _of_spark(arguments: argparse.Namespace, session: AwsSession) -> list[tuple[str, StreamPositions]]:

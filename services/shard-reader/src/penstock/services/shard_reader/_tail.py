@@ -30,7 +30,7 @@ from penstock.efo_consumer import (
     resolve_named_shards,
 )
 from penstock.efo_consumer.errors import SchemaDecodeError
-from penstock.terminal import Cell, Row, Screen, add_json_argument, positive_count, seconds_ago
+from penstock.terminal import POSITIONS, Cell, Row, Screen, add_json_argument, positive_count, seconds_ago
 
 _ROWS_AT_ONCE = 1_000
 _DATA_CHARACTERS: Final = 200
@@ -50,8 +50,8 @@ def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         default="LATEST",
         metavar="POSITION",
-        help="LATEST, TRIM_HORIZON, a time ago (-90s, -15m, -1h, -7d), a time (ISO 8601, or seconds or milliseconds "
-        "since the epoch), or the sequence number of a record of a --shard: behind it",
+        help=f"{POSITIONS}, a time (ISO 8601, or seconds or milliseconds since 1970), or with one --shard the sequence "
+        "number of a record: after that record; default: LATEST",
     )
     parser.add_argument(
         "--shard", action="append", metavar="ID", help="only this shard and those it becomes; 3 is shardId-000000000003"
@@ -88,6 +88,9 @@ async def tail(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> N
     async with Consumer(
         arguments.streams, efo=arguments.efo, start=start, aws=aws, checkpoints=None, config=config
     ) as consumer:
+        if arguments.start.upper() == "LATEST" and out.isatty():
+            # On the other stream: a program behind `tee` gets records alone.
+            sys.stderr.write("waiting for new records at LATEST; --from TRIM_HORIZON shows older ones\n")
         async for batch in consumer:
             # What a large aggregate becomes would take several times as much as dictionaries.
             for at in range(0, batch.records.num_rows, _ROWS_AT_ONCE):
@@ -119,7 +122,11 @@ async def _start(arguments: argparse.Namespace, aws: AwsOptions) -> InitialPosit
     elif text.upper() in ("LATEST", "TRIM_HORIZON"):
         at = InitialPosition.parse(text)
     else:
-        at = InitialPosition.parse("AT_TIMESTAMP", text)
+        try:
+            at = InitialPosition.parse("AT_TIMESTAMP", text)
+        except EfoConsumerConfigError as error:
+            reason = f"{error.reason}. Other forms: {POSITIONS}, or a sequence number with one --shard"
+            raise EfoConsumerConfigError(option="--from", reason=reason) from error
     if not ids:
         assert isinstance(at, InitialPosition)
         return at
