@@ -177,7 +177,7 @@ def reader_table(readers: Sequence[RunningReader]) -> Table:
     rows = []
     for reader in readers:
         if reader.reason:
-            cells = [reader.query, "-", "-", "-", "-", "-", Cell(reader.reason, style="red")]
+            cells: list[Cell | str] = [reader.query, "-", "-", "-", "-", "-", Cell(reader.reason, style="red")]
             rows.append(Row(cells, {"query": reader.query, "problem": reader.reason}))
         for session in reader.sessions:
             rows += [_reader_row(reader.query, session, shard) for shard in session.shards]
