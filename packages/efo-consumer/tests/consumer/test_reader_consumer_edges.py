@@ -160,6 +160,24 @@ def test_an_option_that_would_do_nothing_is_refused(option: str, given: dict[str
     assert refused.value.option == option
 
 
+@pytest.mark.parametrize(
+    ("start", "shown"),
+    [
+        (5, "not 5 (int)"),
+        (None, "not None (NoneType)"),
+        ("EARLIEST", "not 'EARLIEST'"),
+        ("AT_TIMESTAMP", "not 'AT_TIMESTAMP'"),
+        ({"s": 5}, "not 5 (int)"),
+        ({"s": StreamPositions({})}, "(StreamPositions)"),
+    ],
+)
+def test_a_wrong_start_is_refused_with_what_is_accepted(start: Any, shown: str) -> None:
+    """By the name of the argument, before anything is opened."""
+    with pytest.raises(EfoConsumerConfigError, match="'LATEST', 'TRIM_HORIZON', InitialPosition") as refused:
+        Consumer("s", aws=NOWHERE, start=start)
+    assert (refused.value.option, shown in refused.value.reason) == ("start", True)
+
+
 @pytest.mark.parametrize("refuses", ["a", "b", "c"])
 async def test_a_lease_that_cannot_be_given_back_keeps_no_other(refuses: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stream consumer is paid for: the others are let go all the same, and the failure is told."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
@@ -22,7 +22,15 @@ from penstock.async_sink._destinations.dynamodb_items import DynamoDbEntries, Dy
 from penstock.async_sink.errors import DestinationError, SinkOptionError
 from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient
 
-I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # Without a converter, elements are entries.
+    I = TypeVar("I", default="DynamoDbRequestEntry")  # noqa: E741  # FLIP-171's name for what the caller writes
+else:
+    from typing import TypeVar
+
+    I = TypeVar("I")  # noqa: E741
 
 _UNPROCESSED = "UnprocessedItem"
 # By which the table of a consumer registry is told (`DynamoDbLeaseStore`): whoever may write through a gateway would

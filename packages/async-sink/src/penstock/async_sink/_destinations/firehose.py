@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 import pyarrow as pa
@@ -34,7 +34,15 @@ from penstock.async_sink._destinations.writer import RowContext
 from penstock.async_sink.errors import RecordError
 from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient
 
-I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # Without a converter, elements are entries.
+    I = TypeVar("I", default="FirehoseRequestEntry")  # noqa: E741  # FLIP-171's name for what the caller writes
+else:
+    from typing import TypeVar
+
+    I = TypeVar("I")  # noqa: E741
 
 DATA = "data"
 # The service has no other code for "too much": PutRecordBatch documents it as throttling.

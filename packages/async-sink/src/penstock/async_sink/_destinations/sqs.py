@@ -4,7 +4,7 @@ import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import partial
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 import pyarrow as pa
@@ -277,7 +277,15 @@ class SqsEntries:
         return SqsRequestEntry(body, group_id, deduplication_id, delay_seconds, values)
 
 
-I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # Without a converter, elements are entries.
+    I = TypeVar("I", default="SqsRequestEntry")  # noqa: E741  # FLIP-171's name for what the caller writes
+else:
+    from typing import TypeVar
+
+    I = TypeVar("I")  # noqa: E741
 
 _THROTTLE_CODES = frozenset({"KmsThrottled", "KMS.ThrottlingException"})
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.efo_consumer._consumer.checkpoint import CheckpointClaim, CheckpointStore
+    from penstock.efo_consumer._model.schema import RecordBatch
     from penstock.rpc import ClientSecurity
 
 LEASE_TIMEOUT = timedelta(minutes=5)
@@ -109,9 +110,15 @@ class ConsumerBatch:
         millis_behind_latest: the largest of all open shards, by Kinesis; -1 when one is not known yet.
     """
 
-    records: pa.RecordBatch
+    records: RecordBatch
     positions: StreamPositions
     millis_behind_latest: int
+
+
+_STARTS: Final = (
+    "'LATEST', 'TRIM_HORIZON', InitialPosition.parse('AT_TIMESTAMP', '2026-01-31T12:00:00Z'), positions such as of a "
+    "batch, or one of the first three for each stream by its name"
+)
 
 
 class Consumer:
@@ -202,6 +209,7 @@ class Consumer:
         if reader is not None and config is not None:
             reason = "does not reach the reader that is given: give it to that reader, or leave one of them out"
             raise EfoConsumerConfigError(option="config", reason=reason)
+        _check_start(start)
         if isinstance(start, Mapping) and (unknown := sorted(start.keys() - {*self.streams})):
             reason = f"{', '.join(unknown)} is not among the streams: name it there too, or leave it out"
             raise EfoConsumerConfigError(option="start", reason=reason)
@@ -614,8 +622,31 @@ async def begin(
     found = within(given if saved is None else merged(given, saved), streams)
     new = [stream for stream in streams if stream not in found.streams]
     given_starts = _starts(new, start)
-    starts = {name: InitialPosition.parse(one) if isinstance(one, str) else one for name, one in given_starts.items()}
+    starts = {name: _start_of(one) if isinstance(one, str) else one for name, one in given_starts.items()}
     return merged(found, await resolve_starts(session, starts, retry_patience)) if starts else found
+
+
+def _check_start(start: object) -> None:
+    """Refuse what is not a start, by type and, of a text, by its name.
+
+    Raises:
+        EfoConsumerConfigError: names `start`, and what it accepts.
+    """
+    for one in start.values() if isinstance(start, Mapping) else [start]:
+        if isinstance(one, str):
+            _start_of(one)
+        elif not isinstance(one, InitialPosition) and (
+            isinstance(start, Mapping) or not isinstance(one, StreamPositions)
+        ):
+            reason = f"must be {_STARTS}, not {one!r} ({type(one).__name__})"
+            raise EfoConsumerConfigError(option="start", reason=reason)
+
+
+def _start_of(text: str) -> InitialPosition:
+    try:
+        return InitialPosition.parse(text)
+    except EfoConsumerConfigError as error:
+        raise EfoConsumerConfigError(option="start", reason=f"must be {_STARTS}, not {text!r}") from error
 
 
 def _starts(

@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    class RecordBatch(pa.RecordBatch):  # type: ignore[misc]  # pyarrow has no types of its own
+        """A `pyarrow.RecordBatch`, with the types of what is used most."""
+
+        num_rows: int
+        num_columns: int
+        nbytes: int
+        column_names: list[str]
+
+        def to_pylist(self) -> list[dict[str, Any]]: ...
+        def to_pydict(self) -> dict[str, list[Any]]: ...
+        def slice(self, offset: int = 0, length: int | None = None) -> RecordBatch: ...
+        def select(self, columns: Sequence[str | int]) -> RecordBatch: ...
+
 
 READ_SCHEMA = pa.schema(
     [

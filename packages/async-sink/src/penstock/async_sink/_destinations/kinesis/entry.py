@@ -4,7 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 from uuid import uuid4
 
 import msgspec
@@ -156,6 +156,16 @@ class PartitionKey(ABC):
         return _Random()
 
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    I = TypeVar("I", default=Any)  # noqa: E741  # FLIP-171's name for what the caller writes
+else:
+    from typing import TypeVar
+
+    I = TypeVar("I")  # noqa: E741
+
+
 @dataclass(frozen=True)
 class _FromColumn(PartitionKey):
     name: str
@@ -223,17 +233,17 @@ class _Random(PartitionKey):
 
 
 @dataclass(frozen=True)
-class KinesisElementConverter:
+class KinesisElementConverter(Generic[I]):
     """Makes records of elements: bytes by one function, keys by others."""
 
-    serialize: Callable[[Any], bytes]
+    serialize: Callable[[I], bytes]
     """The record's bytes."""
     partition_key: PartitionKey
     """Its partition key."""
-    explicit_hash_key: Callable[[Any], str | None] | None = None
+    explicit_hash_key: Callable[[I], str | None] | None = None
     """Its explicit hash key, if it has one: a decimal number below 2^128 without leading zeros."""
 
-    def apply(self, element: Any, context: WriteContext) -> KinesisRequestEntry:
+    def apply(self, element: I, context: WriteContext) -> KinesisRequestEntry:
         """The record of an element."""
         return KinesisRequestEntry(
             self.serialize(element),

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
@@ -17,6 +17,16 @@ from penstock.async_sink._destinations.kinesis.rows import columns_of_batch, fau
 from penstock.async_sink._rate.defaults import aggregation_strategy, kinesis_strategy
 from penstock.async_sink.errors import SinkOptionError
 from penstock.aws import AwsOptions, AwsSession
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # Without a converter, elements are entries.
+    I = TypeVar("I", default=KinesisRequestEntry)  # noqa: E741  # FLIP-171's name for what the caller writes
+else:
+    from typing import TypeVar
+
+    I = TypeVar("I")  # noqa: E741
 
 _LIMITS = ServiceLimits(
     max_batch_size=500,
@@ -49,7 +59,7 @@ def kinesis_aggregation_config(**options: Any) -> AsyncSinkConfig:
     return _AGGREGATION_LIMITS.config(options)
 
 
-class KinesisStreamsSink(AwsSink[Any, KinesisRequestEntry]):
+class KinesisStreamsSink(AwsSink[I, KinesisRequestEntry]):
     """Writes to a Kinesis data stream by PutRecords, at least once.
 
     Can be pickled: a Spark driver makes it, tasks make writers of it.
@@ -67,7 +77,7 @@ class KinesisStreamsSink(AwsSink[Any, KinesisRequestEntry]):
         partition_key: PartitionKey | None = None,
         aggregation: AggregationConfig | None = None,
         wire_format: WireFormat | None = None,
-        **options: Unpack[SinkOptions[Any, KinesisRequestEntry]],
+        **options: Unpack[SinkOptions[I, KinesisRequestEntry]],
     ) -> None:
         """Describe the stream.
 
