@@ -7,21 +7,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "pages"
 BLOCK = re.compile(r"^(?:<!-- (?P<marker>[^\n]*) -->\n)?```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
-WRITTEN = sorted(page for folder in ("how-to", "migration", "operations") for page in (PAGES / folder).glob("*.md"))
+FOLDERS = ("how-to", "migration", "operations", "contributors")
+WRITTEN = sorted([PAGES / "troubleshooting.md", *(page for one in FOLDERS for page in (PAGES / one).glob("*.md"))])
 
 
 def name_of(page: Path) -> str:
-    """Folder and page, as a name for results and tests."""
+    """Return the page's folder and name, for results and tests."""
     return f"{page.parent.name}-{page.stem}"
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """Marker and code of each block of Python."""
+    """Return marker and code of each Python block."""
     return [(found["marker"] or "", found["code"]) for found in BLOCK.finditer(page.read_text())]
 
 
 def runs(page: Path) -> bool:
-    """Whether there is a block that is run."""
+    """Return whether the page has a block to run."""
     return any(not marker.startswith("not run") for marker, _ in blocks(page))
 
 
@@ -33,7 +34,7 @@ POLICIES = {
 
 
 def actions(name: str) -> set[str]:
-    """The actions that a policy of the page on IAM allows."""
+    """Return the actions that a policy of the IAM page allows."""
     found: set[str] = set()
     for statement in POLICIES[name]["Statement"]:
         listed = statement["Action"]

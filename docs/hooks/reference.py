@@ -1,4 +1,4 @@
-"""Makes the reference out of the code whenever the site is built: nothing of it is kept in files."""
+"""Generates the reference from the code whenever the site is built; no generated page is stored."""
 
 import functools
 import logging
@@ -17,24 +17,31 @@ from penstock.telemetry import reference as telemetry_reference
 
 ROOT = Path(__file__).resolve().parents[2]
 _log = logging.getLogger("mkdocs.hooks.reference")
-_PAGES = "reference"
-# No page may depend on who built it: neither folders nor hosts of this machine are anything to read.
+_FOLDERS = {"contracts.md": "contributors"}
+# How much a word of a page counts in the search (1 for a written page), and words that find the page first.
+_BOOSTS = {"options.md": 2, "errors.md": 2, "contracts.md": 0.2}
+_TAGS = {"options.md": ("starting position",)}
+# A page must not depend on the machine that built it.
 _LOCAL = (str(ROOT), str(Path.home()) + "/", "/tmp/")
 
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
     """Add the generated pages."""
     for name, content in generated().items():
+        path = f"{_FOLDERS.get(name, 'reference')}/{name}"
         for local in _LOCAL:
             if local in content:
-                _log.warning("%s/%s has a path of this machine: %s…", _PAGES, name, local)
-        files.append(File.generated(config, f"{_PAGES}/{name}", content=content))
+                _log.warning("%s contains a path of this machine: %s…", path, local)
+        boost = _BOOSTS.get(name, 0.2 if name.startswith("api/") else 0.5)
+        tags = "".join(f"\n  - {tag}" for tag in _TAGS.get(name, ()))
+        head = f"---\nsearch:\n  boost: {boost}\n" + (f"tags:{tags}\n" if tags else "") + "---\n\n"
+        files.append(File.generated(config, path, content=head + content))
     return files
 
 
 @functools.cache
 def generated() -> dict[str, str]:
-    """File name and text of each page; made once in a process, as the code that is imported stays what it is."""
+    """Return the text of each page by file name. The code does not change within a process, so this runs once."""
     pages = {
         "options.md": reference_options.page(),
         "telemetry.md": _telemetry(),
@@ -45,7 +52,7 @@ def generated() -> dict[str, str]:
     }
     names = reference_api.modules()
     listed = "\n".join(f"- [`{name}`]({name}.md)" for name in names)
-    pages["api/index.md"] = f"# Python API\n\nWhat is not here is private, and may change.\n\n{listed}\n"
+    pages["api/index.md"] = f"# Python API\n\nNames that are not listed here are private and may change.\n\n{listed}\n"
     pages |= {f"api/{name}.md": reference_api.page(name) for name in names}
     return pages
 
@@ -53,6 +60,6 @@ def generated() -> dict[str, str]:
 def _telemetry() -> str:
     return (
         "# Spans and metrics\n\n"
-        "Of all packages, by OpenTelemetry. [Metrics and traces](../how-to/metrics-and-traces.md) says how they come "
-        f"to your backend.\n\n{telemetry_reference().markdown()}"
+        "All packages report these through OpenTelemetry. [Metrics and traces](../how-to/metrics-and-traces.md) "
+        f"explains how to export them.\n\n{telemetry_reference().markdown()}"
     )

@@ -137,11 +137,11 @@ OF_OTHERS = (
 
 @pytest.mark.parametrize("page", WRITTEN, ids=name_of)
 def test_every_message_is_one_that_the_code_gives(page: Path) -> None:
-    """The first column of "What can go wrong", and what the runbook tells to search for."""
-    parts = re.split(r"^(?:\*\*What can go wrong\*\*|# Runbook)$", page.read_text(), flags=re.MULTILINE)
-    rows = [line.split("|") for line in "".join(parts[1:]).splitlines() if line.startswith("|")]
-    for row in rows:
-        cell = row[2] if re.fullmatch(r" \d+ ", row[1]) else row[1]
+    """The first column of the tables below "What can go wrong" and "Messages" quotes the sources."""
+    _, _, table = re.sub(r"^## Messages$", "**What can go wrong**", page.read_text(), flags=re.MULTILINE).partition(
+        "**What can go wrong**"
+    )
+    for cell in (line.split("|")[1] for line in table.partition("\n## ")[0].splitlines() if line.startswith("|")):
         if any(words in cell for words in OF_OTHERS):
             for word in re.findall(r"`(\w+)`", cell.split("(Spark's)")[0] if "grows" in cell else ""):
                 assert word in README_TEXTS or word in texts(), word
@@ -206,7 +206,22 @@ def test_every_bench_and_every_test_that_is_named_exists() -> None:
     assert tests - there == set()
 
 
-@pytest.mark.parametrize("page", ["how-to/metrics-and-traces", "operations/alerts", "operations/runbook"])
+def test_messages_are_in_alphabetical_order() -> None:
+    """Readers look for the first words of their message."""
+    table = (PAGES / "troubleshooting.md").read_text().partition("\n## Messages\n")[2].partition("\n## ")[0]
+    first = [found.lower() for found in re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)]
+    words = [re.sub(r"[^a-z0-9 ]", "", one).strip() for one in first]
+    assert len(words) >= 30
+    assert words == sorted(words)
+
+
+def test_pages_for_users_name_no_tests() -> None:
+    """The names of tests are on the pages for contributors."""
+    pages = [page for page in WRITTEN if page.parent.name != "contributors" and page.name != "compatibility.md"]
+    assert {page.name: found for page in pages if (found := re.findall(r"`(test_\w+)", page.read_text()))} == {}
+
+
+@pytest.mark.parametrize("page", ["how-to/metrics-and-traces", "operations/alerts", "troubleshooting"])
 def test_every_metric_and_span_that_is_named_exists(page: str) -> None:
     """They stand in the READMEs' tables; Spark's own and CloudWatch's are theirs."""
     text = (PAGES / f"{page}.md").read_text()
@@ -268,8 +283,8 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             continue
         path, _, anchor = target.partition("#")
         found = (page.parent / path).resolve() if path else page
-        if found.parent == PAGES / "reference":
-            continue  # generated: the test of the built site follows these
+        if found.parent == PAGES / "reference" or found == PAGES / "contributors" / "contracts.md":
+            continue  # generated: the test of the built site follows these links
         assert found.is_file(), f"{page.name}: {target}"
         if anchor and found.suffix == ".webp":
             assert anchor in ("only-light", "only-dark"), f"{page.name}: {target}"  # the theme's: for which colours
