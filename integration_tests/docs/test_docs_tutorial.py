@@ -15,6 +15,7 @@ import psutil
 import pytest
 from pyspark.java_gateway import launch_gateway
 
+from penstock.emulator.testing import running_emulator
 from penstock.spark_plugin import KinesisDataSource
 from penstock.spark_plugin.errors import OptionError
 
@@ -152,8 +153,29 @@ def test_the_tutorial_works_as_written(terminal: Terminal) -> None:
     assert typed >= 15
 
 
-def test_a_missing_option_is_told_as_the_tutorial_quotes_it() -> None:
-    """The quoted line is what the option's check says."""
+def test_waiting_ends_when_the_job_has_ended(terminal: Terminal) -> None:
+    """The script points at the job's log at once, instead of waiting for its own deadline."""
+    files = {title: text for _, title, text in _FENCE.findall((PAGES / "first-job.md").read_text()) if title}
+    with subprocess.Popen(["true"]) as job:
+        job.wait()
+    (terminal.folder / "job.pid").write_text(str(job.pid))
+    terminal.write("wait_for.py", files["wait_for.py"])
+    with running_emulator() as emulator:
+        keys = "export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test AWS_DEFAULT_REGION=us-east-1"
+        terminal.type(f"{keys} AWS_ENDPOINT_URL_KINESIS={emulator.endpoint_url}")
+        kinesis = emulator.client()
+        for name in ("flights", "delays"):
+            kinesis.create_stream(StreamName=name, ShardCount=1)
+            kinesis.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1})
+        kinesis.put_record(StreamName="flights", PartitionKey="EWR", Data=b'{"flight": 15}')
+        shown = terminal.type("timeout 120 python wait_for.py")
+    assert "1 late flights, 1 missing" in shown
+    assert "ended" in shown
+    assert "job.log" in shown
+
+
+def test_the_tutorial_quotes_the_error_of_a_missing_option() -> None:
+    """The quoted line is the message of the error."""
     quoted = re.search(r"errors\.OptionError: (\[MISSING_OPTION\] .*)", (PAGES / "break-it.md").read_text())
     with pytest.raises(OptionError) as caught:
         KinesisDataSource({"region": "eu-west-1"}).schema()
