@@ -176,10 +176,3 @@ def test_a_file_that_is_no_store_is_neither_made_nor_changed_by_a_removal(
         default_store_path().write_bytes(content)
     assert main(["--region", "us-east-1", "--remove"]) == (0 if content is None else 2)
     assert (default_store_path().read_bytes() if default_store_path().exists() else None) == content
-
-
-def test_the_readme_names_each_kind_of_what_is_left() -> None:
-    """As the fields of `--json` have them."""
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    (row,) = (line for line in readme.splitlines() if line.startswith("| `gc` |"))
-    assert all(f"`{kind}`" in row for kind in ("reader", "consumer"))

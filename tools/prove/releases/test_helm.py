@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,8 @@ def test_a_pod_runs_its_image_as_that_is_made(name: str) -> None:
     assert container["livenessProbe"] == container["readinessProbe"]
     assert container["readinessProbe"]["exec"]["command"] == check
     assert all(f'"{part}"' in (folder / "Dockerfile").read_text() for part in check)
-    flags = set(re.findall(r"`--([a-z-]+)", (folder / "README.md").read_text()))
+    serve = [sys.executable, "-m", f"penstock.services.{SERVICES[name].replace('-', '_')}", "serve", "--help"]
+    flags = set(re.findall(r"--([a-z-]+)", subprocess.run(serve, capture_output=True, text=True, check=True).stdout))
     for variable in container["env"]:
         assert variable["name"].removeprefix(prefix).lower().replace("_", "-") in flags
     assert container["securityContext"]["readOnlyRootFilesystem"] is True

@@ -1,4 +1,4 @@
-"""What FLIP-242 asks for where the writer or a strategy once did something else; the README has the whole table."""
+"""What FLIP-242 asks for where the writer or a strategy once did something else; the README lists the deviations."""
 
 import asyncio
 from collections.abc import Callable
