@@ -34,7 +34,7 @@ entries = st.builds(
 @given(st.lists(entries, min_size=1, max_size=20))
 def test_the_body_says_what_the_entries_say(records: list[KinesisRequestEntry]) -> None:
     """Small and large records alike are plain PutRecords JSON."""
-    body = json.loads(PutRecordsCodec(stream_name="s", stream_arn=None).encode(records))
+    body = json.loads(PutRecordsCodec(("StreamName", "s")).encode(records))
     assert body["StreamName"] == "s"
     for sent, entry in zip(body["Records"], records, strict=True):
         assert base64.b64decode(sent["Data"]) == entry.data
@@ -45,7 +45,7 @@ def test_the_body_says_what_the_entries_say(records: list[KinesisRequestEntry]) 
 
 def test_only_failed_entries_are_looked_at_and_told_apart() -> None:
     """Throttled entries are told from those that failed inside of the service."""
-    codec = PutRecordsCodec(stream_name="s", stream_arn=None)
+    codec = PutRecordsCodec(("StreamName", "s"))
     assert codec.failures(b'{"FailedRecordCount":0,"Records":[{"SequenceNumber":"1"}]}', 1) == []
     answer = {
         "FailedRecordCount": 2,
@@ -62,7 +62,7 @@ def test_only_failed_entries_are_looked_at_and_told_apart() -> None:
 
 def test_an_answer_names_each_record() -> None:
     """With a word that nothing failed as well, and whatever the space in it."""
-    codec = PutRecordsCodec(stream_name="s", stream_arn=None)
+    codec = PutRecordsCodec(("StreamName", "s"))
     accepted = {"SequenceNumber": "1", "ShardId": "shardId-0"}
     for places in ({"FailedRecordCount": 0, "Records": [accepted] * 2}, {"Records": [accepted] * 2}):
         for indent in (None, 2):
@@ -76,7 +76,7 @@ def test_an_answer_names_each_record() -> None:
 
 def test_an_answer_for_another_number_of_records_is_an_error() -> None:
     """Places would mean other entries."""
-    codec = PutRecordsCodec(stream_name="s", stream_arn=None)
+    codec = PutRecordsCodec(("StreamName", "s"))
     with pytest.raises(ValueError, match="of 2 records was answered for 1"):
         codec.failures(b'{"FailedRecordCount":1,"Records":[{"ErrorCode":"InternalFailure"}]}', 2)
 

@@ -25,7 +25,7 @@ entries = st.builds(KinesisRequestEntry, st.binary(max_size=600), keys, hash_key
 def test_any_key_arrives_as_it_is(padding: int, records: list[KinesisRequestEntry]) -> None:
     """Records of both sizes are joined in other ways, and both escape what JSON wants escaped."""
     sent = [KinesisRequestEntry(one.data + b"x" * padding, one.partition_key, one.explicit_hash_key) for one in records]
-    body = json.loads(PutRecordsCodec(stream_name="s", stream_arn=None).encode(sent))
+    body = json.loads(PutRecordsCodec(("StreamName", "s")).encode(sent))
     assert body.pop("StreamName") == "s"
     assert list(body) == ["Records"]
     for got, one in zip(body["Records"], sent, strict=True):
@@ -37,7 +37,7 @@ def test_any_key_arrives_as_it_is(padding: int, records: list[KinesisRequestEntr
 @pytest.mark.parametrize("size", [10, 1_000])
 def test_bytes_that_can_be_changed_are_encoded_like_others(size: int) -> None:
     """A bytearray and a memoryview are data too."""
-    codec = PutRecordsCodec(stream_name="s", stream_arn=None)
+    codec = PutRecordsCodec(("StreamName", "s"))
     plain = bytes(range(10)) * (size // 10)
     want = codec.encode([KinesisRequestEntry(plain, "k")] * 2)
     others = [bytearray(plain), memoryview(plain)]
@@ -48,7 +48,7 @@ def test_bytes_that_can_be_changed_are_encoded_like_others(size: int) -> None:
 def test_large_and_small_records_stand_side_by_side(sizes: tuple[int, int]) -> None:
     """However many there are, and whichever come first."""
     sent = [KinesisRequestEntry(b"x" * sizes[place % 2], str(place)) for place in range(500)]
-    body = json.loads(PutRecordsCodec(stream_name="s", stream_arn=None).encode(sent))
+    body = json.loads(PutRecordsCodec(("StreamName", "s")).encode(sent))
     assert [(len(base64.b64decode(one["Data"])), one["PartitionKey"]) for one in body["Records"]] == [
         (sizes[place % 2], str(place)) for place in range(500)
     ]
@@ -56,4 +56,4 @@ def test_large_and_small_records_stand_side_by_side(sizes: tuple[int, int]) -> N
 
 def test_a_request_without_entries_is_well_formed() -> None:
     """The service refuses it in its own words."""
-    assert json.loads(PutRecordsCodec(stream_name="s", stream_arn=None).encode([]))["Records"] == []
+    assert json.loads(PutRecordsCodec(("StreamName", "s")).encode([]))["Records"] == []

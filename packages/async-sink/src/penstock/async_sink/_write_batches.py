@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
 from penstock.async_sink._core.entries import elements_of
+from penstock.async_sink._core.writer import AsyncSinkBase
 from penstock.async_sink._metrics import SinkMetrics
 from penstock.async_sink.errors import SinkError
 from penstock.rpc import LoopThread
@@ -68,33 +69,6 @@ class WriteSummary:
         )
 
 
-class BatchWriter(Protocol):
-    """A writer that takes record batches."""
-
-    @property
-    def metrics(self) -> SinkMetrics:
-        """Numbers since the writer was made."""
-
-    async def __aenter__(self) -> Self:
-        """Open it."""
-
-    async def write_many(self, elements: pa.RecordBatch, /) -> None:
-        """Write the rows."""
-
-    async def flush(self, end_of_input: bool = False) -> None:
-        """Wait until everything is acknowledged."""
-
-    async def close(self) -> None:
-        """End without flushing."""
-
-
-class SupportsWriteBatches(Protocol):
-    """A sink whose writers take record batches: each of this package, and the gateway to one."""
-
-    def create_writer(self) -> BatchWriter:
-        """A writer with an empty buffer."""
-
-
 def _record_batches(given: Any) -> Iterator[pa.RecordBatch]:
     arrow = (pa.RecordBatch, pa.Table)
     for one in [given] if isinstance(given, arrow) else elements_of(given, has_converter=False):
@@ -105,7 +79,7 @@ def _record_batches(given: Any) -> Iterator[pa.RecordBatch]:
 
 
 def write_batches(
-    sink: SupportsWriteBatches, batches: pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch | pa.Table]
+    sink: AsyncSinkBase[Any, Any], batches: pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch | pa.Table]
 ) -> WriteSummary:
     """Write a record batch, a table, or several of them; return when the destination has acknowledged every record, or
     a handler has taken it.

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from penstock.async_sink._core.dispatcher import Dispatcher
 from penstock.async_sink._core.entries import FailedAttempt, RequestEntryWrapper
@@ -13,21 +13,8 @@ from penstock.async_sink._core.settlement import TerminalReason, Termination
 from penstock.async_sink._spans import SinkTelemetry
 from penstock.async_sink.errors import RecordsRejectedError, RejectedRecord
 
-
-class DeadLetterWriter(Protocol):
-    """A writer of terminal records: every `AsyncSinkWriter` whose converter takes them is one."""
-
-    async def __aenter__(self) -> Self:
-        """Open."""
-
-    async def write(self, element: Any) -> None:
-        """Write one record."""
-
-    async def flush(self, end_of_input: bool = False) -> None:
-        """Wait until everything is acknowledged."""
-
-    async def close(self) -> None:
-        """End."""
+if TYPE_CHECKING:
+    from penstock.async_sink._core.writer import AsyncSinkWriter
 
 
 R = TypeVar("R")
@@ -88,16 +75,18 @@ class TerminalRecordHandler(Protocol):
         writer is opened."""
 
     async def open(self) -> None:
-        """The writer opens."""
+        """Called when the writer is opened; does nothing by default."""
+        return
 
     async def close(self) -> None:
-        """The writer is closed, after the last call of `handle`."""
+        """Called when the writer is closed, after the last call of `handle`; does nothing by default."""
+        return
 
     def handle(self, records: Sequence[TerminalRecord[Any]]) -> Awaitable[None] | None:
         """Take records that were given up at the same time."""
 
 
-class CallbackHandler:
+class CallbackHandler(TerminalRecordHandler):
     """Calls a function with each record; it may be asynchronous. What it raises ends the writer."""
 
     takes_many = False
@@ -105,19 +94,13 @@ class CallbackHandler:
     def __init__(self, callback: Callable[[TerminalRecord[Any]], Awaitable[None] | None]) -> None:
         self._callback = callback
 
-    async def open(self) -> None:
-        """Nothing to open."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
     def handle(self, records: Sequence[TerminalRecord[Any]]) -> Awaitable[None] | None:
         """Call the function."""
         (record,) = records
         return self._callback(record)
 
 
-class DropHandler:
+class DropHandler(TerminalRecordHandler):
     """Drops records, logs their number, and counts them; the writer's metrics count them as `dead_lettered`."""
 
     takes_many = True
@@ -125,12 +108,6 @@ class DropHandler:
     def __init__(self) -> None:
         self.dropped = 0
         """Records so far."""
-
-    async def open(self) -> None:
-        """Nothing to open."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
     def handle(self, records: Sequence[TerminalRecord[Any]]) -> None:
         """Drop the records."""
@@ -156,9 +133,9 @@ class DeadLetterHandler:
 
     takes_many = True
 
-    def __init__(self, make_writer: Callable[[], DeadLetterWriter]) -> None:
+    def __init__(self, make_writer: "Callable[[], AsyncSinkWriter[Any, Any]]") -> None:
         self._make_writer = make_writer
-        self._writer: DeadLetterWriter | None = None
+        self._writer: AsyncSinkWriter[Any, Any] | None = None
         self._writing = asyncio.Lock()
 
     async def open(self) -> None:

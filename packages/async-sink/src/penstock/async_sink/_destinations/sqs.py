@@ -38,8 +38,8 @@ def wire_attribute(value: AttributeValue) -> dict[str, Any]:
     return {"DataType": "Number", "StringValue": str(value)}
 
 
-def exact_number(text: str) -> int | Decimal:
-    """The number with all of its digits.
+def number_of(text: str) -> int | float | Decimal:
+    """The number with all of its digits, as a float if `wire_attribute` makes the same text of that.
 
     Raises:
         ValueError: it cannot be read as a number.
@@ -52,18 +52,6 @@ def exact_number(text: str) -> int | Decimal:
         raise ValueError(f"invalid number {text!r}") from None
     if not exact.is_finite():
         raise ValueError(f"invalid number {text!r}: it must be finite")
-    return exact
-
-
-def number_of(text: str) -> int | float | Decimal:
-    """A number that `wire_attribute` makes the same text of: a float where that has all of its digits.
-
-    Raises:
-        ValueError: it cannot be read as a number.
-    """
-    exact = exact_number(text)
-    if isinstance(exact, int):
-        return exact
     number = float(exact)
     return number if str(number) == text else exact
 
@@ -183,9 +171,7 @@ def _attribute(kind: str, value: Any) -> AttributeValue:
         case "String", str():
             return value
         case "Number", str():
-            return exact_number(value)
-        case "Float", str():
-            return float(exact_number(value))
+            return number_of(value)
         case "Binary", bytes():
             return value
         case _:
@@ -259,9 +245,7 @@ class SqsEntries:
         attributes = {}
         for name, value in entry.attributes.items():
             wire = wire_attribute(value)
-            # On the wire all numbers are alike; here a float comes back as one.
-            kind = "Float" if isinstance(value, float) else wire["DataType"]
-            attributes[name] = (kind, value if isinstance(value, bytes) else wire["StringValue"])
+            attributes[name] = (wire["DataType"], value if isinstance(value, bytes) else wire["StringValue"])
         return _state_encoder.encode(
             (entry.body, entry.group_id, entry.deduplication_id, entry.delay_seconds, attributes),
         )

@@ -15,7 +15,7 @@ import msgspec
 from penstock.async_sink._core.entries import BufferedRequestState, EntryCodec
 from penstock.async_sink._destinations.dynamodb_items import DynamoDbEntries, DynamoDbRequestEntry
 from penstock.async_sink._destinations.firehose import FirehoseEntries, FirehoseRequestEntry
-from penstock.async_sink._destinations.kinesis.entry import LEGACY_MAGIC, KinesisRequestEntry, decode_legacy
+from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
 from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
 from penstock.async_sink._destinations.sqs import SqsEntries, SqsRequestEntry
 from penstock.async_sink.errors import SinkError
@@ -85,8 +85,6 @@ def state_from_bytes(raw: bytes, codecs: Iterable[EntryCodec[Any]] = ()) -> Buff
         SinkError: SINK_STATE_DAMAGED, SINK_STATE_VERSION or SINK_STATE_CODEC: the bytes are not a state, are damaged,
             or their version or codec is not known.
     """
-    if raw[:4] == LEGACY_MAGIC:
-        return _state(KinesisEntries(), decode_legacy(raw))
     if raw[:4] != _MAGIC:
         raise SinkError.of("SINK_STATE_DAMAGED", reason="these bytes are not the state of a sink")
     if len(raw) > 4 and not 1 <= raw[4] <= _VERSION:
@@ -111,8 +109,4 @@ def state_from_bytes(raw: bytes, codecs: Iterable[EntryCodec[Any]] = ()) -> Buff
             entries.append(codec.decode(encoded, body.version))
         except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
             raise SinkError.of("SINK_STATE_DAMAGED", reason=f"entry {number}: {error}") from error
-    return _state(codec, entries, body.sink_state)
-
-
-def _state(codec: EntryCodec[R], entries: Iterable[R], sink_state: bytes = b"") -> BufferedRequestState[R]:
-    return BufferedRequestState(tuple((entry, codec.get_size_in_bytes(entry)) for entry in entries), sink_state)
+    return BufferedRequestState(tuple((entry, codec.get_size_in_bytes(entry)) for entry in entries), body.sink_state)

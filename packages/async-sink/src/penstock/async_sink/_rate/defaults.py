@@ -1,6 +1,7 @@
 """The strategies that writers get when none is given, and those that options name."""
 
 from collections.abc import Callable
+from typing import TypedDict, Unpack
 
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._rate.congestion import (
@@ -71,16 +72,32 @@ def kinesis_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
     )
 
 
+class AimdOptions(TypedDict, total=False):
+    """Options of the rate strategy `aimd`; None means the default."""
+
+    target: str | None
+    """`messages` (the default) or `requests`."""
+    increase_rate: int | None
+    """Added to the limit by a success. Default: 10."""
+    decrease_factor: float | None
+    """Multiplies the limit when a request is throttled. Default: 0.5 for requests, `usual_decrease_factor` else."""
+    rate_threshold: int | None
+    """The largest limit. Default: all that may be in flight."""
+    usual_decrease_factor: float
+    """Default of `decrease_factor` for messages. Default: 0.5."""
+
+
 def _aimd(
     max_in_flight_requests: int,
     max_batch_size: int,
-    target: str | None,
-    increase_rate: int | None,
-    decrease_factor: float | None,
-    rate_threshold: int | None,
-    usual_decrease_factor: float,
+    *,
+    target: str | None = None,
+    increase_rate: int | None = None,
+    decrease_factor: float | None = None,
+    rate_threshold: int | None = None,
+    usual_decrease_factor: float = 0.5,
 ) -> tuple[ScalingTarget, int, AIMDScalingStrategy]:
-    """What it counts, how much of that may be in flight, and how its limit moves."""
+    """The target, the largest number of it that may be in flight, and how the limit moves."""
     counted = ScalingTarget(target or "messages")
     if counted is ScalingTarget.IN_FLIGHT_BYTES:
         raise SinkOptionError("target", "must be messages or requests; for bytes use CongestionControlConfig")
@@ -102,12 +119,8 @@ def check_aimd(
     *,
     max_in_flight_requests: int,
     max_batch_size: int,
-    target: str | None = None,
     initial_rate: int | None = None,
-    increase_rate: int | None = None,
-    decrease_factor: float | None = None,
-    rate_threshold: int | None = None,
-    usual_decrease_factor: float = 0.5,
+    **aimd: Unpack[AimdOptions],
 ) -> None:
     """Refuse options of `rate_strategy`'s `aimd` that could not do what they say, in a writer with these two limits.
 
@@ -116,18 +129,11 @@ def check_aimd(
             nothing, as the limit times the factor is rounded up to the limit. The reason begins with the value, and
             has the other options by their names here.
     """
-    for name, rate in (("initial_rate", initial_rate), ("increase_rate", increase_rate)):
+    rate_threshold = aimd.get("rate_threshold")
+    for name, rate in (("initial_rate", initial_rate), ("increase_rate", aimd.get("increase_rate"))):
         if rate is not None and rate_threshold is not None and rate > rate_threshold:
             raise SinkOptionError(name, f"{rate} must be at most rate_threshold, {rate_threshold}")
-    counted, most, scaling = _aimd(
-        max_in_flight_requests,
-        max_batch_size,
-        target,
-        increase_rate,
-        decrease_factor,
-        rate_threshold,
-        usual_decrease_factor,
-    )
+    counted, most, scaling = _aimd(max_in_flight_requests, max_batch_size, **aimd)
     by = "max_in_flight_requests allows"
     if counted is ScalingTarget.IN_FLIGHT_MESSAGES:
         by = "max_in_flight_requests and max_batch_size allow"
@@ -138,7 +144,7 @@ def check_aimd(
     # A limit of 1 is as low as any.
     if 1 < limit <= scaling.scale_down(limit):
         why = f"{limit} times {factor} is rounded up to {limit}, so that a throttle would lower nothing"
-        given = factor if decrease_factor is not None else f"{factor}, as none is given,"
+        given = factor if aimd.get("decrease_factor") is not None else f"{factor}, as none is given,"
         raise SinkOptionError("decrease_factor", f"{given} must be less: {why}")
 
 
@@ -146,43 +152,28 @@ def rate_strategy(
     usual: StrategyFactory,
     *,
     strategy: str | None = None,
-    target: str | None = None,
     initial_rate: int | None = None,
-    increase_rate: int | None = None,
-    decrease_factor: float | None = None,
-    rate_threshold: int | None = None,
-    usual_decrease_factor: float = 0.5,
     records_per_second: float | None = None,
     bytes_per_second: float | None = None,
+    **aimd: Unpack[AimdOptions],
 ) -> StrategyFactory:
-    """How writers find their rate, from options; what is None is left to the destination.
+    """Make the strategy of a writer from options; None means the destination's default.
 
-    `strategy` is `shards` or None for `usual`; `none` for no limit but that of requests in flight; `aimd` for
-    FLIP-242's congestion control: its limit, in flight, counts `target` (`messages` or `requests`), starts at
-    `initial_rate` or at `rate_threshold`, grows by `increase_rate` (10) with each success up to `rate_threshold` (all
-    that may be in flight), and is multiplied by `decrease_factor` with each throttle. `usual_decrease_factor` is that
-    for messages; for requests it is 0.5. What cannot act is cut to what can: `check_aimd` refuses it instead. The two
-    rates per second come on top of any of these.
+    `strategy` is `shards` or None (`usual`), `none` (only the limit of requests in flight) or `aimd`: FLIP-242's
+    congestion control, which starts at `initial_rate` or at `rate_threshold`. Values that are too large for the writer
+    are reduced; `check_aimd` refuses them instead. The two rates per second apply in addition.
 
     Raises:
         SinkOptionError: when a writer is made: a number is out of range.
     """
 
-    def aimd(config: AsyncSinkConfig) -> RateLimitingStrategy:
-        counted, _, scaling = _aimd(
-            config.max_in_flight_requests,
-            config.max_batch_size,
-            target,
-            increase_rate,
-            decrease_factor,
-            rate_threshold,
-            usual_decrease_factor,
-        )
+    def make_aimd(config: AsyncSinkConfig) -> RateLimitingStrategy:
+        counted, _, scaling = _aimd(config.max_in_flight_requests, config.max_batch_size, **aimd)
         return CongestionControlConfig(scaling_strategy=scaling, target=counted, initial_limit=initial_rate)(config)
 
     chosen = usual
     if strategy == "aimd":
-        chosen = aimd
+        chosen = make_aimd
     elif strategy == "none":
         chosen = CongestionControlConfig(scaling_strategy=NoOpScalingStrategy())
     if records_per_second is None and bytes_per_second is None:

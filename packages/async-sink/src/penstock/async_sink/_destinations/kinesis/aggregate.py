@@ -9,10 +9,9 @@ from typing import Any
 
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._core.settlement import ResultHandler
-from penstock.async_sink._destinations.aws import AwsDestination, look_up
-from penstock.async_sink._destinations.kinesis.entry import MAX_RECORD_BYTES, KinesisRequestEntry, PartitionKey
+from penstock.async_sink._destinations.aws import look_up
+from penstock.async_sink._destinations.kinesis.entry import MAX_RECORD_BYTES, KinesisRequestEntry
 from penstock.async_sink._destinations.kinesis.put_records import KinesisStream
-from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
 from penstock.async_sink._rate.per_shard import hash_key_of
 from penstock.async_sink.errors import SinkOptionError
 from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify
@@ -162,7 +161,7 @@ _MAX_PUT_BYTES = 5 * 1024 * 1024
 _WRONG_SHARD = "WrongShard"
 
 
-class AggregatedStream(AwsDestination[KinesisRequestEntry]):
+class AggregatedStream(KinesisStream):
     """A stream, written to by PutRecords in aggregates of the producer library, each for one shard.
 
     Each user record has its own acknowledgement. Consumers drop user records of an aggregate that fall outside of its
@@ -170,19 +169,9 @@ class AggregatedStream(AwsDestination[KinesisRequestEntry]):
     taken to a shard that is not theirs are sent again. Those whose shard is not listed yet go alone meanwhile.
     """
 
-    api = KinesisStream.api
-
-    def __init__(
-        self,
-        aws: AwsOptions | AwsSession,
-        aggregation: AggregationConfig,
-        partition_key: PartitionKey | None,
-        **stream: Any,
-    ) -> None:
-        """`stream` is as that of `KinesisStream`."""
-        self._stream = KinesisStream(aws, **stream)
-        # They leave in aggregates, never in CBOR as they come.
-        super().__init__(aws, self._stream.name, KinesisEntries(partition_key))
+    def __init__(self, aws: AwsOptions | AwsSession, *, aggregation: AggregationConfig, **stream: Any) -> None:
+        """`stream` are the arguments of `KinesisStream`."""
+        super().__init__(aws, **stream)
         self._aggregation = aggregation
         # What answers have shown to be closed, whatever a list that lags behind says, until one shows the opposite: a
         # list may also be ahead, and the ids of a stream that is made again begin anew.
@@ -191,20 +180,18 @@ class AggregatedStream(AwsDestination[KinesisRequestEntry]):
         self._refreshing = asyncio.Lock()
 
     async def learn(self, client: JsonClient) -> None:
-        """The shards."""
-        await self._stream.learn(client)
+        """Ask for the shards."""
+        await super().learn(client)
+        # Rows become aggregates, so encoding them in CBOR early would be wasted.
+        self._entries.leave_in_cbor = False
         await self._refresh(client, self._shards)
-
-    async def status(self, client: JsonClient) -> str | None:
-        """See `AwsDestination.status`."""
-        return await self._stream.status(client)
 
     async def _refresh(self, client: JsonClient, known: ShardRanges) -> None:
         async with self._refreshing:
             if self._shards is not known:
                 # Another request has learnt it while this one waited.
                 return
-            answer = await look_up(client, "ListShards", self._stream.parameter)
+            answer = await look_up(client, "ListShards", self.parameter)
             shards = answer["Shards"]
             while answer.get("NextToken"):
                 answer = await look_up(client, "ListShards", {"NextToken": answer["NextToken"]})
@@ -246,9 +233,9 @@ class AggregatedStream(AwsDestination[KinesisRequestEntry]):
     ) -> list[EntryFailure]:
         """Put the aggregates of one request. Returns the user records that were not accepted, or went astray."""
         records = [aggregate.to_entry() for aggregate in aggregates]
-        answer = await self._stream.put(client, records)
-        refused = {failure.index: failure for failure in self._stream.codec.failures(answer, len(records))}
-        went_to = self._stream.codec.shards(answer)
+        answer = await self.put(client, records)
+        refused = {failure.index: failure for failure in self.codec.failures(answer, len(records))}
+        went_to = self.codec.shards(answer)
         failures: list[EntryFailure] = []
         for index, aggregate in enumerate(aggregates):
             failure = refused.get(index)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.async_sink._core.entries import WriteContext, row_dictionaries
 from penstock.async_sink._destinations.columns import read_column
-from penstock.async_sink.errors import RecordError, SinkError, SinkOptionError
+from penstock.async_sink.errors import RecordError, SinkOptionError
 
 MAX_PARTITION_KEY_LENGTH = 256
 """Characters; the service counts Unicode code points."""
@@ -80,35 +80,8 @@ def measure(entry: KinesisRequestEntry, record_number: int) -> int:
     return len(entry.data) + key_bytes
 
 
-LEGACY_MAGIC = b"PSKS"
-"""How states began when there were only those of Kinesis sinks."""
-_LEGACY_VERSION = 1
-
 Plain = tuple[bytes, str, str | None]
 """The fields of an entry."""
-
-
-class _LegacyBody(msgspec.Struct, array_like=True):
-    entries: list[Plain]
-
-
-_legacy_decoder = msgspec.msgpack.Decoder(_LegacyBody)
-
-
-def decode_legacy(raw: bytes) -> list[KinesisRequestEntry]:
-    """The entries of a state that begins with `LEGACY_MAGIC`: then a byte of version, and `[[entry, …]]`.
-
-    Raises:
-        SinkError: SINK_STATE_DAMAGED or SINK_STATE_VERSION: it is damaged, or of an unknown version.
-    """
-    version = raw[4] if len(raw) > 4 else 0
-    if version != _LEGACY_VERSION:
-        raise SinkError.of("SINK_STATE_VERSION", version=version, codec="the format", known=_LEGACY_VERSION)
-    try:
-        body = _legacy_decoder.decode(raw[5:])
-    except msgspec.MsgspecError as error:
-        raise SinkError.of("SINK_STATE_DAMAGED", reason=str(error)) from error
-    return [KinesisRequestEntry(*plain) for plain in body.entries]
 
 
 class PartitionKey(ABC):

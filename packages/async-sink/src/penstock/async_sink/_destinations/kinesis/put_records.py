@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -68,36 +68,41 @@ def _json_strings(texts: list[str]) -> list[bytes]:
 
 
 _data_of = attrgetter("data")
-_partition_key_of = attrgetter("partition_key")
-_explicit_hash_key_of = attrgetter("explicit_hash_key")
 _encoder = msgspec.json.Encoder()
 _results_decoder = msgspec.json.Decoder(_Results)
 
 
+CBOR_TYPE = "application/x-amz-cbor-1.1"
+
+
 class PutRecordsCodec:
-    """Bodies of PutRecords for one stream, in JSON; answers of either format are read."""
+    """Requests of PutRecords for one stream, in JSON or CBOR, and answers in either format."""
 
-    content_type: ClassVar[str | None] = None
-    """Of the bodies; None for the client's own."""
+    def __init__(self, parameter: tuple[str, str]) -> None:
+        """`parameter` is the name and value of the parameter that names the stream."""
+        self._parameter = parameter
+        self._head = _encoder.encode(dict([parameter]))[:-1] + b',"Records":'
 
-    def __init__(self, *, stream_name: str | None, stream_arn: str | None) -> None:
-        stream = {"StreamName": stream_name} if stream_arn is None else {"StreamARN": stream_arn}
-        self._head = _encoder.encode(stream)[:-1] + b',"Records":'
+    def encode_cbor(self, entries: Sequence[KinesisRequestEntry]) -> Sequence[bytes | memoryview]:
+        """Encode a request in CBOR, in parts: rows that are CBOR already are not copied."""
+        parts = entries.parts if isinstance(entries, BatchEntries) else ()
+        records = [
+            part.rows.records(part.start, part.start + part.count)
+            for part in parts
+            if isinstance(part, EntryRun) and isinstance(part.rows, CborRecords)
+        ]
+        if parts and len(records) == len(parts):
+            return (before_records(self._parameter, len(entries)), *records)
+        return (encode_put_records(self._parameter, *columns_of(entries)),)
 
     def encode(self, entries: Sequence[KinesisRequestEntry]) -> bytes:
-        """The request's body."""
+        """Encode a request in JSON."""
         entries = entries if isinstance(entries, list) else list(entries)
         sample = entries[:: 1 + len(entries) // _SAMPLE]
         if sum(map(len, map(_data_of, sample))) <= _SIMD_WORTHWHILE_BYTES * len(sample):
             return b"".join((self._head, _encoder.encode(entries), b"}"))
-        return self._encode_columns(
-            list(map(_data_of, entries)),
-            list(map(_partition_key_of, entries)),
-            list(map(_explicit_hash_key_of, entries)),
-        )
-
-    def _encode_columns(self, data: list[bytes], keys: list[str], hash_keys: list[str | None]) -> bytes:
-        # One join of all parts: nothing of the body is copied twice.
+        data, keys, hash_keys = columns_of(entries)
+        # One join of all parts, so that no part of the body is copied twice.
         count = len(data)
         parts = [b'","PartitionKey":"'] * (4 * count)
         parts[0::4] = [b'"},{"Data":"'] * count
@@ -141,32 +146,6 @@ _NOT_UNDERSTOOD = frozenset({"SerializationException", "UnknownOperationExceptio
 _NOT_UNDERSTOOD_STATUS = frozenset({404, 415})
 
 
-class CborPutRecordsCodec(PutRecordsCodec):
-    """Bodies of PutRecords for one stream, in CBOR."""
-
-    content_type: ClassVar[str | None] = "application/x-amz-cbor-1.1"
-
-    def __init__(self, *, stream_name: str | None, stream_arn: str | None) -> None:
-        super().__init__(stream_name=stream_name, stream_arn=stream_arn)
-        self._stream = ("StreamName", stream_name or "") if stream_arn is None else ("StreamARN", stream_arn)
-
-    def encode(self, entries: Sequence[KinesisRequestEntry]) -> bytes:
-        """The request's body."""
-        return b"".join(self.encode_parts(entries))
-
-    def encode_parts(self, entries: Sequence[KinesisRequestEntry]) -> Sequence[bytes | memoryview]:
-        """The request's body in parts: rows that were written in CBOR before are not copied."""
-        parts = entries.parts if isinstance(entries, BatchEntries) else ()
-        records = [
-            part.rows.records(part.start, part.start + part.count)
-            for part in parts
-            if isinstance(part, EntryRun) and isinstance(part.rows, CborRecords)
-        ]
-        if parts and len(records) == len(parts):
-            return (before_records(self._stream, len(entries)), *records)
-        return (encode_put_records(self._stream, *columns_of(entries)),)
-
-
 def default_format(url: str) -> WireFormat:
     """The format for an endpoint: CBOR for the service itself, JSON for what stands in for it."""
     return "cbor" if (urlsplit(url).hostname or "").endswith(_DOMAINS) else "json"
@@ -188,11 +167,10 @@ class KinesisStream(AwsDestination[KinesisRequestEntry]):
     ) -> None:
         self._entries = KinesisEntries(partition_key)
         super().__init__(aws, stream_name or (stream_arn or "").rpartition("/")[2], self._entries)
-        self.parameter = {"StreamName": stream_name} if stream_arn is None else {"StreamARN": stream_arn}
-        """The one that names the stream."""
-        self.codec = PutRecordsCodec(stream_name=stream_name, stream_arn=stream_arn)
-        """Reads answers, whatever was asked in."""
-        self._cbor = CborPutRecordsCodec(stream_name=stream_name, stream_arn=stream_arn)
+        parameter = ("StreamName", stream_name or "") if stream_arn is None else ("StreamARN", stream_arn)
+        self.parameter = dict([parameter])
+        """The parameter that names the stream."""
+        self.codec = PutRecordsCodec(parameter)
         self._format = wire_format
 
     async def learn(self, client: JsonClient) -> None:
@@ -233,9 +211,8 @@ class KinesisStream(AwsDestination[KinesisRequestEntry]):
             AwsConnectionError: no answer came.
         """
         if self._format == "cbor":
-            codec = self._cbor
             try:
-                return await client.submit("PutRecords", codec.encode_parts(entries), content_type=codec.content_type)
+                return await client.submit("PutRecords", self.codec.encode_cbor(entries), content_type=CBOR_TYPE)
             except AwsServiceError as error:
                 if error.code not in _NOT_UNDERSTOOD and error.status not in _NOT_UNDERSTOOD_STATUS:
                     raise
