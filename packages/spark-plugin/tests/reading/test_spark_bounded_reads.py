@@ -1,5 +1,4 @@
 import json
-import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +10,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.efo_consumer import ShardPosition, StreamPositions
-from penstock.emulator.testing import running_emulator
 from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._reading.initial_positions import seam_millis
 from penstock.spark_plugin.errors import OffsetError
-from penstock.spark_plugin.testing import endpoint_options
-
-README = Path(__file__).parents[2] / "README.md"
 
 
 def keys(spark: SparkSession, *reads: dict[str, str]) -> list[list[tuple[str, str]]]:
@@ -45,28 +40,6 @@ def test_one_reads_end_is_the_next_ones_start(spark: SparkSession, make_stream: 
     before, after = keys(spark, source.options(endingPosition=bound), source.options(startingPosition=bound))
     assert len(before) == 15
     assert sorted(before + after) == sorted(source.put_keys)
-
-
-def test_the_section_on_reading_works_as_written(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its blocks in order; each `print` prints what its comment says."""
-    with running_emulator() as emulator:
-        client = emulator.client()
-        for name in ("flights", "returns-1"):
-            client.create_stream(StreamName=name, ShardCount=2)
-            records = [{"Data": b"x", "PartitionKey": key} for key in "abcdef"]
-            client.put_records(StreamName=name, Records=records)
-        aws = endpoint_options(emulator.endpoint_url, "")
-        del aws["streamName"]
-        blocks = re.findall(r"<!-- reading -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
-        assert len(blocks) == 4
-        exec("\n".join(blocks), {"spark": spark, "aws": aws, "checkpoint": str(tmp_path / "checkpoint")})
-    expected = re.findall(r"^print\(.*\)  # (.*)$", "\n".join(blocks), re.MULTILINE)
-    printed = capsys.readouterr().out.splitlines()
-    assert [line for line in printed if line and line[0] not in "+|"] == expected
-    assert "|   flights|    6|" in printed
-    assert "| returns-1|    6|" in printed
 
 
 def test_a_read_ends_before_a_time(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:

@@ -470,13 +470,12 @@ def test_an_error_is_short_where_the_server_keeps_its_stack(connect: SparkSessio
     assert "JVM stacktrace" not in str(caught.value)
 
 
-def test_each_row_of_the_readme_has_a_test() -> None:
-    """What is said to work, or not, on Spark Connect and in declarative pipelines names a test that is there."""
+def test_each_row_of_the_page_has_a_test() -> None:
+    """The page on Spark Connect names an existing test for each row of its table."""
     folder = Path(__file__).parents[1]
-    readme = (folder.parent / "README.md").read_text()
-    section = readme.partition("### Spark Connect and Spark Declarative Pipelines\n")[2].partition("\n### ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
-    rows = [re.findall(r"`(test_\w+)`", line) for line in lines if not line.endswith("| shown by |")]
+    page = (folder.parents[2] / "docs" / "pages" / "how-to" / "spark-connect.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+    rows = [re.findall(r"`(test_\w+)`", line) for line in lines if not line.endswith("| test |")]
     there = {name for file in folder.rglob("test_*.py") for name in re.findall(r"def (test_\w+)", file.read_text())}
     assert len(rows) > 10
     assert all(names and set(names) <= there for names in rows), rows

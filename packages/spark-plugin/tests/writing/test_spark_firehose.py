@@ -1,7 +1,6 @@
 import csv
 import io
 import json
-import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,6 @@ from penstock.spark_plugin import FirehoseDataSource
 from penstock.spark_plugin.errors import OptionError, SparkPluginError
 from penstock.spark_plugin.testing import endpoint_options
 
-README = Path(__file__).parents[2] / "README.md"
 DATA = StructType([StructField("data", StringType())])
 
 
@@ -78,28 +76,6 @@ def test_frames_and_streams_are_delivered(
     after = [json.loads(line) for line in delivered(kinesis, target).splitlines()]
     assert len(after) == 40
     assert {(one["recordId"], one["number"]) for one in after} == {(one["recordId"], one["number"]) for one in before}
-
-
-def test_the_section_on_writing_works_as_written(
-    spark: SparkSession,
-    kinesis: RunningEmulator,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Its blocks in order; each `print` prints what its comment says, and the records are where it says."""
-    client = kinesis.client()
-    client.create_stream(StreamName="flights", ShardCount=1)
-    client.get_waiter("stream_exists").wait(StreamName="flights", WaiterConfig={"Delay": 1})
-    kinesis.client("firehose").create_delivery_stream(DeliveryStreamName="archive")
-    blocks = re.findall(r"<!-- writing -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 4
-    names = {"spark": spark, "aws": options(kinesis, None), "dead_letters": str(tmp_path / "dead")}
-    exec("\n".join(blocks), names)
-    expected = re.findall(r"^print\(.*\)  # (.*)$", "\n".join(blocks), re.MULTILINE)
-    assert capsys.readouterr().out.splitlines() == expected
-    held = kinesis.call(lambda: [one.data for one in kinesis.kinesis.streams["flights"].shards[0].records])
-    assert sorted(held) == [b"good", b'{"origin":"FRA","minutes":12}', b'{"origin":"LHR","minutes":45}']
-    assert len(delivered(kinesis, "archive").splitlines()) == 2
 
 
 def test_firehose_cannot_be_read(spark: SparkSession) -> None:
