@@ -22,7 +22,7 @@ from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._reading.session.addresses import ReaderAddress, driver_settings, reader_address
 from penstock.spark_plugin._reading.session.reachability import check_reachable, near_endpoints
-from penstock.spark_plugin._reading.session.session import KinesisSession
+from penstock.spark_plugin._reading.session.session import ReadingSession
 from penstock.spark_plugin._reading.stream.partition import KinesisPartition, read_partition
 from penstock.spark_plugin.errors import SparkPluginError
 from penstock.spark_plugin.testing import endpoint_options
@@ -169,15 +169,15 @@ def test_a_reader_that_goes_away_while_it_is_asked_is_told_in_the_same_words() -
 
 
 @pytest.fixture
-def session(kinesis: RunningEmulator) -> Iterator[KinesisSession]:
+def session(kinesis: RunningEmulator) -> Iterator[ReadingSession]:
     """A reader of a query's own, as its driver-side process opens it."""
     options = KinesisOptions.parse(endpoint_options(kinesis.endpoint_url, "nothing"), environ={})
-    one = KinesisSession(options, StreamPositions({"nothing": {"s0": ShardPosition.after("1")}}))
+    one = ReadingSession(options, StreamPositions({"nothing": {"s0": ShardPosition.after("1")}}))
     yield one
     one.close()
 
 
-def test_other_users_of_the_host_are_kept_out(session: KinesisSession) -> None:
+def test_other_users_of_the_host_are_kept_out(session: ReadingSession) -> None:
     """The reader listens on loopback alone, and refuses a call without its random token, or with another."""
     host, _, port = session.address.rpartition(":")
     assert host == "127.0.0.1"
@@ -198,7 +198,7 @@ def test_an_address_of_another_machine_cannot_be_listened_on(kinesis: RunningEmu
     with pytest.raises(
         SparkPluginError, match=r"READER_ADDRESS_UNUSABLE.*198\.51\.100\.1:0 \(from readerHost\).*readerBindAddress"
     ):
-        KinesisSession(KinesisOptions.parse(options, environ={}), StreamPositions({"nothing": {}}))
+        ReadingSession(KinesisOptions.parse(options, environ={}), StreamPositions({"nothing": {}}))
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -220,7 +220,7 @@ def test_a_reader_service_is_told_whether_losses_fail_the_query(fail: bool, kine
             serviceToken=service.security.token or "",
             failOnDataLoss=str(fail).lower(),
         )
-        session = KinesisSession(KinesisOptions.parse(options, environ={}), gone)
+        session = ReadingSession(KinesisOptions.parse(options, environ={}), gone)
         try:
             task = KinesisPartition(
                 address=session.address,

@@ -105,7 +105,7 @@ def asked(options: KinesisOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
     monkeypatch.setattr(session_module, "_start_host", lambda *_: host)
     monkeypatch.setattr(session_module, "ReaderAnnouncer", lambda *_: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr("uuid.uuid4", lambda: SimpleNamespace(hex="0"))
-    session_module.open_session(
+    session_module.ReadingSession(
         options, StreamPositions({options.arn_of(name) or name: {} for name in options.stream_name})
     )
     acquired = []

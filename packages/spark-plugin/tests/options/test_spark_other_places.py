@@ -22,7 +22,7 @@ from penstock.emulator.testing import RunningEmulator, kinesis_client, running_e
 from penstock.registration.errors import RegistrationError as OtherRegistry
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.initial_positions import initial_positions
-from penstock.spark_plugin._reading.session.session import open_session
+from penstock.spark_plugin._reading.session.session import ReadingSession
 from penstock.spark_plugin._writing.writer import KinesisBatchWriter
 
 registry_service = pytest.importorskip("penstock.services.consumer_registry._serve")
@@ -129,7 +129,7 @@ def options_of(emulator: RunningEmulator, **options: str) -> KinesisOptions:
 
 
 def read(options: KinesisOptions) -> None:
-    session = open_session(options, initial_positions(options))
+    session = ReadingSession(options, initial_positions(options))
     session.close()
 
 

@@ -28,15 +28,15 @@ from penstock.spark_plugin._reading.executors.fleet_file import FleetFile
 from penstock.spark_plugin._reading.initial_positions import initial_positions
 from penstock.spark_plugin._reading.session import announcing as announcing_module
 from penstock.spark_plugin._reading.session.announcing import described
-from penstock.spark_plugin._reading.session.session import KinesisSession
+from penstock.spark_plugin._reading.session.session import ReadingSession
 from penstock.spark_plugin.testing import endpoint_options
 
 
-def opened(kinesis: RunningEmulator, shards: int = 1, **options: str) -> KinesisSession:
+def opened(kinesis: RunningEmulator, shards: int = 1, **options: str) -> ReadingSession:
     kinesis.client().create_stream(StreamName="announced", ShardCount=shards)
     given = endpoint_options(kinesis.endpoint_url, "announced", **{"recordPublisher": "polling", **options})
     parsed = KinesisOptions.parse({"initialPosition": "TRIM_HORIZON", **given}, environ={})
-    return KinesisSession(parsed, initial_positions(parsed))
+    return ReadingSession(parsed, initial_positions(parsed))
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ class FakeShardReader:
     buffered_bytes: dict[tuple[str, str], int] = field(default_factory=dict)
     closed: bool = False
     endpoint: str | None = None
-    """Of a service; None for a reader in this process."""
+    """The service's address; None for a reader in this process."""
     epoch: int = 0
     """Number of the run that opened it last."""
     patience_seconds: float = 0.0

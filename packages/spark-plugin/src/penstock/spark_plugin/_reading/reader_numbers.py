@@ -1,12 +1,12 @@
-"""A query's numbers: of all of its shards together, for `lastProgress` and for OpenTelemetry."""
+"""A query's numbers, over all of its shards, for `lastProgress` and for OpenTelemetry."""
 
 import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass, field, fields
+from functools import cache, partial
 from operator import add, attrgetter, lt
 from typing import Any, Final, Self
 
@@ -14,124 +14,79 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from penstock.efo_consumer import ShardSkew, ShardState, ShardStats, StreamPositions
-from penstock.spark_plugin._options.spec import field_name
+from penstock.spark_plugin._options.spec import option_name
 
 _log = logging.getLogger(__name__)
 UNKNOWN = -1
 """A lag that Kinesis has not reported yet."""
 INSTRUMENTATION: Final = "penstock.spark_plugin"
 
-GAUGES: Final = {
-    "minMillisBehindLatest": ("ms", "How far the shard that is nearest to its tip is known to be behind it"),
-    "avgMillisBehindLatest": ("ms", "How far shards are known to be behind their tips on average"),
-    "maxMillisBehindLatest": ("ms", "How far the shard that is farthest from its tip is known to be behind it"),
-    "shards": ("{shard}", "Shards that the query follows"),
-    "shardsReading": ("{shard}", "Shards that are read and are behind their tips, or of which that is not known yet"),
-    "shardsCaughtUp": ("{shard}", "Shards of which everything was read"),
-    "shardsThrottled": ("{shard}", "Shards that Kinesis refuses because there are too many calls"),
-    "shardsRefused": ("{shard}", "Shards whose calls fail: refused, without an answer, or without credentials"),
-    "shardsResubscribing": ("{shard}", "Shards whose subscription ended, and whose next one has brought nothing yet"),
-    "shardsStarved": ("{shard}", "Shards that are left unread, as the reader's buffers are full"),
-    "shardsHeldBack": ("{shard}", "Shards that wait for slower ones, as what is buffered of them arrived too late"),
-    "shardsStuck": ("{shard}", "Shards that give neither records nor the shards that continue them"),
-    "shardsLeftBehind": ("{shard}", "Shards that hold no others back any more, as they made no progress"),
-    "shardSkewMillis": ("ms", "How much later the last micro-batch's records arrived than the slowest shard was read"),
-    "shardsAtGuessedTip": (
-        "{shard}",
-        "Caught-up shards for which this is a guess: the service does not say where their tips are",
-    ),
-    "bufferedRecords": ("{record}", "Records in the reader's buffers"),
-    "bufferedBytes": ("By", "Data and partition keys in the reader's buffers"),
-}
-COUNTERS: Final = {
-    "records": ("{record}", "Records that the reader received"),
-    "bytes": ("By", "Data and partition keys that the reader received"),
-    "subscriptions": ("{subscription}", "Times that the reader began to follow a shard"),
-    "replays": ("{range}", "Ranges that were read again from Kinesis"),
-    "losses": ("{position}", "Positions whose records were gone, and that were skipped"),
-    "starved": ("{subscription}", "Subscriptions that Kinesis cut because the reader had no room for their events"),
-    "heldBackMillis": ("ms", "Time for which buffered records waited for slower shards"),
-    "userRecordsOfSiblings": (
-        "{record}",
-        "User records of aggregates that were dropped: a producer sends them again to another shard",
-    ),
-    "userRecordsOutsideShard": (
-        "{record}",
-        "User records of aggregates that were delivered though their keys belong to another shard",
-    ),
-}
+
+def _number(kind: str, unit: str, text: str, *, state: ShardState | None = None, is_new: bool = True) -> Any:
+    """A number of a query: its instrument, and whether reports of older versions may lack it."""
+    made = {"kind": kind, "unit": unit, "text": text, "state": state, "is_new": is_new}
+    return field(default=0, metadata=made)
 
 
-_STATES: Final = {
-    "shards_reading": ShardState.READING,
-    "shards_caught_up": ShardState.CAUGHT_UP,
-    "shards_throttled": ShardState.THROTTLED,
-    "shards_refused": ShardState.REFUSED,
-    "shards_resubscribing": ShardState.RESUBSCRIBING,
-    "shards_starved": ShardState.STARVED,
-    "shards_held_back": ShardState.HELD_BACK,
-    "shards_stuck": ShardState.STUCK,
-}
-_NEW_GAUGES: Final = frozenset(
-    name
-    for name in GAUGES
-    if field_name(name) in {*_STATES, "shards_left_behind", "shard_skew_millis", "shards_at_guessed_tip"}
-)
-_WORST_FIRST: Final = (
-    ShardState.STUCK,
-    ShardState.REFUSED,
-    ShardState.THROTTLED,
-    ShardState.STARVED,
-    ShardState.RESUBSCRIBING,
-)
+_gauge = partial(_number, "gauge")
+_counter = partial(_number, "counter")
+_shards = partial(_gauge, "{shard}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderNumbers:
-    """What a query's reader has done since it was opened, and where it stands. Lags of -1 are not known."""
+    """What a query's reader has done since it was opened, and its state. Lags of -1 are not known."""
 
-    min_millis_behind_latest: int
-    avg_millis_behind_latest: float
-    max_millis_behind_latest: int
-    shards: int
-    """That are followed; not those that were read to their end."""
-    records: int
-    bytes: int
-    """Data and partition keys."""
-    subscriptions: int
-    """Times that the reader began to follow a shard."""
-    replays: int
-    """Ranges that were read again from Kinesis."""
-    losses: int
-    """Positions whose records were gone, and that were skipped (`failOnDataLoss=false`)."""
-    starved: int
-    """Subscriptions that Kinesis cut because the reader had no room for their events; they were renewed."""
-    buffered_records: int
-    buffered_bytes: int
-    user_records_of_siblings: int = 0
-    """User records of aggregates that were dropped, because a producer sends them again to another shard. Like the next
-    one, it counts them again where a range is read again."""
-    user_records_outside_shard: int = 0
-    """User records of aggregates that were delivered although their keys belong to another shard."""
-    shards_reading: int = 0
-    """Of the shards that are followed, those that are read and are behind; the next ones as their names say."""
-    shards_caught_up: int = 0
-    shards_throttled: int = 0
-    shards_refused: int = 0
-    shards_resubscribing: int = 0
-    shards_starved: int = 0
-    shards_held_back: int = 0
-    shards_stuck: int = 0
-    shards_left_behind: int = 0
-    shard_skew_millis: int = 0
-    """How much later the records of the last micro-batch arrived than the slowest shard was read; 0 if not later."""
-    held_back_millis: int = 0
-    """For how long buffered records waited for slower shards, in all."""
+    min_millis_behind_latest: int = _gauge("ms", "How far the shard nearest to its tip is behind it", is_new=False)
+    avg_millis_behind_latest: float = _gauge("ms", "How far shards are behind their tips on average", is_new=False)
+    max_millis_behind_latest: int = _gauge("ms", "How far the shard farthest from its tip is behind it", is_new=False)
+    shards: int = _shards(
+        "Shards that the query follows; shards that were read to their end are left out", is_new=False
+    )
+    shards_reading: int = _shards(
+        "Shards that are read and behind, or whose lag is not known", state=ShardState.READING
+    )
+    shards_caught_up: int = _shards("Shards that were read to their tip", state=ShardState.CAUGHT_UP)
+    shards_throttled: int = _shards("Shards whose calls Kinesis throttles", state=ShardState.THROTTLED)
+    shards_refused: int = _shards(
+        "Shards whose calls fail: refused, without an answer, or without credentials", state=ShardState.REFUSED
+    )
+    shards_resubscribing: int = _shards(
+        "Shards whose subscription ended, and whose next one has brought nothing yet", state=ShardState.RESUBSCRIBING
+    )
+    shards_starved: int = _shards("Shards that are not read because buffers are full", state=ShardState.STARVED)
+    shards_held_back: int = _shards("Shards whose buffered records wait for slower shards", state=ShardState.HELD_BACK)
+    shards_stuck: int = _shards(
+        "Shards that return neither records nor the shards that continue them", state=ShardState.STUCK
+    )
+    shards_left_behind: int = _shards("Shards that no longer hold others back, because they made no progress")
+    shard_skew_millis: int = _gauge(
+        "ms", "How much later the last micro-batch's records arrived than the slowest shard was read; 0 if not later"
+    )
+    shards_at_guessed_tip: int = _shards(
+        "Caught-up shards for which this is a guess: the service does not report their tips"
+    )
+    buffered_records: int = _gauge("{record}", "Records in the reader's buffers", is_new=False)
+    buffered_bytes: int = _gauge("By", "Data and partition keys in the reader's buffers", is_new=False)
+    records: int = _counter("{record}", "Records that the reader received")
+    bytes: int = _counter("By", "Data and partition keys that the reader received")
+    subscriptions: int = _counter("{subscription}", "Times that the reader began to follow a shard")
+    replays: int = _counter("{range}", "Ranges that were read again from Kinesis")
+    losses: int = _counter(
+        "{position}", "Positions whose records were gone, and that were skipped (failOnDataLoss=false)"
+    )
+    starved: int = _counter("{subscription}", "Subscriptions that Kinesis ended because the reader's buffers were full")
+    held_back_millis: int = _counter("ms", "Time for which buffered records waited for slower shards")
+    user_records_of_siblings: int = _counter(
+        "{record}",
+        "User records of aggregates that were dropped: a producer sends them again to another shard. A range that is "
+        "read again counts again",
+    )
+    user_records_outside_shard: int = _counter(
+        "{record}", "User records of aggregates that were delivered though their keys belong to another shard"
+    )
     held_back_by: str = ""
     """The stream and the shard that records wait for now; empty if none do."""
-    shards_at_guessed_tip: int = 0
-    """The caught-up shards for which this is a guess: DynamoDB Streams does not say where a shard's tip is, and the
-    last answers were empty."""
     condition: str = ""
     """What the shard in the worst trouble is doing, since when and why; empty if all are read."""
 
@@ -140,12 +95,12 @@ class ReaderNumbers:
         cls,
         stats: Sequence[ShardStats],
         reached: StreamPositions | None = None,
-        let_go: Mapping[str, int] | None = None,
+        released: Mapping[str, int] | None = None,
         skew: "SkewProgress | None" = None,
     ) -> Self:
-        """Sum up shards, with what those counted that were let go.
+        """Sum up shards, and the counts of shards that were released (`released`).
 
-        Shards that `reached` has at their end count for what they gave, and lag behind nothing.
+        Shards that are at their end in `reached` keep their counts, and have no lag.
         """
         positions = reached.streams if reached is not None else {}
 
@@ -163,7 +118,7 @@ class ReaderNumbers:
             avg_millis_behind_latest=round(sum(lags) / len(lags), 1) if lags else UNKNOWN,
             max_millis_behind_latest=max(lags, default=UNKNOWN),
             shards=len(followed),
-            **{name: count + (let_go or {}).get(name, 0) for name, count in zip(_OF_SHARDS, sums, strict=True)},
+            **{name: count + (released or {}).get(name, 0) for name, count in zip(_OF_SHARDS, sums, strict=True)},
             buffered_records=sum(one.buffered_records for one in stats),
             buffered_bytes=sum(one.buffered_bytes for one in stats),
             **{name: states[state] for name, state in _STATES.items()},
@@ -177,31 +132,26 @@ class ReaderNumbers:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Out of `lastProgress`.
+        """The numbers in `lastProgress`.
 
         Raises:
             KeyError, TypeError, ValueError: it is the report of another source.
         """
-        average = float(document["avgMillisBehindLatest"])
-        numbers = {
-            # A server of Spark Connect may have an older version, which does not count everything.
-            field_name(name): int(document.get(name, 0) if name in COUNTERS or name in _NEW_GAUGES else document[name])
-            for name in (*GAUGES, *COUNTERS)
-            if name != "avgMillisBehindLatest"
-        }
-        return cls(
-            avg_millis_behind_latest=average,
-            held_back_by=str(document.get("heldBackBy", "")),
-            condition=str(document.get("condition", "")),
-            **numbers,
-        )
+        numbers: dict[str, Any] = {}
+        for one in _NUMBERS:
+            name = option_name(one.name)
+            # A server of Spark Connect may have an older version, which does not report every number.
+            value = document.get(name, 0) if one.metadata["is_new"] else document[name]
+            numbers[one.name] = float(value) if name == "avgMillisBehindLatest" else int(value)
+        held_back_by, condition = str(document.get("heldBackBy", "")), str(document.get("condition", ""))
+        return cls(**numbers, held_back_by=held_back_by, condition=condition)
 
     def values(self) -> dict[str, float]:
-        """By the names that progress and metrics have."""
-        return {name: getattr(self, field_name(name)) for name in (*GAUGES, *COUNTERS)}
+        """The numbers by their names in progress and metrics."""
+        return {option_name(one.name): getattr(self, one.name) for one in _NUMBERS}
 
     def to_json(self) -> dict[str, float | str]:
-        """For `lastProgress`; with `millisBehindLatest`, which is the largest."""
+        """The report for `lastProgress`; `millisBehindLatest` is the largest lag."""
         return {
             "millisBehindLatest": self.max_millis_behind_latest,
             **self.values(),
@@ -210,10 +160,19 @@ class ReaderNumbers:
         }
 
 
-assert {field_name(name) for name in (*GAUGES, *COUNTERS)} == {one.name for one in fields(ReaderNumbers)} - {
-    "condition",
-    "held_back_by",
-}
+_NUMBERS: Final = tuple(one for one in fields(ReaderNumbers) if one.metadata)
+GAUGES, COUNTERS = (
+    {option_name(n.name): (n.metadata["unit"], n.metadata["text"]) for n in _NUMBERS if n.metadata["kind"] == kind}
+    for kind in ("gauge", "counter")
+)
+_STATES: Final = {one.name: one.metadata["state"] for one in _NUMBERS if one.metadata["state"] is not None}
+_WORST_FIRST: Final = (
+    ShardState.STUCK,
+    ShardState.REFUSED,
+    ShardState.THROTTLED,
+    ShardState.STARVED,
+    ShardState.RESUBSCRIBING,
+)
 
 
 class SkewProgress:
@@ -228,11 +187,11 @@ class SkewProgress:
 
     @property
     def held_back_millis(self) -> int:
-        """For how long buffered records waited for slower shards, in all."""
+        """How long buffered records waited for slower shards, in all."""
         return round(self._held_seconds * 1000)
 
     def note(self, skew: ShardSkew, now: float) -> None:
-        """Take what an answer says, at a time in monotonic seconds."""
+        """Record the skew of an answer, at a time in monotonic seconds."""
         if self._held_since is not None:
             self._held_seconds += now - self._held_since
         self._held_since = now if skew.holds_back else None
@@ -242,12 +201,14 @@ class SkewProgress:
             self.skew_millis = max(0, skew.latest_millis - skew.slowest_millis)
 
 
-_OF_SHARDS: Final = tuple(field_name(name) for name in COUNTERS if name != "heldBackMillis")
+_OF_SHARDS: Final = tuple(
+    one.name for one in _NUMBERS if one.metadata["kind"] == "counter" and one.name != "held_back_millis"
+)
 _counts: Final[Callable[[ShardStats], tuple[int, ...]]] = attrgetter(*_OF_SHARDS)
 
 
 def _worst(shards: Sequence[ShardStats]) -> str:
-    """The condition of the shard that is in the worst trouble, and of those for the longest time."""
+    """The condition of the shard in the worst trouble; of equal ones, the oldest."""
     troubled = [one for one in shards if not one.condition.is_well]
     if not troubled:
         return ""
@@ -255,10 +216,10 @@ def _worst(shards: Sequence[ShardStats]) -> str:
     return f"{one.stream_name}/{one.shard_id}: {one.condition}"
 
 
-class LetGo:
-    """What the shards counted that a reader has let go since: it forgets those that ended.
+class ReleasedShards:
+    """The counts of shards that a reader has released: it forgets shards that ended.
 
-    A reader that was started anew counts from zero; what it counted before is kept as well.
+    A reader that was restarted counts from zero; what it counted before is kept as well.
     """
 
     def __init__(self) -> None:
@@ -267,9 +228,9 @@ class LetGo:
         self._sums = (0,) * len(_OF_SHARDS)
 
     def look(self, read: Callable[[], Sequence[ShardStats]]) -> tuple[Sequence[ShardStats], Mapping[str, int]]:
-        """The shards of the reader, and the sums of all that are no longer among them.
+        """The shards of the reader, and the sums of the shards that it has released.
 
-        To be called before the reader may let go of any, as what it counts after the last look is not known.
+        Call it before the reader may release a shard: counts after the last look are not known.
         """
         with self._lock:  # the answers must be compared in their order
             stats = read()
@@ -323,7 +284,7 @@ class QueryMetrics:
         return observe
 
     def _values(self) -> list[tuple[dict[str, str], dict[str, float]]]:
-        """Of one moment for all instruments: the reader, which may be a service, is asked once per collection."""
+        """Values of one moment for all instruments: the reader, maybe a service, is called once per collection."""
         now = self._clock()
         with self._lock:
             if self._read is not None and now - self._read[0] < _SAME_COLLECTION_SECONDS:
@@ -334,7 +295,7 @@ class QueryMetrics:
             try:
                 found.append((attributes, read().values()))
             except Exception:
-                # A reader that is away, or ends at this moment: its query says why.
+                # The reader is away, or ends at this moment: its query reports why.
                 _log.debug("the reader of %s gives no numbers", attributes, exc_info=True)
         with self._lock:
             self._read = (now, found)
@@ -346,5 +307,5 @@ _SAME_COLLECTION_SECONDS = 0.5
 
 @cache
 def query_metrics() -> QueryMetrics:
-    """Those of this process; the provider is the application's, set before or after."""
+    """The metrics of this process; the application sets the provider, before or after."""
     return QueryMetrics()

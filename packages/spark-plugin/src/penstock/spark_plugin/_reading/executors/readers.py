@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -175,13 +176,7 @@ class ExecutorReaders:
             self._has_changed,
             self._has_failed,
         )
-        invitation = Invitation(
-            **{
-                name: getattr(self._invitation, name)
-                for name in ("host", "token", "options", "loopback", "certificate")
-            },
-            port=self._roster.port,
-        )
+        invitation = replace(self._invitation, port=self._roster.port)
         # Neither the plan of a job nor the event log shows a broadcast variable; it goes by Spark's block transfer.
         self._secrets = self._context.broadcast(invitation)
         for number in range(self._count):

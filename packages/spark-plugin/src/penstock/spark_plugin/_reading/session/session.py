@@ -10,12 +10,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from penstock.aws import AwsOptions
 from penstock.efo_consumer import (
     BlockingSession,
-    Deaggregation,
     PositionsSnapshot,
     ReaderHost,
     ReaderUnavailableError,
@@ -28,7 +26,7 @@ from penstock.efo_consumer import (
 )
 from penstock.efo_consumer.errors import SubscriptionTakenOverError
 from penstock.registration import Lease
-from penstock.rpc import ClientSecurity, ServerStartError
+from penstock.rpc import ServerStartError
 from penstock.spark_plugin._connections import aws_options, caller_location, service_security
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions, check_beside_readers
 from penstock.spark_plugin._reading.executors.fleet_file import ExecutorFleet
@@ -43,111 +41,25 @@ _NOT_FOUND = "ResourceNotFoundException"
 _ASK_AGAIN_SECONDS = 0.5
 
 
-class OpenReader(Protocol):
-    """What the stream reader needs of the reader of its session: `BlockingSession`, or a fake."""
+class ReadingSession:
+    """A session with a reader of the query's own, with the readers of `start_readers`, or with services.
 
-    @property
-    def endpoint(self) -> str | None:
-        """Of a service; None for a reader in this process."""
-        ...
+    `penstock.spark_plugin.testing` has a fake.
 
-    @property
-    def epoch(self) -> int:
-        """Number of the run that opened it last."""
-        ...
-
-    @property
-    def patience_seconds(self) -> float:
-        """How long to wait for a remote reader that does not answer."""
-        ...
-
-    @property
-    def away(self) -> Sequence[str]:
-        """Readers of a fleet that do not answer."""
-        ...
-
-    @property
-    def deaggregates(self) -> Deaggregation | None:
-        """How aggregates are taken apart; None when the reader does not say."""
-        ...
-
-    def commit(self, positions: StreamPositions) -> None:
-        """See `BlockingSession.commit`."""
-        ...
-
-    def stats(self) -> list[ShardStats]:
-        """See `BlockingSession.stats`."""
-        ...
-
-
-class ReadingSession(Protocol):
-    """What the stream reader needs of its session. `penstock.spark_plugin.testing` has a fake."""
-
-    @property
-    def session_id(self) -> str:
-        """Of the reader's session."""
-        ...
-
-    @property
-    def address(self) -> str:
-        """`host:port` where tasks find the reader now; of several readers all, joined by commas."""
-        ...
-
-    @property
-    def sockets(self) -> Mapping[str, Path]:
-        """Unix sockets of the same readers by address, for tasks of their machines; empty where there are none."""
-        ...
-
-    @property
-    def security(self) -> ClientSecurity:
-        """How tasks prove themselves there."""
-        ...
-
-    @property
-    def reader(self) -> OpenReader:
-        """The reader; its session is open."""
-        ...
-
-    def check(self) -> None:
-        """Raise LeaseLostError if a stream consumer was lost."""
-        ...
-
-    def positions(
-        self,
-        start: StreamPositions,
-        *,
-        max_records: int = 0,
-        max_bytes: int = 0,
-        wait_seconds: float = 0.0,
-        max_records_per_shard: int = 0,
-        max_shard_skew_seconds: float | None = None,
-    ) -> PositionsSnapshot:
-        """How far the reader has come; see `BlockingSession.positions`. Raises LeaseLostError as `check` does."""
-        ...
-
-    def prepare(self, streams: Sequence[str]) -> None:
-        """Lease the consumers of further streams, which may take long: another thread than that of `extend` may do it.
-
-        Raises:
-            RegistrationError: a consumer cannot be leased.
-        """
-        ...
-
-    def extend(self, options: KinesisOptions, positions: StreamPositions) -> None:
-        """Read the streams that were prepared as well: the options name all of them, and all have positions."""
-        ...
-
-    def close(self) -> None:
-        """End the reader, then give the leases back."""
-        ...
-
-
-class KinesisSession:
-    """A session on a reader of the query's own, on those of `start_readers`, or on services that the options name."""
+    Attributes:
+        session_id: the session's name at the reader.
+        security: how tasks authenticate to the reader.
+        reader: the reader; its session is open.
+    """
 
     def __init__(
         self, options: KinesisOptions, positions: StreamPositions, after_epoch: int = 0, query: str = ""
     ) -> None:
+        """Lease the stream consumers, if there are any, and open a reader at the positions.
+
+        The number of this run will be larger than `after_epoch`, the newest in the checkpoint. Leases of an earlier
+        run of `query`, a name in the checkpoint, are taken over, like leases of a job with a `jobId`.
+        """
         aws = aws_options(options)
         job_id = options.job_id or f"query-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         # A job may read several streams, each by a source of its own: they must not take each other's session.
@@ -192,7 +104,7 @@ class KinesisSession:
                 after_epoch=after_epoch,
             )
             if not options.reader_endpoint:
-                # What looks at them knows services by itself; readers on executors let nobody in but their session.
+                # The console finds services on its own; readers on executors accept only their session.
                 view_token = self._host.view_token if self._host is not None else ""
                 self._announcer = ReaderAnnouncer(options, job_id, self._stats_by_reader, view_token)
                 undo.callback(self._announcer.close)
@@ -200,12 +112,12 @@ class KinesisSession:
 
     @property
     def address(self) -> str:
-        """See `ReadingSession.address`. Of several readers tasks ask the one that follows a shard."""
+        """`host:port` where tasks find the reader now; with several readers all of them, joined by commas."""
         return self._host.address if self._host is not None else self.reader.endpoint or ""
 
     @property
     def sockets(self) -> Mapping[str, Path]:
-        """See `ReadingSession.sockets`."""
+        """Unix sockets of the same readers by address, for tasks on their machines; empty if there are none."""
         if self._fleet is not None:
             return self._fleet.sockets()
         path = self._host.socket_path if self._host is not None else None
@@ -229,7 +141,7 @@ class KinesisSession:
         max_records_per_shard: int = 0,
         max_shard_skew_seconds: float | None = None,
     ) -> PositionsSnapshot:
-        """See `BlockingSession.positions`. Leases that were taken back are told to the reader, which goes on by them.
+        """See `BlockingSession.positions`. The reader continues with leases that were taken back.
 
         Raises:
             LeaseLostError: a stream consumer was lost.
@@ -264,25 +176,29 @@ class KinesisSession:
                         raise
 
     def prepare(self, streams: Sequence[str]) -> None:
-        """See `ReadingSession.prepare`."""
+        """Lease the consumers of further streams, which may take long: any thread may call it.
+
+        Raises:
+            RegistrationError: a consumer cannot be leased.
+        """
         if self._leases is not None:
             self._leases.acquire(streams)
 
     def extend(self, options: KinesisOptions, positions: StreamPositions) -> None:
-        """See `ReadingSession.extend`."""
+        """Also read the streams that were prepared: the options name all streams, and all have positions."""
         self._options = options
         if self._leases is not None:
             self._leases.use()
         self._reopen(positions, self._leases.leases if self._leases is not None else ())
 
     def _reopen(self, start: StreamPositions, held: tuple[Lease, ...]) -> None:
-        """Let the reader subscribe by the consumers of these leases; by those that it has it goes on undisturbed."""
+        """Make the reader subscribe with the consumers of these leases; it keeps the subscriptions that it has."""
         until = time.monotonic() + self.reader.patience_seconds
         while True:
             try:
                 self.reader.reopen(start, _consumers(self._options, held))
             except ReaderUnavailableError:
-                # Other calls wait for services by themselves.
+                # Other calls wait for services on their own.
                 self.check()
                 if time.monotonic() >= until:
                     raise
@@ -292,7 +208,7 @@ class KinesisSession:
                 return
 
     def close(self) -> None:
-        """End the reader, then give the leases back: a consumer is deregistered when nobody reads by it any more."""
+        """End the reader, then release the leases: a consumer is deregistered when no query reads with it."""
         with contextlib.ExitStack() as stack:
             if self._leases is not None:
                 stack.callback(self._leases.release, self.reader.is_robbed)
@@ -304,7 +220,7 @@ class KinesisSession:
 
 
 def _executor_fleet(options: KinesisOptions) -> ExecutorFleet | None:
-    """The readers on executors, where the query reads by them.
+    """The readers on executors, if the query uses them.
 
     Raises:
         OptionError: an option would have no effect there.
@@ -333,17 +249,6 @@ def _start_host(options: KinesisOptions, aws: AwsOptions) -> ReaderHost:
             setting=address.reason,
             reason=error.reason,
         ) from error
-
-
-def open_session(
-    options: KinesisOptions, positions: StreamPositions, after_epoch: int = 0, query: str = ""
-) -> ReadingSession:
-    """Lease the stream consumers, if there are any, and open a reader at the positions.
-
-    The number of this run will be larger than `after_epoch`, the newest that the checkpoint knows. Leases of a former
-    run of `query`, a name in the checkpoint, are taken over as those of a job with a `jobId` are.
-    """
-    return KinesisSession(options, positions, after_epoch, query)
 
 
 def _arns(leases: Sequence[Lease]) -> list[str]:

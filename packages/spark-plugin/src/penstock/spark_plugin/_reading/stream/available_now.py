@@ -6,7 +6,6 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from penstock.aws import AwsSession
 from penstock.efo_consumer import (
@@ -43,17 +42,11 @@ _BEYOND = 1 << 256
 
 
 ListShards = Callable[[str], Awaitable[Sequence[Shard]]]
-"""Of a stream, all shards that it lists."""
+"""All shards that a stream lists."""
 
 
-class ReadOnce(Protocol):
-    """Reads what a shard holds after a position: up to its end, or up to its tip if it is open."""
-
-    def __call__(
-        self, stream: str, shard: str, begin: ShardPosition, /, *, is_open: bool
-    ) -> AsyncGenerator[ShardEvent, None]:
-        """Give the answers."""
-        ...
+ReadOnce = Callable[..., AsyncGenerator[ShardEvent, None]]
+"""Reads what a shard holds after a position, up to its end or, if it is open, its tip: `KinesisBackend.read_once`."""
 
 
 @dataclass

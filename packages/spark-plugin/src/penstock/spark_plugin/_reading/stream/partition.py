@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,46 +35,32 @@ _DIRECT_PATIENCE_SECONDS = 5.0
 """For errors of Kinesis, where a task reads it in place of services: then those are asked again."""
 
 
+@dataclass(kw_only=True, repr=False)
 class KinesisPartition(InputPartition):
     """Ranges that one task reads, and how it reaches the reader. Holds a token: its repr does not show it."""
 
-    def __init__(
-        self,
-        *,
-        address: str,
-        security: "ClientSecurity",
-        session_id: str,
-        ranges: tuple[ShardRange, ...],
-        with_encryption_type: bool,
-        traceparent: str | None,
-        patience_seconds: float = 0.0,
-        sockets: Mapping[str, Path] | None = None,
-        fail_on_data_loss: bool = True,
-        retry_patience_seconds: float | None = None,
-        away: tuple[str, ...] = (),
-        deaggregates: "Deaggregation | None" = None,
-    ) -> None:
-        super().__init__(None)
-        self.address = address
-        self.security = security
-        self.session_id = session_id
-        self.ranges = ranges
-        self.with_encryption_type = with_encryption_type
-        self.traceparent = traceparent
-        self.patience_seconds = patience_seconds
-        """How long to wait for a service that went away; 0 for a reader in the query's process, which is waited for
-        only while it stands still."""
-        self.sockets = dict(sockets or {})
-        """Unix sockets of the same readers by address, for tasks on their machines."""
-        self.fail_on_data_loss = fail_on_data_loss
-        """Told with each read, as the next one: a service that was started anew knows nothing of the session."""
-        self.retry_patience_seconds = retry_patience_seconds
-        """How long the reader retries errors of Kinesis that may pass."""
-        self.away = away
-        """Services that did not answer when the micro-batch was planned: they are asked last."""
-        self.deaggregates = deaggregates
-        """How the services take aggregates apart, as a task does that reads in their place. None if no service says so:
-        then no task reads in their place."""
+    value: None = None
+    """Spark's own field."""
+    address: str
+    security: "ClientSecurity"
+    session_id: str
+    ranges: tuple[ShardRange, ...]
+    with_encryption_type: bool
+    traceparent: str | None
+    patience_seconds: float = 0.0
+    """How long to wait for a service that does not answer; 0 for a reader in the query's process, which the task waits
+    for only while that process is frozen."""
+    sockets: Mapping[str, Path] = field(default_factory=dict)
+    """Unix sockets of the same readers by address, for tasks on their machines."""
+    fail_on_data_loss: bool = True
+    """Sent with each read, like the next one: a service that was restarted does not know the session."""
+    retry_patience_seconds: float | None = None
+    """How long the reader retries errors of Kinesis that may pass."""
+    away: tuple[str, ...] = ()
+    """Services that did not answer when the micro-batch was planned: they are asked last."""
+    deaggregates: "Deaggregation | None" = None
+    """How the services take aggregates apart, as does a task that reads in their place. None if no service says so:
+    then no task reads in their place."""
 
     def __repr__(self) -> str:
         ranges = ", ".join(f"{one.stream_name}/{one.shard_id}" for one in self.ranges)

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from opentelemetry import trace
@@ -24,7 +24,7 @@ from penstock.efo_consumer import (
 from penstock.efo_consumer.errors import ShardFailedError
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.columns import in_layout
-from penstock.spark_plugin._reading.reader_numbers import LetGo, ReaderNumbers, SkewProgress, query_metrics
+from penstock.spark_plugin._reading.reader_numbers import ReaderNumbers, ReleasedShards, SkewProgress, query_metrics
 from penstock.spark_plugin._reading.stream.offsets import (
     BatchLimit,
     KnownTips,
@@ -52,9 +52,7 @@ from penstock.spark_plugin._user_errors import rows_with_remedies, with_remedies
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._reading.session.session import ReadingSession
-    from penstock.spark_plugin._reading.stream.available_now import Target
-
-    SessionFactory: TypeAlias = Callable[[KinesisOptions, StreamPositions, int, str], ReadingSession]
+    from penstock.spark_plugin._reading.stream.available_now import AvailableNow, Target
 
 _log = logging.getLogger(__name__)
 _QUIET_SECONDS = 10.0
@@ -65,18 +63,6 @@ _TIPS_PATIENCE_SECONDS = 10.0
 """How long to wait for shards of which nothing is known, while there is nothing else to read."""
 _PAUSE_SECONDS = 0.05
 """Between looks at shards that are behind, while others, which are read as far as they were, have more and more."""
-
-
-class TargetFinder(Protocol):
-    """Where a query with Trigger.AvailableNow ends; made as it begins."""
-
-    def target(self, start: StreamPositions) -> "Target":
-        """Of a query that stands at `start`."""
-        ...
-
-    def expired(self, needed: Mapping[tuple[str, str], int]) -> set[tuple[str, str]]:
-        """Which shards, of these by stream and id, no longer hold the record with this sequence number."""
-        ...
 
 
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -90,9 +76,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self,
         options: KinesisOptions,
         *,
-        session_factory: "SessionFactory | None" = None,
+        session_factory: Callable[..., Any] | None = None,
         resolve: Callable[[KinesisOptions], StreamPositions] | None = None,
-        available_now: "Callable[[KinesisOptions], TargetFinder] | None" = None,
+        available_now: Callable[[KinesisOptions], Any] | None = None,
     ) -> None:
         """Make a reader. Tests give it a session, positions to begin at, and where to end, instead of Kinesis' own."""
         limit_collections()
@@ -108,9 +94,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._root: Context | None = None
         self._planned_from_ns: int | None = None
         self._streams = QueryStreams(self._options, self._resolve)
-        self._ending: TargetFinder | None = None
+        self._ending: AvailableNow | None = None
         self._offsets = OffsetMemory()
-        self._let_go = LetGo()
+        self._released = ReleasedShards()
         self._discovery: StreamDiscovery | None = None
         self._committed: set[tuple[str, str]] = set()
         self._ended_shards = self._reshards = 0
@@ -232,7 +218,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shards = {(stream, shard) for stream, shards in positions.streams.items() for shard in shards}
         if shards != self._committed:
             # The reader lets go of shards that have left the positions.
-            self._let_go.look(self._session.reader.stats)
+            self._released.look(self._session.reader.stats)
             self._committed = shards
         self._session.reader.commit(self._streams.keys.keyed(positions))
 
@@ -279,9 +265,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 context=parent,
                 attributes={"penstock.streams": list(options.stream_name)},
             ) as span:
-                open_session = self._session_factory or _default_session_factory()
-                session = open_session(options, positions, after_epoch, self._query)
-                self._session, self._reached, self._let_go = session, positions, LetGo()
+                session = self._open_session(options, positions, after_epoch, self._query)
+                self._session, self._reached, self._released = session, positions, ReleasedShards()
                 span.set_attribute("penstock.reader", session.address)
                 if self._options.stream_name_pattern is not None:
                     interval = self._options.stream_discovery_interval
@@ -290,6 +275,12 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # Without a parent of its own, the query's spans belong to the trace that begins here.
                 self._root = parent or trace.set_span_in_context(span)
         return self._session
+
+    def _open_session(self, *about: Any) -> "ReadingSession":
+        # Most processes that unpickle a reader never open a session: they do not need this import.
+        from penstock.spark_plugin._reading.session.session import ReadingSession
+
+        return (self._session_factory or ReadingSession)(*about)
 
     def _with_found(self, session: "ReadingSession", offset: Offset, positions: StreamPositions) -> StreamPositions:
         """The positions, with those of streams that were found meanwhile: they are read from now on."""
@@ -322,8 +313,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _numbers(self, session: "ReadingSession") -> ReaderNumbers:
-        stats, let_go = self._let_go.look(session.reader.stats)
-        return ReaderNumbers.of(stats, self._reached, let_go, self._skew)
+        stats, released = self._released.look(session.reader.stats)
+        return ReaderNumbers.of(stats, self._reached, released, self._skew)
 
     def _snapshot(
         self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit, *, wait: bool
@@ -370,16 +361,16 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             session.check()
             time.sleep(min(_PAUSE_SECONDS, self._options.latest_offset_wait))
 
-    def _available_now(self) -> "TargetFinder":
+    def _available_now(self) -> "AvailableNow":
         if self._available_now_factory is not None:
-            return self._available_now_factory(self._streams.options)
+            return self._available_now_factory(self._streams.options)  # type: ignore[no-any-return]  # a fake in tests
         # The run has to wait from its beginning, and this import takes part of that.
         began = time.monotonic()
         from penstock.spark_plugin._reading.stream.available_now import AvailableNow
 
         return AvailableNow(self._streams.options, began)
 
-    def _to_the_end(self, session: "ReadingSession", start: StreamPositions, ending: "TargetFinder") -> StreamPositions:
+    def _to_the_end(self, session: "ReadingSession", start: StreamPositions, ending: "AvailableNow") -> StreamPositions:
         """Where the run ends, in one step; what no longer fits into the buffers is read again by the tasks."""
         reached, records, nbytes = start, 0, 0
         while (further := self._towards_the_end(session, start, BatchLimit(), ending)).streams != start.streams:
@@ -389,7 +380,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return further if further.streams == reached.streams else reached
 
     def _towards_the_end(
-        self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit, ending: "TargetFinder"
+        self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit, ending: "AvailableNow"
     ) -> StreamPositions:
         """The next offset on the way to where the run ends; the start itself when it is there."""
         target, patience = ending.target(start), self._options.retry_patience
@@ -518,10 +509,3 @@ def _not_given(target: "Target", start: StreamPositions, seconds: float) -> Shar
 
 def _nothing() -> None:
     """Before a session there is nothing to end."""
-
-
-def _default_session_factory() -> "SessionFactory":
-    # Most processes that unpickle a reader never open a session: they are spared what it imports.
-    from penstock.spark_plugin._reading.session.session import open_session
-
-    return open_session
