@@ -72,7 +72,7 @@ async def serve(stack: AsyncExitStack, servicer: Any, name: str) -> GrpcServer:
 
 async def test_the_registry_lists_all_consumers_and_collects_all_orphans(tmp_path: Path) -> None:
     """With jobs of the longest names, before and after a restart."""
-    kinesis = FakeConsumers(streams=tuple(long(number, 128) for number in range(20)), looks=0, limit=400)
+    kinesis = FakeConsumers(streams=tuple(long(number, 128) for number in range(25)), looks=0, limit=500)
     clock = ManualClock()
 
     async def registry(stack: AsyncExitStack) -> RemoteConsumerRegistry:
@@ -92,7 +92,7 @@ async def test_the_registry_lists_all_consumers_and_collects_all_orphans(tmp_pat
         ]
         await asyncio.gather(*map(remote.acquire, asked))
         before = await remote.list_consumers()
-        assert len(before) == 400
+        assert len(before) == 500
     async with AsyncExitStack() as stack:
         remote = await registry(stack)
         kinesis.calls.clear()
@@ -124,7 +124,7 @@ async def test_the_reader_lists_all_sessions_and_all_of_their_shards() -> None:
     """A session with many shards continues on the next pages."""
     kinesis = FakeKinesis()
     stream = long(0, 128)
-    kinesis.create_stream(stream, 1_500)
+    kinesis.create_stream(stream, 2_000)
     kinesis.create_stream("small")
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(LocalShardReader(kinesis))
@@ -140,7 +140,7 @@ async def test_the_reader_lists_all_sessions_and_all_of_their_shards() -> None:
         sessions = await remote.sessions(with_shards=True)
         assert [one.session_id for one in sessions] == [long(number) for number in range(300)]
         assert [one.shard_id for one in sessions[0].shards] == sorted(positions.streams[stream])
-        assert len(await remote.stats(long(0))) == 1_500
+        assert len(await remote.stats(long(0))) == 2_000
 
 
 async def test_the_scheduler_lists_all_jobs_and_all_of_their_stages(tmp_path: Path) -> None:

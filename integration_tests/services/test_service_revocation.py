@@ -121,7 +121,7 @@ def test_who_is_taken_back_is_refused_at_once_and_what_is_open_ends(way: str, tm
             assert ask(ours, service.quick())[0] is grpc.StatusCode.OK, service.name
         for one in ending:
             one.join(ENDS_SECONDS - (time.monotonic() - begun))
-        assert [one.code for one in ending] == [grpc.StatusCode.UNAVAILABLE] * 2 * len(services)
+        assert [one.code for one in ending] == [grpc.StatusCode.UNAUTHENTICATED] * 2 * len(services)
         assert [one.code for one in staying] == [None] * 2 * len(services)
         for service in services:
             log = service.errors.read_text()

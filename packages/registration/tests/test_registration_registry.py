@@ -1,11 +1,12 @@
 """The registry in-process and over gRPC: the same calls, the same answers, the same errors."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from registry_homes import Home, OpenHome, Unasked
+from registry_homes import Home, OpenHome, Parts, Unasked
 
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration import (
@@ -254,3 +255,54 @@ async def test_a_lease_is_released_when_its_token_is_revoked_while_it_is_granted
             with pytest.raises(RegistrationError, match="REGISTRY_ACCESS"):
                 await registry.acquire(asked)
         assert (await released).fencing_token == 7
+
+
+async def test_heartbeats_continue_with_the_new_token_of_their_file(tmp_path: Path, parts: Parts) -> None:
+    """Their stream ends with UNAUTHENTICATED, and another one begins."""
+    home, own, file = parts(), tmp_path / "own", tmp_path / "tokens"
+    old, new = "the-old-token-of-at-least-32-characters\n", "the-new-token-of-at-least-32-characters\n"
+    for one in (own, file):
+        one.write_text(old)
+    servicer = ConsumerRegistryServicer(home.local)
+    settings = ServerSettings(security=ServerSecurity(token_file=file), drain_seconds=0, recheck_seconds=0.05)
+    async with (
+        GrpcServer(settings, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server,
+        RemoteConsumerRegistry(server.address, ClientSecurity(token_file=own)) as registry,
+        asyncio.timeout(30),
+    ):
+        lease = await registry.acquire(AcquireRequest(stream_name="flights", consumer_name="c", job_id="one"))
+        assert (await registry.heartbeat(lease)).held
+        stream, is_new = registry._heartbeat_stream()
+        assert not is_new
+        for one in (own, file):
+            one.with_suffix(".new").write_text(new)
+            one.with_suffix(".new").replace(one)
+        await stream.wait_ended()
+        assert (await registry.heartbeat(lease)).held
+
+
+async def test_an_acquire_waits_no_longer_than_the_contract_allows() -> None:
+    """The service ends the wait after an hour or earlier. The client repeats the call for its caller."""
+    asked: list[timedelta | None] = []
+
+    class Waiting(Unasked):
+        async def acquire(self, request: AcquireRequest) -> Lease:
+            asked.append(request.timeout)
+            if len(asked) % 3:
+                names = {"stream_name": "flights", "consumer_name": "c", "timeout_seconds": 3600.0}
+                raise AcquireTimeoutError(**names, holder_job_id="first")  # type: ignore[arg-type]  # by their names
+            return MESSAGES.of(Lease, pb.Lease(stream_name="flights", consumer_name="c", job_id=request.job_id))
+
+    servicer = ConsumerRegistryServicer(Waiting())  # type: ignore[arg-type]  # as much as is asked
+    request = AcquireRequest(
+        stream_name="flights", consumer_name="c", job_id="second", conflict_policy=ConflictPolicy.WAIT
+    )
+    async with (
+        GrpcServer(ServerSettings(drain_seconds=0), register=[servicer.add_to], service_names=[SERVICE_NAME]) as server,
+        RemoteConsumerRegistry(server.address) as registry,
+        asyncio.timeout(30),
+    ):
+        for timeout in (None, timedelta(days=1), timedelta(minutes=1)):
+            assert (await registry.acquire(replace(request, timeout=timeout))).job_id == "second"
+    hour, minute = timedelta(hours=1), timedelta(minutes=1)
+    assert asked == [hour] * 6 + [minute] * 3

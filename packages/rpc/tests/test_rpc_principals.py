@@ -613,7 +613,7 @@ async def test_a_stream_ends_soon_after_its_caller_was_taken_back(file: Path, ch
             assert code is grpc.StatusCode.PERMISSION_DENIED
             assert "may not use job 'orders'" in words
         else:
-            assert code is grpc.StatusCode.UNAVAILABLE
+            assert code is grpc.StatusCode.UNAUTHENTICATED
             assert "is not taken any more: call again" in words
         assert servicer.watched == 0
 
@@ -628,7 +628,7 @@ async def test_who_watches_health_is_looked_at_like_every_stream(file: Path) -> 
         assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
         put(file, FILE.replace(sha256(ORDERS), sha256("another")))
         code, words = await refusal(call.read())
-        assert code is grpc.StatusCode.UNAVAILABLE
+        assert code is grpc.StatusCode.UNAUTHENTICATED
         assert "is not taken any more: call again" in words
 
 
@@ -643,7 +643,7 @@ async def test_a_stream_whose_client_reads_nothing_ends_too(file: Path) -> None:
         assert servicer.watched == 0
         # Reading on, it comes to the end, and is told why.
         code, words = await refusal(read_on(call))
-        assert code is grpc.StatusCode.UNAVAILABLE
+        assert code is grpc.StatusCode.UNAUTHENTICATED
         assert "is not taken any more: call again" in words
 
 
@@ -679,7 +679,7 @@ async def test_a_stream_of_a_token_file_ends_with_its_token(tmp_path: Path) -> N
         call = stub.Watch(pb.WatchRequest(job_id="orders"), timeout=DEADLINE)
         assert (await read(call)).job.version == 1
         put(file, BILLING)
-        assert (await refusal(call.read()))[0] is grpc.StatusCode.UNAVAILABLE
+        assert (await refusal(call.read()))[0] is grpc.StatusCode.UNAUTHENTICATED
         assert servicer.watched == 0
 
 

@@ -173,6 +173,16 @@ def test_a_reader_that_does_not_come_back_is_left_only_while_it_is_silent() -> N
         retrieval.failed(refused, 12.0)
 
 
+def test_a_refused_token_is_read_from_its_file_once_more() -> None:
+    """The call that follows sends the token that the file holds by then."""
+    (retrieval,) = retrievals([until("s0", 1)], ["a:1"], list)
+    refused = ReaderUnavailableError(endpoint="a:1", reason="UNAUTHENTICATED: wrong token")
+    assert retrieval.failed(refused, 0.0) == 0
+    assert retrieval.endpoint == "a:1"
+    with pytest.raises(ReaderUnavailableError, match="UNAUTHENTICATED"):
+        retrieval.failed(refused, 0.0)
+
+
 def test_failures_in_a_row_are_borne_for_a_time() -> None:
     """Anything that comes between them begins the time anew; a refusal is never borne."""
     away = ReaderUnavailableError(endpoint="e", reason="UNAVAILABLE: gone")

@@ -1,15 +1,19 @@
 """The calls of `StageSchedulerApi`, in this process and over a real socket: the same behaviour in both homes."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from penstock.operator_attributes import (
     Boundedness,
+    Claim,
     ClaimDecision,
     CyclicRegions,
     GlobalWindows,
@@ -42,7 +46,8 @@ from penstock.operator_attributes.errors import (
 from penstock.operator_attributes.testing import FakeClock, running_stage_scheduler
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
-from penstock.rpc import ServerSecurity, ServerSettings, open_aio_channel
+from penstock.rpc import ClientSecurity, ServerSecurity, ServerSettings, open_aio_channel
+from penstock.rpc._server import access
 
 DEADLINE = 20
 
@@ -403,3 +408,81 @@ async def test_claims_are_decided_alike_in_both_homes(api: StageSchedulerApi, cl
     for wrong in ({"lease_seconds": -1.0}, {"wait_seconds": -1.0}):
         with pytest.raises(InvalidOptionError):
             await api.claim("store", "abc", owner="one", **wrong)
+
+
+OLD, NEW = (f"the-{age}-token-of-these-tests-with-32-characters" for age in ("old", "new"))
+
+
+def put(file: Path, token: str) -> Path:
+    """Replaces a file at once, as a mounted secret is replaced."""
+    following = file.with_suffix(".new")
+    following.write_text(token)
+    return following.replace(file)
+
+
+@asynccontextmanager
+async def rotating(
+    scheduler: LocalStageScheduler, folder: Path
+) -> AsyncIterator[tuple[RemoteStageScheduler, Callable[[str], Path], Callable[[str], Path]]]:
+    """A client and its server, and functions that replace the token of each."""
+    server, client = put(folder / "server", OLD), put(folder / "client", OLD)
+    security = ServerSecurity(token_file=server)
+    settings = ServerSettings(security=security, drain_seconds=0, recheck_seconds=0.05)
+    async with (
+        running_stage_scheduler(scheduler, settings) as (running, _),
+        RemoteStageScheduler(running.address, ClientSecurity(token_file=client)) as remote,
+        asyncio.timeout(DEADLINE),
+    ):
+        yield remote, partial(put, client), partial(put, server)
+
+
+async def test_a_watch_continues_with_the_new_token_of_its_file(tmp_path: Path) -> None:
+    """It shows the job again as it stands. Without a new token it ends with UNAUTHENTICATED."""
+    scheduler = LocalStageScheduler()
+    await scheduler.submit("job", flights_job())
+    async with (
+        rotating(scheduler, tmp_path) as (remote, put_client, put_server),
+        aclosing(remote.watch("job")) as watch,
+    ):
+        assert (await anext(watch)).version == 1
+        put_client(NEW)
+        put_server(NEW)
+        assert (await anext(watch)).version == 1
+        put_server(OLD)
+        with pytest.raises(SchedulerAwayError) as caught:
+            await anext(watch)
+        assert caught.value.status == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize("is_granted", [False, True])
+async def test_a_claim_whose_token_is_revoked_while_it_waits_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_granted: bool
+) -> None:
+    """Also if the claim was granted before the revocation was seen: the next driver computes at once."""
+    scheduler = LocalStageScheduler()
+    mine = await scheduler.claim("store", "abc", owner="one")
+    granted, asked = scheduler.claim, asyncio.Event()
+    if is_granted:
+        monkeypatch.setattr(access, "_OUTDATED_SECONDS", 0.0)
+
+    async def claim(*names: Any, **options: Any) -> Claim:
+        asked.set()
+        answer = await granted(*names, **options)
+        put_server(NEW)
+        return answer
+
+    async with rotating(scheduler, tmp_path) as (remote, _, put_server):
+        monkeypatch.setattr(scheduler, "claim", claim)
+        waiting = asyncio.create_task(remote.claim("store", "abc", owner="two", wait_seconds=600))
+        await asked.wait()
+        if is_granted:
+            await scheduler.release_claim(mine)
+        else:
+            put_server(NEW)
+        with pytest.raises(SchedulerAwayError) as caught:
+            await waiting
+        assert caught.value.status == "UNAUTHENTICATED"
+        if not is_granted:
+            await scheduler.release_claim(mine)
+        theirs = await granted("store", "abc", owner="three", wait_seconds=0.0 if not is_granted else 10.0)
+        assert theirs.decision is ClaimDecision.COMPUTE

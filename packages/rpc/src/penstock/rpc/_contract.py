@@ -35,13 +35,13 @@ from google.protobuf.message_factory import GetMessageClass
 from penstock.proto.rules.v1 import rules_pb2
 from penstock.rpc._client.channel import open_aio_channel
 from penstock.rpc._pages import all_pages, cut_page, list_of
+from penstock.rpc._security.security import ClientSecurity
 from penstock.rpc._status import StatusTable, errors_as_status
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor, MethodDescriptor, ServiceDescriptor
     from google.protobuf.message import Message
 
-    from penstock.rpc._security.security import ClientSecurity
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -272,7 +272,11 @@ class Contract:
 
 
 def calls(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """A method of a `RemoteApi`: what the protocol's method of this name says, asked of the service."""
+    """A method of a `RemoteApi` that calls the method of this name of the service.
+
+    A call or stream that ends with UNAUTHENTICATED is repeated once if the token comes from a file: the file is read
+    again. A stream then begins anew, with the present state.
+    """
     name, signature = method.__name__, inspect.signature(method)
 
     def arguments_of(self: RemoteApi, arguments: Any, named: Any) -> dict[str, Any]:
@@ -286,14 +290,20 @@ def calls(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any,
 
     async def follow(self: RemoteApi, *arguments: Any, **named: Any) -> AsyncGenerator[Any, None]:
         given = arguments_of(self, arguments, named)
-        call = self._method(self.contract.rpcs[name].name)(self.contract.request(name, given))
-        try:
-            async for response in call:
-                yield self.contract.result(name, response, given)
-        except grpc.RpcError as error:
-            raise self._error(error, self.contract.rpcs[name].name) from error
-        finally:
-            call.cancel()
+        may_renew = True
+        while True:
+            call = self._method(self.contract.rpcs[name].name)(self.contract.request(name, given))
+            try:
+                async for response in call:
+                    may_renew = True
+                    yield self.contract.result(name, response, given)
+                return
+            except grpc.RpcError as error:
+                if not (may_renew and self._security.may_be_renewed(error)):
+                    raise self._error(error, self.contract.rpcs[name].name) from error
+                may_renew = False
+            finally:
+                call.cancel()
 
     return wraps(method)(ask if inspect.iscoroutinefunction(method) else follow)  # type: ignore[return-value]  # as it
 
@@ -315,7 +325,7 @@ class RemoteApi:
         self, endpoint: str, security: ClientSecurity | None = None, *, timeout_seconds: float | None = None
     ) -> None:
         self._endpoint = endpoint
-        self._security = security
+        self._security = security or ClientSecurity()
         self._timeout_seconds = timeout_seconds
         self._channel: grpc.aio.Channel | None = None
 
@@ -360,8 +370,7 @@ class RemoteApi:
         try:
             return await method(request, timeout=timeout)
         except grpc.RpcError as error:
-            has_file = self._security is not None and self._security.token_file is not None
-            if not has_file or getattr(error, "code", lambda: None)() is not grpc.StatusCode.UNAUTHENTICATED:
+            if not self._security.may_be_renewed(error):
                 raise
             return await method(request, timeout=timeout)
 

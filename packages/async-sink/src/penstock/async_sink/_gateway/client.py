@@ -194,9 +194,8 @@ class GatewayDestination:
 
     def _may_pass(self, error: grpc.aio.AioRpcError) -> bool:
         """Whether another attempt may succeed: the token files of both ends are not replaced at the same moment."""
-        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-            return self._security is not None and self._security.token_file is not None
-        return error.code() in _WORTH_ANOTHER_TRY
+        is_renewed = self._security is not None and self._security.may_be_renewed(error)
+        return is_renewed or error.code() in _WORTH_ANOTHER_TRY
 
     def _typed(self, error: grpc.aio.AioRpcError) -> Exception:
         typed = typed_error(error, [DestinationError, LocationMismatchError])

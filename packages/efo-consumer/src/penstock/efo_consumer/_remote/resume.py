@@ -159,6 +159,7 @@ class Retrieval:
         self._patience = patience
         self._last: _Place | None = None
         self._dropped: _Place | None = None
+        self._may_renew = True
 
     @property
     def endpoint(self) -> str:
@@ -180,6 +181,7 @@ class Retrieval:
             batch = batch.slice(bisect_left(rows, True, key=lambda row: not _Place.of(batch, row).is_at_most(dropped)))
         if batch.num_rows:
             self._patience.worked()
+            self._may_renew = True
             self._last, self._dropped = _Place.of(batch, batch.num_rows - 1), None
         return batch
 
@@ -191,6 +193,10 @@ class Retrieval:
         """
         if not self._comes_back and self.endpoint != KINESIS and not error.reason.startswith(_SILENT):
             raise error
+        if self._may_renew and error.reason.startswith("UNAUTHENTICATED"):
+            # The token may have been replaced in its file since the call began.
+            self._may_renew = False
+            return 0.0
         self._turn = (self._turn + 1) % len(self._endpoints)
         if not self._turn:
             return self._patience.pause(error, now)

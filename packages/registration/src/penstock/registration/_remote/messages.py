@@ -8,6 +8,7 @@ from typing import Any, Final
 import grpc
 
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
+from penstock.proto.rules.v1 import rules_pb2
 from penstock.registration import errors
 from penstock.registration._registry import ServedRegistry
 from penstock.registration._times import RegistrarConfig
@@ -40,6 +41,10 @@ STATUS: Final[StatusTable] = {
     "REGISTRY_CLOSED": grpc.StatusCode.UNAVAILABLE,
 }
 """What the servicer answers. The error's class and fields travel along, so that the caller gets the same error back."""
+
+MOST_WAIT_SECONDS: Final[float] = (
+    pb.AcquireRequest.DESCRIPTOR.fields_by_name["wait_seconds"].GetOptions().Extensions[rules_pb2.field].maximum
+)
 
 _TYPES: Final[tuple[type[Exception], ...]] = (
     RegistrationError,
@@ -88,8 +93,10 @@ def _details(error: grpc.RpcError) -> str:
 
 
 def acquire_message(request: AcquireRequest) -> pb.AcquireRequest:
-    """The timeout is not in it: it is the call's deadline."""
+    """The timeout is the call's deadline. It is in the message as far as the contract allows a call to wait."""
     message = MESSAGES.to(pb.AcquireRequest, request)
+    if request.timeout is not None:
+        message.wait_seconds = min(request.timeout.total_seconds(), MOST_WAIT_SECONDS)
     if request.time_to_live is not None:
         message.time_to_live_seconds = request.time_to_live.total_seconds()
     if request.config is not None:
@@ -102,7 +109,8 @@ def acquire_request(message: pb.AcquireRequest) -> AcquireRequest:
     time_to_live = _time("time_to_live_seconds", message.time_to_live_seconds)
     register = _time("register_timeout_seconds", message.register_timeout_seconds)
     config = None if register is None else RegistrarConfig(register_timeout=register)
-    return MESSAGES.of(AcquireRequest, message, time_to_live=time_to_live, config=config, timeout=None)
+    timeout = timedelta(seconds=message.wait_seconds or MOST_WAIT_SECONDS)
+    return MESSAGES.of(AcquireRequest, message, time_to_live=time_to_live, config=config, timeout=timeout)
 
 
 def _time(field: str, seconds: float) -> timedelta | None:

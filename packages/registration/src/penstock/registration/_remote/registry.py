@@ -190,7 +190,7 @@ class RemoteConsumerRegistry(RemoteApi):
         timeout = None if request.timeout is None else request.timeout.total_seconds()
         try:
             async with asyncio.timeout(timeout) as limit:
-                answer = await self._retried("Acquire", acquire_message(request), timeout)
+                answer = await self._acquire(request, timeout)
         except (TimeoutError, grpc.RpcError) as error:
             passed = limit.expired() if isinstance(error, TimeoutError) else deadline_passed(error)
             if timeout is not None and passed:
@@ -204,6 +204,16 @@ class RemoteConsumerRegistry(RemoteApi):
                 raise self._error(error, "Acquire") from error
             raise
         return MESSAGES.of(Lease, answer.lease)
+
+    async def _acquire(self, request: AcquireRequest, timeout: float | None) -> pb.AcquireResponse:
+        while True:
+            try:
+                answer: pb.AcquireResponse = await self._retried("Acquire", acquire_message(request), timeout)
+                return answer
+            except grpc.RpcError as error:
+                # The service ends long waits; the caller decides how long it waits in all.
+                if not isinstance(self._error(error, "Acquire"), AcquireTimeoutError):
+                    raise
 
     async def heartbeat(self, lease: Lease) -> Heartbeat:
         """See ConsumerRegistry."""
@@ -251,7 +261,7 @@ class RemoteConsumerRegistry(RemoteApi):
             try:
                 answer = await stream.beat(request)
             except grpc.RpcError as error:
-                if is_new or not is_transport_failure(error):
+                if is_new or not (is_transport_failure(error) or self._security.may_be_renewed(error)):
                     raise
                 answer = None
             except asyncio.CancelledError:

@@ -175,6 +175,11 @@ class ClientSecurity:
         token = self.token
         return None if token is None else lambda: token
 
+    def may_be_renewed(self, error: grpc.RpcError) -> bool:
+        """Whether another call can succeed: the token was refused, and its file may have been replaced meanwhile."""
+        code = getattr(error, "code", lambda: None)()
+        return self.token_file is not None and code is grpc.StatusCode.UNAUTHENTICATED
+
     def stamp(self) -> Stamp:
         """What differs when one of the files of TLS has changed."""
         return stamp_of([self.ca_file, self.certificate_file, self.private_key_file])

@@ -27,7 +27,6 @@ _OUTDATED_SECONDS: Final = 1.0
 _MOST_REMEMBERED: Final = 10_000
 _HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 """Open to all; watching is not, as such a call lasts."""
-# A stream ends with UNAVAILABLE: a client that has a new token by now calls again, and is refused otherwise.
 _OLD: Final = "the token or certificate with which this call was begun is not taken any more: call again with a new one"
 _UNKNOWN: Final = "the service has no such method"
 _NO_RULES: Final = "no principal may call this: no contract of the service has rules for it"
@@ -269,8 +268,7 @@ class _Call:
         """End the call when its caller may not go on."""
         found = self._access.find(self._context)
         if isinstance(found, str):
-            code = grpc.StatusCode.UNAVAILABLE if self._rules.is_stream else grpc.StatusCode.UNAUTHENTICATED
-            self._end((code, _OLD))
+            self._end((grpc.StatusCode.UNAUTHENTICATED, _OLD))
             return
         reason = self._access.may_call(found, self._method)
         for kind, value in self._used:

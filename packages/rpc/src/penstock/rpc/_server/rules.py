@@ -239,7 +239,6 @@ class CallRules:
         self._request, self._answer = rules_of(of.input_type), rules_of(of.output_type)
         self.change = self._rules.change
         """What it changes, in a word for the audit log. Empty: nothing."""
-        self.is_stream = of.client_streaming or of.server_streaming
         self.needs_admin = self._rules.needs_admin and self._request.dry_run is None
         """Whether every request needs admin rights."""
 

@@ -90,7 +90,7 @@ class _ConflictPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Confli
     CONFLICT_POLICY_REFUSE: _ConflictPolicy.ValueType  # 1
     """Fail with ALREADY_EXISTS, naming the holder and the age of its lease."""
     CONFLICT_POLICY_WAIT: _ConflictPolicy.ValueType  # 2
-    """Wait until the holder's lease ends, or the call's deadline."""
+    """Wait until the holder's lease ends, for at most `wait_seconds`."""
     CONFLICT_POLICY_TAKE_OVER: _ConflictPolicy.ValueType  # 3
     """End the holder's lease. Its fencing token is refused from now on."""
 
@@ -101,7 +101,7 @@ CONFLICT_POLICY_UNSPECIFIED: ConflictPolicy.ValueType  # 0
 CONFLICT_POLICY_REFUSE: ConflictPolicy.ValueType  # 1
 """Fail with ALREADY_EXISTS, naming the holder and the age of its lease."""
 CONFLICT_POLICY_WAIT: ConflictPolicy.ValueType  # 2
-"""Wait until the holder's lease ends, or the call's deadline."""
+"""Wait until the holder's lease ends, for at most `wait_seconds`."""
 CONFLICT_POLICY_TAKE_OVER: ConflictPolicy.ValueType  # 3
 """End the holder's lease. Its fencing token is refused from now on."""
 Global___ConflictPolicy: _TypeAlias = ConflictPolicy  # noqa: Y015
@@ -200,6 +200,7 @@ class AcquireRequest(_message.Message):
     REGISTER_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     AFTER_FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     CLAIM_FIELD_NUMBER: _builtins.int
+    WAIT_SECONDS_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream. Required."""
     stream_arn: _builtins.str
@@ -226,6 +227,10 @@ class AcquireRequest(_message.Message):
     """Chosen by the caller, anew for each run of the job: what asks again by the same claim is not a later run. `NAME/RUN` is by a name
     that outlives the runs: a later run of that name is the same job, by whatever job id.
     """
+    wait_seconds: _builtins.float
+    """Seconds after which the call ends with DEADLINE_EXCEEDED, for another job's lease and for Kinesis together; 3600 where zero. The caller
+    can repeat the call to wait longer.
+    """
     @_builtins.property
     def caller(self) -> _aws_pb2.AwsLocation:
         """Where the caller's stream is. The registry refuses a stream of another place than its own; what is absent is not compared."""
@@ -245,10 +250,11 @@ class AcquireRequest(_message.Message):
         register_timeout_seconds: _builtins.float = ...,
         after_fencing_token: _builtins.int = ...,
         claim: _builtins.str = ...,
+        wait_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_fencing_token", b"after_fencing_token", "caller", b"caller", "claim", b"claim", "conflict_policy", b"conflict_policy", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "job_id", b"job_id", "register_timeout_seconds", b"register_timeout_seconds", "strategy", b"strategy", "stream_arn", b"stream_arn", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_fencing_token", b"after_fencing_token", "caller", b"caller", "claim", b"claim", "conflict_policy", b"conflict_policy", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "job_id", b"job_id", "register_timeout_seconds", b"register_timeout_seconds", "strategy", b"strategy", "stream_arn", b"stream_arn", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds", "wait_seconds", b"wait_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
