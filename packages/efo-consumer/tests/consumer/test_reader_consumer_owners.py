@@ -532,7 +532,7 @@ async def test_a_service_that_ignores_conditions_keeps_no_checkpoints(
     with pytest.raises(CheckpointError) as raised:
         await store.claim("billing", ["orders"], "me")
     assert raised.value.reason == (
-        f"{url}/billing.json: this service ignores If-None-Match, by which S3 makes an object only where there is none"
+        f"{url}/billing.json: this service ignores If-None-Match, by which S3 refuses to overwrite an object"
     )
     assert await store.load("billing") is None
     await store.close()

@@ -186,7 +186,7 @@ async def test_a_stream_that_was_made_again_is_another_one(
         world.create()
         world.put(2)
         async with world.reader(fail_on_data_loss=False) as reader:
-            with pytest.raises(StreamRecreatedError, match="deleted and made again") as raised:
+            with pytest.raises(StreamRecreatedError) as raised:
                 await world.open(reader, position)
         assert raised.value.created_millis == position.created["s"]
         assert raised.value.current_millis > raised.value.created_millis

@@ -118,9 +118,9 @@ class ShardReaderError(EfoConsumerError):
 
 
 class RecordPublisherError(EfoConsumerError):
-    """Reading a shard failed for good.
+    """Reading a shard failed, and a retry would not help.
 
-    Cure: Follow `code` and the message; the query goes on from its checkpoint when it is started again.
+    Cure: Follow `code` and the message; the query continues from its checkpoint when it is started again.
 
     Attributes:
         stream: the stream's name.
@@ -189,7 +189,7 @@ class SubscriptionTakenOverError(RecordPublisherError, ShardReaderError):
 
 
 class SubscriptionStuckError(RecordPublisherError):
-    """Subscriptions to a shard are accepted and bring nothing, as those of a closed shard that does not say its end.
+    """Subscriptions to a shard are accepted and bring nothing, as can happen at a closed shard without a reported end.
 
     Cure: Nothing: the shard is read by polling instead, which ends it by what ListShards shows.
 
@@ -273,7 +273,7 @@ class CheckpointError(EfoConsumerError):
 class CheckpointTakenOverError(CheckpointError):
     """A newer consumer of the same name claimed the checkpoint: this one saves nothing over it.
 
-    Cure: Stop this consumer: the newer one goes on from the last checkpoint. If both are meant to run, give each a
+    Cure: Stop this consumer: the newer one continues from the last checkpoint. If both are meant to run, give each a
     `name` of its own.
 
     Attributes:
@@ -297,8 +297,8 @@ class CheckpointTakenOverError(CheckpointError):
 class SessionNotFoundError(ShardReaderError):
     """No session of that id is open: open it first.
 
-    Cure: Open the session (again): the reader was started anew, or the session was idle for too long. Queries do so by
-    themselves.
+    Cure: Open the session again: the reader was restarted, or the session was idle for too long. Queries do so
+    automatically.
 
     Attributes:
         session_id: the session that was named.
@@ -354,7 +354,7 @@ class FencedConsumerError(ShardReaderError):
 
 
 class ShardFailedError(ShardReaderError):
-    """A shard cannot be followed any more. Opening the session again tries anew.
+    """A shard cannot be followed any more. Opening the session again retries it.
 
     Cure: Follow `code` and `reason`, then start the query again.
 
@@ -375,10 +375,10 @@ class ShardFailedError(ShardReaderError):
 
 
 class DataLossError(ShardReaderError):
-    """Records expired before they were read, or nothing proves that none did.
+    """Records expired before they were read, or cannot be proved to exist.
 
-    Cure: Read sooner, or let the stream keep records for longer. To go on with what is left set `failOnDataLoss` to
-    false.
+    Cure: Read sooner, or let the stream keep records for longer. To continue with what is left set `failOnDataLoss`
+    to false.
 
     Attributes:
         stream: the stream's name.
@@ -395,13 +395,13 @@ class DataLossError(ShardReaderError):
         self.upto = upto
         self.reason = reason
         super().__init__(
-            f"{stream}/{shard_id}: the range ({after}, {upto}] is lost: {reason}. To go on with the records that are "
-            "left set failOnDataLoss to false; a longer retention period of the stream prevents it next time"
+            f"{stream}/{shard_id}: the range ({after}, {upto}] is lost: {reason}. To continue with the records that "
+            "are left set failOnDataLoss to false; a longer retention period of the stream prevents it next time"
         )
 
 
 class StreamRecreatedError(ShardReaderError):
-    """The stream was deleted and made again under its name: the positions are those of another stream.
+    """The stream was deleted and created again under its name: the positions belong to another stream.
 
     Cure: Start with a new checkpoint to read the new stream. What the old stream held is gone.
 
@@ -417,7 +417,7 @@ class StreamRecreatedError(ShardReaderError):
         self.current_millis = current_millis
         super().__init__(
             f"stream {stream} is not the one that was read, which was created at {_utc(created_millis)}; this one was "
-            f"at {_utc(current_millis)}. It was deleted and made again, so the positions mean nothing in it. Start "
+            f"at {_utc(current_millis)}. It was deleted and created again, so the positions mean nothing in it. Start "
             "with a new checkpoint, from TRIM_HORIZON to read all of the new stream"
         )
 
@@ -502,7 +502,9 @@ class ReaderUnavailableError(ShardReaderError):
 
 
 class SchemaRegistryError(EfoConsumerError):
-    """The Glue Schema Registry has no such schema, refuses it, or cannot be asked; `code` is its own, if it answered.
+    """The Glue Schema Registry does not have the schema, refuses the call, or cannot be asked.
+
+    `code` is the registry's, if it answered.
 
     Cure: Correct the schema's name, the region or the permissions, as the message says.
     """
@@ -513,7 +515,7 @@ class SchemaRegistryError(EfoConsumerError):
 
     @property
     def is_missing(self) -> bool:
-        """Whether the registry says that there is no such schema, or version."""
+        """Whether the registry says that the schema, or its version, does not exist."""
         return self.code == "EntityNotFoundException"
 
 

@@ -253,7 +253,7 @@ class FakeKinesis:
         self.closed = True
 
     async def follow(self, stream: str, shard_id: str, position: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
-        """Publish a shard as `RecordPublisher.publish` does; continuations lie beyond the last record."""
+        """Publish a shard as `RecordPublisher.publish` does; continuations are after the last record."""
         shard = self.shards[stream, shard_id]
         self.subscriptions.append((stream, shard_id, position))
         at, seen = self._first_after(shard, position), 0

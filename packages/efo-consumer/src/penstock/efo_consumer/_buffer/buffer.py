@@ -1,4 +1,4 @@
-"""What a shard's publisher brought and nobody committed yet: pure, exact, bounded by its owner.
+"""Events of a shard that were read and not yet committed. Does no I/O; its owner bounds it.
 
 A buffer covers one interval of a shard's sequence numbers without gap. Its segments are the events that had
 records; events of an idle shard only move the end. Four things happen to a segment, in this order: it is
@@ -38,7 +38,7 @@ class ShardTime:
     """Up to when a shard was read: whatever it brings later arrived then or after that.
 
     An answer says how far it is behind the tip of its shard. At the end of a closed shard that may be nothing although
-    the children hold old records, so such a time counts when a later answer has shown that the shard went on.
+    the children hold old records, so such a time counts when a later answer has shown that the shard continued.
 
     Args:
         known_millis: a time before which nothing can be missing, in milliseconds since the epoch; None if unknown.
@@ -85,8 +85,8 @@ class ShardBuffer:
         self._segments: list[Segment] = []
         self.end = origin
         """The furthest position: the last continuation, or SHARD_END."""
-        # When the shard was caught up while it was open, as a later answer showed that was not its end. Of a closed
-        # shard that is always true, and says nothing of the children, which hold records since it was closed.
+        # When the shard was caught up while it was open, as a later answer showed that was not its end. For a
+        # closed shard that is always true, and says nothing about the children, which hold records since it was closed.
         self._open_millis = self._moved_millis = origin.caught_up_millis
         self._origin_is_held = True
         # The first position after which every record up to the end is in the segments, by sequence number.
@@ -267,7 +267,7 @@ class ShardBuffer:
                 segment.promised_at = now
 
     def forget_promises(self, position: ShardPosition) -> None:
-        """Note that a new caller begins at `position`: what lies beyond was promised to another only."""
+        """Note that a new caller begins at `position`: records after it were promised to another caller."""
         for segment in self._segments[self._index_after(position) :]:
             segment.promised_at, segment.delivered = None, False
 
@@ -279,10 +279,10 @@ class ShardBuffer:
             segment.delivered = True
 
     def evict(self, promised_before: float) -> int:
-        """Let go of the oldest segment that may go, and give the bytes that this freed; 0 when none may.
+        """Evict the oldest segment that may be evicted, and return the freed bytes; 0 without one.
 
-        One may go when it was promised and delivered, or promised no later than `promised_before`: it can be
-        read again.
+        A segment may be evicted when it was promised and delivered, or promised no later than `promised_before`: it can
+        be read again.
         """
         for index, segment in enumerate(self._segments):
             if segment.records is None:
@@ -298,7 +298,7 @@ class ShardBuffer:
         return 0
 
     def clear(self) -> None:
-        """Let go of all records."""
+        """Drop all records."""
         for segment in self._segments:
             segment.records = None
         self.held_bytes = 0

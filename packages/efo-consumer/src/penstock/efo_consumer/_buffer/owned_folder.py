@@ -22,7 +22,7 @@ MEMORY = Path("/dev/shm")  # noqa: S108  # each reader makes a folder of its own
 """Where Linux keeps files in memory."""
 
 READER_PREFIX: Final = "penstock-reader-"
-"""Of a reader's folder, with its Unix socket and its batches in shared memory."""
+"""Prefix of a reader's folder, which holds its Unix socket and its batches in shared memory."""
 SOCKET: Final = "socket"
 """Name of the Unix socket in a reader's folder."""
 

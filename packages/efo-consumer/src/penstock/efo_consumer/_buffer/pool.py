@@ -25,11 +25,11 @@ LEAST_ANSWER_BYTES = 64 * 1024
 class BufferPool:
     """Counts the bytes that buffers hold, and makes room by evicting what can be read again.
 
-    Only promised segments are evicted: those that were delivered at once, others when nobody fetched them for
-    `promise_grace_seconds`. So a caller that commits late, or never, cannot stop the reader, and what nobody
-    was told about stays. The bounds are looked at before an event is fetched: each shard may exceed them by
-    one event. Where the size of events can be chosen, room is kept for them while they are fetched, up to half of
-    `total_bytes`; a shard to which none is left exceeds that by `LEAST_ANSWER_BYTES`, or by one record.
+    Only promised segments are evicted: delivered ones at once, others when they were not fetched for
+    `promise_grace_seconds`. So a caller that commits late, or never, cannot stop the reader, and unpromised records
+    stay. The bounds are checked before an event is fetched: each shard may exceed them by one event. If the size of
+    events can be chosen, room is kept for them while they are fetched, up to half of `total_bytes`. A shard without
+    any room left exceeds that by `LEAST_ANSWER_BYTES`, or by one record.
 
     Args:
         shard_bytes: bound of each buffer.
@@ -71,12 +71,12 @@ class BufferPool:
     def reserved(self, buffer: ShardBuffer, nbytes: int, now: float) -> Iterator[int]:
         """Keep room for an event while it is fetched; gives the bytes that it may have.
 
-        Each shard has an equal share of what is kept for all, as far as it is free, and up to `nbytes` though its share
-        be less: one that is behind needs more while others need little.
+        Each shard gets an equal share of the free room, or up to `nbytes` if its share is less: a shard that is behind
+        needs more while others need little.
 
         Args:
             buffer: of a shard.
-            nbytes: of use to the shard, so that what may go is evicted for them.
+            nbytes: bytes that the shard can use. Segments are evicted to make room for them.
             now: seconds.
         """
         half, promised_before = self._total_bytes // 2, now - self._grace
@@ -115,7 +115,7 @@ class BufferPool:
             self._likely[buffer] = None
 
     def remove(self, buffer: ShardBuffer) -> None:
-        """Let go of a buffer as a whole."""
+        """Drop a buffer and all of its records."""
         self._likely.pop(buffer, None)
         self._shards.discard(buffer)
         if buffer in self._buffers:
@@ -143,7 +143,7 @@ class BufferPool:
                 return False
         while self._held + self._passing + self._reserved >= self._total_bytes:
             if not (self._evict(buffer, promised_before) or self._evict_others(promised_before, now)):
-                # Whoever holds nothing may take one event: others cannot keep it from being read at all.
+                # A shard that holds nothing may take one event: others cannot keep it from being read at all.
                 return not buffer.held_bytes
         return True
 
@@ -164,7 +164,7 @@ class BufferPool:
 
     def _evict(self, buffer: ShardBuffer, promised_before: float) -> bool:
         if buffer not in self._buffers:
-            # Its shard was let go and is about to end: its bytes count no more.
+            # Its shard was removed and is about to end: its bytes no longer count.
             return False
         freed = buffer.evict(promised_before)
         self._held -= freed

@@ -80,7 +80,7 @@ class Part:
 
     @classmethod
     def beyond(cls, segment: Segment, position: ShardPosition) -> Self:
-        """Give what lies beyond a position; all of an evicted segment that the position is inside."""
+        """Give the records after a position, or all records of an evicted segment that contains it."""
         whole = cls(segment, 0, segment.rows, segment.nbytes, segment.first_micros, segment.latest_micros, segment.stop)
         if (1, segment.first) > position.rank or (records := segment.records) is None:
             return whole
@@ -120,7 +120,7 @@ class Piece:
     upto: ShardPosition
     records: pa.RecordBatch | None = None
     is_whole: bool = False
-    """Whether all of the records are known to be in the piece: then nobody need look for its bounds among them."""
+    """Whether all of the records are known to be in the piece, so that its bounds need not be searched for."""
 
     @property
     def is_missing(self) -> bool:
@@ -144,7 +144,7 @@ class Piece:
 def rows_upto(records: pa.RecordBatch, sequence_number: int) -> int:
     """Count the leading records whose sequence number is not larger, as integers."""
     column, rows = records.column("sequenceNumber"), int(records.num_rows)
-    # All or nothing is what most callers ask for.
+    # Most callers ask for all rows or for no row.
     if not rows or int(column[rows - 1].as_py()) <= sequence_number:
         return rows
     return bisect_right(range(records.num_rows), sequence_number, key=lambda row: int(column[row].as_py()))

@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class CheckpointClaim:
-    """The right to save the positions in some streams, until somebody claims one of them anew.
+    """The right to save the positions in some streams, until another consumer claims one of them.
 
     Attributes:
         name: of the checkpoint.
@@ -51,7 +51,7 @@ class CheckpointStore(Protocol):
     """Keeps one checkpoint per name."""
 
     async def load(self, name: str) -> StreamPositions | None:
-        """Give the checkpoint, None when there is none.
+        """Give the checkpoint; None if it does not exist.
 
         Raises:
             CheckpointError: it cannot be read.
@@ -61,13 +61,13 @@ class CheckpointStore(Protocol):
     async def claim(self, name: str, streams: Collection[str], owner: str) -> CheckpointClaim:
         """Give the checkpoint with a fencing number per stream, larger than any before.
 
-        From then on nobody saves these streams by an older claim: who was paused does not put back what its successor
-        has done. Another consumer of the same name may claim other streams.
+        From then on an older claim cannot save these streams: a consumer that was paused does not undo the work of its
+        successor. Another consumer of the same name may claim other streams.
 
         Args:
             name: of the checkpoint.
             streams: whose positions are to be saved.
-            owner: whom the others are told of; it differs for each claim.
+            owner: named in the errors of other consumers; it differs for each claim.
 
         Raises:
             CheckpointError: it cannot be read or written.
@@ -80,7 +80,7 @@ class CheckpointStore(Protocol):
         Positions in other streams stay: another consumer of the same name may read those.
 
         Raises:
-            CheckpointTakenOverError: one of the streams was claimed anew; nothing is written.
+            CheckpointTakenOverError: another consumer claimed one of the streams since; nothing is written.
             CheckpointError: it cannot be written.
         """
         ...
@@ -343,7 +343,7 @@ class DynamoDbCheckpointStore(_Checkpoints):
     """A `CheckpointStore` in a table that is there already, with the string `name` as its only key; one item per name.
 
     Args:
-        session: has the credentials; DynamoDB is that of its region, or at `AWS_ENDPOINT_URL_DYNAMODB`.
+        session: has the credentials. Uses DynamoDB in its region, or at `AWS_ENDPOINT_URL_DYNAMODB`.
         table_name: of the table.
         clock: seconds since the epoch.
 
@@ -406,12 +406,12 @@ def parse_s3_url(url: str) -> tuple[str, str]:
 
 
 class S3CheckpointStore(_Checkpoints):
-    """A `CheckpointStore` on S3: one object per name, which is replaced on the condition that nobody else has.
+    """A `CheckpointStore` on S3: one object per name, which is replaced only if no other consumer replaced it.
 
     The bucket must have conditional writes, as S3 has in all regions: a service that ignores them is refused.
 
     Args:
-        session: has the credentials; S3 is that of its region, or at `AWS_ENDPOINT_URL_S3`.
+        session: has the credentials. Uses S3 in its region, or at `AWS_ENDPOINT_URL_S3`.
         url: `s3://BUCKET/FOLDER`.
         clock: seconds since the epoch.
 
@@ -447,8 +447,6 @@ class _CheckpointBucket(S3Store):
             # The first one makes the object, unless an earlier store has.
             await super().write(".conditions", os.urandom(16), if_version=None)
             if await super().write(".conditions", os.urandom(16), if_version=None) is not None:
-                raise ValueError(
-                    "this service ignores If-None-Match, by which S3 makes an object only where there is none"
-                )
+                raise ValueError("this service ignores If-None-Match, by which S3 refuses to overwrite an object")
             self._has_conditions = True
         return await super().write(key, data, if_version=if_version)

@@ -34,9 +34,9 @@ class ShardLag:
         stream_name: the stream.
         shard_id: the shard.
         position: where the reader stands.
-        seconds: the age of the first record behind the position, also in children of a shard that was read to its
-            end; 0 when there is none. Of a shard that cannot be read, the time since its position was known to be
-            caught up; None where nothing is known.
+        seconds: the age of the first record after the position, also in children of a shard that was read to its
+            end; 0 without one. If the shard cannot be read, the time since its position was known to be caught up;
+            None if that is unknown.
         condition: what was met on the way: whether the position is caught up, behind, at the shard's end, or the shard
             cannot be read, and why.
     """
@@ -103,7 +103,7 @@ async def measure_lag(backend: ReaderBackend, positions: StreamPositions, now: f
 
 
 def _after_end(shards: Mapping[str, ShardPosition], listed: Sequence[Shard]) -> dict[str, list[str]]:
-    """The shards that follow each one that stands at its end, and that nobody reads yet."""
+    """The shards that follow each shard at its end, and that have no position yet."""
     read = with_ancestors(shards, listed)
     ids = {one.shard_id for one in listed}
     found = {}

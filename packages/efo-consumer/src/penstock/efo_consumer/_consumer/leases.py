@@ -1,4 +1,4 @@
-"""The stream consumers of a `Consumer`: registered, leased and let go by penstock-registration."""
+"""The stream consumers of a `Consumer`: registered, leased and released with penstock-registration."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _STORE_URL = re.compile(r"(sqlite|dynamodb):")
 
 
 class JobIdentity:
-    """The name by which a consumer holds leases: the same after a restart on this machine, and never that of two.
+    """The name by which a consumer holds leases: unique, and the same after a restart on this machine.
 
-    It stands in a file that is locked while it is used, and a lock ends with its process: whoever gets it knows that
-    the holder of before is dead, and need not wait until that one's lease has run out. Without such a file it is new.
+    It is stored in a file that is locked while it is used, and a lock ends with its process: a consumer that gets it
+    knows that the previous holder is dead, and need not wait until its lease expires. Without the file it is new.
 
     Args:
         name: the consumer's.
@@ -143,7 +143,7 @@ class ConsumerLeases:
         """Register the consumer of each stream when it is not there, wait until it is ACTIVE, and keep its lease.
 
         The streams' consumers are made side by side: each takes seconds, up to a minute. When this is cancelled or
-        fails for one, the others are waited for, so that `aclose` lets go of all: a consumer is paid for by the hour.
+        fails for one, the others are waited for, so that `aclose` releases all: a consumer is paid for by the hour.
 
         It waits for a consumer that another job holds, unless the job's process ran on this machine and is dead: then
         it takes the lease over. Two that each hold some of what the other needs do not wait for each other: who waits
@@ -229,7 +229,7 @@ class ConsumerLeases:
         }
 
     def identity(self, name: str) -> JobIdentity:
-        """Who holds the leases; to be closed after them."""
+        """The holder of the leases. Close it after them."""
         if isinstance(self._place, Path):
             return JobIdentity(name, self._place.with_name(f"{self._place.name}.jobs"))
         return JobIdentity(name, user_state_path("penstock") / "jobs")
@@ -251,9 +251,9 @@ class ConsumerLeases:
         return self._error
 
     async def aclose(self) -> None:
-        """Let go of the leases: consumers that were registered for them are deregistered.
+        """Release the leases: consumers that were registered for them are deregistered.
 
-        But for those by which another reader reads, too: it took subscriptions of theirs, and knows another registry.
+        A consumer whose subscriptions another reader took stays: that reader uses another registry.
         """
         held, self._held = self._held, None
         if held is not None:

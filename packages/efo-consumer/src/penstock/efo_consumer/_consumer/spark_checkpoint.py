@@ -1,4 +1,4 @@
-"""Checkpoints of Spark's queries: where a query stands, and how a stopped one is given another place to go on from.
+"""Checkpoints of Spark's queries: reads the position of a query, and resets a stopped query to another position.
 
 Without Spark. A checkpoint holds `offsets/N` (where micro-batch N ends, a line for each source) and `commits/N` (it is
 done), both in Spark's own format. Spark writes each file once and never again; so does this.
@@ -36,7 +36,7 @@ class _Files(Protocol):
     """The files of a checkpoint, wherever it is."""
 
     def names(self, folder: str) -> list[str]:
-        """Names in a folder; none where there is no such folder."""
+        """Names in a folder; empty if the folder does not exist."""
 
     def read(self, name: str) -> str:
         """A file's text."""
@@ -134,7 +134,7 @@ class SparkCheckpoint:
         Before the first is done, where it began. Only sources that read Kinesis by Penstock.
 
         Raises:
-            CheckpointError: the query has no such source, or none of its offsets can be read.
+            CheckpointError: the query has no such source, or its offsets cannot be read.
         """
         numbers, done = self.numbers(), {*self._numbers("commits")}
         committed = [number for number in numbers if number in done]
@@ -168,7 +168,7 @@ class SparkCheckpoint:
         return tuple(self._numbers("offsets")), tuple(self._numbers("commits"))
 
     def check_reset(self, *, give_up_batch: bool = False) -> LoggedBatch:
-        """The last micro-batch, behind which `reset` lets the query go on; `give_up_batch` as there.
+        """The last micro-batch, after which `reset` lets the query continue; `give_up_batch` as in `reset`.
 
         Raises:
             CheckpointError: the query keeps state, which is of its own micro-batches, or the last one is not done.
@@ -182,18 +182,18 @@ class SparkCheckpoint:
         if not last.is_committed and not give_up_batch:
             raise self._error(
                 f"has micro-batch {last.number} planned, but not done: the query runs, or failed in it. Let it finish, "
-                "or give that micro-batch up, with those of its rows that were not written"
+                "or abandon that micro-batch, with its rows that were not written"
             )
         return last
 
     def reset(self, positions: Mapping[int, StreamPositions], *, give_up_batch: bool = False, note: str = "") -> int:
-        """Let the query go on from other positions: as if a micro-batch without rows had led there.
+        """Let the query continue from other positions, as if a micro-batch without rows had led there.
 
         No file is changed: the next micro-batch is logged and committed. What stood last is copied to the folder
         `penstock-reset` of the checkpoint.
 
         Args:
-            positions: of each source that is to go on elsewhere, by its number.
+            positions: of each source that is to continue elsewhere, by its number.
             give_up_batch: commit a last micro-batch that is not done; else it is an error.
             note: for whoever looks into the backup.
 
@@ -201,7 +201,7 @@ class SparkCheckpoint:
             The number of the micro-batch that was added.
 
         Raises:
-            CheckpointError: see `check_reset`; or a query writes to the checkpoint, or there is no such source.
+            CheckpointError: see `check_reset`; or a query writes to the checkpoint, or a source does not exist.
         """
         last = self.check_reset(give_up_batch=give_up_batch)
         documents, sources = last.documents(), list(last.sources)
@@ -265,7 +265,7 @@ class _LocalFiles:
 
 @contextmanager
 def _asked(location: str) -> Iterator[None]:
-    """S3's refusals and silence are errors of the checkpoint that lies there."""
+    """Raise S3's refusals and time-outs as errors of the checkpoint."""
     try:
         yield
     except (BotoCoreError, ClientError) as error:

@@ -96,7 +96,7 @@ class Unfinished:
         while ready := [shard_id for shard_id in entered if may_enter(shard_id)]:
             for shard_id in ready:
                 of = (found[one] for one in parents.get(shard_id, ()) if one in found)
-                # All children of a shard have to be there, or none: readers take the others for read.
+                # Either all children of a shard have positions, or no child has one: readers treat the others as read.
                 found[shard_id] = entered.pop(shard_id) or entering(of)
         return found
 

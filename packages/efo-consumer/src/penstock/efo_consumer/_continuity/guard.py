@@ -43,7 +43,7 @@ _POSITION_REFUSED = "InvalidArgumentException"
 _SHARD_REFUSED = "ResourceNotFoundException"
 _GONE = "the shard is gone"
 _RETRY_SECONDS = 2.0
-# Nobody lowers the retention period of a stream, has it take effect, and raises it again within a minute: the stream is
+# The retention period of a stream cannot be lowered, take effect and be raised again within a minute: the stream is
 # being updated meanwhile, and refuses.
 _WATCH_MILLIS = 60_000
 
@@ -70,13 +70,13 @@ class ContinuitySource(Protocol):
 
 @dataclass(frozen=True)
 class Loss:
-    """Records that are gone, or of which nothing proves that they are not.
+    """Records that are gone, or that cannot be proved to exist.
 
     Attributes:
         reason: what was found.
         listed: all shards of the stream, if the shard itself is gone; None while it is there.
-        children: the shards to go on with, if the shard itself is gone.
-        is_lost: whether anything is; false if nobody was promised what the shard held.
+        children: the shards to continue with, if the shard itself is gone.
+        is_lost: whether records are lost; false if no caller was promised what the shard held.
     """
 
     reason: str
@@ -99,7 +99,7 @@ class Resume:
 
 
 def report(loss: Loss, *, stream: str, shard_id: str, after: object, upto: object, fail: bool) -> None:
-    """Raise the loss, or count it and go on.
+    """Raise the loss, or count and log it.
 
     Raises:
         DataLossError: `fail` is set.
@@ -154,7 +154,7 @@ class ShardGuard:
         return True
 
     async def check(self, after: ShardPosition, now_millis: int | None = None) -> Loss | None:
-        """Whether records beyond a position were lost before they could be read; None if it seems that none was.
+        """Whether records after a position were lost before they could be read; None if no loss was found.
 
         Args:
             after: up to where everything was delivered.
@@ -269,12 +269,12 @@ class ShardGuard:
         self._unproved = first, max(until, (first.known_millis or 0) + now - (after.known_millis or 0))
 
     async def _retention(self, *, is_fresh: bool = False) -> int:
-        """The stream's, which must be that of the positions."""
+        """Return the stream's retention period, after comparing the stream with the positions' stream."""
         try:
             facts = await self._source.stream_facts(self._stream, is_fresh=is_fresh)
         except AwsError as error:
             # Then the shortest retention is assumed: that only means more looks.
-            _log.warning("cannot tell when %s was created, and how long it keeps records: %s", self._stream, error)
+            _log.warning("cannot check when %s was created, and how long it keeps records: %s", self._stream, error)
             return SHORTEST_RETENTION_MILLIS
         check_created(self._stream, self._created_millis, facts)
         return facts.retention_millis
@@ -285,8 +285,8 @@ class ShardGuard:
             # GetRecords may be a second behind what was read elsewhere, and call that the tip.
             await asyncio.sleep(_RETRY_SECONDS)
             oldest = await self._source.oldest_record(self._stream, self._shard_id)
-        # A stream that was made again meanwhile may have old records of the same numbers. And whoever is warned of the
-        # end of the retention period makes it longer: a loss is judged by that of this moment.
+        # A stream that was created again meanwhile may have old records with the same numbers. And a user who is warned
+        # of a loss makes the retention period longer: a loss is judged by the current period.
         retention = await self._retention(is_fresh=True)
         if judge_oldest(after, oldest) is Verdict.CONTINUOUS:
             self._sound_millis = now
@@ -317,7 +317,7 @@ class ShardGuard:
 async def check_streams(
     source: ContinuitySource, created: Mapping[str, int], streams: Collection[str]
 ) -> dict[str, int]:
-    """Compare the creation times of streams with those of their positions; give those that are known now.
+    """Compare the creation times of streams with their positions' creation times; return the known ones.
 
     Raises:
         StreamRecreatedError: a stream is another one of the same name.
@@ -327,7 +327,7 @@ async def check_streams(
         try:
             facts = await source.stream_facts(stream, is_fresh=True)
         except (AwsError, EfoConsumerError) as error:
-            _log.warning("cannot tell when %s was created: %s", stream, error)
+            _log.warning("cannot check when %s was created: %s", stream, error)
             continue
         check_created(stream, created.get(stream), facts)
         if facts.created_millis is not None:
@@ -336,7 +336,7 @@ async def check_streams(
 
 
 def check_created(stream: str, created_millis: int | None, facts: StreamFacts) -> None:
-    """Compare a stream's creation time with that of its positions.
+    """Compare a stream's creation time with the creation time in its positions.
 
     Raises:
         StreamRecreatedError: it is another stream.

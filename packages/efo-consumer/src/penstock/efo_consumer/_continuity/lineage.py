@@ -78,8 +78,8 @@ class ShardGraph:
     def unknown(self, positions: Mapping[str, ShardPosition], ended: Iterable[str] | None = None) -> set[str]:
         """Give the shards that were only named so far, and that lead to a child of an ended shard.
 
-        Nobody can tell without them whether the child comes after a shard that is still read. Also of a child that has
-        a position here: it has to enter those of a caller, which are behind.
+        Without them it is unknown whether the child comes after a shard that is still read. Also given for a child that
+        has a position here: it has to enter the caller's positions, which are behind.
 
         Args:
             positions: where each shard stands.
@@ -102,7 +102,7 @@ class ShardGraph:
         One that has no position, but something that came of it has, is not among them: it was read, and left, before
         its parents were known.
 
-        A parent is finished when it stands at SHARD_END. One without a position counts as finished only when
+        A parent is finished when its position is SHARD_END. One without a position counts as finished only when
         all of its ancestors are known and none of them has one either: then nothing will ever bring it (it expired
         before the positions began).
 
@@ -128,8 +128,8 @@ class ShardGraph:
     def leavers(self, positions: Mapping[str, ShardPosition]) -> list[str]:
         """Give the shards that the step *after* these positions may leave out.
 
-        They stand at SHARD_END and every child has a position, or what came of it, so that nobody can take them for
-        new again.
+        They are at SHARD_END and every child, or a descendant of it, has a position, so that they cannot be mistaken
+        for new shards.
         """
         return [
             shard_id
@@ -164,7 +164,7 @@ class ShardGraph:
         pending, seen = [shard_id], {shard_id}
         while pending:
             shard = pending.pop()
-            # Of a shard that was only named so far nobody knows yet where it comes from.
+            # The parents of a shard that was only named so far are not known yet.
             if shard in positions or shard not in self._parents:
                 return False
             more = set(self._parents[shard]) - seen
@@ -184,10 +184,10 @@ def entering(parents: Iterable[ShardPosition]) -> ShardPosition:
 
 
 def successors(gone: str, listed: Iterable[Shard], standing: Collection[str]) -> tuple[Shard, ...]:
-    """Give the shards to go on with after a shard that is not listed any more.
+    """Give the shards to continue with after a shard that has left the list.
 
-    These are its children, and what is left of children that are gone too: the oldest shards that nobody reads, neither
-    themselves nor through a descendant. If everything is read already, as after a merge with another shard that is
+    These are its children, and what is left of children that are gone too: the oldest unread shards, which
+    are not read through a descendant either. If everything is read already, as after a merge with another shard that is
     gone, they are the oldest shards, what it led to among them.
 
     Args:
@@ -209,7 +209,7 @@ def successors(gone: str, listed: Iterable[Shard], standing: Collection[str]) ->
 
 
 def with_ancestors(shard_ids: Iterable[str], listed: Iterable[Shard]) -> set[str]:
-    """Give these shards and all that came before them, as far as the listed shards name their parents."""
+    """Give these shards and their ancestors, where the listed shards name the parents."""
     parents = {shard.shard_id: shard.parent_shard_ids for shard in listed}
     found, pending = set[str](), list(shard_ids)
     while pending:
@@ -221,7 +221,7 @@ def with_ancestors(shard_ids: Iterable[str], listed: Iterable[Shard]) -> set[str
 
 
 def roots(listed: Collection[Shard]) -> list[Shard]:
-    """Give the oldest shards: those of whose parents none is listed any more."""
+    """Give the oldest shards: their parents are no longer listed."""
     ids = {shard.shard_id for shard in listed}
     return [shard for shard in listed if ids.isdisjoint(shard.parent_shard_ids)]
 
@@ -269,7 +269,7 @@ def of_named(begun: Iterable[str], named: Iterable[str], listed: Iterable[Shard]
 
 
 def oldest_of(shard_ids: Collection[str], listed: Iterable[Shard]) -> list[str]:
-    """Give those of the shards that come of none of the others, which lead to the rest by themselves."""
+    """Give the shards that do not descend from another one of them; they lead to the rest."""
     later = _descendants(shard_ids, _children(listed))
     return [one for one in shard_ids if one not in later]
 
@@ -295,7 +295,7 @@ def next_shards(positions: Mapping[str, ShardPosition], listed: Collection[Shard
     """Give the shards that a session would enter next from these positions, if it saw only what is listed.
 
     Args:
-        positions: of one stream. Shards that are not listed stand at their end.
+        positions: of one stream. Shards that are not listed are at their end.
         listed: all shards that the stream still lists.
     """
     graph, ids = ShardGraph(), {shard.shard_id for shard in listed}

@@ -35,7 +35,7 @@ class Verdict(StrEnum):
     LOOK = "look"
     """Compare the oldest record that is left with the position, before anything is handed on."""
     LOST = "lost"
-    """Records are gone, or nothing proves that none is."""
+    """Records are gone, or cannot be proved to exist."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def judge(after: ShardPosition, now_millis: int, retention_millis: int = SHORTES
     """
     known = after.known_millis
     if known is None:
-        # Whoever begins at TRIM_HORIZON wants what there is.
+        # A caller that begins at TRIM_HORIZON wants what there is.
         return Verdict.CONTINUOUS if after.type is PositionType.TRIM_HORIZON else Verdict.LOOK
     return Verdict.CONTINUOUS if now_millis - known < retention_millis - CLOCK_MARGIN_MILLIS else Verdict.LOOK
 

@@ -42,8 +42,8 @@ class ReaderHost:
     """Hosts a reader for one application: its driver calls `reader`, its tasks `read_ranges(host.address,
     host.security, …)`.
 
-    Only the holder of the token may call the server; that of the view token may list its sessions. Made cheaply;
-    `start` does the work; a context manager.
+    Only the holder of the token may call the server. The view token only lists its sessions. The constructor is
+    cheap, and `start` does the work. A context manager.
 
     Args:
         config: bounds, times, and how shards are followed.
@@ -82,7 +82,7 @@ class ReaderHost:
         self.token = token or secrets.token_urlsafe(32)
         """What callers must send. Keep it within the application."""
         self.view_token = secrets.token_urlsafe(32)
-        """What those send who only look: it lists the sessions and their numbers, and opens or reads nothing."""
+        """Token for monitoring: it lists the sessions and their numbers, and can open or read nothing."""
         # The token lives as long as the query, and is good for its reader alone.
         security = ServerSecurity(
             certificate_file=certificate_file,
@@ -103,7 +103,7 @@ class ReaderHost:
         self.socket_path: Path | None = None
         """Unix socket of the same server, for this user's tasks on this machine; known after `start`.
 
-        None where there are none, or where the folder of temporary files has too long a name.
+        None without Unix sockets, or if the folder of temporary files has too long a name.
         """
         self._session: BlockingSession | None = None
 
@@ -193,7 +193,7 @@ class ReaderHost:
 
 @contextmanager
 def _private_folder() -> Iterator[tuple[Path | None, BlockPool | None]]:
-    """The socket's path in a new folder that nobody else may look into, and that folder for blocks, if in memory.
+    """The socket's path in a new folder of this user only, and that folder for blocks, if it is in memory.
 
     Folders that killed processes left are removed.
     """
@@ -206,7 +206,7 @@ def _private_folder() -> Iterator[tuple[Path | None, BlockPool | None]]:
         for parent, in_memory in ((MEMORY, True), (temporary, False)):
             try:
                 folder, lock = new_folder(parent)
-            except OSError:  # no such folder on this system, or nobody may write there
+            except OSError:  # no such folder on this system, or it is not writable
                 if not in_memory:
                     raise
                 continue

@@ -54,9 +54,9 @@ class BlockingSession:
         self.patience_seconds = patience_seconds
         """How long to wait for a remote reader that does not answer."""
         self.session_id = ""
-        """Of the session that was opened last; empty before."""
+        """Id of the session that was opened last; empty before."""
         self.epoch = 0
-        """Of the session that was opened last; 0 before."""
+        """Epoch of the session that was opened last; 0 before."""
 
     def open(
         self,
@@ -92,7 +92,7 @@ class BlockingSession:
         return self.epoch
 
     def reopen(self, positions: StreamPositions, consumers: Sequence[StreamConsumer]) -> None:
-        """Go on at the positions by other stream consumers, as the same run, and with all else that `open` was told.
+        """Continue at the positions with other stream consumers, as the same run, and with the other options of `open`.
 
         Raises:
             SessionNotFoundError: it was not opened, or is closed.
@@ -129,7 +129,7 @@ class BlockingSession:
     def is_robbed(self, consumer_arn: str) -> bool:
         """Whether another reader takes the session's subscriptions by a stream consumer; as it was, once it is closed.
 
-        Where the session is not known to the reader any more, nobody knows.
+        Unknown if the reader no longer knows the session.
         """
         if self._is_open:
             self._robbed = self._find_robbed()
@@ -162,7 +162,7 @@ class BlockingSession:
 
         In a forked child it does nothing: the session is the parent's.
         """
-        # Nobody waits for a session that its own reader no longer knows.
+        # A session that its own reader no longer knows is not waited for.
         with suppress(EfoConsumerError, TimeoutError, LoopThreadClosedError, LoopThreadForkedError):
             if self._is_open:
                 self._robbed = self._find_robbed()

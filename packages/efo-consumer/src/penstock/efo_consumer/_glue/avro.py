@@ -15,7 +15,7 @@ _TOO_DEEP: Final = "it nests too deeply"
 
 
 class AvroDecoder:
-    """Decodes records by one schema, which are bare or follow a header: that of Avro's single objects, or Confluent's.
+    """Decodes records by one schema, which are bare or follow a header: Avro's single-object header, or Confluent's.
 
     A header is skipped: which schema it names is not looked up. A bare record may begin as a header does; it is taken
     for bare where no record follows.

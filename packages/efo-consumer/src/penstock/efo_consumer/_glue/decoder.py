@@ -32,7 +32,7 @@ class GlueDecoder:
     `glue:GetSchemaVersion`; each version is asked for once in a process.
 
     Args:
-        aws: region and credentials; by default those of the environment. Its endpoint is not used.
+        aws: region and credentials; taken from the environment by default. Its endpoint is not used.
         endpoint_url: of Glue. Default: `AWS_ENDPOINT_URL_GLUE`, or else the region's.
 
     Raises:
@@ -155,7 +155,7 @@ class ProtoFile:
         """The message of a record's payload, which begins with its number.
 
         Raises:
-            SchemaDecodeError: the number is not that of a message in this file.
+            SchemaDecodeError: no message of this file has the number.
         """
         index, content = split_message_index(payload)
         if index >= len(self.messages):

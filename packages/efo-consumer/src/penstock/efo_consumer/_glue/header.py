@@ -29,7 +29,7 @@ class GlueRecord(NamedTuple):
     """A record, taken apart."""
 
     schema_version_id: UUID
-    """Of the schema that it was written with."""
+    """Id of the schema version that it was written with."""
     payload: bytes
     """Without compression. That of Protobuf begins with the number of its message; see `message_index`."""
 

@@ -28,7 +28,7 @@ _PACKED_SHARDS = 64
 
 
 class PositionType(StrEnum):
-    """Kinds of a position in a shard; the names are those of the offsets' JSON and of the gRPC contract."""
+    """Kinds of a position in a shard; the offsets' JSON and the gRPC contract use the same names."""
 
     TRIM_HORIZON = "TRIM_HORIZON"
     AT_TIMESTAMP = "AT_TIMESTAMP"
@@ -227,22 +227,22 @@ class StreamPositions:
     Attributes:
         streams: per stream name, per shard id, one position.
         created: per stream name, when the stream was created, by the service in milliseconds since the epoch, where
-            that is known. It tells a stream from another one of the same name; like the facts of a position it is no
-            part of a comparison.
+            that is known. It distinguishes a stream from another one of the same name. Like the facts of a position it
+            is not compared.
     """
 
     streams: Mapping[str, Mapping[str, ShardPosition]]
     created: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def get(self, stream_name: str, shard_id: str) -> ShardPosition | None:
-        """Give the position of a shard, None when it has none."""
+        """Give the position of a shard; None without one."""
         return self.streams.get(stream_name, {}).get(shard_id)
 
     def to_json(self) -> dict[str, Any]:
         """Give `{"version": 2, "streams": {stream: {shard: position}}, "created": {stream: millis}}`, in stable order.
 
-        `created` is left out if nothing is known. Of a stream with 64 shards or more the positions are a packed text,
-        and the version is 3.
+        `created` is left out if nothing is known. Positions of a stream with 64 shards or more are a packed text, and
+        the version is 3.
         """
         streams = {stream: _shards_to_json(shards) for stream, shards in sorted(self.streams.items())}
         is_packed = any(isinstance(shards, str) for shards in streams.values())
@@ -322,7 +322,7 @@ def ranges_between(start: StreamPositions, end: StreamPositions) -> list[ShardRa
     """Give the ranges that lead from `start` to `end`, ordered by stream and shard.
 
     A shard in both gives the range between its positions, none when they are equal. A shard in `end` only is
-    a child that entered: from TRIM_HORIZON (no range while it stands there itself). A shard in `start` only
+    a child that entered: from TRIM_HORIZON (no range while it is there itself). A shard in `start` only
     has left at its SHARD_END: no range.
 
     Raises:

@@ -158,7 +158,7 @@ class Rebatcher:
         step = max(1, rows if is_whole else min(MAX_BATCH_ROWS, fitting))
         for offset in range(0, rows, step):
             part = batch if is_whole else batch.slice(offset, step)
-            # Arrow counts them anew each time that it is asked.
+            # Arrow counts them again on each access.
             nbytes = nbytes if is_whole else part.nbytes
             if nbytes >= self._max_batch_bytes // _SHARE_NOT_WORTH_JOINING:
                 yield from self.flush()

@@ -19,7 +19,7 @@ PER_SHARD = "PENSTOCK_METRICS_PER_SHARD"
 
 @cache
 def per_shard() -> bool:
-    """Whether this process tells its shards apart in metrics. Streams have thousands of shards, and backends a bill."""
+    """Whether the metrics of this process distinguish shards. Streams have thousands, and backends charge by series."""
     return os.environ.get(PER_SHARD, "").strip().lower() in ("1", "true", "yes")
 
 
@@ -76,7 +76,7 @@ class Shard:
         return self.ending_sequence_number is None
 
     def is_covered_by(self, children: Collection[Shard]) -> bool:
-        """Whether these are all of its children, as far as hash keys are known.
+        """Whether these are all of its children, if hash keys are known.
 
         Every hash key of a shard is one of a child's; ListShards may show one child before the other.
         """
@@ -113,11 +113,11 @@ class ShardEvent:
         millis_behind_latest: how far the event is behind the shard's tip; None where the service does not say.
         child_shards: non-empty exactly at the shard's end.
         nbytes: data and partition keys, in bytes.
-        caught_up_millis: a time, in milliseconds since the epoch, at which nothing lay beyond the event yet; None where
-            that is not known, as of what may have waited on its way.
-        read_millis: a time, in milliseconds since the epoch, before which no record arrived that lies beyond the event,
-            unless the shard has ended: its children may hold such. None where the event does not show any.
-        is_after_starvation: whether the subscription before it was cut because nobody had taken its events for minutes.
+        caught_up_millis: a time, in milliseconds since the epoch, at which no record was after the event yet; None if
+            unknown, because the event may have waited on its way.
+        read_millis: a time, in milliseconds since the epoch, before which no record after the event arrived, unless
+            the shard has ended: its children may hold such records. None if the event does not show a time.
+        is_after_starvation: whether the subscription before it was cut because its events were not taken for minutes.
         quiet_seconds: for how long answers have been empty, where the service never says how far behind they are: then
             a `millis_behind_latest` of 0 is a guess. None where the service says it.
         is_over: whether the shard has ended and has no children, because its stream was disabled.

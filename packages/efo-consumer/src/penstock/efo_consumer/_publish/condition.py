@@ -28,9 +28,9 @@ class ShardState(StrEnum):
     RESUBSCRIBING = "resubscribing"
     """Its subscription ended, and the next one has brought nothing yet."""
     STARVED = "starved"
-    """It is left unread: the buffers are full, as nobody takes what they hold."""
+    """It is not read: the buffers are full, because the caller does not take what they hold."""
     HELD_BACK = "waiting for slower shards"
-    """It is left unread: what is buffered of it arrived later than the other shards were read up to."""
+    """It is not read: its buffered records arrived later than the time up to which the other shards were read."""
     STUCK = "stuck at its end"
     """It gives neither records nor the shards that continue it."""
     ENDED = "ended"
@@ -74,11 +74,11 @@ TRANSITIONS: Final[Mapping[ShardSign, Mapping[ShardState, ShardState]]] = {
 """Where each sign leads from each state."""
 
 NoteSign = Callable[[ShardSign, str], None]
-"""Takes a sign and its cause in words; what publishers tell of a shard beside its events."""
+"""Takes a sign and its cause as text: what publishers report about a shard beside its events."""
 
 
 def unnoted(sign: ShardSign, cause: str) -> None:
-    """Take a sign of a shard that nobody watches."""
+    """Ignore a sign of a shard that is not watched."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ShardCondition:
     Attributes:
         state: what.
         since_millis: since when, by the service's clock, in milliseconds since the epoch; 0 if unknown.
-        cause: why, in words; empty where there is nothing to say.
+        cause: why, as text; may be empty.
         is_guess: whether the service does not say where the tip is, so that `caught up` is a guess.
     """
 
@@ -193,7 +193,7 @@ class ConditionTracker:
         self.note(sign, note, service_millis, is_guess=is_guess and at_tip)
 
     def condition_at(self, now: float) -> ShardCondition:
-        """What the shard is doing now: of one that is well nobody would notice that its answers do not come."""
+        """What the shard is doing now. A shard that was well is REFUSED if its answers stay away."""
         answered_at, answered_millis = self._answered
         if (
             now - answered_at < STALLED_SECONDS + self.interval_seconds
@@ -211,7 +211,7 @@ class ConditionTracker:
         if self.condition.state is ShardState.ENDED:
             return 0
         if self._told is None:
-            # Whoever reads will soon know better; in trouble this is all that is known.
+            # An answer will soon show it; in trouble the position is all that is known.
             if self.condition.is_well or self._known_millis is None:
                 return None
             return max(0, service_millis - self._known_millis)

@@ -26,7 +26,7 @@ NOT_FOUND = "ResourceNotFoundException"
 
 CREDENTIALS_ADVICE = (
     "the credentials have expired or are known no more, and no others were found: keys that are given as options "
-    "cannot be renewed, those of a profile, a role or a web identity can"
+    "cannot be renewed; a profile, a role or a web identity can"
 )
 """For credentials that were refused although `AwsSession` renewed them where it could."""
 
@@ -38,7 +38,7 @@ _ADVICE = {
     "consumer": "the stream consumer was deregistered: register it again (its ARN changes), and read on from the last "
     "position",
     "shard": "the stream and the consumer exist, this shard does not (any more): it is older than the stream's "
-    "retention, or the position is that of another stream with the same name",
+    "retention, or the position is of another stream with the same name",
 }
 
 
@@ -53,7 +53,7 @@ _ADVICE_BY_CODE = {
 
 
 class KinesisDiagnosis:
-    """What a reader asks Kinesis after a refusal. A call that fails tells nothing, and is not an error.
+    """What a reader asks Kinesis after a refusal. A call that fails is not an error: its answer is unknown.
 
     Args:
         client: makes the calls; closed with this.
@@ -81,7 +81,7 @@ class KinesisDiagnosis:
         return "shard"
 
     async def consumer_status(self, consumer_arn: str) -> str | None:
-        """CREATING, ACTIVE or DELETING; empty where there is no such consumer, None where it is unknown."""
+        """CREATING, ACTIVE or DELETING; empty if the consumer does not exist, None if that is unknown."""
         return await self._status(consumer_arn, max_age_seconds=_STATUS_SECONDS)
 
     async def close(self) -> None:
@@ -95,7 +95,7 @@ class KinesisDiagnosis:
     async def _describe(
         self, operation: str, resource: dict[str, str], max_age_seconds: float = 0.0
     ) -> dict[str, Any] | None:
-        """The answer; empty where there is no such resource, None where that is unknown."""
+        """The answer; empty if the resource does not exist, None if that is unknown."""
         # All shards of a stream or consumer ask at the same moment: one of them makes the call. What is missing was
         # there a moment ago, so an answer from before the refusal may be wrong.
         oldest = self._clock() - max_age_seconds
@@ -114,7 +114,7 @@ class KinesisDiagnosis:
         except (AwsError, OSError) as error:
             if error_code(error) == NOT_FOUND:
                 return {}
-            _log.info("cannot tell more about a refusal: %s", error)
+            _log.info("cannot find out more about a refusal: %s", error)
             return None
 
 
@@ -129,7 +129,7 @@ def permission(error: AwsServiceError) -> str:
 
 
 def with_advice(error: Exception, *, of: str = "") -> str:
-    """The error's words, with what to do about it where that is known.
+    """The error's message, with what to do about it if that is known.
 
     Args:
         of: what else the words should name.

@@ -51,7 +51,7 @@ _MAX_SHARDS = 100
 _EMPTY_ANSWERS = 10
 _EMPTY_SECONDS = 30.0
 
-# DescribeStream is known for lists that are not complete yet. Of children that are older nobody has seen that.
+# DescribeStream is known for lists that are not complete yet. For children that are older this was never seen.
 _YOUNG_CHILD_SECONDS = 10.0
 # Until the second look at children whose ids do not tell when they were made.
 _LOOK_AGAIN_SECONDS = 1.0
@@ -151,7 +151,7 @@ def stream_client(session: AwsSession, *, connections: int = 50) -> JsonClient:
 class DynamoDbStreamsClient(JsonClient):
     """Answers ListShards, DescribeStreamSummary, GetShardIterator and GetRecords of Kinesis by DynamoDB Streams.
 
-    Streams are named by their ARNs. ListStreams is that of DynamoDB Streams. Errors name the permission that a call
+    Streams are named by their ARNs. ListStreams lists DynamoDB Streams. Errors name the permission that a call
     needs, such as `dynamodb:DescribeStream`, as their operation.
 
     Args:
@@ -244,7 +244,7 @@ class DynamoDbStreamsClient(JsonClient):
         return _encode({"StreamDescriptionSummary": summary})
 
     async def _list_shards(self, request: dict[str, Any]) -> bytes:
-        # Who asks for a single one only wants any answer.
+        # A caller that asks for a single shard only wants any answer.
         limit = 1 if request.get("MaxResults") == 1 else _MAX_SHARDS
         shards = (await self._describe(request["StreamARN"], limit=limit)).shards
         halved = {one.parent for one in shards if one.parent is not None and self._youth_seconds([one])}
@@ -316,7 +316,7 @@ class DynamoDbStreamsClient(JsonClient):
         """What follows on a shard's last record: its children, once lists are sure to show all of them.
 
         None as long as no list shows any; of a stream that was disabled nothing, or a child that was shown late. Until
-        it is time to look again nothing is asked, and nobody waits in a call: room is kept for its answer.
+        it is time to look again no call is made, and no caller waits in one: room is kept for its answer.
         """
         now = self._clock.earliest()
         behind = 0 if at.is_over else _behind_millis(at, self._clock.latest())
@@ -337,7 +337,7 @@ class DynamoDbStreamsClient(JsonClient):
     def _youth_seconds(self, children: Iterable[_Shard]) -> float:
         """How long a list may still lack siblings of these: one child may be shown before the other.
 
-        There are no hash keys that would show it, and nobody would miss the records of the other one later.
+        There are no hash keys that would show it, and the other child's records would be missed without notice.
         """
         now, seconds = self._clock.earliest(), 0.0
         for child in children:

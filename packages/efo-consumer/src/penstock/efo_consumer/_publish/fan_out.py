@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count(1)
 _LEFT_ALONE_SECONDS = 60.0
-"""Whoever reads by the same consumer takes a subscription back within seconds."""
+"""A reader with the same consumer takes a subscription back within seconds."""
 
 
 def reader_name() -> str:
@@ -48,7 +48,7 @@ def reader_name() -> str:
 
 
 class Readers:
-    """Readers by stream consumer and shard, and who of them was robbed. Safe to share between threads.
+    """Readers by stream consumer and shard, and the shards whose subscription was taken. Thread-safe.
 
     Args:
         clock: monotonic seconds.
@@ -64,7 +64,7 @@ class Readers:
     @staticmethod
     @cache
     def of_process() -> Readers:
-        """Those of this process."""
+        """The readers of this process."""
         return Readers()
 
     @contextmanager
@@ -122,15 +122,15 @@ class Readers:
 class FanOutRecordPublisher:
     """Publishes shards by SubscribeToShard; satisfies `RecordPublisher`.
 
-    A subscription that ends, fails, falls silent or is taken over is renewed from the last continuation, so that the
-    events are those of one endless subscription. All shards share the transport's connections.
+    A subscription that ends, fails, falls silent or is taken over is renewed from the last continuation, so that its
+    callers see one endless subscription. All shards share the transport's connections.
 
     Args:
         transport: carries the calls; closed with the publisher.
         consumer_arns: the stream consumer's ARN per stream name.
         config: times, back-off and limits.
-        diagnosis: tells refusals of the same code apart; closed with the publisher.
-        renew_credentials: looks for other credentials when these are refused, and tells whether there are any; blocks.
+        diagnosis: distinguishes refusals with the same code; closed with the publisher.
+        renew_credentials: looks for other credentials when these are refused, and returns whether it found any. Blocks.
         service_clock: the service's time, which the answers to subscriptions set; by default one that begins as this
             host's clock.
     """
@@ -164,7 +164,7 @@ class FanOutRecordPublisher:
         self._closed = False
         self._reader = config.reader_name or reader_name()
         self._readers = Readers.of_process()
-        # Kept across generators: a shard that is published anew meets the 5-second rule all the same.
+        # Kept across generators: the 5-second rule also applies to a shard that is published again.
         self._accepted_at: dict[tuple[str, str], float] = {}
         self._calls: dict[tuple[str, str], SubscribeCall] = {}
 
@@ -184,7 +184,7 @@ class FanOutRecordPublisher:
             RecordPublisherFatalError: trying again is useless.
             RecordPublisherRetriesError: the attempts, or the patience, are used up.
             SubscriptionTakenOverError: another reader keeps taking the subscription.
-            SubscriptionStuckError: subscriptions are accepted and bring nothing, as those of a closed shard may.
+            SubscriptionStuckError: subscriptions are accepted and bring nothing, as can happen at a closed shard.
         """
         if position.type is PositionType.SHARD_END:
             return
@@ -253,7 +253,7 @@ class FanOutRecordPublisher:
 
     def accepted(self, stream: StreamIdentity, request: SubscribeRequest) -> None:
         """Note that the service has accepted a subscription; what this raises ends the call."""
-        # Closed while it was under way: nobody else would end it.
+        # Closed while it was under way: nothing else would end it.
         self._refuse_if_closed(stream, request.shard_id)
         self._readers.note_start(request.consumer_arn, request.shard_id)
         self._accepted_at[request.consumer_arn, request.shard_id] = self.clock()

@@ -176,7 +176,7 @@ async def call_patiently(
     stream: StreamIdentity,
     retry_patience: timedelta,
 ) -> dict[str, Any]:
-    """The answer to a call about a stream; errors that may pass are retried as those of reading are.
+    """The answer to a call about a stream; errors that may pass are retried as errors of reading are.
 
     ListShards waits for a stream that is being created.
 
@@ -191,7 +191,7 @@ async def call_patiently(
         RecordPublisherRetriesError: every attempt failed for as long; with since when, the last error and the cure. Or
             the stream is still being created.
         RecordPublisherFatalError: the stream is being deleted.
-        AwsError: the service refused for good.
+        AwsError: the service refused, and a retry would not help.
     """
     return await _patiently(client, operation, lambda: client.call(operation, request), stream, retry_patience)
 
@@ -255,7 +255,7 @@ async def list_shards(
         shards.extend(_to_shard(shard) for shard in page.shards)
         if page.next_token is None:
             return shards
-        # The token stands for the stream and the filter, and must come without them.
+        # The token includes the stream and the filter, and must be sent without them.
         request = {"NextToken": page.next_token, "MaxResults": page_shards}
 
 
@@ -368,7 +368,7 @@ class ShardListings:
         except (AwsError, EfoConsumerError) as error:
             if not known.is_failing:
                 known.is_failing = True
-                _log.warning("cannot tell whether idle shards of %s are closed, asking again: %s", stream, error)
+                _log.warning("cannot check whether idle shards of %s are closed, asking again: %s", stream, error)
         else:
             known.is_failing = False
             known.again_at = max(known.again_at, began + (self._clock() - began) / _LISTING_SHARE)

@@ -98,7 +98,7 @@ os.register_at_fork(after_in_child=_new_lock)
 
 
 class _ReadCount:
-    """Of a stream, or of a shard where those are told apart."""
+    """Counts of a stream, or of a shard if shards are distinguished."""
 
     __slots__ = ("attributes", "records", "size_in_bytes")
 
@@ -109,7 +109,7 @@ class _ReadCount:
 
 
 class _ReadCounts:
-    """Bytes and records read, of one meter: whoever reads, counts here."""
+    """Bytes and records read, for one meter. All readers count here."""
 
     def __init__(self, meter: metrics.Meter) -> None:
         self._counts: dict[tuple[str, str], _ReadCount] = {}
@@ -134,7 +134,7 @@ class _ReadCounts:
 
 @functools.cache
 def _read_counts(meter: metrics.Meter | None) -> _ReadCounts:
-    """Those of a meter, or of the application's: a meter keeps the callbacks of the first instrument of a name."""
+    """The counts of a meter, or of the application's: a meter keeps the first callbacks of each instrument name."""
     return _ReadCounts(meter or metrics.get_meter(INSTRUMENTATION))
 
 
@@ -218,7 +218,7 @@ class PublisherMetrics:
 
 @functools.cache
 def publisher_metrics() -> PublisherMetrics:
-    """Those of the application's meter provider, set before or after: the API keeps each instrument for ever."""
+    """The metrics of the application's meter provider, which may be set later: the API keeps each instrument."""
     return PublisherMetrics()
 
 
@@ -229,7 +229,7 @@ _readers: weakref.WeakSet[LocalShardReader] = weakref.WeakSet()
 
 
 def observe(reader: LocalShardReader) -> None:
-    """Tell a reader's buffers from now on, for as long as it lives."""
+    """Report a reader's buffers from now on, while it lives."""
     _readers.add(reader)
 
 

@@ -29,7 +29,7 @@ class _Shard:
 
 
 class ReadPace:
-    """Spaces out the reads of each shard, whoever makes them, and says how many records each may ask for.
+    """Spaces out the reads of each shard, and says how many records each read may ask for.
 
     What GetRecords allows is shared by all readers of a shard: one pace belongs to all readers of a process. Safe to
     share between threads.
@@ -49,7 +49,7 @@ class ReadPace:
             return slot - now
 
     def postpone(self, stream: str, shard_id: str, until: float) -> None:
-        """Let nobody read the shard before this time: the service said that it is read too often."""
+        """Forbid reads of the shard before this time: the service said that it is read too often."""
         with self._lock:
             shard = self._shard(stream, shard_id, until)
             shard.next_at = max(until, shard.next_at)
@@ -117,6 +117,6 @@ _process_lock = threading.Lock()
 
 
 def process_pace(account: object) -> ReadPace:
-    """The pace that readers of this process share; `account` tells account, region and endpoint apart."""
+    """The pace that readers of this process share; `account` identifies account, region and endpoint."""
     with _process_lock:
         return _process_paces.setdefault(account, ReadPace())

@@ -60,7 +60,7 @@ class PollingTools:
 
     Attributes:
         pace: what the shards allow; `for_session` shares it with all readers of the process.
-        service_clock: the service's time; `for_session` takes that of the session, which the answers set.
+        service_clock: the service's time; `for_session` takes the session's clock, which the answers set.
     """
 
     config: RecordPublisherConfig = field(default_factory=RecordPublisherConfig)
@@ -340,8 +340,8 @@ class PollingRecordPublisher:
     ) -> AsyncGenerator[ShardEvent, None]:
         """See `RecordPublisher.publish`: as many records are asked for as have room, by the size of those before.
 
-        GetRecords names no continuation of its own: an empty answer's is that of the last record. Answers before the
-        first record have none, and no child shards: they tell how far behind the latest record reading is, and at the
+        GetRecords names no continuation: an empty answer has the continuation of the last record. Answers before the
+        first record have none, and no child shards: they show how far reading is behind the latest record, and at the
         tip up to which arrival time everything has been read.
 
         A shard whose last answer names no child shards ends once ListShards shows it closed with all of its children.

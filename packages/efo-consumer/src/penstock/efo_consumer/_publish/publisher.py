@@ -64,7 +64,7 @@ class RecordPublisher(Protocol):
 
         The caller pulls: the next event is fetched, and the HTTP/2 window credited, only as events are taken.
         Ends after the event that has child shards. `aclose()`, or cancelling the caller, ends the
-        subscription. `note` is told what happens between two events: failures that are retried, ends of subscriptions.
+        subscription. `note` is called between two events: for failures that are retried, and ends of subscriptions.
         `room` is asked before each event whose size can be chosen.
 
         Raises:

@@ -50,7 +50,7 @@ READ_ERRORS = (AwsError, *RETRYABLE)
 """What a call or a subscription can end with; anything else is a defect and not to be retried."""
 
 STARVED = "starved"
-"""Outcome of a subscription that was cut because nobody took its events."""
+"""Outcome of a subscription that was cut because its events were not taken."""
 
 TAKEN_OVER = "taken_over"
 """Outcome of a subscription that another reader of the stream consumer took."""
@@ -172,7 +172,7 @@ async def bear(
         shard_id: which it is about.
         operation: what it does, for the error.
         patience_seconds: from the first failure on; 0 for ever.
-        note: told of each failure.
+        note: called for each failure.
         service_seconds: the service's time.
 
     Raises:
@@ -206,7 +206,7 @@ class Resubscribe:
         delay_seconds: not before this time has passed.
         outcome: how the subscription ended, in one word, for spans and metrics.
         sign: what that means for the shard.
-        cause: the same in words.
+        cause: the same as text.
     """
 
     delay_seconds: float
@@ -296,7 +296,7 @@ class SubscribeRetries:
             consumer_status: where a refusal as in use comes before acceptance: the consumer's status, where known.
             other_reader: who else subscribes to the shard, where that is known.
             renewed: whether other credentials were found in place of those that were refused.
-            starved: whether nobody took its events for so long that the service may have cut it.
+            starved: whether its events were left untaken for so long that the service may have cut it.
 
         Raises:
             RecordPublisherFatalError: trying again is useless.
@@ -309,7 +309,7 @@ class SubscribeRetries:
                 return self._taken_over(error, other_reader)
             return self._in_use(error, now, consumer_status, other_reader)
         if renewed and not self._renewed:
-            # Once: new credentials that are refused too are for the user to mend.
+            # Once: if new credentials are refused too, the user has to correct them.
             self._renewed = True
             return Resubscribe(0.0, "credentials_renewed", ShardSign.REFUSED, str(error))
         kind = kind_of(error)
@@ -323,7 +323,7 @@ class SubscribeRetries:
         outcome = _outcome(error, kind)
         if starved and outcome in ("connection_failed", "corrupt"):
             # Back-pressure is not a failure: what was cut off in the middle is read again, at once.
-            return Resubscribe(0.0, STARVED, cause="it was cut, as nobody took its events")
+            return Resubscribe(0.0, STARVED, cause="it was cut, because its events were not taken")
         if accepted and not had_events and outcome in _WITHOUT_PROGRESS:
             self._note_fruitless(outcome, error)
         sign = ShardSign.SUBSCRIPTION_ENDED if accepted else ShardSign.REFUSED
@@ -349,7 +349,7 @@ class SubscribeRetries:
             self.consumer_arn,
             self.reader,
         )
-        # The other one has just subscribed: for 5 s every call of ours would be refused.
+        # The other reader has just subscribed: for 5 s every call would be refused.
         delay = self.config.resubscribe_interval.total_seconds() + self.policy.delay_seconds(
             self._takeovers, self.random
         )
@@ -363,7 +363,7 @@ class SubscribeRetries:
         outcome = {"CREATING": "consumer_not_active", "ACTIVE": "held_by_another"}.get(consumer_status or "", "in_use")
         patience_seconds = self.config.resource_in_use_patience.total_seconds()
         if consumer_status == "ACTIVE" and now - self._in_use_since >= patience_seconds:
-            # An ACTIVE consumer that stays in use for so long is taken anew by another reader again and again.
+            # An ACTIVE consumer that stays in use for so long is taken by another reader again and again.
             raise self._takeover_error(self._retries.failures + 1, other_reader) from error
         try:
             return self._next_attempt(error, now, outcome, ShardSign.REFUSED)

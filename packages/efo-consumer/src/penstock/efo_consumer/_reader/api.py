@@ -40,7 +40,7 @@ class StreamConsumer:
 class OpenRequest:
     """Starts a session, takes over the one of the same id, or joins it again.
 
-    Who has a session is decided by the number of the run, which outlives every reader: the reader gives it to a new
+    The number of the run decides which caller has a session. It outlives every reader: the reader gives it to a new
     run, and the caller brings it along to all further openings, here, at other readers and after restarts.
 
     Attributes:
@@ -50,7 +50,7 @@ class OpenRequest:
         consumers: one per stream with enhanced fan-out, none with polling.
         named_shards_only: follow exactly the shards that `positions` names, and let their children enter nothing: the
             caller spreads shards over several readers, and places children itself.
-        session_seconds: after which a session that nobody called is ended; 0 leaves it to the reader.
+        session_seconds: after which a session without calls is ended; 0 leaves it to the reader.
         fail_on_data_loss: whether records that the stream no longer holds are an error, instead of counted and
             skipped; None leaves it to the reader.
         retry_patience_seconds: how long errors that may pass are retried; 0 for ever, None leaves it to the reader.
@@ -59,9 +59,9 @@ class OpenRequest:
             own; None compares nothing.
         epoch: number of the caller's run, as an earlier `open` gave it; 0 for a new run, which takes the session over.
         after_epoch: with a new run, the newest number that its checkpoint knows: its own will be larger.
-        owner: who the caller is, host and process: a predecessor is told.
+        owner: host and process of the caller, for the error of a predecessor.
         number_only: only give the number of a new run, and open nothing. A reader may handle a call after its caller
-            gave up on it; whoever repeats calls asks for the number first, and opens with it as `epoch`.
+            abandoned it; a caller that repeats calls asks for the number first, and opens with it as `epoch`.
     """
 
     session_id: str
@@ -123,7 +123,7 @@ class PositionsSnapshot:
 
     Attributes:
         positions: equal to the start when nothing is new.
-        records: between start and positions, as far as they were buffered.
+        records: buffered records between start and positions.
         bytes: their data and partition keys.
         millis_behind_latest: the largest of all open shards, as in `ShardStats`; -1 when one is not known.
         lineage: the children of shards whose position is SHARD_END, and their ancestors where these are known.
@@ -259,10 +259,10 @@ class SessionInfo:
         session_id: chosen by its caller.
         epoch: number of the run that has it.
         idle_seconds: since the last call; 0 while one waits for an answer.
-        time_to_live_seconds: after which it is ended if nobody calls; None when it never is.
+        time_to_live_seconds: after which it is ended without calls; None if it never is.
         shard_count: shards that are or were followed.
         shards: their numbers, on request only.
-        owner: who has it, host and process; empty if unknown.
+        owner: host and process of the caller that has it; empty if unknown.
     """
 
     session_id: str
@@ -333,7 +333,7 @@ class SessionReader(Protocol):
         max_records_per_shard: int = 0,
         horizon_millis: int | None = None,
     ) -> PositionsSnapshot:
-        """Tell how far the buffers lead from `start`; what was answered is promised to be readable.
+        """Return how far the buffers lead from `start`; what was answered is promised to be readable.
 
         Records are given in the order in which they arrived, whatever shard they are in. Limits of 0 do not bound.
         Waits at most `wait_seconds` for the first record beyond `start`. Idle shards' continuations come along with
@@ -360,7 +360,7 @@ class SessionReader(Protocol):
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Give the records of the ranges, range by range, in sequence order, always the same ones.
 
-        Of several readers each gives those of its shards in one turn.
+        With several readers each gives the records of its shards in one turn.
 
         Needs no session: what no buffer holds is read again from Kinesis. Epoch 0 skips the check of the epoch.
         `fail_on_data_loss` and `retry_patience_seconds` are as in `OpenRequest`; None leaves them to what the session
@@ -439,7 +439,7 @@ class ShardReader(SessionReader, Protocol):
     ) -> AsyncGenerator[FollowedBatch, None]:
         """Give the records beyond `start` as they come, each step with the positions that it leads to.
 
-        Nothing is read ahead of the caller but what the buffers hold. Limits are those of one step. Ends when the
+        Nothing is read ahead of the caller but what the buffers hold. The limits apply to one step. Ends when the
         reader drains.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What a shard reader needs of Kinesis: narrow, so that a fake can stand in."""
+"""What a shard reader needs of Kinesis: narrow, so that tests can replace it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ReaderBackend(ContinuitySource, Protocol):
-    """Kinesis, as far as a shard reader uses it."""
+    """The calls of Kinesis that a shard reader uses."""
 
     @property
     def retry_patience(self) -> timedelta:

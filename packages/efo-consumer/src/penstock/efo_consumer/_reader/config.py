@@ -64,7 +64,7 @@ class ReaderConfig:
     """Bytes that all buffers of the reader may hold, and what aggregates become as they are given. Each shard may
     exceed it by an event of enhanced fan-out, or by 64 KiB or one polled record. Default: 128 MiB."""
     idle_offset_interval: timedelta = timedelta(minutes=5)
-    """How often positions that moved without any record are told. Default: 5 minutes, well within any retention."""
+    """How often positions that moved without a record are reported. Default: 5 minutes, well within any retention."""
     promise_grace: timedelta = timedelta(seconds=30)
     """How long promised records wait in memory for their reader when room is short. Default: 30 s."""
     range_deadline: timedelta = timedelta(seconds=60)
@@ -73,7 +73,7 @@ class ReaderConfig:
     discovery_interval: timedelta = timedelta(seconds=10)
     """Wait before ListShards is asked again about a shard's parents or children. Default: 10 s (FLIP-128)."""
     session_timeout: timedelta = timedelta(0)
-    """After which a session that nobody calls is ended; zero for never. Default: never, as its host ends with it."""
+    """After which a session without calls is ended; zero for never. Default: never, as its host ends with it."""
     fail_on_data_loss: bool = True
     """Whether a range that the stream no longer holds is an error; otherwise it is left out, counted and logged."""
     deaggregate: Deaggregation = True

@@ -100,7 +100,7 @@ def unpack_aggregates(
 class Deaggregator:
     """Takes the aggregates of ranges apart. A shard's keys never change, so a stream is listed once, when needed.
 
-    But a stream may be deleted and made anew with the same name, and then its shards have the ids of others.
+    But a stream may be deleted and created again with the same name, and then its shards have the ids of others.
 
     Args:
         backend: lists the shards.
@@ -127,9 +127,9 @@ class Deaggregator:
             streams: the streams.
             created: when each was created, in milliseconds since the epoch; without those for which that is unknown.
         """
-        anew = set(streams)
-        self._listed_at = {stream: at for stream, at in self._listed_at.items() if stream not in anew}
-        self._expired = {key for key in self._expired if key[0] not in anew}
+        again = set(streams)
+        self._listed_at = {stream: at for stream, at in self._listed_at.items() if stream not in again}
+        self._expired = {key for key in self._expired if key[0] not in again}
         for stream, millis in created.items():
             # Parents that have left the list are remembered, unless the stream is a different one.
             if self._created.get(stream, millis) != millis:
@@ -152,7 +152,7 @@ class Deaggregator:
 
         They are always the same ones of the same records. Where the shard's keys are not known yet, ListShards is asked
         for as long as the patience lasts, and again for up to a minute while it does not show a shard that must be
-        there. The keys of a shard that has expired are not known to anybody: its user records come with those of other
+        there. The keys of a shard that has expired are unknown: its user records come with user records of other
         shards.
 
         Raises:

@@ -47,7 +47,7 @@ class Horizon:
     up. So is one that is later than what was delivered already, as after a stream with old records joined a query.
 
     Args:
-        patience_seconds: how long that takes; at most `LONGEST_HOLD_SECONDS`, which 0 stands for.
+        patience_seconds: how long that takes; at most `LONGEST_HOLD_SECONDS`, which is the meaning of 0.
     """
 
     def __init__(self, patience_seconds: float) -> None:

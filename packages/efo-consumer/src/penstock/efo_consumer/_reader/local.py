@@ -271,7 +271,7 @@ class LocalShardReader:
 
     @contextmanager
     def _unpacked(self, nbytes: int) -> Iterator[None]:
-        """Count what aggregates became: shards wait meanwhile where there is no room for more."""
+        """Count what aggregates became: shards wait meanwhile if there is not enough room."""
         try:
             with self._tools.pool.passing(nbytes):
                 yield
@@ -317,7 +317,7 @@ class LocalShardReader:
             await session.aclose()
 
     def drain(self) -> None:
-        """Answer long polls at once, now and later: nobody should wait for news of a reader that is about to close."""
+        """Answer long polls at once, now and later: callers should not wait for a reader that is about to close."""
         self.is_draining = True
         for session in self._sessions.values():
             session.drain()
@@ -355,20 +355,20 @@ class LocalShardReader:
 
     async def _found_loss(self, stream: str, shard_id: str, after: ShardPosition) -> Loss | None:
         try:
-            # Whoever opens a session waits; an outage is borne where shards are followed.
+            # The caller that opens a session waits; an outage is borne where shards are followed.
             brief = self._backend.with_patience(_OPENING_PATIENCE)
             return await ShardGuard(brief, stream, shard_id).check(after)
         except (EfoConsumerError, AwsError) as error:
-            # Whoever reads the shard meets it too, and looks again before anything is handed on.
-            _log.warning("cannot tell yet whether %s/%s has lost records since %s: %s", stream, shard_id, after, error)
+            # The reader of the shard meets it too, and looks again before anything is handed on.
+            _log.warning("cannot check yet whether %s/%s has lost records since %s: %s", stream, shard_id, after, error)
             return None
 
     async def _end_abandoned(self) -> None:
         while left := self._seconds_to_live():
             for session_id in left:
-                # Asked anew: while another was ended, this one may have been called, or opened again.
+                # Checked again: while another was ended, this one may have been called, or opened again.
                 if self._seconds_to_live().get(session_id, 1.0) <= 0:
-                    _log.warning("session %s is ended: nobody called it for too long", session_id)
+                    _log.warning("session %s is ended: it was not called for too long", session_id)
                     # Its run may come back, and open it again.
                     await self._end(session_id, self._sessions[session_id].epoch)
             await asyncio.sleep(min(_WATCH_SECONDS, max(0.05, min(left.values()))))
@@ -382,7 +382,7 @@ class LocalShardReader:
                 await self.warn()
             except Exception:
                 # Warnings are not part of reading.
-                _log.exception("cannot tell which shards are in trouble")
+                _log.exception("cannot check which shards are in trouble")
             took = self._clock() - began
 
     async def warn(self) -> None:
@@ -405,12 +405,12 @@ class LocalShardReader:
         try:
             facts = await self._backend.stream_facts(shard.stream)
         except (AwsError, EfoConsumerError) as error:
-            _log.info("cannot tell the retention period of %s: %s", shard.stream, error)
+            _log.info("cannot read the retention period of %s: %s", shard.stream, error)
             return replace(shard, retention_millis=None)
         return replace(shard, retention_millis=facts.retention_millis)
 
     def _seconds_to_live(self) -> dict[str, float]:
-        """By session, of those that end when nobody calls them."""
+        """By session, for sessions that end without calls."""
         now = self._clock()
         found = {name: session.seconds_to_live(now) for name, session in self._sessions.items()}
         return {name: seconds for name, seconds in found.items() if seconds is not None}
@@ -434,7 +434,7 @@ class LocalShardReader:
             session.check_epoch(request.epoch)
 
     async def _check_consumers(self, request: OpenRequest) -> None:
-        """Refuse a consumer of another stream of the same name: its records would come as those of ours.
+        """Refuse a consumer of another stream of the same name: its records would be taken for this stream's.
 
         Raises:
             EfoConsumerConfigError: the request has one.
@@ -443,7 +443,7 @@ class LocalShardReader:
             stream = consumer.stream_name
             arn = StreamIdentity.of(stream).arn
             if arn is None and stream in request.positions.streams:
-                # What `check_streams` was told a moment ago, or was not allowed to ask and has warned of.
+                # What `check_streams` learned a moment ago, or was not allowed to ask and has warned of.
                 with suppress(AwsError, EfoConsumerError):
                     arn = (await self._backend.stream_facts(stream)).arn
             if arn is not None and consumer.consumer_arn.partition("/consumer/")[0] != arn:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 MOST_POINTS = 1024
-"""Of a profile. One with fewer has all arrival times."""
+"""Most points of a profile. A profile with fewer has all arrival times."""
 
 
 def within(parts: Sequence[list[Part]], max_rows: int | None, max_bytes: int | None) -> list[list[Part]]:
@@ -85,7 +85,7 @@ def _units(parts: Iterable[list[Part]]) -> list[_Unit]:
 
 
 def _decided(units: list[_Unit], max_rows: int | None, max_bytes: int | None) -> tuple[list[_Unit], list[_Unit]]:
-    """Give the units that are sure to fit, and those of which some records may.
+    """Give the units that are sure to fit, and the units of which only some records may fit.
 
     Looking at single records is for the few units that the limits cut.
     """

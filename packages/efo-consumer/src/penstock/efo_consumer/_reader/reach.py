@@ -99,9 +99,9 @@ def reach(
     Records are taken in the order of their arrival times, whatever shard they are in, so a limit cuts all shards at the
     same time. At least one record is taken if any may be, though it exceed `bounds.max_bytes`.
 
-    Children enter as soon as all of their parents stand at SHARD_END in the answer, and bring records in a later one
-    than the last of their parents': the shards of one answer are read side by side. Parents whose children were all in
-    `start` leave.
+    Children enter as soon as all of their parents are at SHARD_END in the answer, and bring records in a later
+    answer than the last of their parents': the shards of one answer are read side by side. Parents whose children were
+    all in `start` leave.
 
     Args:
         start: where to begin.
@@ -191,8 +191,8 @@ class Standing:
 
     Attributes:
         times: the time before which each of them brings none, in milliseconds since the epoch; None while unknown.
-        waiting: those of them that bring none before records were delivered that are buffered: their own, or those of
-            their parents.
+        waiting: shards that bring no records before some buffered records were delivered: their own, or their parents'
+            records.
     """
 
     times: dict[ShardKey, int | None]
@@ -205,7 +205,7 @@ class Standing:
 
         A child's records arrived after all of its parents were closed, so it has the latest time of its parents, and of
         what these come of where they have not entered themselves. A shard at its end after which nothing is known yet
-        stands for its children, unless its own time is unknown: nothing may follow it, as a caller names it.
+        represents its children, unless its own time is unknown: nothing may follow it, as a caller names it.
 
         Args:
             stream: the stream.

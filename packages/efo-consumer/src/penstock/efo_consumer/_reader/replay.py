@@ -60,11 +60,11 @@ async def replay(
         shard_range: what to read.
         stall_seconds: how long answers may bring nothing new. Failures are retried for the backend's patience instead.
         fail_on_data_loss: whether a loss is an error.
-        same: the streams that are known to be those of the ranges; this one is added once that was asked.
+        same: the streams that are known to be the ranges' streams; this one is added once that was asked.
         proofs: what is to be called before the last of the records is handed on is added.
 
     Raises:
-        DataLossError: records of the range have expired, or nothing proves that none has, and `fail_on_data_loss`.
+        DataLossError: records of the range expired, or cannot be proved to exist, and `fail_on_data_loss` is set.
             Otherwise the loss is counted and what is left of the range is given.
         StreamRecreatedError: the stream is another one of the same name.
         RangeDeadlineError: nothing new came for `stall_seconds`.
@@ -82,10 +82,10 @@ async def replay(
 
 
 async def prove(proofs: Sequence[Proof]) -> None:
-    """Call proofs at once: then those of a stream share the question how long it keeps its records.
+    """Call proofs at once: proofs of one stream then share the question how long it keeps its records.
 
     Raises:
-        ShardReaderError: records are lost, or nothing proves that none is.
+        ShardReaderError: records are lost, or cannot be proved to exist.
     """
     for error in await asyncio.gather(*(proof() for proof in proofs), return_exceptions=True):
         if error is not None:
@@ -142,7 +142,7 @@ class CheckedRead:
             is_open: what the caller knows of the shard; None asks ListShards at the tip.
 
         Raises:
-            DataLossError: records have expired, or nothing proves that none has, and `fail_on_data_loss`.
+            DataLossError: records expired, or cannot be proved to exist, and `fail_on_data_loss` is set.
             RecordPublisherError: the shard cannot be read.
         """
         self._given = after
@@ -274,7 +274,7 @@ class _Replay:
             ) from error
 
     async def _check_stream(self) -> None:
-        """Tell the stream from another one of the same name, which may know the range's sequence numbers too."""
+        """Check that the stream is not another one of the same name, which may have the same sequence numbers."""
         stream, created = self._range.stream_name, self._range.created_millis
         if created is not None and stream not in self._same:
             await check_streams(self._backend, {stream: created}, [stream])

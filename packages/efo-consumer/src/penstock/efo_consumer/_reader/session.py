@@ -61,7 +61,7 @@ class ReaderSession:
         self._named_only = False
 
     async def adopt(self, request: OpenRequest, epoch: int, created: Mapping[str, int]) -> None:
-        """Serve a run; whoever still asks with the number of an older one is refused from now on."""
+        """Serve a run. Calls with the number of an older run are refused from now on."""
         self.epoch, self.owner = epoch, request.owner
         self.config = self._tools.config if request.settings is None else request.settings.reader(self._tools.config)
         self._named_only = request.named_shards_only
@@ -116,11 +116,11 @@ class ReaderSession:
         )
 
     def touch(self) -> None:
-        """Note that somebody called."""
+        """Note a call."""
         self._called_at = self._clock()
 
     def seconds_to_live(self, now: float) -> float | None:
-        """Tell when the session is to be ended if nobody calls it; None when it never is."""
+        """Return in how many seconds the session ends without calls; None if it never does."""
         if not self._time_to_live:
             return None
         return self._time_to_live if self._calls else self._called_at + self._time_to_live - now
@@ -150,7 +150,7 @@ class ReaderSession:
                 return self._snapshot(Reach(start, 0, 0, holds_back=found.holds_back), bounds)
             until = min(deadline, idle_at) if idle_at > now else deadline
             if found.holds_back:
-                # Answers of an idle shard move the horizon, and ring for nobody.
+                # Answers of an idle shard move the horizon, and wake no caller.
                 until = min(until, now + _HELD_SECONDS)
             await self._news.wait(until - now)
             # News of thousands of shards come one by one, and each look is at all of them: looks take half of the time.
@@ -243,7 +243,7 @@ class ReaderSession:
 
     async def aclose(self) -> None:
         """End all subscriptions."""
-        # Whoever still waits has no session any more.
+        # Callers that still wait have no session any more.
         self.epoch = -1
         self._news.notify()
         await self.followed.aclose()
@@ -276,7 +276,7 @@ class ReaderSession:
         return False
 
     def _shows_an_end(self, start: StreamPositions, found: Reach) -> bool:
-        """Whether a shard ended for a caller that places its children, which nobody reads before."""
+        """Whether a shard ended for a caller that places its children, which are not read before."""
         return self._named_only and any(
             position.is_shard_end and start.get(stream, shard_id) != position
             for stream, shards in found.positions.streams.items()

@@ -1,4 +1,4 @@
-"""One shard that a session follows: its publisher's events go to its buffer, as far as there is room."""
+"""One shard that a session follows: its publisher's events go to its buffer while there is room."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class StandingShard:
     def proved(self, event: ShardEvent, *, is_subscription: bool) -> ShardEvent:
         """Give an event that leads nowhere without what it does not prove: that the shard is open.
 
-        A subscription may go on after the shard was closed, and polls may be empty before its end. So an event only
+        A subscription may continue after the shard was closed, and polls may be empty before its end. So an event only
         proves what ListShards shows. Polls then reach the end.
 
         Raises:
@@ -224,8 +224,8 @@ class FollowedShard:
     def promised(self) -> ShardPosition:
         """The buffer's end, with the time since which nothing beyond it may be missing.
 
-        Whoever begins at TRIM_HORIZON wants what there is, and what was there expires at any moment. But as long as no
-        answer came, what was put since the shard was begun may expire, too.
+        A caller that begins at TRIM_HORIZON wants what there is, and that may expire at any moment. But until an answer
+        comes, records that were put since the shard was begun may expire, too.
         """
         end = self.buffer.end
         if end.type is not PositionType.TRIM_HORIZON or end.known_millis is not None:
@@ -291,14 +291,14 @@ class FollowedShard:
                     except StandsStillError as error:
                         is_over = await self._poll(str(error), "its subscription does not end")
         except Exception as error:
-            # A bug must reach the caller of positions() too, not end in a task that nobody looks at.
+            # A bug must reach the caller of positions() too, not end in a task that is not awaited.
             self._fail(error)
 
     async def prove(self) -> None:
         """Prove what rests on a retention period of seconds ago; to be called before anything of it is handed on.
 
         Raises:
-            ShardReaderError: records are lost, or nothing proves that none is. It is the shard's failure, too.
+            ShardReaderError: records are lost, or cannot be proved to exist. It is the shard's failure, too.
         """
         try:
             await self.inquiry.prove()
@@ -392,7 +392,7 @@ class FollowedShard:
         if event.child_shards:
             self._home.ended(self, event.child_shards)
         if event.records.num_rows or event.child_shards:
-            # Idle events of a thousand shards wake nobody: they are reported when something else is.
+            # Idle events of a thousand shards wake no caller: they are reported with the next news.
             self._home.news.notify()
 
     def skip_loss(self) -> None:
@@ -434,7 +434,7 @@ class FollowedShard:
                 break
             before_sign, sign = sign, ShardSign.AHEAD if is_ahead else ShardSign.NO_ROOM
             if sign is not before_sign:
-                self._note(sign, "" if is_ahead else "the buffers are full: nobody takes what was read")
+                self._note(sign, "" if is_ahead else "the buffers are full: the caller does not take what was read")
             await self._home.tools.room.wait(LOOK_AGAIN_SECONDS)
             before, now = now, self._home.tools.clock()
             stood_still(now - before, stream=self.stream.name, shard_id=self.shard_id)

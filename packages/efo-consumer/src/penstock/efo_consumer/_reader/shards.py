@@ -1,4 +1,4 @@
-"""Which shards a session follows: those of its positions, and the children of those that are finished."""
+"""Which shards a session follows: the shards of its positions, and the children of finished shards."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SessionShards:
     def __init__(self, tools: ReaderTools) -> None:
         self.tools = tools
         self.news = Signal()
-        """Rung when a shard has something to tell."""
+        """Rung when a shard has news."""
         self.ahead_of: int | None = None
         """What arrived later waits for slower shards; None where no caller asks that shards keep step."""
         self.shards: dict[ShardKey, FollowedShard] = {}
@@ -64,7 +64,7 @@ class SessionShards:
         self._discoveries: dict[str, asyncio.Task[None]] = {}
         # Shards at their end that are not listed, and after which it is to be found out what comes.
         self._unlisted: dict[str, set[str]] = {}
-        # Of shards that are gone: what a caller has to know who decides by itself which shards follow.
+        # For shards that are gone: what a caller needs that decides on its own which shards follow.
         self._gone_lineage: dict[ShardKey, tuple[ShardLineage, ...]] = {}
         self._closed = False
         self._named_only = False
@@ -73,7 +73,7 @@ class SessionShards:
         self._failures: dict[str, ShardFailedError] = {}
 
     async def adopt(self, request: OpenRequest, created: Mapping[str, int], config: ReaderConfig) -> None:
-        """Serve new positions: shards whose buffers hold all that may be asked for go on, the others begin anew.
+        """Serve new positions. Shards whose buffers hold all that may be asked for continue, the others start again.
 
         Args:
             request: the positions, and how to read.
@@ -96,7 +96,7 @@ class SessionShards:
         patience = request.retry_patience_seconds
         if patience is not None:
             self.backend = self.backend.with_patience(timedelta(seconds=patience))
-        # Patience begins anew, with as much as is asked for now.
+        # Patience starts again, with the duration of this request.
         failed, self._failures = [self._discoveries.pop(stream) for stream in self._failures], {}
         for task in failed:
             task.cancel()
@@ -122,7 +122,7 @@ class SessionShards:
         """Prove what the shards judged by a retention period of seconds ago, before anything of it is handed on.
 
         Raises:
-            ShardReaderError: records are lost, or nothing proves that none is.
+            ShardReaderError: records are lost, or cannot be proved to exist.
         """
         unproved = [shard.prove() for shard in self.shards.values() if not shard.inquiry.is_proved]
         if unproved:
@@ -132,7 +132,7 @@ class SessionShards:
                     raise found
 
     def trim(self, positions: StreamPositions) -> None:
-        """Drop what lies at or before the positions from the buffers."""
+        """Drop records at or before the positions from the buffers."""
         for stream, shards in positions.streams.items():
             for (name, shard_id), shard in self.shards.items():
                 if name != stream:
@@ -160,7 +160,7 @@ class SessionShards:
         self.tools.room.notify()
 
     def _is_over(self, key: ShardKey, shard: FollowedShard, positions: StreamPositions) -> bool:
-        """Whether nobody needs a shard any more: it ended, and left the committed positions to its children."""
+        """Whether a shard is over: it ended, and its children replaced it in the committed positions."""
         stream, shard_id = key
         if stream not in positions.streams or positions.get(*key) is not None or not shard.has_ended:
             return False
@@ -170,7 +170,7 @@ class SessionShards:
         return self.graphs[stream].is_passed(shard_id, positions.streams[stream])
 
     def lineage(self, positions: StreamPositions) -> tuple[ShardLineage, ...]:
-        """Give what is known of the shards that continue those that stand at their end; all shards if one was gone."""
+        """Give the known children of shards at their end and the children's ancestors; all shards if one was gone."""
         found: dict[ShardKey, ShardLineage] = {}
         for stream, shards in positions.streams.items():
             ended = [shard_id for shard_id, position in shards.items() if position.is_shard_end]
@@ -182,11 +182,11 @@ class SessionShards:
         return tuple(found.values())
 
     def _outdated(self, wanted: Mapping[ShardKey, ShardPosition]) -> list[ShardKey]:
-        """Give the shards that cannot go on when these positions are asked for."""
+        """Give the shards that cannot continue when these positions are asked for."""
         resumed = {key for key, position in wanted.items() if self._holds(key, position)}
-        anew = {key[0] for key, position in wanted.items() if key not in resumed and not position.is_shard_end}
-        settled = {stream for stream, _ in wanted} - anew
-        # A child that was begun ahead goes on; but not when a parent begins anew, which needs the room first.
+        again = {key[0] for key, position in wanted.items() if key not in resumed and not position.is_shard_end}
+        settled = {stream for stream, _ in wanted} - again
+        # A child that was begun ahead continues, unless a parent starts again, which needs the room first.
         ahead = {key for key in self.shards if key not in wanted and key[0] in settled}
         return [
             key
@@ -221,7 +221,7 @@ class SessionShards:
                     continue
                 shard = self.shards.get(key)
                 if shard is not None and not position.rank[0] and position != shard.buffer.origin:
-                    # The caller went back to before the first record: nothing in this buffer tells where that was.
+                    # The caller went back to before the first record: this buffer does not know where that was.
                     await shard.stop()
                     if self.shards.get(key) is shard:
                         self._remove(key)
@@ -272,7 +272,7 @@ class SessionShards:
         self._begin_children(shard.stream.name, {shard.shard_id}.union(*(one.parent_shard_ids for one in children)))
 
     def _discovery_needed(self, stream: str, ended: Collection[str] | None = None) -> bool:
-        """Whether nobody knows yet what comes after these shards that ended, or after any of them."""
+        """Whether the successors of these ended shards, or of any ended shard, are still unknown."""
         childless = self._childless(stream)
         if childless if ended is None else not childless.isdisjoint(ended):
             return True
@@ -299,7 +299,7 @@ class SessionShards:
         return 0.0 if self._publisher is None else self._publisher.interval_seconds
 
     def stuck(self) -> dict[ShardKey, str]:
-        """Give the shards at their end after which nobody knows yet what comes, with the reason."""
+        """Give the shards at their end whose successors are still unknown, with the reason."""
         return {
             (stream, shard_id): str(self._failures.get(stream, "looking for the shards that follow it"))
             for stream in self.graphs
@@ -307,7 +307,7 @@ class SessionShards:
         }
 
     def _childless(self, stream: str) -> set[str]:
-        """The shards at their end after which nobody knows yet what comes."""
+        """The shards at their end whose successors are still unknown."""
         graph = self.graphs[stream]
         ended = self._finished.get(stream, {})
         found = {one for one in ended if not graph.children(one) and (stream, one) not in self._gone_lineage}
@@ -361,7 +361,7 @@ class SessionShards:
                         reason=f"cannot find the shards that follow {shard_id}: {last}",
                     )
                     failure.__cause__ = last
-                    # Tried on: whoever asks when that is over is not told of it.
+                    # Still retried: callers that ask after it succeeded do not see the failure.
                     self._failures[stream] = failure
                     self.news.notify()
                 else:
@@ -377,7 +377,7 @@ class SessionShards:
     def _with_siblings(self, stream: str, listed: Sequence[Shard], halved_since: dict[str, float]) -> list[Shard]:
         """Leave out children as long as the list does not show all children of their parent, but for a minute at most.
 
-        With a child the parent leaves the positions, and then nobody would look for the other one.
+        With a child the parent leaves the positions, and then the other child would not be looked for.
 
         Args:
             stream: name or ARN.
@@ -400,7 +400,7 @@ class SessionShards:
                 del halved_since[shard_id]
                 _log.warning(
                     "%s/%s: for %g s ListShards has shown %s as its children, which do not take all of its hash keys; "
-                    "going on with these, and what another child holds would be left out",
+                    "continuing with these; records of another child would be missed",
                     stream,
                     shard_id,
                     _SIBLINGS_PATIENCE_SECONDS,
@@ -418,7 +418,7 @@ class SessionShards:
         Args:
             stream: name or ARN.
             listed: all shards that are listed.
-            gone: takes those of which nothing is left, and has those that were found earlier.
+            gone: shards without any record left; found ones are added.
             empty_since: when each of them was first seen to hold no record, by this process' clock.
             is_whole: whether the list lacks no child.
 
@@ -473,7 +473,7 @@ class SessionShards:
         youngest = max((shard.shard_id for shard in listed), default="")
         async with aclosing(self.backend.read_once(stream, shard_id, ShardPosition.trim_horizon())) as events:
             async for event in events:
-                # Kinesis numbers shards as they are made. Of what is older the list says whether it is left.
+                # Kinesis numbers shards in the order of their creation. The list shows whether older ones are left.
                 if event.child_shards and all(child.shard_id > youngest for child in event.child_shards):
                     return event.child_shards
         return ()
@@ -501,12 +501,12 @@ class SessionShards:
         try:
             await asyncio.gather(*(shard.stop() for shard in self.shards.values()))
         finally:
-            # Also when the caller gave up meanwhile: nobody else knows it any more.
+            # Also when the caller was cancelled: nothing else refers to it any more.
             if predecessor is not None:
                 await predecessor.close()
 
     async def aclose(self) -> None:
-        """End all subscriptions and let go of all buffers."""
+        """End all subscriptions and drop all buffers."""
         self._closed = True
         for task in self._discoveries.values():
             task.cancel()

@@ -103,7 +103,7 @@ def _settings_from_message(message: pb.SessionSettings) -> SessionSettings:
 
 
 MESSAGES: Final = Messages(
-    # A reader or caller of another version may know more of them, or none.
+    # A reader or caller of another version may have more of them, or fewer.
     unknown={RecordPublisherType: RecordPublisherType.EFO, ShardState: ShardState.READING},
     by_hand={
         StreamPositions: (_positions_to_messages, _positions_from_messages),

@@ -162,14 +162,14 @@ class FleetShardReader:
         self._horizon = FleetHorizon(request.retry_patience_seconds or 0.0)
         for endpoint in self._readers:
             self._members.forget(endpoint)
-        # Only a number: a reader that answers when nobody waits any more would take the session from this run.
+        # Only a number: a reader that answers too late would take the session from this run.
         # With the names of the streams, about which each asks Kinesis, and so for the time.
         streams = StreamPositions({stream: {} for stream in request.positions.streams})
         asked = replace(request, number_only=True, positions=streams)
         opened = await asyncio.gather(*(self._ask_to_open(endpoint, asked) for endpoint in self._readers))
         if not self._members.served():
             raise next(error for error in opened if isinstance(error, ReaderUnavailableError))
-        # Each reader has given a number: the largest is the run's, and all are told.
+        # Each reader has given a number: the largest is the run's, and is sent to all.
         epoch = max(number for number in opened if isinstance(number, int))
         self._request = replace(request, epoch=epoch)
         # Positions are judged when a session is opened.
@@ -478,7 +478,7 @@ class FleetShardReader:
 
     async def _open_at(self, endpoint: str, part: StreamPositions = _NOWHERE) -> None:
         assert self._request is not None
-        # It compares what all streams are, also those of which it follows no shard yet.
+        # It checks the identity of all streams, also of streams of which it follows no shard yet.
         streams = {stream: part.streams.get(stream, {}) for stream in self._start.streams}
         positions = StreamPositions(streams, self._start.created)
         await self._ask_to_open(endpoint, replace(self._request, positions=positions))
@@ -541,8 +541,8 @@ class FleetShardReader:
             await self._take_members()
 
     async def _take_members(self) -> None:
-        """Take in the readers that have joined, and let those go that are gone."""
-        # Of those that may be gone in a moment.
+        """Add the readers that have joined, and remove the readers that are gone."""
+        # For readers that may be gone in a moment.
         self._deaggregates = self.deaggregates
         there = list(self._membership())
         now = self._clock()
@@ -566,7 +566,7 @@ class FleetShardReader:
             await asyncio.gather(*(self._open_at(endpoint) for endpoint in new))
             for endpoint in new:
                 self._keep(endpoint)
-        # Its calls have ended by then: closing earlier would cancel whoever waits for one.
+        # Its calls have ended by then: closing earlier would cancel callers that wait for one.
         while self._left and now - self._left[0][0] > CALL_SECONDS:
             await self._left.pop(0)[1].aclose()
 

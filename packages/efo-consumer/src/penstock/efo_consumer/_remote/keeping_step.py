@@ -152,7 +152,7 @@ def divide(bounds: Bounds, looks: Mapping[str, ShardsLook]) -> dict[str, Bounds]
     # What fits up to a time fits up to an earlier one.
     count = bisect_left(times, True, key=lambda millis: not fits(millis))
     if not count:
-        # Records of the same moment: those of one reader go first.
+        # Records of the same moment: one reader's records go first.
         first = min((one.times[0], name) for name, one in counted.items() if one.points)[1]
         earliest = counted[first].times[0]
         limit = earliest if horizon is None else min(earliest, horizon)

@@ -23,7 +23,7 @@ class Member:
 
     Attributes:
         endpoint: `host:port`.
-        is_open: whether it serves a part of the session, as far as is known.
+        is_open: whether it is known to serve a part of the session.
         failed_at: when it was first not reached; None while it answers.
         failure: why it serves nothing, as it was reported last.
     """
@@ -37,7 +37,7 @@ class Member:
 class Members:
     """The readers of a fleet. A reader owns shards until it was not reached for the lease's time.
 
-    That is also the time after which it ends the session by itself, so that from then on nobody else reads its shards.
+    After the same time it ends the session on its own, so that its shards are not read twice.
 
     Readers may join and leave: what is noted of one that has left counts for nothing.
 
@@ -58,7 +58,7 @@ class Members:
         self._members = {**self._members, endpoint: Member(endpoint)}
 
     def leave(self, endpoint: str) -> None:
-        """Let a reader go that is known to be gone: the others own its shards at once."""
+        """Remove a reader that is known to be gone: the others own its shards at once."""
         self._members = {name: member for name, member in self._members.items() if name != endpoint}
 
     def all(self) -> list[Member]:
@@ -133,9 +133,9 @@ class KnownStats:
         """Give the numbers of shards that wait for a reader: as they were, with a lag that grows, and with the cause.
 
         Args:
-            positions: name the shards; those at their end wait for nobody.
+            positions: name the shards; shards at their end do not wait.
             since: when the reader was first not reached, by the clock.
-            cause: in words.
+            cause: as text.
         """
         now = self._clock()
         since_millis = round((self._wall_clock() - (now - since)) * 1000)

@@ -1,4 +1,4 @@
-"""Reads ranges from readers that may go away: whom to ask next, for what is left. Decided without I/O.
+"""Reads ranges from readers that may go away: which one to ask next, for what is left. Decided without I/O.
 
 `FleetShardReader.read_range` is its shell for an event loop; `fetch.read_ranges` the blocking one, for tasks.
 """
@@ -31,7 +31,7 @@ ANSWER_SECONDS = 2.0
 """A reader that gives no sign for so long, while it owes one, is taken for one that is away."""
 _SILENT = "DEADLINE_EXCEEDED"
 _PASSING = ("UNAVAILABLE", _SILENT, "CANCELLED")
-"""What a service that goes or comes answers; refusals, such as of a token, do not pass by themselves."""
+"""What a service that stops or starts answers. Refusals, such as of a token, are not retried."""
 
 KINESIS = "Kinesis"
 """In place of an endpoint: the stream itself."""
@@ -90,7 +90,7 @@ class Patience:
         """Note a failure, and give the seconds after which to ask again.
 
         Raises:
-            EfoConsumerError: the failure, if it does not pass by itself, or the time is over.
+            EfoConsumerError: the failure, if retrying does not help, or the time is over.
         """
         if not isinstance(error, ReaderUnavailableError) or not error.reason.startswith(_PASSING):
             raise error
@@ -141,8 +141,8 @@ class Retrieval:
     sequence number; those that came are dropped.
 
     Args:
-        ranges: those of one shard follow each other in sequence order.
-        endpoints: in the order in which they are asked: those of readers, and `KINESIS`.
+        ranges: the ranges of one shard follow each other in sequence order.
+        endpoints: of readers, and `KINESIS`, in the order in which they are asked.
         patience: for rounds in which none of them could be reached.
         comes_back: whether a reader that is gone may come back, or has another in its place. Else only one that gives
             no sign of life is left for the next one, and waited for.
@@ -163,7 +163,7 @@ class Retrieval:
 
     @property
     def endpoint(self) -> str:
-        """Of the reader to ask, or `KINESIS`."""
+        """The endpoint of the reader to ask, or `KINESIS`."""
         return self._endpoints[self._turn]
 
     def begin(self) -> None:
@@ -176,7 +176,7 @@ class Retrieval:
     def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Give the rows of the next batch that did not come before."""
         if (dropped := self._dropped) is not None:
-            # Rows that came are the first ones: later ranges of the shard lie beyond the place.
+            # Rows that came are the first ones: later ranges of the shard are after the place.
             rows = range(batch.num_rows)
             batch = batch.slice(bisect_left(rows, True, key=lambda row: not _Place.of(batch, row).is_at_most(dropped)))
         if batch.num_rows:
@@ -189,7 +189,7 @@ class Retrieval:
         """Note that the reader could not be reached, and give the seconds after which to ask the next one.
 
         Raises:
-            ReaderUnavailableError: nobody is left to ask, and the patience is at its end.
+            ReaderUnavailableError: no source is left to ask, and the patience is at its end.
         """
         if not self._comes_back and self.endpoint != KINESIS and not error.reason.startswith(_SILENT):
             raise error
@@ -218,9 +218,9 @@ def retrievals(
     """Give what to retrieve, each from its owner, which has it in memory, or from another.
 
     Args:
-        ranges: those of one shard in sequence order.
+        ranges: ranges of one shard are in sequence order.
         endpoints: of the readers.
-        away: gives those that are not there, as far as is known now: they are asked after all others.
+        away: returns the endpoints that are known to be unavailable: they are asked after all others.
         patience_seconds: for which to ask again when none can be reached.
         with_kinesis: whether ranges can be read from Kinesis itself, where no reader that is there gives them.
         comes_back: see `Retrieval`.
@@ -246,7 +246,7 @@ def _by_owner(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[list[
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a row stands.
+    """The place of a row.
 
     Attributes:
         shard: name of its stream and id of its shard.
@@ -262,7 +262,7 @@ class _Place:
         return cls((stream, shard_id), (int(number), sub_number))
 
     def is_at_most(self, last: _Place) -> bool:
-        """Whether a row of this place came when that of `last`, a place in the first range, had come."""
+        """Whether a row of this place came before or with `last`, a place in the first range."""
         return self.shard == last.shard and self.number <= last.number
 
 

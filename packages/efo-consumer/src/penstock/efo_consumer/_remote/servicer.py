@@ -34,7 +34,7 @@ class ReaderLocation:
     """Where a reader's streams are.
 
     Args:
-        location: as far as the reader knows it without a call.
+        location: what the reader knows of it without a call.
         stream_arn: asks for the ARN of the stream that a name means to the reader.
         endpoint_aliases: further URLs by which callers know the reader's endpoint.
     """
@@ -177,7 +177,7 @@ class ShardReaderServicer(Servicer):
 async def _one_ahead(
     batches: AsyncGenerator[pa.RecordBatch, None], encoder: BatchEncoder, blocks: BlockWriter | None
 ) -> AsyncGenerator[bytes, None]:
-    """Encode each batch while the one before it is on its way; a sign of life while there is none."""
+    """Encode each batch while the one before it is on its way. Yields a sign of life while no batch is ready."""
 
     async def encode_next() -> bytes | None:
         batch = await anext(batches, None)

@@ -1,9 +1,9 @@
 """Record batches in shared memory, for tasks on the reader's machine: they are spared what gRPC and a socket copy.
 
 A block is a file in memory beside the reader's Unix socket, in a folder that is its user's alone. The reader copies a
-batch into one that is free and passes its name on; the task maps the file, once for all batches, and notes in it when
-nobody holds the batch any more. Then the next batch goes there: memory that has been used before costs a tenth of new
-memory. What a task still holds when its call is over is not written to until it lets go.
+batch into one that is free and passes its name on; the task maps the file, once for all batches, and marks it when it
+no longer holds the batch. Then the next batch goes there: memory that has been used before costs a tenth of new
+memory. A block that a task still holds when its call is over is not written to until the task releases it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SMALLEST_BYTES = 64 * 1024
-"""Of a batch that is worth a block."""
+"""Smallest batch that is worth a block."""
 
 # The first byte of a block's first page says whose it is.
 _CONTENT_OFFSET: Final = 4096
@@ -36,11 +36,11 @@ _FREE, _FILLED, _TAKEN = 0, 1, 2
 # Batches are about as large as asked for: their keys and numbers may come on top.
 _BLOCK_BYTES = DEFAULT_MAX_BATCH_BYTES + DEFAULT_MAX_BATCH_BYTES // 4
 _MOST_BLOCKS = 8
-"""Of a reader. Containers have 64 MB of such memory unless they are told otherwise."""
+"""Most blocks of a reader. Containers have 64 MB of such memory by default."""
 _MOST_OF_A_CALL = 3
 """One that is filled, one on its way, one that is read."""
 _PATIENCE_SECONDS = 0.25
-"""A task that lets go of nothing for so long keeps what it reads: the rest of its call goes through the socket."""
+"""A task that releases no block for so long keeps what it reads: the rest of its call goes through the socket."""
 _LOOK_SECONDS = 0.0005
 _LONGEST_LOOK_SECONDS = 0.02
 _NAME = re.compile(r"[0-9]+\.block")
@@ -62,7 +62,7 @@ class Block:
         self._path = path
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            # All of it at once: to write where there is no memory left would end the process.
+            # All of it at once: a write without memory left would end the process.
             os.posix_fallocate(file, 0, _CONTENT_OFFSET + nbytes)
             self._map = mmap.mmap(file, 0)
         except OSError:
@@ -73,7 +73,7 @@ class Block:
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of its file."""
         return self._path.name
 
     @property
@@ -90,7 +90,7 @@ class Block:
         self._map[0] = _FILLED
 
     def remove(self) -> None:
-        """Leave it to whoever has mapped it, and let nobody else."""
+        """Unlink it: only tasks that have mapped it keep it."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
@@ -114,7 +114,7 @@ class BlockPool:
         self._count = 0
 
     def lend(self) -> Block | None:
-        """Give a block that nobody uses; None when there is none."""
+        """Give an unused block; None without one."""
         self._free += [block for block in self._held if block.state == _FREE]
         self._held = [block for block in self._held if block.state != _FREE]
         if self._free:
@@ -132,7 +132,7 @@ class BlockPool:
         return block
 
     def give_back(self, block: Block) -> None:
-        """Take back a block that was lent; a task that has it may go on reading."""
+        """Take back a block that was lent; a task that has it may continue to read it."""
         if block.state == _FILLED:
             # Its task may know of it, but is not known to have it: it may come for it at any time, or never.
             self.remove(block)
@@ -188,7 +188,7 @@ class BlockWriter:
         return block
 
     async def _wait(self) -> Block | None:
-        """Wait for a block that is let go of; nobody tells that, it takes milliseconds, or no end."""
+        """Poll for a block that a task releases: that takes milliseconds, or never happens."""
         deadline, pause = time.monotonic() + self._patience_seconds, _LOOK_SECONDS
         while self._lent and time.monotonic() < deadline:
             await asyncio.sleep(pause)
@@ -203,14 +203,14 @@ class Blocks:
     """The blocks of readers, as a task maps them. For any thread; a forked child needs its own."""
 
     MOST_MAPPED = 4 * _MOST_BLOCKS
-    """Of all readers: the processes of tasks outlive many of these."""
+    """Most blocks of all readers: the processes of tasks outlive many readers."""
 
     def __init__(self) -> None:
         self._mapped: dict[Path, tuple[int, mmap.mmap]] = {}
         self._lock = threading.Lock()
 
     def take(self, folder: Path, name: str, nbytes: int) -> pa.Buffer:
-        """Give a batch that was written to a block. The block is free again when nobody has the buffer any more.
+        """Give a batch that was written to a block. The block is free again when the buffer is garbage collected.
 
         Raises:
             OSError: the block cannot be opened.
@@ -224,7 +224,7 @@ class Blocks:
             os.pwrite(file, bytes((_TAKEN,)), 0)
             view = memoryview(mapped)[_CONTENT_OFFSET : _CONTENT_OFFSET + nbytes]
             own = os.dup(file)
-        weakref.finalize(view, _let_go, own, os.getpid()).atexit = False
+        weakref.finalize(view, _release, own, os.getpid()).atexit = False
         return pa.py_buffer(view)
 
     def _map(self, path: Path) -> tuple[int, mmap.mmap]:
@@ -241,13 +241,13 @@ class Blocks:
         return found
 
 
-def _let_go(file: int, process: int) -> None:
-    """Note that nobody has the batch. The system call keeps the note behind all that was read before."""
+def _release(file: int, process: int) -> None:
+    """Mark the block as free. The system call orders the mark after all reads."""
     if os.getpid() == process:  # a forked child has a copy of all, and says nothing for its parent
         os.pwrite(file, bytes((_FREE,)), 0)
         os.close(file)
 
 
 def folder_of(endpoint: str) -> Path | None:
-    """The folder in which a reader may have blocks for its callers at this endpoint; None where there is none."""
+    """The folder in which a reader may have blocks for its callers at this endpoint; None for TCP endpoints."""
     return Path(endpoint.removeprefix(_UNIX)).parent if endpoint.startswith(_UNIX) else None

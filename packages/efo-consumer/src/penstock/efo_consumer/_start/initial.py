@@ -46,7 +46,7 @@ _POLICY = BackoffPolicy(max_attempts=None)
 _DESCRIBE = "DescribeStreamSummary"
 _ONCE = BackoffPolicy(max_attempts=1)
 _PATIENCE = timedelta(minutes=10)
-# Whoever waits at a terminal is told before an outage counts as one.
+# A user who waits at a terminal gets a warning before an outage counts as one.
 _TOLD_SECONDS = 5.0
 
 
@@ -75,7 +75,7 @@ class _StartClient(JsonClient):
             RecordPublisherRetriesError: every attempt failed for as long as the patience, or the stream is still being
                 created.
             RecordPublisherFatalError: the stream is being deleted.
-            AwsError: Kinesis refuses for good, or cannot be reached.
+            AwsError: Kinesis refuses, and a retry would not help; or it cannot be reached.
         """
 
         async def borne() -> bytes:
@@ -319,7 +319,7 @@ class _Resolver:
             try:
                 followed = await asyncio.gather(*asked)
             finally:
-                # After an error of one, nobody waits for the others, which may be retried for minutes.
+                # After an error of one, the others, which may be retried for minutes, are not waited for.
                 for one in asked:
                     one.cancel()
             found += [shard_id for shard_id, children in zip(pending, followed, strict=True) if not children]
@@ -358,7 +358,7 @@ class _Resolver:
             if error.code != "AccessDeniedException":
                 raise
             _log.warning(
-                "DescribeStreamSummary of %s is refused: cannot tell whether it is deleted and created again while it "
+                "DescribeStreamSummary of %s is refused: cannot check whether it is deleted and created again while it "
                 "is read, nor how long it keeps records. Allow kinesis:DescribeStreamSummary on the stream",
                 self._identity.name,
             )

@@ -77,7 +77,7 @@ class DecodedPayload(msgspec.Struct, frozen=True):
     """What a payload holds.
 
     Attributes:
-        records: WIRE_SCHEMA, in the order of the payload, which is that of the sequence numbers.
+        records: WIRE_SCHEMA, in the order of the payload, which is the order of the sequence numbers.
         continuation: SubscribeToShard's `ContinuationSequenceNumber`; None where absent or null.
         next_iterator: GetRecords' `NextShardIterator`; None where absent or null.
         last_sequence_number: the last record's; None without records.
@@ -246,7 +246,7 @@ def string_column(values: list[str]) -> tuple[pa.Array, int]:
 
 
 def _is_under_way() -> bool:
-    """Whether a process has made so many columns that nobody waits for its first one."""
+    """Whether a process has made so many columns that its start is over."""
     return next(_columns_of_lists) >= _JOINED_AT_FIRST
 
 
@@ -275,7 +275,7 @@ def arrival_column(seconds: list[float | None]) -> pa.Array:
 
 def encryption_column(types: list[str | None]) -> pa.Array:
     """At least one value; null where it is `NONE`."""
-    # Nearly always all records of a stream are encrypted in one way, or none is.
+    # Nearly always all records of a stream have the same encryption type.
     if types.count(types[0]) == len(types):
         return _same_type(None if types[0] == "NONE" else types[0], len(types))
     return pa.array([None if name == "NONE" else name for name in types], _STRING)

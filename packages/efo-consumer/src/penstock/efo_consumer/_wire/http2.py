@@ -230,7 +230,7 @@ class Http2Subscription:
             self._call_soon(self._on_signal)
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
-        # Nobody waits on a closed loop; the stream ends with its connection.
+        # A closed loop has no waiters; the stream ends with its connection.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)
 

@@ -60,7 +60,7 @@ class _PooledConnection:
         return self.streams < self.max_streams
 
     def close_if_unwanted(self) -> None:
-        """Close a retired connection that nobody reads from."""
+        """Close a retired connection without readers."""
         if self.retired and not self.wanted and self.connection is not None:
             self.connection.close()
 
@@ -89,7 +89,7 @@ class StreamSlot:
         self._leave()
 
     def abandon(self) -> None:
-        """Give up the stream, perhaps while the service still sends.
+        """Abandon the stream, perhaps while the service still sends.
 
         awscrt cannot reset a stream. An uncredited stream stops at the end of its window, and its connection is
         retired: it is closed when its last wanted stream has ended, after five minutes at most.
@@ -198,7 +198,7 @@ class Http2Pool:
 
 
 def _awaitable(future: Future[_T]) -> asyncio.Future[_T]:
-    """Make awscrt's future awaitable. awscrt goes on when the caller is cancelled, and fails to set a cancelled one."""
+    """Make awscrt's future awaitable. awscrt continues when the caller is cancelled, and cannot set a cancelled one."""
     with contextlib.suppress(InvalidStateError):
         if not future.done():
             future.set_running_or_notify_cancel()

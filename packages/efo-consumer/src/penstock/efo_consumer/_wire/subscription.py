@@ -61,7 +61,7 @@ class SubscriptionEvent(NamedTuple):
 
     Attributes:
         payload: its records and positions.
-        wire_bytes: its share of the flow-control window, with that of frames without records before it.
+        wire_bytes: its share of the flow-control window, including frames without records before it.
     """
 
     payload: DecodedPayload
