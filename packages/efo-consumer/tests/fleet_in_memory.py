@@ -29,7 +29,7 @@ class _SkippingSelector(selectors.DefaultSelector):
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
-    """Runs timers at once, in order: whoever would sleep finds that the time has passed."""
+    """Runs timers at once, in order: after a sleep the time has passed."""
 
     def __init__(self) -> None:
         self._skipping = _SkippingSelector()
@@ -41,7 +41,7 @@ class SkippingLoop(asyncio.SelectorEventLoop):
 
 
 def in_skipped_time(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run it on a loop on which nobody waits for a time."""
+    """Run it on a loop that skips waiting times."""
     loop = SkippingLoop()
     try:
         loop.run_until_complete(scenario())
@@ -50,7 +50,7 @@ def in_skipped_time(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class Member:
-    """A reader at an endpoint: it can be cut off, heal, and be started anew."""
+    """A reader at an endpoint: it can be cut off, heal, and be restarted."""
 
     def __init__(self, endpoint: str, kinesis: FakeKinesis, config: ReaderConfig, clock: Callable[[], float]) -> None:
         self.endpoint = endpoint

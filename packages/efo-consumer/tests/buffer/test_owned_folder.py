@@ -1,4 +1,4 @@
-"""Folders of readers: those of dead processes are removed, those in use stay."""
+"""Folders of dead readers are removed, and folders in use stay."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ async def test_a_full_buffer_stops_the_publisher_until_something_is_told_and_fet
 
 
 async def test_a_session_that_nobody_asks_does_not_stop_the_others() -> None:
-    """Records that an abandoned session was never asked for hold their memory, but everybody else goes on."""
+    """Records that an abandoned session was never asked for keep their memory, and other sessions continue."""
     kinesis = FakeKinesis(event_records=1)
     (shard,) = kinesis.create_stream("s")
     start = kinesis.trim_horizon("s")

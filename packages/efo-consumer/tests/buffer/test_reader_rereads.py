@@ -1,4 +1,4 @@
-"""Of a range that is held in part only the rest is read from Kinesis again."""
+"""If a range is buffered in part, only the rest is read from Kinesis again."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ async def test_batches_that_are_too_small_or_too_large_are_not_written(pool: Blo
 
 
 async def test_blocks_of_killed_tasks_are_given_up_when_there_are_no_others(pool: BlockPool) -> None:
-    """Nobody will ever let go of them; a living one keeps what it has all the same."""
+    """Dead tasks never release them; a living task keeps what it has."""
     held = []
     for number in range(5):
         writer = BlockWriter(pool)

@@ -62,7 +62,7 @@ def test_numbers_of_a_shard_cross_the_wire_whole() -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110  # nobody else waits for a buffer, or for the emulator
+        while not condition():  # noqa: ASYNC110  # a buffer has no event, nor has the emulator
             await asyncio.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""A shard's buffer: what it covers, where it cuts, and what it lets go."""
+"""A shard's buffer: what it covers, where it cuts, and what it evicts."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_end_of_a_shard_is_a_position() -> None:
 
 
 def test_only_promised_segments_are_evicted_and_delivered_ones_first() -> None:
-    """A segment goes when it was told and fetched, or told long ago; never when nobody knows of it."""
+    """A segment is evicted when it was promised and fetched, or promised long ago; never unpromised."""
     some = buffer(([5], 5), ([7], 7), ([9], 9))
     assert some.evict(promised_before=100) == 0
     some.promise(at(7), now=50)
@@ -125,7 +125,7 @@ def test_only_promised_segments_are_evicted_and_delivered_ones_first() -> None:
 
 
 def test_the_pool_makes_room_from_its_own_shard_before_others() -> None:
-    """A full shard gives up its own promised segments; a full reader those of any shard; unpromised ones stay."""
+    """A full shard evicts its own promised segments, a full reader any shard's; unpromised segments stay."""
     pool = BufferPool(shard_bytes=11_000, total_bytes=20_000, promise_grace_seconds=10)
     one, two = ShardBuffer(TRIM_HORIZON), ShardBuffer(TRIM_HORIZON)
     for shard in (one, two):
@@ -171,7 +171,7 @@ def test_a_shard_that_is_behind_may_have_more_than_its_share_of_the_room() -> No
 
 
 def test_what_was_delivered_goes_for_a_shard_that_is_behind() -> None:
-    """Records that may be needed once more do not slow down those that nobody has read."""
+    """Records that may be needed once more do not slow down unread records."""
     pool = BufferPool(shard_bytes=10 * MIB, total_bytes=10 * MIB, promise_grace_seconds=10)
     done, behind = ShardBuffer(TRIM_HORIZON), ShardBuffer(TRIM_HORIZON)
     for number in (1, 2, 3):
@@ -186,7 +186,7 @@ def test_what_was_delivered_goes_for_a_shard_that_is_behind() -> None:
 
 
 def test_shards_that_are_ahead_leave_half_of_the_room_to_slower_ones() -> None:
-    """Their records wait for those: nobody takes them, and nothing of them may be evicted."""
+    """Their records wait for slower shards: they are not taken, and may not be evicted."""
     pool = BufferPool(shard_bytes=10**6, total_bytes=10**6, promise_grace_seconds=10)
     ahead = [ShardBuffer(TRIM_HORIZON) for _ in range(4)]
     number = 0

@@ -83,7 +83,7 @@ def names(stream: str, first: int, count: int) -> list[str]:
 async def test_a_restart_goes_on_behind_the_last_checkpoint(
     emulator: RunningEmulator, efo: str | None, tmp_path: Path
 ) -> None:
-    """Two streams, read by polling or enhanced fan-out, with checkpoints in a file; the consumer is let go."""
+    """Two streams, read by polling or enhanced fan-out, with checkpoints in a file; the consumer is released."""
     put(emulator, "orders", 0, 20)
     put(emulator, "returns", 0, 20)
 
@@ -197,7 +197,7 @@ async def test_checkpoints_that_have_no_place_are_told_before_the_first_record(e
 async def test_default_file_keeps_endpoints_apart_and_looking_makes_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names are those of the endpoint; a place that is only looked at stays as it is."""
+    """Each endpoint has its own names, and looking does not make a file."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     one, two = SqliteCheckpointStore(namespace="https://one"), SqliteCheckpointStore(namespace="https://two")
     assert (await one.load("billing"), await one.names()) == (None, [])

@@ -36,7 +36,7 @@ NOWHERE = emulator_options("http://127.0.0.1:1")
 
 
 class Registry:
-    """Gives every lease; lets go of all but one stream's."""
+    """Gives every lease, and releases all but one stream's."""
 
     def __init__(self, refuses: str = "") -> None:
         self.refuses = refuses
@@ -75,7 +75,7 @@ class Registry:
 async def test_a_predecessor_writes_no_checkpoint_over_its_successors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has lost the lease is told so by the checkpoint; what the successor wrote stays."""
+    """A consumer that lost its lease gets an error from the checkpoint; what the successor wrote stays."""
     registry = Registry()
     monkeypatch.setattr(leases_module, "open_registry", lambda **_: registry)
     kinesis = FakeKinesis()
@@ -180,7 +180,7 @@ def test_a_wrong_start_is_refused_with_what_is_accepted(start: Any, shown: str) 
 
 @pytest.mark.parametrize("refuses", ["a", "b", "c"])
 async def test_a_lease_that_cannot_be_given_back_keeps_no_other(refuses: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each stream consumer is paid for: the others are let go all the same, and the failure is told."""
+    """Each stream consumer costs money: the others are released anyway, and the failure is raised."""
     registry = Registry(refuses)
     monkeypatch.setattr(leases_module, "open_registry", lambda **_: registry)
     leases = ConsumerLeases(NOWHERE, None)

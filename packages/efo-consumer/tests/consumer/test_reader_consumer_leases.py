@@ -1,4 +1,4 @@
-"""A consumer's stream consumers: made side by side, and let go whatever happens meanwhile."""
+"""A consumer's stream consumers are made side by side, and are released whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def states(emulator: RunningEmulator) -> list[str]:
 
 async def until_all_are(emulator: RunningEmulator, state: str) -> None:
     async with asyncio.timeout(120):
-        while await asyncio.to_thread(states, emulator) != [state] * len(STREAMS):  # noqa: ASYNC110  # the service tells nobody
+        while await asyncio.to_thread(states, emulator) != [state] * len(STREAMS):  # noqa: ASYNC110  # the service has no event
             await asyncio.sleep(0.05)
 
 

@@ -1,4 +1,4 @@
-"""Consumers of one name: who reads, who may save, and who lets go of the stream consumer."""
+"""Consumers of one name: which one reads, may save, and releases the stream consumer."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ async def test_claims_of_one_file_at_the_same_time_get_different_numbers(tmp_pat
 
 @pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
 async def test_only_the_newest_claim_of_a_stream_saves(kind: str, emulator: RunningEmulator, tmp_path: Path) -> None:
-    """Also while nobody has saved anything since; who claimed other streams of the name is not disturbed."""
+    """Also before the first save since then; a consumer that claimed other streams of the name is not disturbed."""
     store = store_of(kind, emulator, tmp_path)
     first = await store.claim("billing", ["orders"], "host-a/1/1")
     other = await store.claim("billing", ["returns"], "host-c/3/1")
@@ -238,7 +238,7 @@ async def first_batch(consumer: Consumer) -> ConsumerBatch:
 async def test_a_paused_consumer_saves_nothing_over_its_successor(
     kind: str, emulator: RunningEmulator, tmp_path: Path
 ) -> None:
-    """By polling, where no lease keeps the two apart: the older one is told who took over, also on its way out."""
+    """By polling, where no lease separates the two: the older one's error names the newer one, also at its end."""
     put(emulator, b"a", b"b")
     stores = [store_of(kind, emulator, tmp_path)] * 2
     if kind == "sqlite":
@@ -295,7 +295,7 @@ async def registry_of(
 async def test_with_one_registry_one_consumer_reads_and_the_other_stands_by(
     kind: str, emulator: RunningEmulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says who reads, goes on from that one's checkpoint when it has stopped, or gives up with its name."""
+    """It logs which one reads, continues from its checkpoint when that one has stopped, or fails with its name."""
     put(emulator, b"a", b"b")
     async with registry_of(kind, emulator, tmp_path) as registry:
 
@@ -319,7 +319,7 @@ async def test_with_one_registry_one_consumer_reads_and_the_other_stands_by(
                     pass
             waiting = asyncio.ensure_future((second := consumer(None)).__aenter__())
             async with asyncio.timeout(120):
-                while "which 'billing@" not in caplog.text:  # noqa: ASYNC110  # a log record wakes nobody
+                while "which 'billing@" not in caplog.text:  # noqa: ASYNC110  # a log record has no event
                     await asyncio.sleep(0.05)
             assert not waiting.done()
             # Saved while the other one waits, which has claimed nothing.
@@ -448,7 +448,7 @@ async def test_a_consumer_that_waits_takes_the_lease_of_a_killed_holder_over(
         ]
         waiting = {asyncio.ensure_future(one.__aenter__()): one for one in standing_by}
         async with asyncio.timeout(120):
-            while caplog.text.count("which 'billing@") < 2:  # noqa: ASYNC110  # a log record wakes nobody
+            while caplog.text.count("which 'billing@") < 2:  # noqa: ASYNC110  # a log record has no event
                 await asyncio.sleep(0.05)
         assert not any(one.done() for one in waiting)
         process.kill()

@@ -131,7 +131,7 @@ async def test_when_a_stream_was_created_is_kept(tmp_path: Path, is_checkpointed
 
 
 async def test_what_is_learnt_of_an_idle_shard_reaches_the_checkpoint(tmp_path: Path) -> None:
-    """Its position stands still for longer than the retention; that it was caught up is known anew every hour."""
+    """Its position stays for longer than the retention; every hour it is known again that it is caught up."""
     path = tmp_path / "billing.db"
     hour = 3_600_000
     reader = Scripted([(None, at(1, hour)), (None, at(1, 2 * hour))])

@@ -54,7 +54,7 @@ class Streams(Protocol):
     """What a test writes to and reshards."""
 
     parents: dict[tuple[str, str], list[str]]
-    """Of each shard that was made by a reshard, by stream and id."""
+    """Parents of each shard that was made by a reshard, by stream and id."""
 
     def open_shards(self) -> list[tuple[str, str]]:
         """Those that can be written to."""

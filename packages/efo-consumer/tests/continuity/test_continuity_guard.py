@@ -55,7 +55,7 @@ class Source:
 
 
 class Told:
-    """Takes losses, as one that fails, or one that goes on."""
+    """Takes losses: raises them, or counts them."""
 
     def __init__(self, *, fail: bool = True) -> None:
         self.losses: list[tuple[str, ShardPosition]] = []
@@ -120,7 +120,7 @@ async def test_a_period_that_is_lowered_and_raised_before_anybody_asks_for_proof
 
 
 async def test_of_several_judgements_the_first_position_is_named_and_the_oldest_counts() -> None:
-    """What lies beyond the first may be missing, though it was the second that was too old."""
+    """Records after the first may be missing, though it was the second that was too old."""
     source = Source()
     guard = await watched(source)
     first = at(11, 30, source)
@@ -200,7 +200,7 @@ async def test_what_is_judged_while_a_proof_is_under_way_waits_for_the_next_one(
 
 
 async def test_a_shard_that_expires_before_the_proof_is_a_loss() -> None:
-    """Nothing tells any more whether it had expired before it was read; other failures are told as they are."""
+    """Nothing shows any more whether it had expired before it was read; other failures are raised unchanged."""
     source = Source()
     guard = await watched(source)
     assert await guard.check(at(11, 30, source)) is None

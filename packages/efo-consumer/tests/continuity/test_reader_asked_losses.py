@@ -92,7 +92,7 @@ async def test_a_session_that_is_opened_again_may_change_its_mind(home: str) -> 
 @HOMES
 @ASKED
 async def test_a_range_without_a_session_says_it_itself(home: str, asked: bool) -> None:
-    """A service that was started anew while a task asks knows nothing of the session."""
+    """A service that was restarted while a task asks does not know the session."""
     kinesis, start, numbers = world()
     async with reader_at(home, kinesis, config=ReaderConfig(fail_on_data_loss=not asked)) as reader:
         if asked:

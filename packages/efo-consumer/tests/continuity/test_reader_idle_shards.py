@@ -25,7 +25,7 @@ from penstock.efo_consumer.testing import FakeKinesis
 
 MINUTE = 6_000
 HOUR = 60 * MINUTE
-# Positions that only time has moved are told as soon as they may be.
+# Positions that only time has moved are reported as soon as possible.
 CONFIG = ReaderConfig(idle_offset_interval=timedelta(0))
 
 
@@ -75,7 +75,7 @@ async def rows(reader: LocalShardReader, start: StreamPositions) -> list[int]:
 
 @pytest.mark.parametrize("begins", ["record", "time", "horizon"])
 async def test_a_query_that_followed_an_idle_shard_for_days_starts_again(begins: str) -> None:
-    """Its positions are logged anew once an hour: the shard's first new record comes, and nothing is called lost."""
+    """Its positions are logged again once an hour: the shard's first new record comes, and no loss is reported."""
     kinesis = PolledKinesis()
     (shard,) = kinesis.create_stream("s")
     begin = ShardPosition.at_timestamp(kinesis.service_millis()) if begins == "time" else ShardPosition.trim_horizon()
@@ -105,7 +105,7 @@ async def test_a_query_that_was_stopped_for_longer_than_the_retention_is_told() 
 
 
 async def test_an_idle_position_that_is_refused_for_its_age_is_no_loss() -> None:
-    """Reading goes on from the time up to which it was complete, and only what lies beyond it comes."""
+    """Reading continues from the time up to which it was complete, and only later records come."""
     kinesis = PolledKinesis()
     (shard,) = kinesis.create_stream("s")
     kinesis.put("s", shard, 1)

@@ -57,7 +57,7 @@ def reader_of(kinesis: FakeKinesis, **options: bool) -> LocalShardReader:
 
 
 async def test_opening_at_a_position_that_the_stream_has_outlived_is_an_error() -> None:
-    """The shard's oldest record lies beyond the position, which is older than the retention: name both."""
+    """The shard's oldest record is after the position, which is older than the retention: the error has both."""
     kinesis, shard = kinesis_with(NOW - 60)
     async with reader_of(kinesis) as reader:
         with pytest.raises(DataLossError, match=r"25\.0 h have passed .* keeps records for 24 h") as raised:
@@ -85,7 +85,7 @@ async def test_an_old_position_is_no_loss_while_the_record_at_it_is_there() -> N
 
 
 async def test_a_position_of_which_nothing_is_known_is_compared_with_what_is_left() -> None:
-    """As those of version 1: continuous if the record at it is still there, and nothing proves it otherwise."""
+    """Like positions of version 1: continuous if the record at it is still there, and unproved otherwise."""
     kinesis, shard = kinesis_with(NOW - 120, NOW - 60)
     known = StreamPositions({"s": {shard: ShardPosition.after(str(number_of(NOW - 120)))}})
     older = StreamPositions({"s": {shard: ShardPosition.after(str(number_of(NOW - 300)))}})
@@ -98,7 +98,7 @@ async def test_a_position_of_which_nothing_is_known_is_compared_with_what_is_lef
 
 @pytest.mark.parametrize("fail", [True, False])
 async def test_a_position_that_kinesis_refuses_is_told_or_passed_over(fail: bool) -> None:
-    """Positions names the loss; told to go on, the shard is read from its oldest record."""
+    """The loss is raised; with fail_on_data_loss=False the shard is read from its oldest record."""
     kinesis = FakeKinesis()
     (shard,) = kinesis.create_stream("s")
     numbers = kinesis.put("s", shard, 3)
@@ -188,7 +188,7 @@ async def test_a_consumer_that_is_gone_is_no_loss() -> None:
 
 
 def test_what_goes_on_after_an_expired_shard_is_what_nobody_reads() -> None:
-    """Its children; or, when they are gone too, the oldest shards that nobody reads, nor anything that came of them."""
+    """Its children; or, when they are gone too, the oldest shards that are not read, nor are their descendants."""
     listed = [Shard("c", ("a",)), Shard("d", ("a",)), Shard("x", ("gone",)), Shard("y", ("x",))]
     assert [shard.shard_id for shard in successors("a", listed, {"a", "y"})] == ["c", "d"]
     late = successors("z", listed, {"z", "y"})
@@ -209,7 +209,7 @@ def test_of_a_child_that_is_gone_too_its_own_children_go_on() -> None:
 @pytest.mark.parametrize("publisher", list(RecordPublisherType)[1:])
 @pytest.mark.parametrize("fail", [True, False])
 async def test_the_emulator_refuses_what_it_trimmed(publisher: RecordPublisherType, fail: bool) -> None:
-    """Over sockets: a position from before the retention is told, or the records that are left come."""
+    """Over sockets: a position from before the retention is an error, or the records that are left come."""
     with running_emulator() as emulator:
         client = emulator.client()
         client.create_stream(StreamName="s", ShardCount=1)
@@ -237,7 +237,7 @@ async def test_the_emulator_refuses_what_it_trimmed(publisher: RecordPublisherTy
 
 @pytest.mark.parametrize("fail", [True, False])
 async def test_records_that_expire_while_buffers_are_full_are_no_silent_loss(fail: bool) -> None:
-    """A caller that stood still for a day is told when it goes on, though Kinesis reads on without a word."""
+    """A caller that paused for a day gets an error when it continues, though Kinesis skips the gap silently."""
     kinesis = FakeKinesis(event_records=1)
     (shard,) = kinesis.create_stream("s")
     read = kinesis.put("s", shard, 3, size=10_000)

@@ -1,4 +1,4 @@
-"""Outages that pass by themselves: reading bears them, and its lag and condition say meanwhile what is known."""
+"""Outages that pass: reading bears them, and its lag and condition show meanwhile what is known."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Query:
     async def until(self, holds: Callable[[ShardStats], bool]) -> ShardStats:
         """Wait until the shard's numbers are so."""
         async with asyncio.timeout(120):
-            while not holds(stats := await self.stats()):  # noqa: ASYNC110  # the reader tells nobody
+            while not holds(stats := await self.stats()):  # noqa: ASYNC110  # the reader has no event for it
                 await asyncio.sleep(0.02)
         return stats
 
@@ -151,7 +151,7 @@ async def test_the_caller_decides_how_long_failures_are_borne(home: str) -> None
             retry_patience_seconds=1.5,
         )
         epoch = await reader.open(request)
-        while not (stats := (await reader.stats("q"))[0]).condition.cause:  # noqa: ASYNC110  # the reader tells nobody
+        while not (stats := (await reader.stats("q"))[0]).condition.cause:  # noqa: ASYNC110  # the reader has no event for it
             await asyncio.sleep(0.02)
         assert stats.condition.state is ShardState.REFUSED
         assert "InternalFailure" in stats.condition.cause
@@ -203,7 +203,7 @@ async def test_a_range_that_is_read_again_bears_what_reading_bears() -> None:
 
 
 async def test_credentials_that_cannot_be_refreshed_are_waited_for() -> None:
-    """While their source is away and the old ones are over, reading is refused; it goes on when the source is back."""
+    """While their source is away and the old ones have expired, reading is refused; it continues afterwards."""
     with running_sts() as sts:
         sts.lifetime = timedelta(seconds=2)
         sts.refusal = (500, "InternalFailure")

@@ -54,7 +54,7 @@ async def test_the_shards_of_a_stream_ask_once() -> None:
 
 
 async def test_a_stream_that_cannot_be_asked_about_is_asked_about_once() -> None:
-    """Each shard is told why; none of them tries again while the others wait for it."""
+    """Each shard gets the cause; none of them tries again while the others wait for it."""
     with running_emulator() as emulator:
         emulator.faults.add("error", operation="DescribeStreamSummary", code="AccessDeniedException", count=1)
         backend = KinesisBackend(AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))))
@@ -149,7 +149,7 @@ async def test_a_retention_period_that_is_lowered_while_a_range_is_read_again_hi
 async def test_a_retention_period_that_was_raised_too_late_hides_no_loss(
     publisher: RecordPublisherType, behaviour: Behaviour
 ) -> None:
-    """Nobody read for 30 h, and after 26 h somebody had the stream keep 48 h: two hours of records are gone."""
+    """The stream was not read for 30 h, and after 26 h its retention became 48 h: two hours of records are gone."""
     clock = ManualClock()
     with running_emulator(clock=clock, behaviour=with_long_pages(behaviour), enforce_limits=False) as emulator:
         world = World(emulator, clock, publisher)
@@ -185,7 +185,7 @@ async def test_a_shard_that_was_idle_for_longer_than_a_day_is_no_loss(
 
 @BEHAVIOURS
 async def test_a_retention_period_that_was_raised_in_time_is_no_loss(behaviour: Behaviour) -> None:
-    """Whoever is warned of its end makes it longer: what it was seconds ago proves no loss either."""
+    """A user who is warned makes it longer: what it was seconds ago does not prove a loss either."""
     clock = ManualClock()
     with running_emulator(clock=clock, behaviour=with_long_pages(behaviour), enforce_limits=False) as emulator:
         world = World(emulator, clock, RecordPublisherType.POLLING)

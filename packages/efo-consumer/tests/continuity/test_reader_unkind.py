@@ -71,7 +71,7 @@ async def test_a_merged_shard_waits_for_a_parent_that_is_not_listed_yet(
         async with world.reader(discovery_interval=timedelta(milliseconds=20)) as reader:
             epoch = await world.open(reader, position)
             position, found = await world.read(reader, epoch, position, 4)
-            # Time enough to ask ListShards, which goes on to show the stream as it was: its clock stands still.
+            # Time enough to ask ListShards, which still shows the stream as it was: its clock does not move.
             for _ in range(5):
                 snapshot = await reader.positions("q", epoch, position, wait_seconds=0.1)
                 assert snapshot.records == 0
@@ -146,7 +146,7 @@ async def test_a_reader_slower_than_its_stream_at_the_edge_of_the_retention_is_t
 async def test_what_expires_before_the_first_answer_of_a_start_at_the_horizon_is_told(
     publisher: RecordPublisherType, behaviour: Behaviour, fail: bool
 ) -> None:
-    """Whoever begins there wants what there is, and whatever is put from then on."""
+    """A caller that begins there wants what there is, and everything that is put from then on."""
     clock = ManualClock()
     with running_emulator(clock=clock, behaviour=behaviour, enforce_limits=False) as emulator:
         world = World(emulator, clock, publisher)

@@ -33,7 +33,7 @@ LEADS_TO = {
 
 
 class Shard:
-    """A tracker, and the clocks that it is told."""
+    """A tracker and its clocks."""
 
     def __init__(self, known_millis: int | None = None) -> None:
         self.now = 1000.0
@@ -130,7 +130,7 @@ def test_a_tip_may_be_a_guess() -> None:
 
 
 def test_what_was_behind_grows_older_until_an_answer_says_otherwise() -> None:
-    """An answer without a lag says nothing: it proves nothing, and is no reason to forget what was known."""
+    """An answer without a lag proves nothing, and does not change what was known."""
     shard = Shard()
     shard.answered(None)
     assert shard.behind is None
@@ -260,7 +260,7 @@ def test_a_lag_near_the_retention_is_told_once_and_once_more_when_it_is_over() -
 
 @pytest.mark.parametrize("behind", [0, 5000])
 def test_a_shard_whose_answers_stay_away_is_not_well(behind: int) -> None:
-    """A connection that says nothing fails nobody's call: the time since the last answer tells."""
+    """A silent connection fails no call: the time since the last answer shows it."""
     shard = Shard()
     shard.answered(behind)
     well = shard.tracker.condition_at(shard.now)

@@ -66,7 +66,7 @@ async def test_what_was_behind_already_grows_older() -> None:
 
 @pytest.mark.parametrize("transport", [SubscribeTransportType.HTTP2, SubscribeTransportType.HTTP1])
 async def test_a_record_that_came_and_was_not_taken_counts(transport: SubscribeTransportType) -> None:
-    """A shard that was read to its tip is behind from the next record on, though nobody has room for it."""
+    """A shard that was read to its tip is behind from the next record on, though there is no room for it."""
     options: dict[str, Any] = {"enforce_limits": False, "consumer_creation_delay": timedelta(0)}
     config = ReaderConfig(buffer_bytes_per_shard=100, buffer_bytes=100)
     publisher = RecordPublisherConfig(subscribe_transport=transport)
@@ -96,12 +96,12 @@ async def test_a_record_that_came_and_was_not_taken_counts(transport: SubscribeT
                 return stats.millis_behind_latest
 
             await asyncio.to_thread(put, b"taken")
-            while not (await reader.stats("q"))[0].records:  # noqa: ASYNC110  # the reader tells nobody
+            while not (await reader.stats("q"))[0].records:  # noqa: ASYNC110  # the reader has no event for it
                 await asyncio.sleep(0.01)
             # Nothing is taken any more, so nothing proves that nothing waits.
             await asyncio.to_thread(put, b"waits")
             for least in (1, 50):
-                while await behind() < least:  # noqa: ASYNC110  # the reader tells nobody, and time passes
+                while await behind() < least:  # noqa: ASYNC110  # the reader has no event for it, and time passes
                     await asyncio.sleep(0.01)
             position, records = start, 0
             while records < 2:
@@ -110,5 +110,5 @@ async def test_a_record_that_came_and_was_not_taken_counts(transport: SubscribeT
                     records += batch.num_rows
                 position = found.positions
             await reader.commit("q", epoch, position)
-            while await behind():  # noqa: ASYNC110  # the reader tells nobody
+            while await behind():  # noqa: ASYNC110  # the reader has no event for it
                 await asyncio.sleep(0.01)

@@ -34,7 +34,7 @@ class Followed:
 
 
 def gauges(stream: str) -> dict[str, list[tuple[dict[str, Any], float]]]:
-    """What is told of a stream of which two shards are followed, one of them throttled, and one is no more."""
+    """The metrics of a stream with two followed shards, one of them throttled, and one that is gone."""
     reader = InMemoryMetricReader()
     PublisherMetrics(MeterProvider([reader]).get_meter("test"))
     well, throttled = ShardCondition(ShardState.CAUGHT_UP), ShardCondition(ShardState.THROTTLED)
@@ -57,7 +57,7 @@ def gauges(stream: str) -> dict[str, list[tuple[dict[str, Any], float]]]:
 
 
 def reads(stream: str) -> dict[str, list[tuple[dict[str, Any], float]]]:
-    """What is told of three events of two shards, which two publishers have read in threads of their own."""
+    """The metrics of three events of two shards, which two publishers read in threads of their own."""
     reader = InMemoryMetricReader()
     meter = MeterProvider([reader]).get_meter("test")
     batch = pa.RecordBatch.from_pylist([{"data": b"12345"}, {"data": b"67890"}], schema=WIRE_SCHEMA)

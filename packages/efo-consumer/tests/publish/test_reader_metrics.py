@@ -54,7 +54,7 @@ asyncio.run(main())
 
 
 def test_memory_and_back_pressure_are_told() -> None:
-    """A full buffer shows on the gauge; when all is committed it is empty, and the time standing still is told."""
+    """The gauge shows a full buffer, and an empty one after the commit; the time without room is counted."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     # The SDK writes names in lower case.

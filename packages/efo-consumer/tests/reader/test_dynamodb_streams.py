@@ -366,7 +366,7 @@ async def test_the_last_changes_of_a_shard_do_not_wait_until_its_children_are_be
         young = await records(last["NextShardIterator"])
         assert young["Records"] == []
         assert "ChildShards" not in young
-        # Behind what was read, and not at a tip: a bounded read goes on.
+        # Behind what was read, and not at a tip: a bounded read continues.
         assert young["MillisBehindLatest"] > 0
         world.clock.advance(11)
         await client.call("ListShards", {"StreamARN": world.arn, "MaxResults": 1})

@@ -1,4 +1,4 @@
-"""Sessions that nobody calls are ended, and no others; on a loop whose time is moved."""
+"""Only sessions without calls are ended; on a loop whose time is moved."""
 
 from __future__ import annotations
 

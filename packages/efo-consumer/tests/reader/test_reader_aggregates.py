@@ -226,7 +226,7 @@ async def data_of(reader: LocalShardReader, shard_range: ShardRange) -> list[byt
 
 
 def test_user_records_come_once_where_the_list_shows_children_late() -> None:
-    """Nobody here saw the parent's end: the list is asked again, by one for all, and holds up no other stream."""
+    """The reader did not see the parent's end: one call lists the shards again, and other streams do not wait."""
 
     async def scenario() -> None:
         kinesis = LateList()

@@ -46,7 +46,7 @@ async def test_limits_cut_all_shards_at_the_same_arrival_time(home: str) -> None
 
 @HOMES
 async def test_bytes_bound_the_answer_but_one_record_comes_through(home: str) -> None:
-    """A limit smaller than a record does not stop the reader for good."""
+    """A limit smaller than a record does not stop the reader."""
     kinesis = FakeKinesis(event_records=2)
     (shard,) = kinesis.create_stream("s")
     start = kinesis.trim_horizon("s")
@@ -59,7 +59,7 @@ async def test_bytes_bound_the_answer_but_one_record_comes_through(home: str) ->
 
 
 class SlowKinesis(FakeKinesis):
-    """One of its shards brings nothing until it is let go."""
+    """One of its shards brings nothing until it is released."""
 
     def __init__(self) -> None:
         super().__init__(event_records=1)
@@ -178,7 +178,7 @@ async def test_parents_are_drained_first_and_leave_the_positions() -> None:
 
 
 async def test_no_answer_has_records_of_a_shard_and_of_what_came_of_it() -> None:
-    """Tasks read the shards of an answer side by side: a key's records would come before those of the parent."""
+    """Tasks read the shards of an answer side by side: a key's records would come before the parent's records."""
     kinesis = FakeKinesis(event_records=1)
     (parent,) = kinesis.create_stream("s")
     start = kinesis.trim_horizon("s")
@@ -197,7 +197,7 @@ async def test_no_answer_has_records_of_a_shard_and_of_what_came_of_it() -> None
 
 
 async def test_a_session_that_begins_at_the_ends_of_parents_finds_the_children() -> None:
-    """After a restart nobody has seen the end go by: ListShards names the children, expired parents hold up nobody."""
+    """A restarted reader did not see the end: ListShards names the children, and expired parents hold up no child."""
     kinesis = FakeKinesis()
     one, two = kinesis.create_stream("s", 2)
     (child,) = kinesis.reshard("s", [one, two], 1)

@@ -1,4 +1,4 @@
-"""Calls that are given up in the middle leave nothing behind that nobody knows."""
+"""Calls that are cancelled in the middle leave nothing open."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SlowToEnd(FakeKinesis):
 
 
 async def test_a_caller_that_gives_up_while_publishers_change_leaves_none_open() -> None:
-    """The one before is closed all the same, and the next open goes on with the new one."""
+    """The previous one is closed anyway, and the next open continues with the new one."""
     kinesis = SlowToEnd()
     (shard,) = kinesis.create_stream("s")
     start = kinesis.trim_horizon("s")

@@ -1,4 +1,4 @@
-"""Shards that ended are let go: a reader keeps what it reads, however often its stream was resharded."""
+"""Shards that ended are dropped: a reader keeps what it reads, however often its stream was resharded."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_shards_that_ended_and_were_committed_are_let_go() -> None:
 
 
 async def test_a_shard_that_expired_with_its_children_leaves_the_positions() -> None:
-    """After a restart nobody knows its children: the shards that are left follow it, and nothing is read twice."""
+    """After a restart its children are unknown: the shards that are left follow it, and nothing is read twice."""
     kinesis = FakeKinesis()
     (shard,) = kinesis.create_stream("s")
     (child,) = kinesis.reshard("s", [shard], 1)
@@ -126,7 +126,7 @@ def test_what_follows_an_empty_shard_that_is_not_listed_yet_is_read() -> None:
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_children_enter_once_the_list_shows_all_of_them(late: int) -> None:
-    """With one child the parent would leave the positions, and nobody would look for the other one."""
+    """With one child the parent would leave the positions, and the other child would not be looked for."""
 
     async def scenario() -> None:
         kinesis = FakeKinesis()

@@ -1,4 +1,4 @@
-"""Sessions that are opened again: whom they refuse, and what goes on."""
+"""Sessions that are opened again: which callers they refuse, and what continues."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_nobody_is_locked_out_by_a_token_that_no_registry_gives(home: str)
 
 
 async def test_a_lease_is_forgotten_some_time_after_its_last_session() -> None:
-    """Who made up a token locks others out for ten minutes at most; a session that is open keeps it."""
+    """A caller with an invented token locks others out for ten minutes at most; an open session keeps it."""
     kinesis = FakeKinesis()
     kinesis.create_stream("s")
     start = kinesis.trim_horizon("s")
@@ -146,7 +146,7 @@ async def test_no_number_of_a_run_ends_all_numbers(home: str, option: str) -> No
 
 
 async def test_what_a_caller_may_ask_a_service_for_has_bounds() -> None:
-    """How long a session is kept that nobody calls, how large a batch is, and how long names are."""
+    """How long a session without calls is kept, how large a batch is, and how long names are."""
     kinesis = FakeKinesis()
     kinesis.create_stream("s")
     start = kinesis.trim_horizon("s")

@@ -1,4 +1,4 @@
-"""Shards that cannot be followed any more: they are told, whatever the others do, and end where they are gone."""
+"""Shards that cannot be followed any more are errors, whatever the others do, and shards that are gone end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refusal(shard: str, code: str) -> RecordPublisherFatalError:
 
 @HOMES
 async def test_a_shard_that_fails_is_told_after_what_was_read_and_opening_again_resumes(home: str) -> None:
-    """Buffered records come first, then the error with its code; a new session goes on behind them."""
+    """Buffered records come first, then the error with its code; a new session continues after them."""
     kinesis = FakeKinesis()
     (shard,) = kinesis.create_stream("s")
     start = kinesis.trim_horizon("s")
@@ -67,7 +67,7 @@ async def test_a_shard_that_fails_is_told_after_what_was_read_and_opening_again_
 
 
 async def test_a_shard_that_fails_is_told_while_others_are_busy() -> None:
-    """Records of others that never end do not hide it; what it brought itself was told before."""
+    """Endless records of others do not hide it; its own records were reported before."""
     kinesis = FakeKinesis()
     broken, busy = kinesis.create_stream("s", 2)
     start = kinesis.trim_horizon("s")
@@ -116,7 +116,7 @@ class WithoutList(FakeKinesis):
 
 
 def test_a_list_that_fails_is_told_while_other_shards_are_busy() -> None:
-    """Their records do not hide that nobody knows what follows a shard; until then its lag is unknown, not zero."""
+    """Their records do not hide that a shard's successors are unknown; until then its lag is unknown, not zero."""
 
     async def scenario() -> None:
         kinesis = WithoutList()
@@ -124,7 +124,7 @@ def test_a_list_that_fails_is_told_while_other_shards_are_busy() -> None:
         position = kinesis.start
         async with LocalShardReader(kinesis, clock=loop.time) as reader:
             for _ in range(2):
-                # Whoever opens the session again has patience anew.
+                # Opening the session again starts the patience again.
                 epoch = await reader.open(OpenRequest(session_id="q", positions=position))
                 told: ShardFailedError | None = None
                 steps = 0
@@ -176,7 +176,7 @@ def test_a_list_that_works_again_fails_no_query_that_did_not_ask_meanwhile() -> 
 
 
 async def test_a_refusal_that_no_position_cures_is_no_endless_loss() -> None:
-    """Told to go on, the reader tries the oldest record once; what is refused there too is an error, not a loss."""
+    """With fail_on_data_loss=False the reader tries the oldest record once; a refusal there is an error, not a loss."""
     kinesis = Refusing()
     (shard,) = kinesis.create_stream("s")
     start = StreamPositions({"s": {shard: ShardPosition.after("500")}})

@@ -46,7 +46,7 @@ async def listing_at(home: str, local: LocalShardReader) -> AsyncIterator[LocalS
 
 @pytest.mark.parametrize("home", ["local", "remote"])
 async def test_sessions_are_listed_and_asking_keeps_none_alive(home: str) -> None:
-    """By id, with their shards on request; the time since the last call goes on however often one asks."""
+    """By id, with their shards on request; listing does not count as a call."""
     kinesis, clock = FakeKinesis(), Clock()
     kinesis.create_stream("s", 2)
     config = ReaderConfig(session_timeout=timedelta(seconds=60))

@@ -21,7 +21,7 @@ from penstock.efo_consumer.testing import FakeKinesis
 
 @HOMES
 async def test_a_live_consumer_gets_batches_with_the_positions_that_they_lead_to(home: str) -> None:
-    """Whoever begins again at any of these positions misses nothing and repeats nothing."""
+    """A consumer that begins again at any of these positions misses nothing and repeats nothing."""
     kinesis = FakeKinesis(event_records=3)
     shards = kinesis.create_stream("s", 2)
     start = kinesis.trim_horizon("s")

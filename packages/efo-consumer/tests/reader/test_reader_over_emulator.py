@@ -146,7 +146,7 @@ async def test_every_record_is_read_once_through_a_split_and_a_merge_under_load(
 async def test_a_consumer_of_another_accounts_stream_of_the_same_name_is_refused(
     emulator: RunningEmulator,
 ) -> None:
-    """Its records would come as those of our stream; named by its ARN that is read, though nobody may describe it."""
+    """Its records would be taken for this stream's. By its ARN it is read, even without permission to describe it."""
     own = await asyncio.to_thread(consumer, emulator)
     own_arn = own.consumer_arn.partition("/consumer/")[0]
     others = own.consumer_arn.replace(":000000000000:", ":222222222222:")

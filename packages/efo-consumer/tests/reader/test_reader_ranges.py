@@ -159,7 +159,7 @@ async def test_a_mere_continuation_ends_a_range_at_the_tip() -> None:
 
 @pytest.mark.parametrize("gone", [True, False])
 async def test_a_range_that_the_stream_lost_is_an_error_that_says_so(gone: bool) -> None:
-    """The error names stream, shard and range; told to go on, the reader gives what is left of the range."""
+    """The error names stream, shard and range; with fail_on_data_loss=False the rest of the range is given."""
     kinesis = FakeKinesis()
     one, two = kinesis.create_stream("s", 2)
     lost, kept = kinesis.put("s", one, 5), kinesis.put("s", two, 5)
@@ -217,7 +217,7 @@ async def test_a_range_that_is_known_to_be_empty_asks_nothing() -> None:
 
 
 async def test_a_range_of_a_stream_that_was_made_again_is_told_without_a_session() -> None:
-    """Ranges name when their stream was created, so a reader that was started anew can tell; idle ones hide nothing."""
+    """Ranges name when their stream was created, so a restarted reader can check it; idle ones hide nothing."""
     kinesis = FakeKinesis()
     shards = kinesis.create_stream("s", 2)
     kinesis.created["s"] = 1000

@@ -348,7 +348,7 @@ def test_an_answer_at_the_tip_counts_once_the_shard_has_gone_on() -> None:
 
 
 def test_answers_that_show_no_time_prove_nothing() -> None:
-    """As those of a subscription that stands still, which may be the end of a closed shard."""
+    """Like answers of a subscription that stands still, which may be the end of a closed shard."""
     time = ShardTime(500)
     time.take(event([(5, 1000)], read_millis=90_000))
     for _ in range(3):

@@ -56,7 +56,7 @@ def test_readers_give_what_arrived_first_within_a_limit(
 
 
 def test_a_limit_in_bytes_lets_the_oldest_record_through() -> None:
-    """Of one reader alone."""
+    """One reader gives it."""
     looks = {"a": look([20, 30], size=1000), "b": look([10, 40], size=1000)}
     divided = divide(Bounds(max_bytes=100), looks)
     assert divided["b"].horizon_millis == 10
@@ -81,7 +81,7 @@ def test_a_long_profile_counts_a_record_or_two_more() -> None:
 
 
 def positions(**shards: ShardPosition) -> StreamPositions:
-    """Of one stream."""
+    """The look of one stream."""
     return StreamPositions({"s": shards})
 
 
@@ -107,7 +107,7 @@ def test_the_horizon_is_that_of_the_slowest_shard_of_all_readers() -> None:
 
 
 def test_children_that_have_not_entered_count_with_their_parents() -> None:
-    """A merged shard with that of its two parents which was read further."""
+    """A merged shard counts with the parent that was read further."""
     graph = ShardGraph()
     graph.add("m", ("a", "b"))
     end = ShardPosition.shard_end()

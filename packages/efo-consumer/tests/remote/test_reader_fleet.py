@@ -174,7 +174,7 @@ async def test_several_readers_give_what_arrived_first(limits: Any) -> None:
 
 
 async def test_shards_are_told_by_the_reader_that_has_them_or_that_they_wait_for() -> None:
-    """Also while none is left: by one that was there, with the cause; nothing is told twice."""
+    """Also while none is left: by one that was there, with the cause; no shard is reported twice."""
     kinesis = FakeKinesis()
     shards = set(kinesis.create_stream("s", 8))
     start = kinesis.trim_horizon("s")
@@ -205,7 +205,7 @@ async def test_shards_are_told_by_the_reader_that_has_them_or_that_they_wait_for
 
 
 async def test_a_successor_fences_its_predecessor_on_every_reader() -> None:
-    """The run of the old caller is over; it is told who took over."""
+    """The run of the old caller is over; the error names the new owner."""
     kinesis = FakeKinesis()
     kinesis.create_stream("s", 4)
     start = kinesis.trim_horizon("s")
@@ -237,7 +237,7 @@ async def test_a_fleet_that_cannot_be_reached_is_told() -> None:
 
 
 async def test_idle_shards_advance_together() -> None:
-    """What moved without records comes after the interval, though it was a poll that was told."""
+    """Moves without records come after the interval, though a poll received them."""
     kinesis = FakeKinesis()
     kinesis.create_stream("s", 4)
     start = kinesis.trim_horizon("s")
@@ -309,7 +309,7 @@ async def test_readers_join_and_leave_a_session_that_goes_on() -> None:
             await put_and_read()
             assert fleet.endpoint == ",".join(there)
             assert fleet.away == []
-            there.append(one.address)  # nobody is there: it is waited for, as any reader that does not answer
+            there.append(one.address)  # not running: it is waited for, like any reader that does not answer
             await loop.until(lambda: fleet.away == [one.address])
             there.remove(one.address)
             await put_and_read()

@@ -41,7 +41,7 @@ class Stopped:
         self.opened: list[OpenRequest] = []
         self.refusal: Exception | None = None
         self.abandoned: list[OpenRequest] = []
-        """What it was asked to open while it was stopped, and finds when it goes on."""
+        """Requests to open that came while it was stopped."""
         self.closed: list[tuple[str, int]] = []
         """What it was asked to close meanwhile."""
 
@@ -57,7 +57,7 @@ class Stopped:
         return await self.local.open(request)
 
     async def go_on(self) -> None:
-        """Answer again, and first do what was asked meanwhile, though nobody waits for it any more."""
+        """Answer again, and first do what was asked meanwhile, though the callers have left."""
         self.hangs = False
         self._goes_on.set()
         abandoned, self.abandoned = self.abandoned, []
@@ -166,7 +166,7 @@ async def test_a_reader_that_hangs_holds_up_its_own_shards_alone(made: Fleet, cl
 
 @in_fleet("a:1", "b:1")
 async def test_a_reader_that_hangs_costs_the_others_no_lease(made: Fleet, clock: Callable[[], float]) -> None:
-    """While the caller is busy with a batch, those that answer are told that it is there."""
+    """While the caller is busy with a batch, readers that answer still get its heartbeats."""
     await made.fleet.open(OpenRequest(session_id="q", positions=made.start))
     made.readers["b:1"].hangs = True
     await asyncio.sleep(6 * LEASE_SECONDS)
@@ -309,7 +309,7 @@ async def test_an_only_reader_that_stays_away_fails_the_query_after_its_patience
 async def test_a_reader_that_was_restarted_for_another_account_fails_the_query(
     made: Fleet, clock: Callable[[], float]
 ) -> None:
-    """Although the session was open there: the shards are not those of its caller."""
+    """Although the session was open there: the shards are not the caller's."""
     epoch = await made.fleet.open(OpenRequest(session_id="q", positions=made.start))
     reader = made.readers["a:1"]
     reader.hangs = True
@@ -323,7 +323,7 @@ async def test_a_reader_that_was_restarted_for_another_account_fails_the_query(
         await asking
     with pytest.raises(LocationMismatchError):
         await made.fleet.positions("q", epoch, made.start)
-    # Whose streams the session means, also before it is told of any shard.
+    # Which streams the session means, also before it names any shard.
     assert set(reader.opened[-1].positions.streams) == {"s"}
 
 

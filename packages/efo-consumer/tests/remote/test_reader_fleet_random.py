@@ -42,7 +42,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.fleet: FleetShardReader | None = None
 
     def run(self, call: Awaitable[T]) -> T:
-        """Run a call, with all that goes on beside it."""
+        """Run a call, with all tasks beside it."""
         return self.loop.run_until_complete(call)
 
     @initialize(shards=st.integers(1, 5), buffer_segments=st.integers(2, 6), batch=st.integers(1, 50))
@@ -50,7 +50,7 @@ class FleetMachine(RuleBasedStateMachine):
         """Create a stream and open a session at its beginning."""
         self.kinesis.create_stream("s", shards)
         config = ReaderConfig(
-            # About as many segments of three small records, so that some are let go and read again.
+            # About as many segments of three small records, so that some are evicted and read again.
             buffer_bytes_per_shard=buffer_segments * 4200,
             buffer_bytes=buffer_segments * 4200 * 3,
             promise_grace=timedelta(seconds=1),
@@ -68,7 +68,7 @@ class FleetMachine(RuleBasedStateMachine):
     async def _open(self, at: int) -> None:
         del self.written_down[at + 1 :]
         predecessor = self.fleet
-        # A run that nobody logged is known by its time alone, when the readers have forgotten it.
+        # A run that was not logged is known by its time alone, when the readers have forgotten it.
         self.kinesis.idle()
         self.fleet = FleetShardReader(
             ENDPOINTS,
@@ -97,14 +97,14 @@ class FleetMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.kinesis.shards) < 14)
     @rule(index=INDICES)
     def split(self, index: int) -> None:
-        """A shard is closed, and goes on as two."""
+        """A shard is closed, and continues as two."""
         shards = self.open_shards()
         self.kinesis.reshard("s", [shards[index % len(shards)]], 2)
 
     @precondition(lambda self: len(self.open_shards()) > 1)
     @rule(index=INDICES)
     def merge(self, index: int) -> None:
-        """Two shards are closed, and go on as one."""
+        """Two shards are closed, and continue as one."""
         shards = self.open_shards()
         first = index % (len(shards) - 1)
         self.kinesis.reshard("s", shards[first : first + 2], 1)
@@ -140,7 +140,7 @@ class FleetMachine(RuleBasedStateMachine):
                 await self._read(ranges_between(start, found.positions))
 
     async def _read(self, ranges: list[ShardRange]) -> bool:
-        """Read ranges together, and compare each with what it gave before; False when nobody can be reached."""
+        """Read ranges together, and compare each with what it gave before; False if no reader can be reached."""
         assert self.fleet is not None
         rows: dict[str, list[int]] = {shard_range.shard_id: [] for shard_range in ranges}
         order: list[str] = []
@@ -208,7 +208,7 @@ class FleetMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.5, LEASE_SECONDS / 2, LEASE_SECONDS * 1.5, 40.0]))
     def pass_time(self, seconds: float) -> None:
-        """Nobody asks for a while: leases may end."""
+        """No call comes for a while: leases may end."""
         self.run(asyncio.sleep(seconds))
 
     def teardown(self) -> None:
@@ -229,7 +229,7 @@ class FleetMachine(RuleBasedStateMachine):
         quiet = 0
         while quiet < 3:
             before = self.written_down[-1]
-            # A fleet that nobody reached is tried again after a second.
+            # A fleet without a reachable reader is tried again after a second.
             await asyncio.sleep(2)
             await self._step(0, 0, 2 * LEASE_SECONDS, False)
             quiet = quiet + 1 if self.written_down[-1] == before else 0
@@ -249,7 +249,7 @@ class FleetMachine(RuleBasedStateMachine):
 
 
 def assert_only_open(positions: StreamPositions, open_shards: list[str]) -> None:
-    """At the end only shards that may go on have positions short of their end."""
+    """At the end only open shards have positions short of their end."""
     assert {shard for shard, at in positions.streams["s"].items() if not at.is_shard_end} == set(open_shards)
 
 

@@ -93,7 +93,7 @@ def test_the_driver_plans_and_its_tasks_read(hosted: Hosted) -> None:
 
 
 def test_only_the_holder_of_the_token_may_call(hosted: Hosted) -> None:
-    """Without the token, or with another one, nothing is told; two hosts never share one."""
+    """Without the token, or with another one, calls are refused; two hosts never share one."""
     for security in (ClientSecurity(), ClientSecurity(token="guessed" * 5)):
         with pytest.raises(ReaderUnavailableError, match="UNAUTHENTICATED"):
             hosted.read([], security)
@@ -113,7 +113,7 @@ def test_an_error_of_the_reader_crosses_to_the_task_with_its_fields(hosted: Host
 
 
 def test_a_task_that_stops_early_ends_its_call(hosted: Hosted) -> None:
-    """Closing the generator is enough, and the channel goes on working."""
+    """Closing the generator is enough, and the channel continues to work."""
     ranges, _ = hosted.plan()
     reading = read_ranges(hosted.host.address, hosted.host.security, "q", ranges, max_batch_bytes=1)
     assert next(reading).num_rows == 1
@@ -240,7 +240,7 @@ def test_a_read_is_a_span_below_the_task_that_asked(hosted: Hosted) -> None:
 
 @pytest.mark.parametrize("home", ["local", "remote"])
 def test_shards_are_followed_below_the_span_that_opened_the_session(home: str, hosted: Hosted) -> None:
-    """Subscriptions belong to the trace of the query that asked for them, also those of children and over gRPC."""
+    """Subscriptions belong to the trace of the query that asked for them, also for children and over gRPC."""
     if not isinstance(trace.get_tracer_provider(), TracerProvider):
         trace.set_tracer_provider(TracerProvider())
     remote = connect_reader(hosted.host.address, hosted.host.security)
@@ -278,7 +278,7 @@ def test_a_forked_child_that_closes_leaves_the_parents_session_alone(hosted: Hos
     ("advertised", "shown"), [("::1", "[::1]"), ("[::1]", "[::1]"), ("10.0.0.7", "10.0.0.7"), ("driver", "driver")]
 )
 def test_an_address_of_ipv6_is_told_from_its_port(advertised: str, shown: str) -> None:
-    """By brackets, whether they were given or not: without them nobody could connect."""
+    """By brackets, whether they were given or not: without them clients could not connect."""
     with ReaderHost(backend=FakeKinesis, advertised_host=advertised) as host:
         name, _, port = host.address.rpartition(":")
         assert name == shown

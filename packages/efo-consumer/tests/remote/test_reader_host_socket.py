@@ -72,7 +72,7 @@ def test_tasks_read_over_the_socket_as_over_the_network(host: ReaderHost, kinesi
 
 
 def test_the_socket_is_this_users_alone_and_goes_with_the_host(folder: Path, kinesis: FakeKinesis) -> None:
-    """Nobody else may look into its folder, of which nothing is left."""
+    """Other users cannot look into its folder, and nothing of it is left."""
     with ReaderHost(backend=lambda: kinesis) as host:
         assert host.socket_path is not None
         assert stat.S_ISSOCK(host.socket_path.stat().st_mode)
@@ -115,7 +115,7 @@ def test_a_folder_with_a_long_name_has_no_socket(
 
 
 def test_what_a_killed_host_left_goes_with_the_next_start_at_once(folder: Path, kinesis: FakeKinesis) -> None:
-    """Its lock went with it: the folder's age does not matter, and that of a host that lives is not touched."""
+    """Its lock ended with it: the folder's age does not matter, and a living host's folder is not touched."""
     script = f"""
 import os, signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Live consumers over any reader: each step is told, also one that only makes more known of where they stand."""
+"""Live consumers over any reader get each step, also a step that only adds facts to their positions."""
 
 from __future__ import annotations
 

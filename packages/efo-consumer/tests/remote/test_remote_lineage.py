@@ -1,4 +1,4 @@
-"""What a fleet goes on with after a shard, and what it knows of the shards that enter."""
+"""Which shards a fleet reads after a shard, and what it knows of the shards that enter."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class World:
             await self.fleet.commit("q", epoch, self.at)
 
     def standing(self) -> dict[str, ShardPosition]:
-        """Where shards stand that go on."""
+        """Positions of shards that have not ended."""
         return {shard_id: position for shard_id, position in self.at.streams["s"].items() if not position.is_shard_end}
 
     async def aclose(self) -> None:
@@ -142,7 +142,7 @@ def test_a_child_that_is_gone_too_leaves_its_own_children() -> None:
 
 
 def test_a_shard_that_was_read_to_its_end_and_expired_with_its_children_has_successors() -> None:
-    """A query that was stopped for longer than the retention goes on with what is left, also where readers are many."""
+    """A query that was stopped for longer than the retention continues with what is left, also with many readers."""
     kinesis = FakeKinesis()
     gone, other = kinesis.create_stream("s", 2)
     children = kinesis.reshard("s", [gone], 2)

@@ -156,7 +156,7 @@ async def test_an_aggregate_that_was_cut_goes_on_behind_its_last_user_record(rea
 
 
 def test_a_reader_that_does_not_come_back_is_left_only_while_it_is_silent() -> None:
-    """One in a query's own process: gone or refusing it is told at once; else Kinesis is asked, and then it again."""
+    """A reader in the query's process: if it is gone or refuses, that is an error; if silent, Kinesis is asked."""
     asked = retrievals([until("s0", 1)], ["a:1"], list, 10.0, with_kinesis=True, comes_back=False)
     (retrieval,) = asked
     for reason in ("UNAVAILABLE: gone", "UNAUTHENTICATED: wrong token"):
@@ -184,7 +184,7 @@ def test_a_refused_token_is_read_from_its_file_once_more() -> None:
 
 
 def test_failures_in_a_row_are_borne_for_a_time() -> None:
-    """Anything that comes between them begins the time anew; a refusal is never borne."""
+    """Anything that comes between them restarts the time; a refusal is never borne."""
     away = ReaderUnavailableError(endpoint="e", reason="UNAVAILABLE: gone")
     patience = Patience(10)
     assert patience.pause(away, 0) == patience.pause(away, 9) > 0

@@ -1,4 +1,4 @@
-"""Where reading begins and in which order it goes on, over the emulator's sockets."""
+"""Where reading begins, and in which order it continues, over the emulator's sockets."""
 
 from __future__ import annotations
 

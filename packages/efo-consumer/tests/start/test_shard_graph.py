@@ -74,7 +74,7 @@ def test_a_parent_leaves_when_all_its_children_have_positions() -> None:
 
 
 def test_a_shard_without_known_children_stays() -> None:
-    """An end whose children nobody listed yet may not be forgotten."""
+    """An end whose children are not listed yet may not be forgotten."""
     assert graph(p="").leavers({"p": END}) == []
 
 
@@ -84,7 +84,7 @@ def listed(**parents: str) -> list[Shard]:
 
 
 def test_a_time_begins_also_at_shards_whose_parents_expired() -> None:
-    """No record since then is missed: what nobody can list as open then, but its parents are gone, is read too."""
+    """No record since then is missed: a shard whose parents are gone is read, though it is not listed as open then."""
     shards = listed(a="g", b="g", o="", c="o", d="c")
     assert open_at(["c"], shards) == ["c", "a", "b"]
     assert open_at([], shards) == ["a", "b", "o"]
@@ -92,7 +92,7 @@ def test_a_time_begins_also_at_shards_whose_parents_expired() -> None:
 
 
 def test_a_time_between_two_generations_begins_with_the_elder() -> None:
-    """A shard that had ended by then, and whose children are younger, leads to them, though its sibling goes on."""
+    """A shard that had ended by then, and whose children are younger, leads to them, though its sibling is open."""
     shards = listed(p="", a="p", b="p", c="b", d="b")
     assert open_at(["a"], shards) == ["a", "b"]
     assert open_at(["a", "c"], shards) == ["a", "c", "d"]

@@ -156,7 +156,7 @@ def test_sequence_numbers_are_ordered_as_integers(one: int, other: int) -> None:
 
 
 def test_a_shard_that_entered_is_read_from_trim_horizon() -> None:
-    """A child has a range from its beginning, and none while it stands there."""
+    """A child has a range from its beginning, and none while it is there."""
     start = StreamPositions({"s": {"parent": ShardPosition.after("5")}})
     end = StreamPositions(
         {

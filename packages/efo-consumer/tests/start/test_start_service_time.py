@@ -102,7 +102,7 @@ def test_a_time_before_the_retention_is_the_oldest_record() -> None:
 
 
 def test_a_stream_that_may_not_be_described_is_read_from_the_time(caplog: pytest.LogCaptureFixture) -> None:
-    """Only ListShards is needed; that deleted streams are not recognized then is told once."""
+    """Only ListShards is needed; one warning says that deleted streams are not recognized then."""
     with stream(OtherClock(0.0)) as (emulator, _):
         emulator.faults.add("error", operation="DescribeStreamSummary", code="AccessDeniedException")
         old = at(time.time() - 30 * HOUR)

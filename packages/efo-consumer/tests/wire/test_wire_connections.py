@@ -1,4 +1,4 @@
-"""Connections as they are shared, held back and let go: by proxies that count."""
+"""How connections are shared, held back and closed, shown by proxies that count."""
 
 import asyncio
 import ssl
@@ -28,7 +28,7 @@ from penstock.emulator.testing import AdjustableClock, server_context
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_consumer_that_stops_taking_stops_the_service(transport: SubscribeTransportType) -> None:
-    """While nobody takes events, little more than a window is sent; later everything arrives."""
+    """While events are not taken, little more than a window is sent; later everything arrives."""
     async with world() as kinesis:
         rows = await kinesis.put(1200, 50_000)
         proxy = await kinesis.proxy(transport)
@@ -154,7 +154,7 @@ async def test_the_end_of_a_shard_keeps_the_connection() -> None:
 
 
 async def test_a_connection_with_an_abandoned_stream_goes_with_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the service sends on to nobody, the connection takes no new streams, and is closed after its others."""
+    """After an abandoned stream the connection takes no new streams, and is closed after its others."""
     monkeypatch.setattr("penstock.efo_consumer._wire.http2._END_GRACE_SECONDS", 0.0)
     async with world(shards=2) as kinesis:
         proxy = await kinesis.proxy(SubscribeTransportType.HTTP2)
@@ -179,7 +179,7 @@ async def test_a_connection_with_an_abandoned_stream_goes_with_its_last(monkeypa
 
 
 async def test_the_thread_of_a_connection_keeps_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of an event meet the Python state of the chunks before: making one anew costs more than a chunk."""
+    """Chunks of an event reuse the Python state of earlier chunks: a new state costs more than a chunk."""
     state = threading.local()
     seen: list[int] = []
     on_body = Http2Subscription.on_body

@@ -113,7 +113,7 @@ async def read(
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_token_that_expires_is_replaced_by_what_is_on_disk(world: World, way: str) -> None:
-    """Reading goes on with the keys that were written meanwhile: at the beginning, and in the middle."""
+    """Reading continues with the keys that were written meanwhile: at the beginning, and in the middle."""
     world.put(b"before")
     assert await read(world, way, 2, write="AKIANEW") == [b"before", b"after"]
     assert sum(fault["hits"] for fault in world.emulator.faults.list()) == 1

@@ -1,4 +1,4 @@
-"""Errors that do not pass, brought about by the emulator, for each way to read: told with what to do."""
+"""Errors that do not pass, from the emulator, for each way to read: raised with what to do."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_a_consumer_that_is_created_is_told_from_one_that_is_held(monkeypa
 
 
 async def test_a_take_over_names_both_readers(caplog: pytest.LogCaptureFixture) -> None:
-    """Of two jobs that share a consumer one is told, by their names, who holds the subscription; the other reads on."""
+    """Two jobs share a consumer: one fails with the names of both, and the other continues."""
     async with world() as opened:
         await opened.put(1, 10)
         caplog.set_level(logging.WARNING, logger="penstock.efo_consumer")

@@ -155,7 +155,7 @@ def test_malformed_headers_are_a_typed_error(block: bytes) -> None:
 
 
 def test_a_frame_says_what_it_is() -> None:
-    """Events, exceptions and errors are told apart by their headers."""
+    """Headers distinguish events, exceptions and errors."""
     decoder = FrameDecoder()
 
     def kind(*headers: tuple[str, str]) -> tuple[str, ...]:

@@ -228,7 +228,7 @@ async def test_publishing_a_shard_anew_respects_the_five_seconds() -> None:
     ids=["crc", "reset", "internal-failure", "kms-throttling", "no-continuation-no-children"],
 )
 async def test_resumes_from_the_last_continuation(failure: Exception | SubscriptionEvent) -> None:
-    """What breaks a subscription costs nothing: the next one goes on after the last whole event."""
+    """What breaks a subscription costs nothing: the next one continues after the last whole event."""
     transport = ScriptedTransport([[event(1, 2), failure], [event(3), shard_end()]])
     assert await read_all(publisher(transport, Clock())) == [1, 2, 3]
     assert transport.positions == [None, "2"]
@@ -293,7 +293,7 @@ async def test_an_event_shows_that_a_shard_is_not_stuck() -> None:
 
 
 async def test_refusals_do_not_make_a_shard_stuck() -> None:
-    """Only subscriptions that were accepted count; refusals in between neither count nor start the count anew."""
+    """Only accepted subscriptions count; refusals in between neither count nor reset the count."""
     refused = service_error("ResourceInUseException")
     five = [refused] * 5
     transport = ScriptedTransport([*five, [END], *five, [END], [event(1), shard_end()]])
@@ -475,7 +475,7 @@ def broken(count: int) -> list[SubscriptionConnectionError]:
 
 
 async def test_the_patience_begins_with_the_first_failure_since_the_last_event() -> None:
-    """However long nobody took an event before, and however many failures there were before the last one."""
+    """However long events were left untaken before, and however many failures there were before the last one."""
     transport = ScriptedTransport([*broken(60), [event(1), *broken(1)], *broken(200)])
     clock = Clock()
     with pytest.raises(RecordPublisherRetriesError, match="retryPatience") as caught:
@@ -516,7 +516,7 @@ async def test_every_refusal_counts_as_with_flink(code: str) -> None:
 
 
 async def test_what_happens_between_two_events_is_noted() -> None:
-    """Refusals, ends of subscriptions and throttling, each with its cause in words."""
+    """Refusals, ends of subscriptions and throttling, each with its cause."""
     (one,) = broken(1)
     throttled = service_error("LimitExceededException")
     transport = ScriptedTransport([one, [event(1), END], throttled, [event(2), *broken(1)], [shard_end()]])
@@ -610,7 +610,7 @@ class Gated(ScriptedTransport):
 
 
 async def test_closing_while_a_call_is_under_way_ends_its_subscription() -> None:
-    """What the service accepts after that is given up at once: nobody else would end it."""
+    """A subscription that is accepted after that is closed at once: nothing else would end it."""
     transport = Gated([[event(1), event(2)]])
     one = publisher(transport, Clock())
     reading = asyncio.ensure_future(read_all(one))
@@ -624,7 +624,7 @@ async def test_closing_while_a_call_is_under_way_ends_its_subscription() -> None
 
 
 def test_a_shard_is_robbed_until_its_reader_is_left_alone() -> None:
-    """Whoever reads by it takes a subscription back at once: one that lives for a minute shows that nobody does."""
+    """Another reader takes a subscription back at once: one that lives for a minute shows that there is no other."""
     seconds = 0.0
     readers = Readers(lambda: seconds)
     readers.note_start("arn", "s0")

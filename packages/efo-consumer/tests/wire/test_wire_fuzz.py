@@ -1,4 +1,4 @@
-"""Bytes that nobody should send: framing, headers and payloads give events or a typed error, and count every byte."""
+"""Malformed bytes: framing, headers and payloads give events or a typed error, and count every byte."""
 
 import base64
 import json

@@ -199,7 +199,7 @@ async def test_a_reset_keeps_what_came_before(tmp_path: Path) -> None:
 
 
 async def test_a_malformed_chunk_is_an_error_and_not_silence(tmp_path: Path) -> None:
-    """Whoever waits for an event is told at once when what comes is not a chunk."""
+    """A caller that waits for an event gets an error at once when what comes is not a chunk."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + chunk(7))
@@ -234,7 +234,7 @@ async def test_what_was_received_and_not_asked_for_waits(tmp_path: Path) -> None
         subscription = await transport.subscribe(REQUEST)
         assert subscription.waits_since is None
         go_on.set()
-        while subscription.waits_since is None:  # noqa: ASYNC110  # bytes that arrive tell nobody
+        while subscription.waits_since is None:  # noqa: ASYNC110  # bytes that arrive have no event
             await asyncio.sleep(0.01)
         assert subscription.waits_since == 1700000000.5
         assert await subscription.receive() is not None
@@ -247,7 +247,7 @@ async def test_what_was_received_and_not_asked_for_waits(tmp_path: Path) -> None
 
 
 async def test_a_cancelled_wait_loses_no_event(tmp_path: Path) -> None:
-    """Whoever stops waiting finds the event when asking again."""
+    """A caller that stops waiting gets the event when it asks again."""
     go_on = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -301,7 +301,7 @@ async def test_the_request_is_sent_as_it_was_signed(tmp_path: Path) -> None:
     ],
 )
 async def test_an_answer_tells_when_it_was_given(date: str | None, answered_at: float | None, tmp_path: Path) -> None:
-    """The service's clock is that of the header `Date`; unknown without one that can be read."""
+    """The service's clock is in the header `Date`; it is unknown without a valid one."""
     head = HEAD if date is None else HEAD.replace(b"\r\n", b"\r\nDate: %s\r\n" % date.encode(), 1)
     async with serving(sending(head, b"0\r\n\r\n"), tmp_path) as transport:
         assert (await transport.subscribe(REQUEST)).answered_at == answered_at

@@ -128,7 +128,7 @@ def test_chunks_and_cuts_do_not_change_the_events(
 
 
 def test_an_endless_refusal_is_not_read_to_its_end(wire: Wire) -> None:
-    """Of the body of a refusal no more is read than any service would send."""
+    """No more of a refusal's body is read than any service would send."""
     sent = [b"HTTP/1.1 503 Slow Down\r\n\r\n", *[b"x" * 65_536] * 2000]
     _, error = wire.read(sent)
     assert isinstance(error, AwsServiceError)

@@ -22,7 +22,7 @@ REQUEST = SubscribeRequest("arn:consumer", "shardId-000000000000", ShardPosition
 MIB = 1 << 20
 MOST_GROWTH_BYTES = 32 * MIB
 SENT_BYTES = 256 * MIB
-"""At most, where nobody ends the connection: far more than may be kept."""
+"""At most, if the connection is not ended: far more than may be kept."""
 HEADERS, SETTINGS, CONTINUATION = 1, 4, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 STATUS_200 = b"\x88"

@@ -1,4 +1,4 @@
-"""Aggregates of the Kinesis Producer Library, as an independent producer writes them and as nobody should."""
+"""Aggregates of the Kinesis Producer Library: as an independent producer writes them, and malformed ones."""
 
 import hashlib
 import random
@@ -114,7 +114,7 @@ def test_aggregates_and_plain_records_keep_their_order() -> None:
 
 
 def test_a_batch_without_aggregates_is_not_copied() -> None:
-    """The columns of the batch are those of the result, also of a slice and of no rows."""
+    """The result has the columns of the batch, also for a slice and for no rows."""
     batch = wire(b"one", None, b"three")
     found = deaggregate(batch)
     assert found.column("data").buffers()[2].address == batch.column("data").buffers()[2].address
@@ -364,5 +364,5 @@ def test_what_was_taken_apart_is_counted() -> None:
         "userrecordsofsiblings": [(at, 1)],
         "userrecordsoutsideshard": [(at, 2)],
     }
-    # Gauges are of all streams of the process, so those of other tests may be there too.
+    # Gauges show all streams of the process, including streams of other tests.
     assert {name: found.get(name) for name in expected} == expected

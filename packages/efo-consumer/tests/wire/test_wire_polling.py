@@ -234,7 +234,7 @@ async def test_throttled_iterators_are_waited_out() -> None:
     ["InternalFailure", "ServiceUnavailableException", "ProvisionedThroughputExceededException", UNREADABLE_ANSWER],
 )
 async def test_failures_in_a_row_use_the_attempts_up(code: str) -> None:
-    """Where a number is given, as with Flink: throttling counts too, and each success begins the count anew."""
+    """If a number is given, as with Flink: throttling counts too, and each success resets the count."""
     client = ScriptedClient(failure(code), failure(code), answer(1), *[failure(code) for _ in range(3)])
     with pytest.raises(RecordPublisherRetriesError, match=r"get_records\.max_attempts") as caught:
         await publish(client, tools(client.clock, get_records=COUNTED))
@@ -254,7 +254,7 @@ async def test_iterators_have_a_count_of_their_own() -> None:
 
 @pytest.mark.parametrize("code", ["InternalFailure", "ProvisionedThroughputExceededException"])
 async def test_failures_end_after_the_patience(code: str) -> None:
-    """By time, however many attempts that are; counted anew after each success."""
+    """By time, however many attempts; each success resets it."""
     half, rest, whole = ([failure(code) for _ in range(count)] for count in (300, 300, 2000))
     client = ScriptedClient(*half, answer(1), *rest, answer(2), *whole)
     with pytest.raises(RecordPublisherRetriesError, match=r"for 60\d s, since 20") as caught:
@@ -296,7 +296,7 @@ async def test_an_answer_that_tells_no_lag_is_no_proof_and_no_tip() -> None:
 
 
 async def test_what_happens_between_two_answers_is_noted() -> None:
-    """Failures, throttling and an end that does not show, each with its cause in words."""
+    """Failures, throttling and an end that does not show, each with its cause."""
     throttled, endless = failure("ProvisionedThroughputExceededException"), answer(1, NextShardIterator=None)
     client = ScriptedClient(failure("InternalFailure"), throttled, endless, answer(1, end=True))
     client.listings = [[OPEN]]
@@ -375,7 +375,7 @@ async def test_children_that_are_listed_late_are_waited_for(late: list[dict[str,
 
 
 async def test_children_that_are_never_listed_are_an_error() -> None:
-    """After a minute the error says that the shard neither went on nor showed its children."""
+    """After a minute the error says that the shard neither continued nor showed its children."""
     client = ScriptedClient(*[answer(1, NextShardIterator=None)] * 1000)
     client.listings = [[CLOSED, LEFT]]
     with pytest.raises(RecordPublisherRetriesError, match="ListShards has not shown") as caught:
@@ -628,7 +628,7 @@ async def test_nothing_is_replayed_after_the_end() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.sampled_from("ab")), min_size=2, max_size=40))
 def test_reads_of_a_shard_are_never_closer_than_the_interval(steps: list[tuple[float, str]]) -> None:
-    """Whoever reserves, and whenever: two reads of one shard are an interval apart, other shards do not matter."""
+    """Two reads of one shard are always an interval apart; other shards do not matter."""
     pace = ReadPace(0.2)
     now = 0.0
     reads: dict[str, list[float]] = {"a": [], "b": []}
@@ -752,7 +752,7 @@ async def test_an_interval_longer_than_an_iterator_lives_is_waited_for_without_o
 
 
 def test_a_failure_of_a_shard_that_is_watched_is_left_to_its_condition(caplog: pytest.LogCaptureFixture) -> None:
-    """Its warning is the watcher's: two would be told of one trouble."""
+    """The watcher warns: otherwise one trouble would have two warnings."""
     for is_watched in (True, False):
         retries = ReadRetries(
             stream="s", shard_id=SHARD, patience_seconds=0, service_seconds=lambda: 0.0, is_watched=is_watched

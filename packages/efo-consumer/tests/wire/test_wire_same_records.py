@@ -29,7 +29,7 @@ async def test_all_ways_to_read_give_the_same_records() -> None:
 @pytest.mark.kind_kinesis
 @pytest.mark.parametrize("transport", [*TRANSPORTS, None])
 async def test_the_end_of_a_shard_names_its_children(transport: SubscribeTransportType | None) -> None:
-    """After a split the shard is read to its end, which names both children; they go on where it ended."""
+    """After a split the shard is read to its end, which names both children; they continue where it ended."""
     async with world() as kinesis:
         before = await kinesis.put(50, 100)
         split = {"StreamName": "orders", "ShardToSplit": "shardId-000000000000", "NewStartingHashKey": HALF}
