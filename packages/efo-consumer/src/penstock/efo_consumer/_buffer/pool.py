@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOOK_AGAIN_SECONDS = 1.0
 """Promised segments may go after a while, without a sign."""
 LEAST_ANSWER_BYTES = 64 * 1024
-"""For which a shard that holds nothing may ask however short room is: by fewer it would hardly come on."""
+"""A shard that holds nothing may always ask for this many: fewer would hardly make progress."""
 
 
 class BufferPool:
@@ -60,7 +60,7 @@ class BufferPool:
 
     @contextmanager
     def passing(self, nbytes: int) -> Iterator[None]:
-        """Count bytes that are in no buffer, for as long as somebody has them."""
+        """Count bytes that are in no buffer while they are in use."""
         self._passing += nbytes
         try:
             yield

@@ -196,7 +196,7 @@ class _Checkpoints:
         self._known: dict[str, tuple[_Kept, str | None]] = {}
 
     async def load(self, name: str) -> StreamPositions | None:
-        """See `CheckpointStore.load`; what was saved last is read, whoever saved it."""
+        """See `CheckpointStore.load`; reads what was saved last, by any consumer."""
         with self._typed(name):
             return (await self._read(name))[0].parse_positions()
 

@@ -42,7 +42,7 @@ class _Files(Protocol):
         """A file's text."""
 
     def create(self, name: str, text: str) -> None:
-        """Write a file that is not there yet, whole or not at all.
+        """Write a file that does not exist yet, completely or not at all.
 
         Raises:
             FileExistsError: it is there.

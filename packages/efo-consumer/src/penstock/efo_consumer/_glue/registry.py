@@ -151,7 +151,7 @@ class _Versions:
     def __init__(self) -> None:
         self._found: OrderedDict[Any, tuple[SchemaVersion | SchemaRegistryError, float]] = OrderedDict()
         self._lock = threading.Lock()
-        # A child that is forked while another thread holds the lock would wait for it for ever.
+        # A child that is forked while another thread holds the lock would wait for it without end.
         os.register_at_fork(after_in_child=self._renew_lock)
 
     def _renew_lock(self) -> None:

@@ -141,7 +141,7 @@ class ConditionTracker:
     def __init__(self, now: float, service_millis: int, known_millis: int | None) -> None:
         self.condition = ShardCondition(since_millis=service_millis)
         self.progress_at = now
-        """When the shard last came on, or was at its tip; monotonic seconds."""
+        """When the shard last made progress, or was at its tip; monotonic seconds."""
         self.interval_seconds = 0.0
         """How long after an answer the next one is asked for."""
         self._answered = now, service_millis
@@ -219,7 +219,7 @@ class ConditionTracker:
         return 0 if behind == 0 and self._is_fresh(now) else behind + int((now - at) * 1000)
 
     def stalled_seconds(self, now: float) -> float:
-        """For how long the shard has not come on although it was not known to be caught up; 0 while that is regular."""
+        """For how long the shard made no progress without being known to be caught up; 0 while that is regular."""
         seconds = now - self.progress_at
         is_regular = self.condition.state in _UNREAD or self._is_fresh(now)
         return 0.0 if is_regular or seconds < STALLED_SECONDS + self.interval_seconds else seconds
@@ -240,10 +240,10 @@ class WatchedShard:
         stream: the stream.
         shard_id: the shard.
         condition: what it is doing.
-        stalled_seconds: for how long it has not come on; 0 while that is regular.
+        stalled_seconds: for how long it has made no progress; 0 while that is regular.
         millis_behind: how far it is behind; None if unknown.
-        retention_millis: how long the stream keeps records, or the shortest that any does where that makes no
-            difference; None where it could not be found out.
+        retention_millis: how long the stream keeps records, or the shortest period if that makes no
+            difference; None if unknown.
     """
 
     stream: str

@@ -54,7 +54,7 @@ class RecordPublisherConfig:
     """What carries SubscribeToShard."""
 
     retry_patience: timedelta = RETRY_PATIENCE
-    """How long errors that may pass are retried, from the first one since the last success; zero for ever. Where a
+    """How long errors that may pass are retried, from the first one since the last success; zero for no limit. Where a
     back-off below has `max_attempts`, that decides instead about the failures which Flink counts. Default: 10 min."""
 
     subscribe_to_shard: BackoffPolicy = _SUBSCRIBE_BACKOFF

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 NOT_FOUND = "ResourceNotFoundException"
 
 CREDENTIALS_ADVICE = (
-    "the credentials have expired or are known no more, and no others were found: keys that are given as options "
+    "the credentials have expired or are unknown, and no others were found: keys that are given as options "
     "cannot be renewed; a profile, a role or a web identity can"
 )
 """For credentials that were refused although `AwsSession` renewed them where it could."""

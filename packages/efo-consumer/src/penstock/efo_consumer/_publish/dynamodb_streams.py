@@ -53,7 +53,7 @@ _EMPTY_SECONDS = 30.0
 
 # DescribeStream is known for lists that are not complete yet. For children that are older this was never seen.
 _YOUNG_CHILD_SECONDS = 10.0
-# Until the second look at children whose ids do not tell when they were made.
+# Until the second look at children whose ids do not contain the time of their creation.
 _LOOK_AGAIN_SECONDS = 1.0
 # How often a stream that was disabled is asked whether a shard of it has children after all.
 _REST_SECONDS = 60.0
@@ -231,7 +231,7 @@ class DynamoDbStreamsClient(JsonClient):
         stream = await self._describe(request["StreamARN"], limit=1)
         created = stream.created
         if created is None:
-            # A label is the time at which the stream was made, and tells it from others of the table.
+            # A label is the creation time of the stream, and distinguishes it from others of the table.
             label = datetime.fromisoformat(stream.label or stream.arn.rpartition("/stream/")[2])
             created = label.replace(tzinfo=label.tzinfo or UTC).timestamp()
         summary = {

@@ -62,7 +62,7 @@ EXPIRED = "expired"
 # bring nothing, while a subscription to an open shard has an event every few seconds.
 _STUCK_SUBSCRIPTIONS = 3
 _WITHOUT_PROGRESS = ("connection_failed", "silent", "no_continuation")
-# Two jobs that share a consumer take each other's subscription for ever. A successor whose predecessor has yet to learn
+# Two jobs that share a consumer take each other's subscription without end. A successor whose predecessor has yet to learn
 # from the registry that it lost its lease, within 10 s, meets one or two.
 _TAKEOVERS = 3
 

@@ -36,7 +36,7 @@ class ReaderBackend(ContinuitySource, Protocol):
 
     @property
     def retry_patience(self) -> timedelta:
-        """How long reading retries errors that may pass; zero for ever."""
+        """How long reading retries errors that may pass; zero for no limit."""
         ...
 
     def with_patience(self, retry_patience: timedelta) -> ReaderBackend:

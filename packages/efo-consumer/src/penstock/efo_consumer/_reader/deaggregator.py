@@ -117,7 +117,7 @@ class Deaggregator:
         self._listing: dict[str, asyncio.Lock] = {}
 
     def learn(self, stream: str, shards: Iterable[Shard]) -> None:
-        """Take the keys of shards that somebody listed or that continue another."""
+        """Take the keys of shards that were listed, or that continue another shard."""
         self._streams.setdefault(stream, StreamKeys()).learn(shards)
 
     def look_again(self, streams: Iterable[str], created: Mapping[str, int]) -> None:

@@ -156,7 +156,7 @@ class LocalShardReader:
             return self._number(request)
         lost = await self._lost(request.positions, fail=fail)
         async with self._opening:
-            # Somebody with a newer lease may have come meanwhile.
+            # A caller with a newer lease may have come meanwhile.
             self._fencing.check(request.consumers, self._sessions)
             self._check_run(request)
             epoch = self._number(request)

@@ -156,7 +156,7 @@ def cap(waiting: Mapping[ShardKey, list[Part]], most: int) -> int | None:
             keep = most - rows
             rows += part.rows
             if part.rows <= keep or (part.is_evicted and not index):
-                # An evicted part cannot be cut, and must not wait for ever.
+                # An evicted part cannot be cut, and must not wait without end.
                 continue
             records = part.records
             left_out.append(part.first_micros if records is None else arrived_micros(records)[keep].as_py())

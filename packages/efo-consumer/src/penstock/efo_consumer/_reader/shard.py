@@ -256,7 +256,7 @@ class FollowedShard:
 
     @property
     def stalled_seconds(self) -> float:
-        """For how long the shard has not come on although it was not known to be caught up."""
+        """For how long the shard made no progress without being known to be caught up."""
         return 0.0 if self.failure is not None else self._tracker.stalled_seconds(self._home.tools.clock())
 
     def _note(self, sign: ShardSign, cause: str = "") -> None:

@@ -268,7 +268,7 @@ class SessionShards:
             graph.add(child.shard_id, child.parent_shard_ids)
         if self.tools.deaggregator is not None:
             self.tools.deaggregator.learn(shard.stream.name, children)
-        # Its own family alone: thousands end in a moment at a reshard, and each look at all would go over thousands.
+        # Only its family: at a reshard thousands of shards end at once, and each look at all would visit thousands.
         self._begin_children(shard.stream.name, {shard.shard_id}.union(*(one.parent_shard_ids for one in children)))
 
     def _discovery_needed(self, stream: str, ended: Collection[str] | None = None) -> bool:

@@ -35,7 +35,7 @@ _blocks: dict[int, Blocks] = {}
 _without_blocks: set[tuple[int, str]] = set()
 """Readers whose blocks this process could not open."""
 _HUNG_SECONDS = 10.0
-"""The time in which the driver notices, too, and tells tasks."""
+"""The time in which the driver notices it, too, and informs tasks."""
 _hung: dict[tuple[int, str], float] = {}
 """When readers gave no sign of life to this process."""
 

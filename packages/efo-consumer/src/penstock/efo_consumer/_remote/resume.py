@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 def rank_endpoints(endpoints: Iterable[str], key: str) -> list[str]:
-    """Give the endpoints in the order in which they may own the key, the owner first: the same for everybody."""
+    """Give the endpoints in the order in which they may own the key, the owner first: the same for all callers."""
     return sorted(
         endpoints,
         key=lambda endpoint: (hashlib.sha256(f"{endpoint}\0{key}".encode()).digest(), endpoint),
@@ -51,7 +51,7 @@ def rank_endpoints(endpoints: Iterable[str], key: str) -> list[str]:
 
 
 def choose_endpoint(endpoints: Iterable[str], key: str) -> str:
-    """Give the endpoint that owns the key (rendezvous hashing): the same one for everybody, in any order."""
+    """Give the endpoint that owns the key (rendezvous hashing): the same one for all callers, in any order."""
     return rank_endpoints(endpoints, key)[0]
 
 
@@ -225,7 +225,7 @@ def retrievals(
         with_kinesis: whether ranges can be read from Kinesis itself, where no reader that is there gives them.
         comes_back: see `Retrieval`.
     """
-    # Without ranges one reader is asked all the same: a token or an epoch that is refused must not go unnoticed.
+    # Without ranges one reader is asked too: a token or an epoch that is refused must not go unnoticed.
     for part in _by_owner(ranges, endpoints) or [[]]:
         missing = away()
         ranked = rank_endpoints(endpoints, shard_key(part[0].stream_name, part[0].shard_id) if part else "")

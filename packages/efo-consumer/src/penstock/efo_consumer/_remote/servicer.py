@@ -59,7 +59,7 @@ class ReaderLocation:
         for stream in request.positions.streams:
             if request.caller is not None:
                 await self._compare(stream, request.caller)
-            # Its consumer's ARN says which stream was leased, whoever leased it.
+            # Its consumer's ARN says which stream was leased, by any caller.
             arn = consumers.get(stream, "")
             leased = arn.split(":")
             if len(leased) > 5:
@@ -85,7 +85,7 @@ class ReaderLocation:
         try:
             return await self._stream_arn(stream)
         except (AwsError, EfoConsumerError) as error:
-            # Reading needs no permission for it. The region and the endpoint are compared all the same.
+            # Reading needs no permission for it. The region and the endpoint are compared anyway.
             _log.warning("cannot compare the account of stream %s with its caller's: %s", stream, error)
             return None
 

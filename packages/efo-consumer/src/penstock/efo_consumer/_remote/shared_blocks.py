@@ -166,7 +166,7 @@ class BlockWriter:
         return block.name, nbytes
 
     async def taken(self) -> None:
-        """Wait until the task has taken all: then it needs this call no more."""
+        """Wait until the task has taken all: then it no longer needs this call."""
         pause = _LOOK_SECONDS
         while any(block.state == _FILLED for block in self._lent):
             await asyncio.sleep(pause)

@@ -84,7 +84,7 @@ class Http1Subscription:
         _hang_up(self._response)
 
     def _watch_connection(self) -> None:
-        # After a malformed chunk aiohttp (3.14) closes the connection, but leaves whoever reads the body waiting.
+        # After a malformed chunk aiohttp (3.14) closes the connection, but leaves readers of the body waiting.
         connection = self._response.connection
         if connection is None or connection.protocol is None:
             return  # the answer has ended

@@ -47,7 +47,7 @@ class _PooledConnection:
         self.retired = False
 
     def on_settings(self, settings: list[http.Http2Setting]) -> None:
-        """Note the server's limit of streams. Runs on the connection's thread: one assignment, no more."""
+        """Note the server's limit of streams. Runs on the connection's thread, so it only assigns a value."""
         for setting in settings:
             if setting.id == http.Http2SettingID.MAX_CONCURRENT_STREAMS:
                 self.max_streams = setting.value
