@@ -185,7 +185,7 @@ async def call_patiently(
         operation: the call, such as `DescribeStreamSummary`.
         request: its fields.
         stream: the stream, for the error.
-        retry_patience: from the first error on; zero for ever. After 30 s a warning is logged.
+        retry_patience: from the first error on; zero for no limit. After 30 s a warning is logged.
 
     Raises:
         RecordPublisherRetriesError: every attempt failed for as long; with since when, the last error and the cure. Or
@@ -228,7 +228,7 @@ async def list_shards(
 
     Args:
         retry_patience: how long errors that may pass are retried, instead of by `backoff`, and how long a stream that
-            is being created is waited for; zero for ever.
+            is being created is waited for; zero for no limit.
 
     Raises:
         RecordPublisherRetriesError: every attempt failed for as long as `retry_patience`.

@@ -62,8 +62,8 @@ EXPIRED = "expired"
 # bring nothing, while a subscription to an open shard has an event every few seconds.
 _STUCK_SUBSCRIPTIONS = 3
 _WITHOUT_PROGRESS = ("connection_failed", "silent", "no_continuation")
-# Two jobs that share a consumer take each other's subscription without end. A successor whose predecessor has yet to learn
-# from the registry that it lost its lease, within 10 s, meets one or two.
+# Two jobs that share a consumer take each other's subscription again and again. A successor whose predecessor has yet to
+# learn from the registry that it lost its lease, within 10 s, meets one or two.
 _TAKEOVERS = 3
 
 
@@ -81,7 +81,7 @@ class ReadRetries:
     Attributes:
         stream: the stream.
         shard_id: the shard; empty for a call about the whole stream.
-        patience_seconds: from the first failure on; 0 for ever.
+        patience_seconds: from the first failure on; 0 for no limit.
         service_seconds: the service's time, in seconds since the epoch.
         is_watched: whether others warn of a shard that does not come on; otherwise this does, once.
         failures: since the last success.
@@ -171,7 +171,7 @@ async def bear(
         stream: which it is about.
         shard_id: which it is about.
         operation: what it does, for the error.
-        patience_seconds: from the first failure on; 0 for ever.
+        patience_seconds: from the first failure on; 0 for no limit.
         note: called for each failure.
         service_seconds: the service's time.
 

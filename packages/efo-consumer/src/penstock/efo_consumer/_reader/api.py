@@ -53,7 +53,7 @@ class OpenRequest:
         session_seconds: after which a session without calls is ended; 0 leaves it to the reader.
         fail_on_data_loss: whether records that the stream no longer holds are an error, instead of counted and
             skipped; None leaves it to the reader.
-        retry_patience_seconds: how long errors that may pass are retried; 0 for ever, None leaves it to the reader.
+        retry_patience_seconds: how long errors that may pass are retried; 0 for no limit, None leaves it to the reader.
         settings: how this session's shards are followed; None leaves all of it to the reader.
         caller: where the caller's streams are. A reader behind an endpoint refuses streams of another place than its
             own; None compares nothing.

@@ -34,7 +34,7 @@ class ShardInquiry:
         stream: name or ARN.
         shard_id: the shard.
         created_millis: when the stream of the positions was created, if known.
-        patience: returns how long a question to Kinesis is retried; zero for ever.
+        patience: returns how long a question to Kinesis is retried; zero for no limit.
         tell: takes a loss and the position that it follows. It raises the loss or counts it.
         note: takes failures that are retried.
         standing: returns the shards that have positions, which cannot be successors of a shard that is gone. None if

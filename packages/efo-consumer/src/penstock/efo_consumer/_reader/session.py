@@ -153,7 +153,7 @@ class ReaderSession:
                 # Answers of an idle shard move the horizon, and wake no caller.
                 until = min(until, now + _HELD_SECONDS)
             await self._news.wait(until - now)
-            # News of thousands of shards come one by one, and each look visits all of them: looks take half of the time.
+            # News of thousands of shards come one by one, and each look visits all: looks take half of the time.
             await sleep(max(0.0, min(_PAUSE_SECONDS, now - began, deadline - self._clock())))
 
     def _reach(self, start: StreamPositions, bounds: Bounds) -> Reach:

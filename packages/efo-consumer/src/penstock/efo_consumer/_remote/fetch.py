@@ -79,7 +79,7 @@ def read_ranges(
         patience_seconds: see above.
         fail_on_data_loss: as in `OpenRequest`; None leaves it to what the session was opened with.
         retry_patience_seconds: likewise.
-        progress_seconds: seconds in which a reader says at least that it is at work; None waits for ever.
+        progress_seconds: seconds in which a reader says at least that it is at work; None waits without limit.
         away: addresses that do not answer, as the caller knows: they are asked last.
         from_kinesis: reads ranges without a reader; raises ReaderUnavailableError if that cannot be done now.
         comes_back: whether a reader that is gone may come back, as a service does. One in the query's own process does

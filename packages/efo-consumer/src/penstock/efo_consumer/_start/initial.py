@@ -58,7 +58,7 @@ class _StartClient(JsonClient):
 
     Attributes:
         stream: that the calls are about now.
-        patience: how long throttles and failures are retried; zero for ever.
+        patience: how long throttles and failures are retried; zero for no limit.
     """
 
     def __init__(self, session: AwsSession, patience: timedelta, sleep: Callable[[float], Awaitable[object]]) -> None:
@@ -146,7 +146,7 @@ def resolve_initial_positions(
     """Give the positions at which a new query begins, and when its streams were created.
 
     Blocks on ListShards and DescribeStreamSummary, through throttles and failures, for as long as `retry_patience` (0:
-    for ever); it warns when that takes more than some seconds. An endpoint that cannot be reached is an error at once.
+    no limit); it warns when that takes more than some seconds. An endpoint that cannot be reached is an error at once.
     A stream that is being created is waited for as long, with a warning; one that is being deleted is not.
 
     * LATEST: AT_TIMESTAMP of this moment, in the shards that are open: GetRecords says of each whether it has ended, as
@@ -186,7 +186,7 @@ def resolve_named_shards(
         aws_session: credentials, region and endpoint.
         stream: name or ARN.
         positions: by shard.
-        retry_patience: how long throttles and failures are retried; 0 is for ever.
+        retry_patience: how long throttles and failures are retried; 0 is for no limit.
         sleep: waits for so many seconds.
 
     Raises:
