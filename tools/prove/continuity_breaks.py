@@ -61,7 +61,7 @@ BREAKS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "a retention period that was raised is trusted": partial(_replaced, [guard], "is_kept", _is_not),
     "the oldest record is not compared": partial(_replaced, [guard], "judge_oldest", _continuous),
     "a range's first record is not logged": partial(_replaced, [ShardPosition], "to_json", _without_first),
-    "a range's last record is not missed": partial(_replaced, [replay._Replay], "_check_end", _at_once),
+    "a range's last record is not missed": partial(_replaced, [replay.Replay], "_check_end", _at_once),
     "creation times are not compared": partial(_replaced, [guard, shard], "check_created", _nothing),
     "children know nothing of their parents": partial(_replaced, [shards, reach, fleet], "entering", _at_the_beginning),
     "shards do not wait for slower ones": partial(_replaced, [Horizon], "find", _nothing),

@@ -20,7 +20,7 @@ from penstock.efo_consumer import (
     read_ranges,
     resolve_initial_positions,
 )
-from penstock.efo_consumer._remote.resume import choose_endpoint, shard_key
+from penstock.efo_consumer._remote.resume import owner_of
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc import ClientSecurity
 from penstock.rpc.testing import ServiceProcess, service_process
@@ -97,7 +97,7 @@ def test_killing_one_of_two_moves_its_shards_and_loses_and_doubles_nothing(
                 # After positions were told, before the range is fetched: the worst moment.
                 followed = {shard.shard_id for shard in reader.stats()}
                 # Ports are new each time, and so is who has which shards: one of the two may have none.
-                owner = choose_endpoint([service.address for service in services], shard_key(STREAM, min(followed)))
+                owner = owner_of(tuple(service.address for service in services), STREAM, min(followed))
                 (victim,) = (service for service in services if service.address == owner)
                 victim.process.kill()
                 victim.process.wait()

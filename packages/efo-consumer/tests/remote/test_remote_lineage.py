@@ -15,7 +15,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     ranges_between,
 )
-from penstock.efo_consumer._remote.resume import choose_endpoint, shard_key
+from penstock.efo_consumer._remote.resume import owner_of
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.efo_consumer.testing import FakeKinesis
 
@@ -25,10 +25,10 @@ BEGIN = ShardPosition.trim_horizon()
 def endpoints_apart(alone: str, others: Sequence[str]) -> list[str]:
     """Two endpoints, of which one owns a shard and the other one some others."""
     for number in range(1000):
-        pair = [f"a{number}:1", f"b{number}:1"]
-        owners = {choose_endpoint(pair, shard_key("s", shard)) for shard in others}
-        if len(owners) == 1 and choose_endpoint(pair, shard_key("s", alone)) not in owners:
-            return pair
+        pair = (f"a{number}:1", f"b{number}:1")
+        owners = {owner_of(pair, "s", shard) for shard in others}
+        if len(owners) == 1 and owner_of(pair, "s", alone) not in owners:
+            return [*pair]
     raise AssertionError("no such pair")
 
 

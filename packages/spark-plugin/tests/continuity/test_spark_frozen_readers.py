@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from shard_readers import STREAM, Driver, Readers, put
 
-from penstock.efo_consumer._remote.resume import ANSWER_SECONDS, choose_endpoint, shard_key
+from penstock.efo_consumer._remote.resume import ANSWER_SECONDS, owner_of
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin._reading.stream.partition import KinesisPartition
 
@@ -40,7 +40,7 @@ def readers(emulator: RunningEmulator) -> Iterator[Readers]:
 def owned(driver: Driver, address: str) -> int:
     """How many shards are followed by a reader, as hashing has it."""
     shards = driver.log[-1]["streams"][STREAM]
-    return sum(choose_endpoint(driver.readers, shard_key(STREAM, shard)) == address for shard in shards)
+    return sum(owner_of(tuple(driver.readers), STREAM, shard) == address for shard in shards)
 
 
 def test_tasks_leave_a_frozen_reader_for_another(
@@ -54,7 +54,7 @@ def test_tasks_leave_a_frozen_reader_for_another(
         pass
     planned = driver.reader.partitions(*driver.log[-2:])
     shards = [one.shard_id for task in planned for one in task.ranges]
-    stopped = readers.addresses.index(choose_endpoint(readers.addresses, shard_key(STREAM, shards[0])))
+    stopped = readers.addresses.index(owner_of(tuple(readers.addresses), STREAM, shards[0]))
     with readers.frozen(stopped):
         began = time.monotonic()
         rows = [row for task in planned for batch in driver.reader.read(task) for row in batch["data"].to_pylist()]

@@ -612,7 +612,7 @@ async def begin(
         streams: their names.
         saved: the checkpoint; other streams in it are left out.
         start: for streams without a checkpoint; a mapping has one for each of those.
-        retry_patience: how long throttles, failures, and a stream that is being created are waited for; 0 is for no limit.
+        retry_patience: longest wait for throttles, failures, and a stream that is being created; 0 means no limit.
 
     Raises:
         EfoConsumerConfigError: a stream has neither a checkpoint nor a start.

@@ -62,8 +62,8 @@ EXPIRED = "expired"
 # bring nothing, while a subscription to an open shard has an event every few seconds.
 _STUCK_SUBSCRIPTIONS = 3
 _WITHOUT_PROGRESS = ("connection_failed", "silent", "no_continuation")
-# Two jobs that share a consumer take each other's subscription again and again. A successor whose predecessor has yet to
-# learn from the registry that it lost its lease, within 10 s, meets one or two.
+# Two jobs that share a consumer take each other's subscription again and again. A successor whose predecessor has
+# yet to learn from the registry that it lost its lease, within 10 s, meets one or two.
 _TAKEOVERS = 3
 
 

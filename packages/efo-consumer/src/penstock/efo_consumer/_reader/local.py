@@ -27,7 +27,7 @@ from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.deaggregator import Deaggregator
 from penstock.efo_consumer._reader.fencing import FencingTokens
 from penstock.efo_consumer._reader.reach import Bounds
-from penstock.efo_consumer._reader.replay import Proof, prove, replay
+from penstock.efo_consumer._reader.replay import Proof, Replay, prove
 from penstock.efo_consumer._reader.session import ReaderSession
 from penstock.efo_consumer._reader.shard import ReaderTools
 from penstock.efo_consumer.errors import (
@@ -513,14 +513,8 @@ class LocalShardReader:
             replayed.append(part)
             if shard is not None:
                 shard.counts["replays"] += 1
-            records = replay(
-                backend,
-                part,
-                stall_seconds=(self._config if session is None else session.config).stall_seconds,
-                fail_on_data_loss=fail,
-                same=same,
-                proofs=proofs,
-            )
-            async with aclosing(records):
+            stall_seconds = (self._config if session is None else session.config).stall_seconds
+            replay = Replay(backend, part, stall_seconds=stall_seconds, fail=fail, same=same)
+            async with aclosing(replay.read(proofs)) as records:
                 async for batch in records:
                     yield batch

@@ -33,52 +33,11 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader.backend import ReaderBackend
 
 Proof = Callable[[], Awaitable[None]]
-"""Proves what rests on a retention period of seconds ago; raises what `FollowedShard.prove` or `replay` does."""
+"""Proves what rests on a retention period of seconds ago; raises what `FollowedShard.prove` or `Replay.read` does."""
 
 # GetRecords may lag by a second and call that the tip: what was promised shows up by then, or is not there.
 _TIP_SECONDS = 2.0
 _RETRY_SECONDS = 0.5
-
-
-async def replay(
-    backend: ReaderBackend,
-    shard_range: ShardRange,
-    *,
-    stall_seconds: float,
-    fail_on_data_loss: bool,
-    same: set[str],
-    proofs: list[Proof],
-) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Poll the range's records, WIRE_SCHEMA: those that the range held when it was logged, and no others.
-
-    The range ends at its last record, which its end names. Where that does not come, the oldest record that is left
-    has to prove that it has expired. Offsets of version 1 do not name it, and then the range ends where a record lies
-    beyond it, the shard ends or the tip of an open shard is reached.
-
-    Args:
-        backend: Kinesis.
-        shard_range: what to read.
-        stall_seconds: how long answers may bring nothing new. Failures are retried for the backend's patience instead.
-        fail_on_data_loss: whether a loss is an error.
-        same: the streams that are known to be the ranges' streams; this one is added once that was asked.
-        proofs: what is to be called before the last of the records is handed on is added.
-
-    Raises:
-        DataLossError: records of the range expired, or cannot be proved to exist, and `fail_on_data_loss` is set.
-            Otherwise the loss is counted and what is left of the range is given.
-        StreamRecreatedError: the stream is another one of the same name.
-        RangeDeadlineError: nothing new came for `stall_seconds`.
-        ShardFailedError: the shard cannot be read.
-    """
-    reading = _Replay(backend, shard_range, stall_seconds, fail_on_data_loss, same)
-    if reading.is_empty:
-        return
-    with reading.errors():
-        async with aclosing(reading.read()) as batches:
-            async for batch in batches:
-                yield batch
-    if not reading.inquiry.is_proved:
-        proofs.append(reading.prove)
 
 
 async def prove(proofs: Sequence[Proof]) -> None:
@@ -177,20 +136,23 @@ class CheckedRead:
         report(loss, stream=self._stream, shard_id=self._shard_id, after=after, upto=LEFT, fail=self._fail)
 
 
-class _Replay:
-    """The state of one replay over all of its attempts.
+class Replay:
+    """Polls the records of a range: those that it held when it was logged, and no others.
 
-    Attributes:
-        is_empty: whether the range is known to have held no record.
+    The range ends at its last record, which its end names. If that does not come, the oldest record that is left
+    has to prove that it has expired. Offsets of version 1 do not name it, and then the range ends where a record is
+    after it, the shard ends or the tip of an open shard is reached.
+
+    Args:
+        backend: Kinesis.
+        shard_range: what to read.
+        stall_seconds: how long answers may bring nothing new. Failures are retried for the backend's patience instead.
+        fail: whether a loss is an error; otherwise it is counted, and the rest of the range is given.
+        same: the streams that are known to be the ranges' streams; this one is added once that was asked.
     """
 
     def __init__(
-        self,
-        backend: ReaderBackend,
-        shard_range: ShardRange,
-        stall_seconds: float,
-        fail: bool,
-        same: set[str],
+        self, backend: ReaderBackend, shard_range: ShardRange, *, stall_seconds: float, fail: bool, same: set[str]
     ) -> None:
         self._backend = backend
         self._range = shard_range
@@ -199,7 +161,7 @@ class _Replay:
         self._limit: asyncio.Timeout | None = None
         self._fail = fail
         self._same = same
-        self.inquiry = ShardInquiry(
+        self._inquiry = ShardInquiry(
             backend,
             shard_range.stream_name,
             shard_range.shard_id,
@@ -212,11 +174,28 @@ class _Replay:
         last = shard_range.upto.record
         self._last = int(last) if last else None
         after = shard_range.after.sequence_number
-        self.is_empty = last == "" or (self._last is not None and after is not None and self._last <= int(after))
+        self._is_empty = last == "" or (self._last is not None and after is not None and self._last <= int(after))
 
-    def read(self) -> AsyncGenerator[pa.RecordBatch, None]:
-        """Give the range."""
-        return self.inquiry.read(self._attempt, self._given, lambda: self._given)
+    async def read(self, proofs: list[Proof]) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Give the records, WIRE_SCHEMA.
+
+        Args:
+            proofs: takes what has to be called before the last of the records is handed on.
+
+        Raises:
+            DataLossError: records of the range expired, or cannot be proved to exist, and `fail` is set.
+            StreamRecreatedError: the stream is another one of the same name.
+            RangeDeadlineError: nothing new came for `stall_seconds`.
+            ShardFailedError: the shard cannot be read.
+        """
+        if self._is_empty:
+            return
+        with self._errors():
+            async with aclosing(self._inquiry.read(self._attempt, self._given, lambda: self._given)) as batches:
+                async for batch in batches:
+                    yield batch
+        if not self._inquiry.is_proved:
+            proofs.append(self._prove)
 
     async def _attempt(self, begin: ShardPosition) -> AsyncGenerator[pa.RecordBatch, None]:
         """Give what is left of the range."""
@@ -255,7 +234,7 @@ class _Replay:
                 await asyncio.sleep(_TIP_SECONDS)
 
     @contextmanager
-    def errors(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         """Raise an error of reading as the failure of the shard.
 
         Raises:
@@ -284,19 +263,19 @@ class _Replay:
         """Prove that nothing expired between what was given and these records."""
         first, expected, at = sequence_number_at(records, 0), self._range.upto.first_record, self._given
         self._given = position_at(records, records.num_rows - 1)
-        if at.rank[0] or expected is None or self.inquiry.is_reported:
-            await self.inquiry.check(at, self._backend.service_millis())
+        if at.rank[0] or expected is None or self._inquiry.is_reported:
+            await self._inquiry.check(at, self._backend.service_millis())
         elif first != int(expected):
             self._report(Loss(f"it began with record {expected}, and the oldest of it that is left is {first}"), at)
 
-    async def prove(self) -> None:
+    async def _prove(self) -> None:
         """Prove what rests on a retention period of seconds ago.
 
         Raises:
-            ShardReaderError: as `replay`.
+            ShardReaderError: as `read`.
         """
-        with self.errors():
-            await self.inquiry.prove()
+        with self._errors():
+            await self._inquiry.prove()
 
     async def _is_over(self) -> bool:
         """Whether no record of the range can come any more, where reading has reached the tip."""
@@ -304,7 +283,7 @@ class _Replay:
             return True
         await self._check_stream()
         ask = partial(self._backend.oldest_record, self._range.stream_name, self._range.shard_id)
-        oldest = await self.inquiry.ask(ask)
+        oldest = await self._inquiry.ask(ask)
         return oldest is None or oldest.sequence_number > self._last
 
     async def _check_end(self) -> None:

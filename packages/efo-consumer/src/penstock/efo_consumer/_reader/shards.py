@@ -19,6 +19,7 @@ from penstock.efo_consumer._publish.list_shards import ShardListings
 from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
 from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer._reader.api import OpenRequest, ShardLineage
+from penstock.efo_consumer._reader.replay import prove
 from penstock.efo_consumer._reader.shard import FollowedShard, ReaderTools
 from penstock.efo_consumer.errors import RecordPublisherError, RecordPublisherRetriesError, ShardFailedError
 from penstock.rpc import Signal
@@ -124,12 +125,7 @@ class SessionShards:
         Raises:
             ShardReaderError: records are lost, or cannot be proved to exist.
         """
-        unproved = [shard.prove() for shard in self.shards.values() if not shard.inquiry.is_proved]
-        if unproved:
-            # At once: then they share the question how long the stream keeps its records.
-            for found in await asyncio.gather(*unproved, return_exceptions=True):
-                if found is not None:
-                    raise found
+        await prove([shard.prove for shard in self.shards.values() if not shard.inquiry.is_proved])
 
     def trim(self, positions: StreamPositions) -> None:
         """Drop records at or before the positions from the buffers."""

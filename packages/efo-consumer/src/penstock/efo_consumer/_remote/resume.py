@@ -41,8 +41,12 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
-def rank_endpoints(endpoints: Iterable[str], key: str) -> list[str]:
-    """Give the endpoints in the order in which they may own the key, the owner first: the same for all callers."""
+def rank_endpoints(endpoints: Iterable[str], stream_name: str, shard_id: str) -> list[str]:
+    """Give the endpoints in the order in which they may own a shard, the owner first (rendezvous hashing).
+
+    The order is the same for all callers.
+    """
+    key = f"{stream_name}/{shard_id}"
     return sorted(
         endpoints,
         key=lambda endpoint: (hashlib.sha256(f"{endpoint}\0{key}".encode()).digest(), endpoint),
@@ -50,20 +54,10 @@ def rank_endpoints(endpoints: Iterable[str], key: str) -> list[str]:
     )
 
 
-def choose_endpoint(endpoints: Iterable[str], key: str) -> str:
-    """Give the endpoint that owns the key (rendezvous hashing): the same one for all callers, in any order."""
-    return rank_endpoints(endpoints, key)[0]
-
-
-def shard_key(stream_name: str, shard_id: str) -> str:
-    """Give the key by which a shard is owned."""
-    return f"{stream_name}/{shard_id}"
-
-
 @lru_cache(maxsize=1 << 15)
 def owner_of(endpoints: tuple[str, ...], stream_name: str, shard_id: str) -> str:
     """Give the owner of a shard; kept, as each step of a session asks for the same ones several times."""
-    return choose_endpoint(endpoints, shard_key(stream_name, shard_id))
+    return rank_endpoints(endpoints, stream_name, shard_id)[0]
 
 
 class Patience:
@@ -228,7 +222,7 @@ def retrievals(
     # Without ranges one reader is asked too: a token or an epoch that is refused must not go unnoticed.
     for part in _by_owner(ranges, endpoints) or [[]]:
         missing = away()
-        ranked = rank_endpoints(endpoints, shard_key(part[0].stream_name, part[0].shard_id) if part else "")
+        ranked = rank_endpoints(endpoints, *((part[0].stream_name, part[0].shard_id) if part else ("", "")))
         there = [endpoint for endpoint in ranked if endpoint not in missing]
         rest = [endpoint for endpoint in ranked if endpoint in missing]
         kinesis = [KINESIS] if with_kinesis and part else []
