@@ -72,7 +72,7 @@ def test_acquire_and_release(open_one: OpenOne, emulator: RunningEmulator) -> No
 
 
 def test_a_kept_lease_outlives_its_time_to_live(open_one: OpenOne) -> None:
-    """The deadline moves on by itself, three times here."""
+    """Heartbeats prolong it, here three times."""
     with open_one() as registry:
         lease = registry.acquire(request(time_to_live=timedelta(seconds=6)))
         registry.keep(lease, lambda error: pytest.fail(str(error)))

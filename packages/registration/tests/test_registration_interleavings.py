@@ -1,4 +1,4 @@
-"""What happens when a call is late or given up between two steps of another."""
+"""Calls that are late or cancelled between two steps of another call."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
 async def test_a_lease_whose_write_arrives_after_its_caller_gave_up_is_nobodys(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of DynamoDB, where a request goes on in its thread when nobody waits for it any more."""
+    """A request to DynamoDB continues after its caller was cancelled."""
     home = parts()
     write, sent, go_on = home.store.write, asyncio.Event(), asyncio.Event()
 

@@ -30,7 +30,7 @@ LEASE = Lease(
 
 
 class ScriptedRegistry(Unasked):
-    """Answers heartbeats from a list; then it is away for good."""
+    """Answers heartbeats from a list, then no more."""
 
     def __init__(self, clock: ManualClock, *answers: Heartbeat | Exception) -> None:
         self.clock = clock
@@ -84,7 +84,7 @@ async def test_a_registry_that_is_away_for_a_while_costs_nothing() -> None:
 async def test_a_registry_that_is_away_for_longer_than_a_lease_lives_is_asked_when_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Only it knows whether somebody else has the consumer: if nobody has, the job goes on as before."""
+    """Only it knows whether another job has the consumer: if no job has, the job continues as before."""
     _, error, ended_after = await run_until_lost(*[AWAY] * 40, HELD, LOST)
     assert ended_after > 100
     assert "another job" in error.reason
@@ -94,13 +94,13 @@ async def test_a_registry_that_is_away_for_longer_than_a_lease_lives_is_asked_wh
 
 
 async def test_a_job_that_stood_still_for_longer_than_its_lease_lives_asks_before_it_gives_up() -> None:
-    """A frozen process finds its lease as it was, if nobody took it."""
+    """A frozen process keeps its lease if no other job took it."""
     clock = ManualClock(1000.0)
     registry = ScriptedRegistry(clock, HELD, LOST)
     lost: asyncio.Future[LeaseLostError] = asyncio.get_running_loop().create_future()
 
     async def sleep(seconds: float) -> None:
-        # Of the first ten seconds of sleep an hour is made.
+        # The first ten seconds of sleep take an hour.
         await clock.sleep(3600 if clock() == 1000 else seconds)
 
     async with LeaseKeeper(registry, clock=clock, sleep=sleep) as keeper:
@@ -162,7 +162,7 @@ class TakingBack(ScriptedRegistry):
 async def take_back(
     heartbeats: Sequence[Heartbeat | Exception], acquires: Sequence[Lease | Exception]
 ) -> tuple[TakingBack, list[Lease], LeaseLostError]:
-    """The registry, what the holder was given, and what it was told in the end."""
+    """The registry, the leases that the holder got, and the error at the end."""
     clock = ManualClock(1000.0)
     regained: list[Lease] = []
     registry = TakingBack(clock, heartbeats, acquires)
@@ -174,7 +174,7 @@ async def take_back(
 
 
 async def test_a_lease_that_ran_out_is_taken_back_and_kept() -> None:
-    """By the same claim, after the token of before; the heartbeats go on for the new one."""
+    """By the same claim, after the earlier token; heartbeats are sent for the new lease."""
     again = replace(LEASE, fencing_token=4, consumer_arn="another")
     held = ConsumerHeldError(
         stream_name="flights", consumer_name="delays", holder_job_id="rival", held_seconds=7, remaining_seconds=20
@@ -207,7 +207,7 @@ async def test_what_cannot_be_taken_back_is_lost_with_the_reason(answer: Excepti
 
 
 async def test_a_consumer_is_registered_again_three_times_an_hour() -> None:
-    """The heartbeats go on for the new lease; the fourth time says what to do, and an hour later it goes on."""
+    """Heartbeats are sent for the new lease. The fourth time is an error; an hour later it works again."""
     clock, never = ManualClock(1000.0), asyncio.Event()
     leases = [replace(LEASE, fencing_token=4 + number, consumer_arn=f"arn {number}") for number in range(5)]
     registry = TakingBack(clock, [], [leases[0], replace(leases[1], consumer_arn="arn 0"), *leases[2:]])

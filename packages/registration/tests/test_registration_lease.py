@@ -83,7 +83,7 @@ def test_times_in_records_decide_nothing(now: float) -> None:
 
 
 def test_a_lease_that_ran_out_is_taken_back_by_its_job() -> None:
-    """When nobody has it: given back, ended by a sweep, or left behind by a rival that is dead."""
+    """If no job has it: it was given back, ended by a sweep, or its rival holder is dead."""
     ended = known(rules.begin_deregistration(registered(held_by("a")), now=1001.0))
     back = held_by("a", rules.finish_deregistration(ended), after_token=1)
     assert back.holding is not None
@@ -109,7 +109,7 @@ def test_an_attempt_of_ones_own_whose_answer_was_lost_is_not_in_the_way() -> Non
 
 @pytest.mark.parametrize("sight", [LIVE, UNPROVED])
 def test_a_later_run_by_the_name_of_a_claim_is_the_same_job(sight: Sight) -> None:
-    """Whatever their job ids are: it takes over at once, and the former run is told by whom."""
+    """Whatever their job ids are: it takes over at once, and the former run's error names it."""
     first = held_by("host-a-1", claim="query/1")
     later = held_by("host-b-2", first, sight=sight, claim="query/2")
     assert later.holding is not None
@@ -184,7 +184,7 @@ def test_what_a_dead_predecessor_had_begun_to_register_is_ours() -> None:
 
 
 def test_an_adopted_registration_is_ours_and_its_grace_period_counts_from_now() -> None:
-    """Nobody holds it: what is left of an old lease is gone."""
+    """No job holds it: what is left of an old lease is gone."""
     record = registered(held_by("a"), registration_is_ours=False)
     adopted = rules.adopt(record, consumer_arn=ARN, is_over=True, now=5000.0)
     assert (adopted.registration_is_ours, adopted.holding, adopted.idle_since) == (True, None, 5000.0)

@@ -53,7 +53,7 @@ async def test_cancelling_an_acquire_gives_the_lease_back(parts: Parts) -> None:
 async def test_cancelling_while_the_lease_is_written_gives_it_back(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write may have happened although nobody waited for its answer."""
+    """The write may have happened although its caller was cancelled."""
     home = parts()
     write = home.store.write
     written = asyncio.Event()
@@ -95,7 +95,7 @@ async def test_killed_between_kinesis_and_the_note_leaves_no_orphan(
     with pytest.raises((Killed, TypeError)):
         await home.registry.release(await home.acquire())
     successor = parts()
-    # As long as a registration may take: nobody sends heartbeats for its lease yet.
+    # As long as a registration may take: no heartbeats are sent for its lease yet.
     await successor.watch(125)
     assert home.kinesis.names() == set()
     assert await successor.registry.list_consumers() == []

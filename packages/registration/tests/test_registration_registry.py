@@ -58,7 +58,7 @@ async def test_none_uses_the_arn_without_asking_kinesis(home: Home) -> None:
 
 
 async def test_another_job_is_refused_with_the_holder(home: Home) -> None:
-    """Who holds it, since when, and for how long still."""
+    """The error has the holder, since when it holds the consumer, and the time left."""
     await home.acquire("first")
     await home.watch(12)
     with pytest.raises(ConsumerHeldError) as raised:
@@ -123,7 +123,7 @@ async def test_the_same_job_after_a_crash_gets_its_consumer_without_registering(
 
 
 async def test_consumers_are_listed_with_their_holders(home: Home) -> None:
-    """Ordered, of one stream on request; nobody's lease is absent."""
+    """Ordered, and of one stream on request; a consumer without a holder has no lease."""
     home.kinesis.streams = ("flights", "weather")
     lease = await home.acquire()
     await home.acquire(stream_name="weather", time_to_live=timedelta(seconds=5))
@@ -152,7 +152,7 @@ async def test_a_grace_period_leaves_time_for_the_next_lease(open_home: OpenHome
 
 
 async def test_the_sweep_ends_what_a_dead_job_left(home: Home) -> None:
-    """Once its lease ran out, not before; and it can be had again, with a greater token."""
+    """Once its lease ran out, not before; and it can be acquired again, with a greater token."""
     lease = await home.acquire()
     assert await home.watch(28) == []
     assert await home.watch(3) == [(STREAM, "delays")]

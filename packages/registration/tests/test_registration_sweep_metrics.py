@@ -1,4 +1,4 @@
-"""What a sweep tells of its consumers."""
+"""The metrics of a sweep."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from penstock.registration._local.registry import SweepMetrics
 
 
 def test_only_what_is_ours_is_an_orphan_that_costs() -> None:
-    """A consumer that somebody else registered, and that no job holds any more, is none of ours."""
+    """A consumer that another program registered, and that no job holds any more, does not count."""
     idle: dict[str, Any] = {
         "stream_arn": "arn:aws:kinesis:eu-west-1:123456789012:stream/flights",
         "created_at": 0.0,

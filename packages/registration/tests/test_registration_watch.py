@@ -42,7 +42,7 @@ def test_a_lease_is_over_when_it_was_seen_unchanged_for_its_life_and_the_grace_p
 
 
 def test_a_lease_that_moves_lives() -> None:
-    """Whoever moved it, and whatever its times say: from then on it has its whole life."""
+    """Whichever registry changed it, and whatever its times are: its full time to live starts again."""
     watch = Watch(10.0)
     looks(watch, 100, 135)
     sight = looks(watch, 140, 140, replace(RECORD, version=6))
@@ -81,7 +81,7 @@ class MadeAgain:
 
 
 async def test_a_dead_lease_ends_in_a_store_that_was_made_again() -> None:
-    """Its versions begin anew, below those that the registry saw."""
+    """Its versions start again, below the versions that the registry saw."""
     kinesis, clock, store = FakeKinesis(), ManualClock(), MadeAgain()
 
     def open_registry() -> Home:
@@ -102,7 +102,7 @@ async def test_a_dead_lease_ends_in_a_store_that_was_made_again() -> None:
 
 
 def test_a_sign_of_life_from_before_an_absence_is_old() -> None:
-    """Nobody is refused for its sake."""
+    """It does not cause a refusal."""
     watch = Watch(0.0)
     look(watch, 100.0)
     newer = replace(RECORD, version=6)

@@ -1,4 +1,4 @@
-"""A driver on a standalone cluster whose stages and dead letters lie on S3: totals, ranks of them, and a live join."""
+"""A driver on a standalone cluster with stages and dead letters on S3: totals, their ranks, and a live join."""
 
 import json
 import sys
@@ -35,8 +35,8 @@ def create_pipeline(folder: Path, given: dict[str, Any]) -> Pipeline:
             import time
             import urllib.request
 
-            # An answer that broke off says nothing: it stays until it is told to go on.
-            while urllib.request.urlopen(hold_url, timeout=60).read() != b"go on":
+            # It waits for this content, also after an answer that broke off.
+            while urllib.request.urlopen(hold_url, timeout=60).read() != b"continue":
                 time.sleep(0.1)
             yield from batches
 

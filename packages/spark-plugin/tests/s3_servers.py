@@ -26,7 +26,7 @@ def running_s3() -> Iterator[str]:
     server.start()
     try:
         endpoint_url = "http://{}:{}".format(*server.get_host_and_port())
-        # All servers of a process have the same buckets: here are those of the tests before.
+        # All servers of a process have the same buckets: earlier tests may have left some.
         urllib.request.urlopen(urllib.request.Request(f"{endpoint_url}/moto-api/reset", method="POST")).close()
         yield endpoint_url
     finally:
@@ -45,7 +45,7 @@ def s3_client(endpoint_url: str) -> Any:
 
 
 def options(endpoint_url: str, **more: str) -> dict[str, str]:
-    """Of a store there."""
+    """Options of a store there."""
     return {**KEYS, "endpointUrl": endpoint_url, **more}
 
 

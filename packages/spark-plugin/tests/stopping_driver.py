@@ -1,4 +1,4 @@
-"""A driver that a test starts: it makes sessions, queries and frames, and stops them, as it is told on its input."""
+"""A driver that a test starts: it makes sessions, queries and frames, and stops them, by commands on its input."""
 
 import contextlib
 import json
@@ -79,7 +79,7 @@ def memory() -> list[str]:
 
 
 def keepers() -> list[int]:
-    """Processes that wait to give back what was registered eagerly; they are nobody's children."""
+    """Processes that wait to give back what was registered eagerly; they have no parent process."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

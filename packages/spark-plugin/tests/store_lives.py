@@ -24,12 +24,12 @@ FINGERPRINTS = [character * 24 for character in "abcd"]
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nobody catches it, and nothing is tidied up."""
+    """Simulates kill -9: it is not caught, and nothing is cleaned up."""
 
 
 @dataclass
 class Life:
-    """Of one driver, over all that it writes."""
+    """The life of one driver, over all that it writes."""
 
     dies_at: float
     """As it sends write n, counted from 1; with a half: when that was carried out."""

@@ -162,7 +162,7 @@ def test_the_page_can_be_read_aloud_and_used_with_a_keyboard() -> None:
 
 @pytest.mark.parametrize("state", StageState)
 def test_every_state_is_shown_in_words_by_every_form(state: StageState) -> None:
-    """Whoever does not see colours knows as much."""
+    """Readers who cannot distinguish colours get the same information."""
     progress = {"stage-1": StageProgress(state=state, attempts=1)}
     plan = flights()
     for text in (explain(plan, progress), mermaid(plan, progress), graphviz(plan, progress)):

@@ -57,7 +57,7 @@ def graphs(draw: st.DrawFn, *, valid: bool = True) -> JobGraph:
     readable: list[str] = []
     bounded: dict[str, bool] = {}
     for number in range(draw(st.integers(1, 14))):
-        # Names say nothing about the order of the edges, which the plan must find by itself.
+        # Names do not show the order of the edges, which the plan must find.
         name = f"v{draw(st.integers(0, 99))}-{number}" + "-long" * draw(st.sampled_from((0, 4)))
         kind = draw(st.sampled_from(VertexKind)) if readable else VertexKind.SOURCE
         if kind is VertexKind.SOURCE:
@@ -278,7 +278,7 @@ def test_handing_over_does_nothing_twice(graph: JobGraph) -> None:
 
 @given(graph=graphs())
 def test_each_result_of_bounded_stages_is_apart(graph: JobGraph) -> None:
-    """But for those of a chain that waits, and of another result; what blocks stays as it was."""
+    """Except for results of one full-dam chain, and results of results. Blocking edges stay the same."""
     plan, together = compile(graph, cyclic_regions=CyclicRegions.PER_RESULT), compile(graph)
     assert not any(stage.merged for stage in plan.stages)
     assert {(edge.source, edge.target, edge.partition_type) for edge in plan.edges} == {
@@ -395,7 +395,7 @@ def test_the_same_job_is_deployed_in_the_same_order(
 def test_whatever_is_lost_fails_or_is_interrupted_no_stage_is_deployed_without_its_inputs(
     graph: JobGraph, cyclic: CyclicRegions, slots: int | None, data: st.DataObject
 ) -> None:
-    """At each moment, what may be deployed has all of its inputs at hand and fits; and every job can come to an end."""
+    """At each moment, all deployable stages have their inputs and fit the budget; and every job can end."""
     plan = compile(graph, cyclic_regions=cyclic)
     live = sum(stage.slots for stage in plan.stages if not stage.bounded)
     scheduler = StageScheduler(plan, slots=None if slots is None else max(slots, live), max_attempts=2)

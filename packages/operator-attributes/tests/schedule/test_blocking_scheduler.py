@@ -82,7 +82,7 @@ def test_a_claim_is_renewed_in_the_background_until_it_is_committed(scheduler: B
 
 
 def test_two_threads_that_ask_at_once_compute_once(scheduler: BlockingStageScheduler) -> None:
-    """One computes, the other is told as soon as the result is there."""
+    """One computes, the other gets an answer as soon as the result is there."""
     decisions: list[ClaimDecision] = []
     both = threading.Barrier(2)
 

@@ -121,7 +121,7 @@ def test_a_scheduler_is_brought_to_where_the_driver_stands(known: list[StageEven
         if driver.states[stage.id] in (StageState.RUNNING, StageState.FAILED)
         and not all(driver.states[one].committed for one in stage.blocking_inputs)
     ]
-    # What hangs on an input that was lost meanwhile can be told only when that is there again.
+    # A stage whose input was lost meanwhile can be reported only when the input is there again.
     if not untold:
         assert essence(service) == essence(driver)
 
@@ -212,7 +212,7 @@ def test_a_driver_that_came_back_goes_on_in_its_job() -> None:
 
 
 def test_an_ended_job_and_another_budget_begin_anew() -> None:
-    """So does a driver that is told to."""
+    """So does a driver with `resume=False`."""
     service = BlockingStageScheduler(LocalStageScheduler)
     for slots, resume in ((None, True), (4, True), (4, False)):
         job = job_at(service, slots=slots)
@@ -265,7 +265,7 @@ def test_a_live_stage_is_no_reason_to_wait_for_a_stage_that_the_service_gave_up(
 
 
 class OfAnotherRelease(LocalStageScheduler):
-    """A scheduler that does not understand what it is told, until it is replaced."""
+    """A scheduler that does not understand the reports, until it is replaced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -278,7 +278,7 @@ class OfAnotherRelease(LocalStageScheduler):
 
 
 def test_an_answer_that_nobody_expects_is_one_of_a_scheduler_that_is_away() -> None:
-    """The job goes on, and tells it later; its reports do not end."""
+    """The job continues, and reports later; its reports do not end."""
     api = OfAnotherRelease()
     service = BlockingStageScheduler(lambda: api)
     job = job_at(service)

@@ -133,7 +133,7 @@ def test_a_stage_that_several_read_is_counted_once_in_a_micro_batch() -> None:
 
 
 def test_the_explanation_shows_the_inputs() -> None:
-    """Whoever doubts the sum can do it again."""
+    """A reader can check the sum."""
     text = estimate(two_dams(), MEASURES).explain()
     assert text.startswith("staging saves 40.0 slot-seconds, 7,000 bytes of state and 24.5 s of each micro-batch\n")
     assert "2 slots x 20.0 s blocked = 40.0 slot-seconds" in text

@@ -46,12 +46,12 @@ async def test_a_job_begins_anew_with_another_graph_before_the_same_watchers(api
     before = await api.report("job", StageStarted(stage_id="stage-1"))
     async with aclosing(api.watch("job")) as watched:
         assert (await anext(watched)).stage("stage-1").progress.state is StageState.RUNNING
-        anew = await api.submit("job", sorted_job("out", "more"), restart=True, slots=3)
-        assert (anew.slots, anew.deployable) == (3, ("stage-1",))
-        assert anew.version > before.version
+        restarted = await api.submit("job", sorted_job("out", "more"), restart=True, slots=3)
+        assert (restarted.slots, restarted.deployable) == (3, ("stage-1",))
+        assert restarted.version > before.version
         shown = await anext(watched)
-        assert [stage.name for stage in shown.stages] == [stage.name for stage in anew.stages]
-        for stage in anew.stages:
+        assert [stage.name for stage in shown.stages] == [stage.name for stage in restarted.stages]
+        for stage in restarted.stages:
             await api.report("job", StageReused(stage_id=stage.stage_id))
         last = shown
         async for job in watched:

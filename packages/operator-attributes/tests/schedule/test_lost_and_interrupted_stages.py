@@ -71,7 +71,7 @@ def test_a_committed_stage_whose_data_is_gone_is_run_again_and_its_readers_wait(
 
 
 def test_when_its_own_inputs_are_gone_too_they_are_run_first() -> None:
-    """In whatever order the losses are told."""
+    """In whatever order the losses are reported."""
     for order in ((1, 2), (2, 1)):
         scheduler = chain()
         run(scheduler, 1)
@@ -130,7 +130,7 @@ def test_a_lost_stage_begins_with_all_of_its_attempts() -> None:
 
 
 def test_what_cannot_be_made_again_is_skipped() -> None:
-    """A lost stage whose own input has failed for good will never be there, nor what reads it."""
+    """A lost stage whose own input has failed finally is skipped, and so are its readers."""
     scheduler = chain(max_attempts=1)
     scheduler.apply(StageReused(stage_id="stage-2"))
     start(scheduler, 1)
@@ -160,7 +160,7 @@ def test_a_running_reader_of_what_cannot_be_made_again_is_skipped_when_it_stops(
 
 
 def test_an_attempt_that_ended_with_its_driver_is_no_failure() -> None:
-    """Whoever came back may deploy the stage again, as often as the driver dies."""
+    """A driver that came back may deploy the stage again, as often as it dies."""
     scheduler = chain(max_attempts=1)
     for _ in range(3):
         start(scheduler, 1)
@@ -191,7 +191,7 @@ def test_an_interrupted_stage_may_turn_out_to_be_committed() -> None:
 
 
 def test_an_interrupted_reader_of_a_lost_stage_waits() -> None:
-    """The data must be there before it is deployed again, whichever is told first."""
+    """The data must be there before the stage is deployed again, whichever is reported first."""
     scheduler = chain()
     run(scheduler, 1)
     start(scheduler, 2)

@@ -86,7 +86,7 @@ def test_a_batch_stage_that_is_wider_than_the_budget_takes_all_of_it() -> None:
 
 
 def test_starting_a_stage_that_does_not_fit_is_refused() -> None:
-    """The stage stays READY, and its slots are told."""
+    """The stage stays READY, and the error has its slots."""
     scheduler = StageScheduler(compile(job(a=2, b=1)), slots=2)
     start(scheduler, "a")
     with pytest.raises(SchedulingError, match="SLOT_BUDGET_EXCEEDED"):

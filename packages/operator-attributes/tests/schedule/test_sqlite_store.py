@@ -68,7 +68,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_removed_is_gone_with_its_events(tmp_path: Path) -> None:
-    """A new one of the same id begins anew."""
+    """A new job of the same id has no events."""
     store = SqliteJobStore(tmp_path / "stages.db")
     store.add_job(stored("a"))
     store.add_event("a", EVENTS[0])
@@ -139,7 +139,7 @@ class FailingStore(SqliteJobStore):
 
 
 async def test_claims_do_not_depend_on_the_time_of_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's clock steps by minutes, and the scheduler starts again: a live claim is nobody else's."""
+    """The host's clock steps by minutes, and the scheduler starts again: a live claim stays with its driver."""
     path, passed = tmp_path / "stages.db", 0.0
     monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0 + passed)
     async with LocalStageScheduler(store=SqliteJobStore(path)) as scheduler:
@@ -156,7 +156,7 @@ async def test_claims_do_not_depend_on_the_time_of_day(tmp_path: Path, monkeypat
 
 
 async def test_what_cannot_be_written_did_not_happen(tmp_path: Path) -> None:
-    """The caller is told, and the job stands where it stood."""
+    """The caller gets the error, and the job is unchanged."""
     async with LocalStageScheduler(store=FailingStore(tmp_path / "stages.db")) as scheduler:
         before = await scheduler.submit("a", job())
         with pytest.raises(JobStoreError, match="disk full"):
@@ -165,7 +165,7 @@ async def test_what_cannot_be_written_did_not_happen(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
-    """SQLite then ends the transaction itself; with room again the store goes on."""
+    """SQLite then ends the transaction itself; with room again the store works."""
     store = SqliteJobStore(tmp_path / "stages.db")
     (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
     store._connection.execute(f"PRAGMA max_page_count = {pages}")

@@ -99,7 +99,7 @@ async def test_submit_gives_the_plan_and_what_may_be_deployed(api: StageSchedule
 
 
 async def test_reports_move_the_job_to_its_end(api: StageSchedulerApi, clock: FakeClock) -> None:
-    """Each answer is the job after the event; times are those of the scheduler's clock."""
+    """Each answer is the job after the event, with times by the scheduler's clock."""
     await api.submit("job", flights_job())
     job = await api.report("job", StageStarted(stage_id="stage-1"))
     assert job.stage("stage-1").progress.state is StageState.RUNNING
@@ -174,7 +174,7 @@ async def test_ended_jobs_are_forgotten_for_new_ones(api: StageSchedulerApi) -> 
 
 
 async def test_a_watch_shows_the_job_and_each_change_until_its_end(api: StageSchedulerApi) -> None:
-    """It begins with the job as it stands, and ends by itself."""
+    """It begins with the current state, and ends with the job."""
     await api.submit("job", flights_job())
     seen: list[JobStatus] = []
     async with asyncio.timeout(DEADLINE), aclosing(api.watch("job")) as jobs:
@@ -211,7 +211,7 @@ async def test_a_slow_watcher_never_misses_the_last_state(api: StageSchedulerApi
 
 
 async def test_wrong_requests_fail_with_the_same_typed_errors_in_both_homes(api: StageSchedulerApi) -> None:
-    """Class and fields are those of the rule that was broken."""
+    """Class and fields name the broken rule."""
     with pytest.raises(SchedulingError, match="UNKNOWN_JOB") as unknown_job:
         await api.get_job("nothing")
     assert unknown_job.value.facts == {"job_id": "nothing"}
@@ -278,7 +278,7 @@ async def test_compile_errors_cross_with_their_facts(api: StageSchedulerApi) -> 
 
 
 async def test_closing_the_scheduler_ends_watches_with_an_error() -> None:
-    """Watchers of a job that goes on can tell that from its end, and look for another scheduler."""
+    """Watchers can distinguish that from the end of the job, and look for another scheduler."""
     scheduler = LocalStageScheduler()
     async with asyncio.timeout(DEADLINE), running_stage_scheduler(scheduler) as (_, client):
         await scheduler.submit("job", flights_job())

@@ -144,7 +144,7 @@ def test_a_reused_stage_counts_as_finished() -> None:
 
 
 def test_progress_counts_seconds_from_the_last_deployment() -> None:
-    """A running stage's time goes on, an ended one's stands still, a retry begins anew."""
+    """The time of a running stage grows, the time of an ended stage stays, and a retry starts at 0."""
     scheduler = StageScheduler(two_branches())
     scheduler.apply(started("stage-1", at=100.0))
     assert scheduler.progress(103.0)["stage-1"].seconds == 3.0
@@ -175,7 +175,7 @@ def test_an_event_that_cannot_follow_is_refused_and_changes_nothing(event: Stage
 
 
 def test_an_ended_stage_takes_no_more_events() -> None:
-    """Late reports of a driver that was given up are refused."""
+    """Late reports of a driver that counted as dead are refused."""
     scheduler = StageScheduler(two_branches())
     run(scheduler, "stage-1")
     for event in (started("stage-1"), StageReused(stage_id="stage-1", at=1.0)):
@@ -211,6 +211,6 @@ def test_a_job_can_be_played_to_its_end() -> None:
 
 @pytest.mark.parametrize("given", [{"slots": 0}, {"slots": 1.5}, {"max_attempts": 0}, {"max_attempts": 1.5}])
 def test_counts_are_whole_numbers(given: dict[str, Any]) -> None:
-    """Half a slot would be none at all, and nobody would say so."""
+    """Half a slot would silently be no slot."""
     with pytest.raises(InvalidOptionError, match=next(iter(given))):
         StageScheduler(two_branches(), **given)

@@ -86,7 +86,7 @@ class Outside:
 
     async def until(self, states: dict[str, str]) -> None:
         async with asyncio.timeout(20):
-            while await asyncio.to_thread(self.states) != states:  # noqa: ASYNC110  # Kinesis tells nobody
+            while await asyncio.to_thread(self.states) != states:  # noqa: ASYNC110  # Kinesis sends no events
                 await asyncio.sleep(0.25)
 
 
@@ -98,7 +98,7 @@ def wire(emulator: RunningEmulator) -> Iterator[Wire]:
 
 @pytest.fixture
 def open_remote(wire: Wire, serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenRemote:
-    """Opens a registry behind gRPC; those of one test share a store."""
+    """Opens a registry behind gRPC; the registries of one test share a store."""
     monkeypatch.setattr(registrar, "_RETRIES", BackoffPolicy(max_attempts=3))
 
     @asynccontextmanager
@@ -236,7 +236,7 @@ async def test_consumers_are_listed_with_state_owner_and_cost(
 async def test_a_release_by_force_ends_the_lease_and_the_registration(
     registry: RemoteConsumerRegistry, outside: Outside, stream: str
 ) -> None:
-    """The holder's next heartbeat says so; a second time there is nobody to release."""
+    """The holder's next heartbeat says so; a second time there is no lease to end."""
     lease = await registry.acquire(request_for(stream, "stuck"))
     released = await registry.force_release(stream, "delays")
     assert released is not None

@@ -80,7 +80,7 @@ async def test_a_registration_whose_answer_got_lost_is_ours() -> None:
 
 
 async def test_a_consumer_that_is_being_deleted_is_waited_for_and_made_anew() -> None:
-    """What is going away is nobody's."""
+    """A consumer that is being deleted was not made here."""
     world = World(looks=2)
     old = world.kinesis.register_outside("flights", "delays")
     world.kinesis.deregister_stream_consumer(ConsumerARN=old)

@@ -52,7 +52,7 @@ async def test_a_stream_by_name_and_by_arn_is_one_stream(home: Home) -> None:
 
 @pytest.mark.parametrize("other", [{"account_id": "999999999999"}, {"region": "us-east-1"}])
 async def test_streams_of_one_name_elsewhere_are_others(other: dict[str, Any]) -> None:
-    """Another account, or region: nobody is refused, and each consumer is deregistered where it is."""
+    """In another account or region: no request is refused, and each consumer is deregistered where it is."""
     store, here, there = InMemoryLeaseStore(), FakeKinesis(), FakeKinesis(**other)
     one, two = open_registry(store, here), open_registry(store, there)
     first = await one.acquire(request_for(job_id="first"))

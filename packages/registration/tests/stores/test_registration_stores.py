@@ -65,7 +65,7 @@ async def test_every_field_comes_back_as_written(store: LeaseStore, fields: dict
 
 
 async def test_a_write_with_an_old_version_is_refused(store: LeaseStore) -> None:
-    """Whoever read before another's write must read again."""
+    """A registry that read before another registry wrote must read again."""
     await store.write(new_record(fencing_token=1))
     read = known(await store.get("flights", "delays"))
     assert await store.write(replace(read, fencing_token=2))
@@ -200,7 +200,7 @@ def test_no_update_is_lost_between_processes(tmp_path: Path) -> None:
 
 
 async def test_what_was_answered_survives_kill_9(tmp_path: Path) -> None:
-    """A process that is killed while it writes leaves a file that others read, with all that it was told is in it."""
+    """A process that is killed while it writes leaves a file that others read, with all answered writes."""
     path = tmp_path / "leases.db"
     child = increments(path, 1_000_000)
     assert child.stdout is not None
@@ -216,7 +216,7 @@ async def test_what_was_answered_survives_kill_9(tmp_path: Path) -> None:
 
 
 async def test_sqlite_files_may_be_opened_for_the_first_time_by_many_at_once(tmp_path: Path) -> None:
-    """Nobody is told that the file is locked while another one sets it up."""
+    """No opener gets an error because another one sets the file up."""
     for attempt in range(10):
         stores = [SqliteLeaseStore(tmp_path / f"{attempt}.db") for _ in range(8)]
         assert await asyncio.gather(*(store.list() for store in stores)) == [[]] * 8

@@ -32,7 +32,7 @@ OnRegained = Callable[[Lease], None]
 _HEARTBEATS_PER_LIFE: Final = 3
 _TRIES_PER_HEARTBEAT: Final = 4
 _REGISTRATIONS: Final = 3
-"""After so many anew within the time below, whoever deregisters the consumer does not stop by itself."""
+"""A consumer that was registered again so often within the time below is being deregistered repeatedly."""
 _REGISTRATIONS_WITHIN_SECONDS: Final = 3600.0
 _FINAL: Final = (ConsumerHeldError, LeaseLostError, StreamNotFoundError, RegistrationOptionError)
 _FINAL_CODES: Final = frozenset({"REGISTRATION_DENIED", "REGISTRY_ACCESS", "REGISTRY_LOCATION_MISMATCH"})
@@ -89,9 +89,9 @@ class LeaseKeeper:
     """Keeps leases alive, a task each; an async context manager.
 
     Only the registry knows whether a lease is lost: after a pause of this process, or while the registry is away, the
-    job goes on and asks. A lease that ran out meanwhile is taken back if nobody has the consumer, which is registered
-    again where it was deregistered. Should another job get the consumer meanwhile, each takes the other's subscriptions
-    over until the registry answers: neither loses records, as each keeps its own positions.
+    job continues and asks. A lease that expired meanwhile is taken back if no other job has the consumer, which is
+    registered again if it was deregistered. If another job gets the consumer meanwhile, the two jobs take over each
+    other's subscriptions until the registry answers: neither loses records, as each keeps its own positions.
 
     Args:
         registry: that gave the leases.
@@ -159,7 +159,7 @@ class LeaseKeeper:
         kept.task = self._tasks.create_task(
             self._keep(kept, KeptLease.given(lease.time_to_live_seconds, sent_at)),
             name=f"keep lease on {lease.consumer_name} of {lease.stream_name}",
-            # Heartbeats go on for days: they are not part of the trace in which the lease was acquired.
+            # Heartbeats continue for days: they are not part of the trace in which the lease was acquired.
             context=contextvars.Context(),
         )
 
@@ -176,7 +176,7 @@ class LeaseKeeper:
         return kept.lease
 
     async def register_again(self, lease: Lease) -> Lease:
-        """Register the consumer of a kept lease again, if it is gone: for a job whom Kinesis says that it is.
+        """Register the consumer of a kept lease again if it is gone, for a job that Kinesis refused for that reason.
 
         Another job deregisters it that has a registry of its own, as does an operator. A consumer that the job gave by
         its ARN is its own to register.
@@ -269,7 +269,7 @@ class LeaseKeeper:
             elif now >= kept.ends_at and not is_doubted:
                 is_doubted = True
                 _logger.warning(
-                    "heartbeat for %s: %s: the lease may have ended, which only the registry knows; going on, and "
+                    "heartbeat for %s: %s: the lease may have ended, which only the registry knows; continuing, and "
                     "asking it for up to %g s",
                     name,
                     answer,
@@ -324,7 +324,7 @@ class LeaseKeeper:
             async with asyncio.timeout(max(0.0, patience_seconds)):
                 return await self._registry.heartbeat(lease)
         except Exception as error:
-            # Whatever it is: nobody has said that the lease is held. It counts as no answer, and ends in `on_lost`.
+            # Any error counts as no answer: the lease is not known to be held. It ends in `on_lost`.
             return error
 
 

@@ -47,7 +47,7 @@ class AnnouncedShard:
     since_millis: int = 0
     """Since when, in milliseconds since the epoch; 0 if unknown."""
     cause: str = ""
-    """Why, in words."""
+    """Why, as text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class AnnouncedReader:
     job_id: str
     """Identity of the job, chosen by it."""
     reader_id: str
-    """Random, anew for each run."""
+    """Random, a new one for each run."""
     address: str
     """`host:port` of its gRPC server."""
     view_token: str = field(repr=False)
@@ -83,9 +83,9 @@ class AnnouncedReader:
     millis_behind_latest: int = -1
     """The largest lag of its shards; -1 when unknown."""
     condition: str = ""
-    """Condition of the shard with the most trouble, in words."""
+    """Condition of the shard with the most trouble, as text."""
     worst_shards: tuple[AnnouncedShard, ...] = ()
-    """Of a reader that is not asked: those in trouble or furthest behind, `MOST_ANNOUNCED_SHARDS` at most."""
+    """For a reader that is not asked: its shards in trouble or furthest behind, `MOST_ANNOUNCED_SHARDS` at most."""
     age_seconds: float = 0.0
     """Since it was first announced; of those that are listed."""
     silent_seconds: float = 0.0
@@ -207,7 +207,7 @@ _MOST_BYTES: Final = 2_000_000
 
 
 class ReaderFiles:
-    """Readers of this user on this machine, as files that nobody else may read: they hold tokens.
+    """Readers of this user on this machine, as files that other users cannot read: they contain tokens.
 
     Args:
         folder: where; `readers` in the user's state directory by default. Made when something is announced.

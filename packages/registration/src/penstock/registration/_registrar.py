@@ -38,7 +38,7 @@ from penstock.registration.errors import (
 )
 
 _RETRIES: Final = BackoffPolicy(max_attempts=11)
-"""Of each call: FLIP-128's defaults. Also the pauses of a wait for a consumer, and the stagger of lazy starts."""
+"""Retries of each call by FLIP-128's defaults; also pauses between looks at a consumer, and the lazy stagger."""
 NOT_FOUND: Final = frozenset({"ResourceNotFoundException"})
 _DENIED: Final = frozenset(
     {
@@ -99,7 +99,7 @@ _CALLS_PER_SECOND: Final = MappingProxyType(
 _MARGIN: Final = 1.1
 """Calls that were sent at the right distance may arrive closer together."""
 _BURST_SHARE: Final = 0.2
-"""Of a second's calls, how many may go at once: one of five, four of twenty."""
+"""The share of a second's calls that may be sent at once: one of five, four of twenty."""
 
 
 class CallPace:
@@ -191,12 +191,12 @@ class RegisteredConsumer:
 
 
 async def _go_on() -> bool:
-    """Nobody wants to know."""
+    """Register without asking first."""
     return True
 
 
 async def _nothing() -> None:
-    """Nobody wants to know."""
+    """Ignore that Kinesis refused."""
 
 
 class StreamConsumerRegistrar:
@@ -273,7 +273,7 @@ class StreamConsumerRegistrar:
     async def find(
         self, stream_name: str, consumer_name: str, *, stream_arn: str | None = None
     ) -> FoundConsumer | None:
-        """The consumer in whatever state it is; None when there is none of that name."""
+        """The consumer in any state; None if no consumer has that name."""
         stream_arn = stream_arn or await self.find_stream_arn(stream_name)
         try:
             answer = await self._call("describe_stream_consumer", StreamARN=stream_arn, ConsumerName=consumer_name)
@@ -378,7 +378,7 @@ class StreamConsumerRegistrar:
                     # What was just made may not be shown yet, and is in the way of a second registration: still ours.
                     made = await self._register_once(stream_name, consumer_name, stream_arn, on_refused) or made
             elif found.status == "DELETING":
-                # What is going away is nobody's: the one that comes after it has another ARN.
+                # A consumer that is being deleted was not made here: the next one has another ARN.
                 made = False
             give_up()
             await self._sleep(_RETRIES.delay_seconds(attempt, self._random))

@@ -46,8 +46,8 @@ class ConsumerRegistry(Protocol):
     async def release(self, lease: Lease, *, disown: bool = False) -> bool:
         """Give the lease back.
 
-        With `disown` the consumer is somebody else's from now on, as of readers whom the registry does not know: it is
-        left registered, unless another job holds it here.
+        With `disown` the consumer belongs to readers that this registry does not know: it stays registered, unless
+        another job holds it here.
 
         Returns whether the registry deregisters the consumer, at once or after its grace period.
         Repeating it, or giving back a lease that was lost, is not an error, and gives back nothing.
@@ -63,7 +63,7 @@ class ConsumerRegistry(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections and files. Leases stay as they are."""
+        """Close connections and files. Leases stay as they are."""
         ...
 
 
@@ -73,7 +73,7 @@ class RegistryAdministration(Protocol):
     async def force_release(self, stream_name: str, consumer_name: str) -> Lease | None:
         """End the lease on a consumer, whoever holds it. The holder learns of it at its next heartbeat.
 
-        Returns the lease as it was; None when nobody held the consumer.
+        Returns the lease as it was; None when no job held the consumer.
 
         Raises:
             ConsumerNotFoundError: the registry does not know the consumer.
@@ -83,7 +83,7 @@ class RegistryAdministration(Protocol):
     async def adopt(self, stream_name: str, consumer_name: str, *, stream_arn: str | None = None) -> Consumer:
         """Make an existing registration ours: it is ended like one that the registry made.
 
-        When nobody leases it within the grace period, which counts from now, it is deregistered.
+        If no job leases it within the grace period, which starts now, it is deregistered.
 
         Raises:
             ConsumerNotFoundError, StreamNotFoundError: Kinesis does not know it.
@@ -94,8 +94,9 @@ class RegistryAdministration(Protocol):
     async def collect_garbage(self, stream_name: str | None = None, *, dry_run: bool = False) -> list[Orphan]:
         """Find the consumers that exist and that no lease holds, and deregister those that are ours.
 
-        Of one stream, which the registry need not know yet, or of all that it knows; ordered by stream and name. Waits
-        for no grace period: the holder of a lease that is over has stopped. What Kinesis refuses is noted per orphan.
+        Covers one stream, which the registry need not know yet, or all streams that it knows; ordered by stream and
+        name. Grace periods do not apply: the holder of a lease that is over has stopped. The result says for each
+        consumer whether Kinesis refused.
 
         Raises:
             StreamNotFoundError: the stream that was named does not exist.
@@ -132,7 +133,7 @@ class ServedRegistry(ConsumerRegistry, RegistryAdministration, Protocol):
 
 
 async def holder_of(registry: ConsumerRegistry, request: AcquireRequest) -> str | None:
-    """The job that keeps the request waiting, for the words of an error; None when there is none, or nobody knows."""
+    """The job that keeps the request waiting, for the text of an error; None if no job does, or that is unknown."""
     try:
         async with asyncio.timeout(_LOOK_SECONDS):
             consumers = await registry.list_consumers(request.stream_arn or request.stream_name)

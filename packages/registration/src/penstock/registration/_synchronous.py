@@ -67,7 +67,7 @@ class BlockingConsumerRegistry(Synchronous[ConsumerRegistry]):
     """A ConsumerRegistry with blocking calls and its own heartbeats, usable from any thread; a context manager.
 
     It lives on a daemon thread, which never keeps the process alive, and in the process that made it: after a fork,
-    open another one. Heartbeats go on from `keep` to `release` or `close`.
+    open another one. Heartbeats are sent from `keep` until `release` or `close`.
     """
 
     def __init__(self, make: Callable[[], ConsumerRegistry], patience: timedelta = PATIENCE) -> None:
@@ -128,16 +128,17 @@ class BlockingConsumerRegistry(Synchronous[ConsumerRegistry]):
         try:
             return now if (await self._api.heartbeat(lease)).held else sent_at
         except RegistrationError:
-            # Whoever keeps the lease learns that it is lost.
+            # The keeper of the lease finds out that it is lost.
             return sent_at
 
     def keep(self, lease: Lease, on_lost: OnLost, on_regained: OnRegained | None = None) -> None:
         """Send heartbeats for the lease.
 
-        With `on_regained` a lease that ran out, in a pause of this process for instance, is taken back if nobody has
-        the consumer, and the consumer is registered again if it was deregistered: `on_regained` is called with the
-        lease that is kept from then on, which has a larger fencing token and may be of another consumer ARN. When it is
-        lost, `on_lost` is called with a LeaseLostError that names who has it. Both are called on threads of their own.
+        With `on_regained` a lease that expired, for example during a pause of this process, is taken back if no other
+        job has the consumer, and the consumer is registered again if it was deregistered: `on_regained` is called with
+        the lease that is kept from then on, which has a larger fencing token and may have another consumer ARN. When
+        the lease is lost, `on_lost` is called with a LeaseLostError that names its holder. Both are called on threads
+        of their own.
         """
         request, acquired_at = self._acquired.pop(lease, (None, None))
 
@@ -196,7 +197,7 @@ class BlockingConsumerRegistry(Synchronous[ConsumerRegistry]):
     async def _open(self, make: Callable[[], ConsumerRegistry]) -> ConsumerRegistry:
         registry = make()
         ready: asyncio.Future[LeaseKeeper] = asyncio.get_running_loop().create_future()
-        # Heartbeats and sweeps go on for days: they are not part of the trace in which the registry was opened.
+        # Heartbeats and sweeps continue for days: they are not part of the trace in which the registry was opened.
         context = contextvars.Context()
         self._life = asyncio.create_task(self._live(registry, ready), name="keep leases", context=context)
         self._keeper = await ready

@@ -19,9 +19,9 @@ class RegistrarConfig:
     """
 
     register_timeout: timedelta = timedelta(seconds=60)
-    """Until the consumer must be ACTIVE. Not in FLIP-128; the default is that of Flink's later releases."""
+    """Until the consumer must be ACTIVE. Not in FLIP-128; the default of Flink's later releases."""
     deregister_timeout: timedelta = timedelta(seconds=60)
-    """Until the consumer must be gone. Not in FLIP-128; the default is that of Flink's later releases."""
+    """Until the consumer must be gone. Not in FLIP-128; the default of Flink's later releases."""
 
     def __post_init__(self) -> None:
         for option in ("register_timeout", "deregister_timeout"):

@@ -45,7 +45,7 @@ def stream_name_of(stream: str) -> str:
 
 
 def stream_arn_of(consumer_arn: str) -> str:
-    """The ARN of the stream inside a consumer's ARN; empty when there is none."""
+    """The ARN of the stream inside a consumer's ARN; empty if it contains no stream."""
     stream, _, rest = consumer_arn.partition("/consumer/")
     return stream if rest else ""
 
@@ -116,7 +116,7 @@ class AcquireRequest:
     job_id: str
     """Identity of the holder: the same after a restart of the same job, different for any other."""
     consumer_name: str = ""
-    """Needed unless the strategy is none, where it is read off the ARN when left empty."""
+    """Required, except with the strategy `none`, whose consumer ARN contains the name."""
     stream_arn: str | None = None
     """By which the lease goes. Looked up by name when None."""
     strategy: RegistrationStrategy = RegistrationStrategy.LAZY
@@ -132,7 +132,7 @@ class AcquireRequest:
     caller: AwsLocation | None = None
     """Where the caller's stream is: a registry behind an endpoint refuses a stream of another place than its own."""
     claim: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False)
-    """Made anew for each request, kept by `replace`: distinguishes a run that asks again from a later run.
+    """New for each request, kept by `replace`: distinguishes a run that asks again from a later run.
 
     `NAME/RUN` is a claim by a name that outlives the runs, such as one in a query's checkpoint: a later run of that
     name takes the lease over as the same job does, although its job id is another."""
@@ -175,7 +175,9 @@ class AcquireRequest:
             if self.consumer_arn:
                 raise RegistrationOptionError(option="consumer_arn", reason="is for the strategy none only")
             if not self.consumer_name:
-                raise RegistrationOptionError(option="consumer_name", reason="is needed unless the strategy is none")
+                raise RegistrationOptionError(
+                    option="consumer_name", reason="is required, except with the strategy `none`"
+                )
             check_consumer_name(self.consumer_name)
             return
         if not self.consumer_arn:
@@ -237,8 +239,8 @@ class Consumer:
     consumer_arn: str
     registration_is_ours: bool
     lease: Lease | None
-    """The holder's lease, with the seconds until it is over; None when nobody holds it. A registry that did not watch
-    the lease for long enough tells what stands in the store, by the clock of whoever wrote it."""
+    """The holder's lease, with the seconds until it is over; None when no job holds the consumer. A registry that did
+    not watch the lease for long enough shows the times in the store, by the clock of the registry that wrote them."""
     age_seconds: float
     """Since the consumer came to the registry."""
     state: ConsumerState | None = None
@@ -246,7 +248,7 @@ class Consumer:
     stream_arn: str = ""
     """Tells streams of one name in several accounts and regions apart; empty when it is not known."""
     held_seconds: float = 0.0
-    """Since the holder acquired its lease, by whatever token; 0 when nobody holds it."""
+    """Since the holder acquired its lease, by any token; 0 when no job holds the consumer."""
     cost_per_hour_usd: float | None = None
     """What the registration costs; None when unknown."""
 

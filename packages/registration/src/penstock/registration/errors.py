@@ -223,7 +223,7 @@ class ConsumerDeregisteredError(RegistrationError):
 
 
 class LeaseLostError(RegistrationError):
-    """The lease is no longer held: whoever reads under it stops now.
+    """The job does not hold the lease any more, and must stop reading under it.
 
     Cure: Stop reading under it. The reason names the job that has the consumer: give each job a name of its own.
     """

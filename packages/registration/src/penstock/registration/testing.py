@@ -1,4 +1,4 @@
-"""For tests of those who use this package: a clock to move, stores, Kinesis as far as consumers go, a wire to it."""
+"""For tests of code that uses this package: a clock to move, a store, and the consumer calls of Kinesis."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def bounded_read(options: Mapping[str, str]) -> tuple[str, ...] | None:
         options: Of `format("kinesis")`. A seam that is not there yet is made.
 
     Raises:
-        OptionError: the options are not those of the data source.
+        OptionError: an option is not valid for the data source.
         penstock.aws.AwsError: the service cannot be asked for its time, or the stream cannot be described.
     """
     from penstock.spark_plugin._reading.bounded.bounds import Bounds

@@ -86,7 +86,7 @@ def descending(row: Row) -> tuple[bool, int]:
 def test_partitions_are_taken_as_plain_python_takes_them(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[Row]
 ) -> None:
-    """Aggregate, reduce, sort and map, of the input's own partitions and of those of each key; with nulls."""
+    """Aggregate, reduce, sort and map, of the input's own partitions and of each key's partitions; with nulls."""
     folder = tmp_path_factory.mktemp("partitions")
     pipeline = Pipeline("partitions", store=folder / "store")
     stream = source(pipeline, rows)
@@ -126,7 +126,7 @@ def test_partitions_are_taken_as_plain_python_takes_them(
     assert ordered(found("key_count")) == ordered((len(group),) for group in groups)
     assert ordered(found("all_most")) == ordered(aggregated(everything))
     assert [v for _, v in found("all_sum")] == [v for _, v in reduced(everything)]
-    # Of a file's rows those of a key are neighbours, and in their order.
+    # In a file the rows of a key are neighbours, and sorted.
     for path in sorted((folder / "out" / "key_sorted").glob("part-*")):
         written: list[Row] = [tuple(row.values()) for row in read(path)]
         assert written == [row for group in by_key(written) for row in sorted(group, key=descending)]

@@ -49,7 +49,7 @@ def write_rates(folder: Path, rows: list[tuple[int, int]]) -> None:
 def test_the_blocking_stage_is_committed_before_the_live_one_and_used_again(
     spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, until: Callable[..., None], tmp_path: Path
 ) -> None:
-    """A second run reuses the committed stage and goes on in the stream; new data or code runs it again."""
+    """A second run reuses the committed stage and continues in the stream; new data or code runs it again."""
     source = make_stream(1)
     live = source.options(initialPosition="TRIM_HORIZON")
     write_rates(tmp_path, [(0, 1), (0, 2), (1, 10), (2, 100)])
@@ -88,7 +88,7 @@ def test_the_blocking_stage_is_committed_before_the_live_one_and_used_again(
 
 
 def test_a_failed_stage_skips_only_what_waits_for_it(spark: SparkSession, tmp_path: Path) -> None:
-    """The other branch goes on; the error names the stage, and carries the run."""
+    """The other branch continues; the error names the stage, and carries the run."""
     pipeline = Pipeline("failing", store=tmp_path / "store")
 
     @pipeline.source(bounded=True)

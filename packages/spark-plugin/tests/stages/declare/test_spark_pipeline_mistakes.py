@@ -1,4 +1,4 @@
-"""Mistakes in a pipeline are told with their place, and with what to write, before anything runs."""
+"""Mistakes in a pipeline are reported with their place, and with what to write, before anything runs."""
 
 import inspect
 from collections.abc import Callable
@@ -107,7 +107,7 @@ def test_a_decorator_without_parentheses(tmp_path: Path, decorator: str, example
 
 
 def test_a_source_says_whether_it_ends(tmp_path: Path) -> None:
-    """Nobody guesses."""
+    """There is no default."""
     pipeline = Pipeline("job", store=tmp_path)
     assert refusal(lambda: pipeline.source()(rows)) == (
         f"source 'rows' ({place(rows)}) does not say whether it ends: write `@pipeline.source(bounded=True)`, or False "
@@ -123,7 +123,7 @@ def test_a_source_says_whether_it_ends(tmp_path: Path) -> None:
     ],
 )
 def test_a_misspelt_trigger(tmp_path: Path, trigger: Any, reason: str) -> None:
-    """Of a sink, whether it is live or not: it is told when it is declared."""
+    """It is refused when a sink is declared, whether it is live or not."""
     pipeline = Pipeline("job", store=tmp_path)
     known = [name for name in inspect.signature(DataStreamWriter.trigger).parameters if name != "self"]
     assert {"availableNow", "processingTime"} <= set(known)
@@ -172,7 +172,7 @@ def test_pipelines_that_would_do_nothing(spark: SparkSession, tmp_path: Path) ->
 def test_what_would_do_nothing_in_a_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Any, reason: str
 ) -> None:
-    """Whoever gives it would believe that it acts."""
+    """An option without effect is refused."""
     monkeypatch.delenv("PENSTOCK_STAGES_ENDPOINT", raising=False)
     pipeline = Pipeline("job", store=tmp_path / "store")
     pipeline.source(bounded=True, name="a")(rows)

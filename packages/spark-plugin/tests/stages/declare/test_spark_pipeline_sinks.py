@@ -1,4 +1,4 @@
-"""Several live sinks of one pipeline are several queries: each reads its sources by itself."""
+"""Several live sinks of one pipeline are several queries: each reads its sources separately."""
 
 import logging
 from collections.abc import Callable

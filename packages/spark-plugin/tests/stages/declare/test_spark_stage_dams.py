@@ -1,4 +1,4 @@
-"""Operators of a pipeline that wait for the end of their input, say so or not, and what stands behind them."""
+"""Operators of a pipeline that wait for the end of their input, declared or not, and the operators after them."""
 
 import logging
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def test_an_undeclared_dam_is_told(spark: SparkSession, tmp_path: Path, caplog: 
     place = f"{totals.__code__.co_filename}:{first}"
     wanted = (
         f"operator 'totals' ({place}) holds an undeclared Aggregate at {totals.__code__.co_filename}:{first + 1}, "
-        f"which waits for the end of a bounded input: each micro-batch computes it anew; declare it {CURE}"
+        f"which waits for the end of a bounded input: each micro-batch computes it again; declare it {CURE}"
     )
     assert [one.getMessage() for one in caplog.records if "undeclared" in one.getMessage()] == [wanted]
     assert run.explain().endswith(f"\n\nwarning: {wanted}\n")
@@ -68,7 +68,7 @@ def test_an_undeclared_dam_is_told(spark: SparkSession, tmp_path: Path, caplog: 
 def test_explain_names_undeclared_dams_before_anything_runs(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a session; the same words as those of the run. No job is started, and nothing is written or logged."""
+    """With a session, in the words of the run. No job is started, and nothing is written or logged."""
 
     def totals(rates: DataFrame) -> DataFrame:
         return rates.groupBy((rates["id"] % 2).alias("value")).count()
@@ -111,7 +111,7 @@ def test_explain_without_a_session_says_that_it_called_no_function(spark: SparkS
 
 
 def test_explain_knows_declared_dams_and_reads_their_columns_alone(spark: SparkSession, tmp_path: Path) -> None:
-    """What is committed is no dam of the live stage, whose functions get an empty result with the same columns."""
+    """A committed result is not a dam of the live stage, whose functions get an empty result with the same columns."""
     seen: list[list[str]] = []
 
     def totals(rates: DataFrame) -> DataFrame:
@@ -158,7 +158,7 @@ def test_undeclared_dams_of_sources_and_sinks_are_named(spark: SparkSession, tmp
 def test_a_dams_line_is_told_whatever_pyspark_did_before(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """PySpark stops to remember lines for good where a first column was made in a thread without a session."""
+    """PySpark stops remembering lines when the first column is made in a thread without a session."""
 
     def totals(rates: DataFrame) -> DataFrame:
         return rates.groupBy((rates["id"] % 2).alias("value")).count()
@@ -240,7 +240,7 @@ def test_what_arrives_is_counted_from_when_the_source_had_caught_up() -> None:
 
 
 def test_a_dam_beside_a_stream_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """It has to be an operator of its own; what Spark does on streams step by step is none."""
+    """It has to be an operator of its own; an operation that Spark runs on streams step by step does not count."""
 
     def totals(rates: DataFrame) -> DataFrame:
         return rates
@@ -255,7 +255,7 @@ def test_a_dam_beside_a_stream_is_told(spark: SparkSession, tmp_path: Path) -> N
     file = joined.__code__.co_filename
     assert run.warnings == [
         f"operator 'joined' ({file}:{first}) holds an undeclared Aggregate at {file}:{first + 1}, which waits for the "
-        f"end of a bounded input: each micro-batch computes it anew; declare it, in an operator of its own {CURE}"
+        f"end of a bounded input: each micro-batch computes it again; declare it, in an operator of its own {CURE}"
     ]
 
 
@@ -351,7 +351,7 @@ def test_a_dam_that_is_read_twice_is_computed_once(spark: SparkSession, tmp_path
 
 
 def test_what_stands_behind_a_sort_reads_it_back_in_order(spark: SparkSession, tmp_path: Path) -> None:
-    """It is not chained with it by itself: what it would commit is read in any order."""
+    """It is not chained with it by default: what it would commit is read in any order."""
     pipeline = Pipeline("sorted", store=tmp_path / "store")
     pipeline.source(bounded=True, name="rates")(lambda spark: spark.range(100, numPartitions=5))
     ordered = pipeline.stream("rates").sort("id desc", name="ordered")

@@ -54,7 +54,7 @@ def test_a_keyed_input_is_sorted(spark: SparkSession, tmp_path: Path, keyed: Any
 
 
 def test_keys_that_are_not_named_are_not_said_to_be_sorted(spark: SparkSession, tmp_path: Path) -> None:
-    """Nor are those of Spark's own grouping, nor those of an operator that sorts itself: each is handed over as is."""
+    """Nor are keys of Spark's own grouping, or of an operator that sorts itself: inputs are handed over as is."""
     pipeline = job(tmp_path, True)
     assert "operator in_runs <- rates [keyed], others [keyed]  (full-dam" in pipeline.explain()
     pipeline.run(spark)

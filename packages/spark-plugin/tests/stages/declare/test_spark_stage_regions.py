@@ -73,7 +73,7 @@ def test_results_of_one_source_are_committed_apart(spark: SparkSession, tmp_path
 
 
 def test_results_of_different_states_of_a_source_are_told(spark: SparkSession, tmp_path: Path) -> None:
-    """Where a run goes on after its source has changed: what is committed stays, the rest is of what there is now."""
+    """A run continues after its source has changed: committed results stay, the rest reads the current rows."""
     rates = tmp_path / "rates.csv"
 
     def job(*, fails: bool = False) -> Pipeline:
@@ -129,7 +129,7 @@ def test_no_more_stages_run_than_there_are_slots(
 
 
 def test_parallelism_bounds_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
-    """Of a source, of an operator with what runs in its tasks, and of a sink: by the files that they write."""
+    """Files show the tasks of a source, of an operator with what runs in its tasks, and of a sink."""
     pipeline = Pipeline("narrow", store=tmp_path / "store")
     pipeline.source(bounded=True, name="eight")(lambda spark: spark.range(100, numPartitions=8))
     pipeline.source(bounded=True, name="three", parallelism=3)(lambda spark: spark.range(100, numPartitions=8))
@@ -194,7 +194,7 @@ def live_job(folder: Path, **how: Any) -> Pipeline:
 def test_edges_and_circles_are_as_declared(
     spark: SparkSession, tmp_path: Path, how: dict[str, Any], stages: list[tuple[str, ...]]
 ) -> None:
-    """However the job is cut, its rows are the same; and what an edge declares to be computed anew is not a warning."""
+    """However the job is cut, its rows are the same; and an edge that declares recomputing gives no warning."""
     run = live_job(tmp_path, **how).run(spark)
     run.await_termination()
     run.stop()

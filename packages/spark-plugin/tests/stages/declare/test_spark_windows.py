@@ -201,7 +201,7 @@ def test_what_python_computes_of_a_window_waits_for_the_end(tmp_path: Path) -> N
 
 
 def test_streams_are_joined_by_their_windows(spark: SparkSession, tmp_path: Path) -> None:
-    """Live, with a watermark on each: the pairs of each window, as far as both have come."""
+    """Live, with a watermark on each: the pairs of each window that both have reached."""
     pipeline = Pipeline("pairs", store=tmp_path / "store")
     sides = []
     for name in ("v", "w"):

@@ -22,7 +22,7 @@ def function_fingerprint(function: Callable[..., Any]) -> str:
 
 @pytest.fixture
 def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., types.ModuleType]]:
-    """Writes a module of the user's, and imports it anew."""
+    """Writes a module of the user's, and imports it again."""
     monkeypatch.syspath_prepend(str(tmp_path))
     # Two edits within a second have one time in a cached file.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -160,7 +160,7 @@ def test_what_is_imported_for_types_alone_is_not_run(helpers: Callable[..., type
 
 
 def test_an_import_that_fails_is_one_that_is_missing(helpers: Callable[..., types.ModuleType], tmp_path: Path) -> None:
-    """Whoever calls the function is told; the fingerprint is the same each time."""
+    """The caller of the function gets the error; the fingerprint is the same each time."""
     helpers("")
     (tmp_path / "user_rates.py").write_text("raise OSError('no such disk')\n")
     del sys.modules["user_rates"]

@@ -84,7 +84,7 @@ def test_which_files_are_read_by_which_relation_counts(spark: SparkSession, tmp_
 
 @pytest.mark.parametrize("named", ["", "/*.csv"])
 def test_a_file_that_comes_into_a_folder_is_no_other_plan(spark: SparkSession, tmp_path: Path, named: str) -> None:
-    """It is another state of the same source: a run that goes on keeps what it began with."""
+    """It is another state of the same source: a run that continues keeps what it began with."""
     (tmp_path / "a.csv").write_text("1,2\n")
     read = rows(spark, Path(f"{tmp_path}{named}"))
     plan, source = plan_fingerprint(read), source_fingerprint(read)
@@ -152,7 +152,7 @@ def test_files_of_subqueries_count(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_files_of_what_is_cached_count(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark does not tell of them, as it will not read them; the next driver will."""
+    """Spark does not list them, as it will not read them; the next driver will."""
     rates, others = tmp_path / "rates.csv", tmp_path / "others.csv"
     rates.write_text("1,2\n")
     others.write_text("1,3\n")
@@ -201,7 +201,7 @@ def test_what_is_broadcast_counts_by_its_value(spark: SparkSession, hold: Any) -
 
 
 def test_a_frame_that_a_function_names_is_unlike_anything(spark: SparkSession) -> None:
-    """Nor is an object that holds one: what its source holds is not seen from there. A session is none of the rows."""
+    """Nor is an object that holds one: what its source holds is not visible. A session does not count."""
 
     def stage(named: object) -> Callable[[DataFrame], object]:
         return lambda frame: (frame, named)

@@ -545,10 +545,10 @@ import os
 from pathlib import Path
 def clean(x): return os.path.join(x, 'a'), Path(x).stem, Path(x) / 'b'
 
-# names like those of modules
+# names like modules
 def clean(x): return x.environ, x.stat, x.time(), x.random, x.exists()
 
-# words like those of modules
+# words like modules
 import os, time
 def clean(x): return os.sep.join([x.environ, x.stat]), x.time(), x.listdir
 

@@ -85,7 +85,7 @@ def test_a_staged_query_gives_the_rows_of_the_query(
 
 
 def test_a_staged_query_is_resumed(spark: SparkSession, tmp_path: Path) -> None:
-    """The second start computes nothing again, and goes on in the stream; other Python code is another stage."""
+    """The second start computes nothing again, and continues in the stream; other Python code is another stage."""
     (tmp_path / "rates.csv").write_text("k,v\n0,1\n1,2\n2,3\n")
     stream = numbers(spark, tmp_path, [1, 2])
 
@@ -196,7 +196,7 @@ def test_the_plan_names_what_blocks_and_where(spark: SparkSession, tmp_path: Pat
 
 
 def test_a_picture_names_what_is_read_and_what_waits(spark: SparkSession, tmp_path: Path) -> None:
-    """By formats, and the ends of paths; a place is the user's, or none where Spark does not know it."""
+    """By formats, and the ends of paths; a place is in the user's code, or empty if Spark does not know it."""
     (tmp_path / "rates.csv").write_text("k,v\n0,1\n")
     rates = spark.read.csv(str(tmp_path / "rates.csv"), schema="k int, v int", header=True)
     stream = numbers(spark, tmp_path, [1])
@@ -239,7 +239,7 @@ stage-3  output  [stream, 1 slot]
 def test_a_hint_for_the_join_is_kept(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part that is to be broadcast is, also below a projection, and where nothing is broadcast by itself."""
+    """A part with a broadcast hint is broadcast, also below a projection, and with automatic broadcasts off."""
     before = spark.conf.get("spark.sql.autoBroadcastJoinThreshold")
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     try:

@@ -63,7 +63,7 @@ def joined(how: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
     return join
 
 
-# Of a stream and a table one stream.
+# A stream and a table together are one stream.
 STREAMING: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
     "join": joined("inner"),
     "left": joined("left"),

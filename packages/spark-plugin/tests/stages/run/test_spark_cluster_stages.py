@@ -1,4 +1,4 @@
-"""Stages and dead letters of a standalone cluster whose hosts share no folder: all of it lies on S3."""
+"""Stages and dead letters of a standalone cluster whose hosts share no folder: all of it is on S3."""
 
 import contextlib
 import json
@@ -57,7 +57,7 @@ def test_stages_and_dead_letters_on_s3_need_no_shared_folder(
             cluster.kill_worker("127.0.0.2")
         (committed,) = keys("store/stages/totals/", "_COMMITTED.json")
         assert not keys("store/stages/ranks/", "_COMMITTED.json")
-        s3.put_object(Bucket="stages", Key="hold", Body=b"go on", ACL="public-read")
+        s3.put_object(Bucket="stages", Key="hold", Body=b"continue", ACL="public-read")
         cluster.add_worker("127.0.0.5")
         with driver("127.0.0.4"):
             until((tmp_path / "states.json").exists, lambda: _tail(tmp_path))

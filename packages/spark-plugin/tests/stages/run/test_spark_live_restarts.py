@@ -80,7 +80,7 @@ def test_a_query_that_began_anew_goes_on_in_its_own_checkpoint(
 
 
 def test_an_error_that_repeats_itself_ends_the_stage(spark: SparkSession, tmp_path: Path) -> None:
-    """The same record gives the same error: it is told, once more is tried, and no more."""
+    """The same record gives the same error: it is reported, and the query is retried once only."""
 
     def write(frame: DataFrame, batch_id: int) -> None:
         raise ZeroDivisionError("row 7")
@@ -129,7 +129,7 @@ def test_a_query_that_fails_while_it_is_looked_at_has_failed(
         found = real(query)
         if not fails.is_set():
             fails.set()
-            until(lambda: not query.isActive, "the query goes on")
+            until(lambda: not query.isActive, "the query still runs")
         return found
 
     run = job(tmp_path, write).run(spark, restart=policy)
@@ -170,7 +170,7 @@ def test_restarts_within_an_hour_are_counted() -> None:
     ],
 )
 def test_what_is_away_may_be_away_for_long(error: str) -> None:
-    """The same error at the same place is no sign of a bad record."""
+    """The same error at the same place does not mean a bad record."""
     query = QueryRestarts(ON_FAILURE)
     assert [query.failed(0.0, error, 3).seconds for _ in range(4)] == [1.0, 2.0, 4.0, 8.0]
 

@@ -87,7 +87,7 @@ def run_of(folder: Path, **queries: Query) -> tuple[PipelineRun, list[Frame]]:
 
 
 def test_a_run_that_cannot_be_stopped_in_order_lets_go_of_all_that_it_can(tmp_path: Path) -> None:
-    """Its other queries do not go on behind the back of the next run, which has the store at once."""
+    """Its other queries stop, so that the next run gets the store at once."""
     first, second = Query(broken=True), Query()
     run, frames = run_of(tmp_path, first=first, second=second)
     with pytest.raises(OSError, match="the session is gone"):
@@ -100,7 +100,7 @@ def test_a_run_that_cannot_be_stopped_in_order_lets_go_of_all_that_it_can(tmp_pa
 
 @pytest.mark.parametrize("timeout", [None, 5.0])
 def test_a_query_that_fails_is_told_though_another_one_runs_on(tmp_path: Path, timeout: float | None) -> None:
-    """Whoever waits for the run would else wait for good, or be told that all is well."""
+    """A caller that waits for the run gets the error."""
     run, _ = run_of(tmp_path, healthy=Query(), failed=Query(failure=ValueError("no such column")))
     with pytest.raises(ValueError, match="no such column"):
         run.await_termination(timeout)
@@ -138,7 +138,7 @@ def test_a_checkpoint_is_forgotten_whole_or_not_at_all(tmp_path: Path, monkeypat
 
 
 def test_a_checkpoint_that_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The query would else go on in it, although it was to begin anew."""
+    """Otherwise the query would continue in it, instead of starting from the beginning."""
     store = folder_store(tmp_path)
     (tmp_path / "live/out/checkpoint/offsets").mkdir(parents=True)
 

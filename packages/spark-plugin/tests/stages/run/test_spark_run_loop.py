@@ -118,7 +118,7 @@ class Parts:
 
 
 def test_a_result_that_two_stages_were_about_to_read_is_computed_again(tmp_path: Path) -> None:
-    """It is gone when both may be deployed: both wait for it, and the run goes on to its end."""
+    """It is gone when both may be deployed: both wait for it, and the run continues to its end."""
     parts = Parts(folder_store(tmp_path), pipeline(tmp_path))
 
     def lose(stage: Stage) -> None:
@@ -157,7 +157,7 @@ def test_a_wider_stage_that_was_lost_has_its_slots_before_live_ones(tmp_path: Pa
 
 
 def test_a_run_that_is_killed_as_it_resumes_loses_nothing_of_its_snapshot(tmp_path: Path) -> None:
-    """Results that it had not come to yet are those that the next run goes on with, whatever the sources hold then."""
+    """The next run continues with results that it had not reached yet, whatever the sources hold then."""
     store = folder_store(tmp_path)
     first = Parts(store, pipeline(tmp_path))
     runner = Runner(first.builder)

@@ -270,8 +270,8 @@ def test_a_run_that_goes_on_after_a_failure_says_which_sources_have_changed(
     state, warnings = run()
     assert state is StageState.REUSED
     assert [one.partition(") ")[2] for one in warnings] == [
-        "has changed since the run that this one goes on with: the rows of 'total' are of what it held then; "
-        "run(spark, refresh=True) computes them anew"
+        "has changed since the run that this one continues: the rows of 'total' are of what it held then; "
+        "run(spark, refresh=True) computes them again"
     ]
     assert warnings[0].startswith("source 'sales' (")
     assert warnings[0] in caplog.text

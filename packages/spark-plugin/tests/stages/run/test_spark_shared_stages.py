@@ -109,7 +109,7 @@ def test_a_killed_driver_hands_over_and_goes_on_in_its_job_when_it_is_back(
             os.killpg(a.pid, signal.SIGKILL)
             killed_at = time.monotonic()
             until(lambda: (tmp_path / "reached-b").exists(), "b does not compute")
-            # Its last renewal was at most the lease ago; an answer that is held back is told when the claim runs out.
+            # Its last renewal was at most the lease ago; an answer that is held back is sent when the claim expires.
             # Then its task starts, which takes less than a whole driver, on a busy machine too.
             assert time.monotonic() - killed_at < 2 * LEASE_SECONDS + 10 + start_seconds
             until(lambda: (tmp_path / "b.json").exists() or b.poll() not in (None, 0), "b does not end")
@@ -132,7 +132,7 @@ def test_a_killed_driver_hands_over_and_goes_on_in_its_job_when_it_is_back(
     again = job_of(client, "a")
     assert again is not None
     assert (again.job_id, again.succeeded) == (job.job_id, True)
-    # A job that had begun anew would know of no attempt.
+    # A restarted job would have no attempts.
     assert again.stages[0].progress.attempts == 1
     assert seen[0] is StageState.RUNNING
     assert seen[-1] is StageState.REUSED

@@ -99,8 +99,8 @@ def test_a_query_goes_on_where_it_was_adopted(spark: SparkSession, tmp_path: Pat
     finish(staged(table.writer, tmp_path).run(spark))
     assert table.seen == [1, 2]
     assert refusal(lambda: staged(at_second, tmp_path).run(spark)) == (
-        f"sink 'out' ({place(at_second)}) has the checkpointLocation {second}, but its query has come as far as the "
-        f"one in {first}: give it that location or none, or begin anew with another store"
+        f"sink 'out' ({place(at_second)}) has the checkpointLocation {second}, but its query has its progress in "
+        f"{first}: give it that location, leave the option out, or use another store"
     )
 
 
@@ -115,13 +115,13 @@ def test_a_second_checkpoint_beside_that_of_the_store_is_refused(spark: SparkSes
         return table.writer(frame).option("checkpointLocation", location)
 
     assert refusal(lambda: staged(writer, tmp_path).run(spark)) == (
-        f"sink 'out' ({place(writer)}) has the checkpointLocation {location}, but its query has come as far as the one "
-        f"in file:{tmp_path}/store/live/out/checkpoint: give it that location or none, or begin anew with another store"
+        f"sink 'out' ({place(writer)}) has the checkpointLocation {location}, but its query has its progress in "
+        f"file:{tmp_path}/store/live/out/checkpoint: give it that location, leave the option out, or use another store"
     )
 
 
 def test_what_is_not_the_stores_is_not_forgotten(spark: SparkSession, tmp_path: Path) -> None:
-    """A run that is to begin anew does not go on from the user's checkpoint, nor remove it."""
+    """A run with `resume=False` does not continue from the user's checkpoint, nor remove it."""
     put(tmp_path / "in", 1)
     table = Table()
     location = f"file:{tmp_path}/mine"
@@ -131,8 +131,8 @@ def test_what_is_not_the_stores_is_not_forgotten(spark: SparkSession, tmp_path: 
 
     finish(staged(writer, tmp_path).run(spark))
     assert refusal(lambda: staged(writer, tmp_path).run(spark, resume=False)) == (
-        f"sink 'out' ({place(writer)}) has the checkpointLocation {location}, in which a query has come some way, and "
-        "is to begin anew by resume=False: remove that folder, give another location or none"
+        f"sink 'out' ({place(writer)}) has the checkpointLocation {location}, in which a query has made progress, "
+        "and resume=False starts from the beginning: remove that folder, give another location, or leave the option out"
     )
     put(tmp_path / "in", 2)
     finish(staged(writer, tmp_path).run(spark))
@@ -154,8 +154,8 @@ def test_the_checkpoint_of_another_query_is_refused(
         return table.writer(frame).option("checkpointLocation", location)
 
     assert refusal(lambda: staged(writer, tmp_path).run(spark)) == (
-        f"sink 'out' ({place(writer)}) has the checkpointLocation {location}, which is that of another query: it has "
-        "read 2 streaming sources, and this one reads 1; give the location of this query, or none"
+        f"sink 'out' ({place(writer)}) has the checkpointLocation {location}, which belongs to another query: it has "
+        "read 2 streaming sources, and this one reads 1; give this query's own, or leave it out"
     )
 
     first, second = make_stream(1), make_stream(1)
@@ -176,8 +176,8 @@ def test_the_checkpoint_of_another_query_is_refused(
     pipeline.source(bounded=False, name="records")(lambda _: read(second))
     pipeline.sink(name="out", inputs=["records"])(noop)
     assert refusal(lambda: pipeline.run(spark)) == (
-        f"sink 'out' ({place(noop)}) has the checkpointLocation {kinesis}, which is that of another query: it has read "
-        f"the streams {first.name}, and this one reads {second.name}; give the location of this query, or none"
+        f"sink 'out' ({place(noop)}) has the checkpointLocation {kinesis}, which belongs to another query: it has read "
+        f"the streams {first.name}, and this one reads {second.name}; give this query's own, or leave it out"
     )
     finish(run_staged(noop(read(first)), store=tmp_path / "third"))
 
@@ -193,8 +193,8 @@ def test_two_sinks_do_not_share_a_checkpoint(spark: SparkSession, tmp_path: Path
     pipeline = staged(writer, tmp_path)
     pipeline.sink(name="too", inputs=["numbers"])(writer)
     assert refusal(lambda: pipeline.run(spark)) == (
-        f"sink 'too' ({place(writer)}) has the checkpointLocation {location}, which sink 'out' has too: give each a "
-        "location of its own, or none"
+        f"sink 'too' ({place(writer)}) has the checkpointLocation {location}, which sink 'out' has too: give each its "
+        "own location, or leave the option out"
     )
 
 

@@ -1,4 +1,4 @@
-"""A stage that failed is told by the exception of the user's own code, and by where that was raised."""
+"""A failed stage shows the exception of the user's own code, and where it was raised."""
 
 import logging
 import resource
@@ -92,7 +92,7 @@ def test_a_full_disk_is_named(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_below_a_sinks_own_write_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    """A function for micro-batches writes by itself: its place is shown, too."""
+    """A function for micro-batches writes on its own: its place is shown, too."""
 
     def write(frame: DataFrame, batch_id: int) -> None:
         frame.sparkSession.range(100_000).write.csv(str(tmp_path / "out"))
@@ -168,7 +168,7 @@ def test_an_error_of_spark_is_shown_as_it_is(spark: SparkSession, tmp_path: Path
 
 
 def test_a_failed_live_stage_shows_the_users_exception(spark: SparkSession, tmp_path: Path) -> None:
-    """In explain: that of a udf."""
+    """In explain, for a UDF."""
     divide = divider()
     pipeline = live(tmp_path, lambda a: a.select(F.udf(divide, "int")("n")).writeStream.format("noop"))
     run = pipeline.run(spark)
@@ -176,7 +176,7 @@ def test_a_failed_live_stage_shows_the_users_exception(spark: SparkSession, tmp_
 
 
 def test_a_failed_sink_shows_the_users_exception(spark: SparkSession, tmp_path: Path) -> None:
-    """In explain: that of a function for micro-batches, not a line of the bridge to the JVM."""
+    """In explain, for a function for micro-batches, without a line of the bridge to the JVM."""
 
     def write(frame: DataFrame, batch_id: int) -> None:
         raise KeyError(batch_id)

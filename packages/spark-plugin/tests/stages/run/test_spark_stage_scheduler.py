@@ -133,7 +133,7 @@ def test_a_running_pipeline_is_watched_and_listed(
         )
         assert listed.stdout.startswith(f"{run.job_id}\tflights\tRUNNING\t3\t4")
         until(lambda: run.queries["out"].lastProgress is not None, "no micro-batch")
-        # Nobody asks the run how it goes: it is told nevertheless.
+        # The run reports although no caller asks for its progress.
         run.queries["out"].stop()
         assert "FINISHED" in watch.stdout.readline()
         assert watch.wait(60) == 0
@@ -150,7 +150,7 @@ def test_a_running_pipeline_is_watched_and_listed(
 def test_a_run_goes_on_when_its_scheduler_is_killed(
     spark: SparkSession, folder: Path, until: Callable[..., None]
 ) -> None:
-    """By what it knows; a scheduler that is started again without any memory is told all of it."""
+    """With its own state; a scheduler that is started again without memory gets a report of everything."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -228,7 +228,7 @@ def test_a_run_that_ends_while_its_scheduler_is_frozen_is_repaired_by_the_next(
 def messages(caplog: pytest.LogCaptureFixture, level: int, *words: str) -> int:
     """How many lines of a level have one of the words."""
     texts = [one.getMessage() for one in caplog.records if one.levelno == level and one.name.startswith("penstock")]
-    return sum(any(word in text for word in words) for text in texts)
+    return sum(any(part in text for part in words) for text in texts)
 
 
 def test_a_scheduler_that_is_not_there_is_told_before_anything_runs(spark: SparkSession, folder: Path) -> None:
@@ -272,7 +272,7 @@ def damaged(folder: Path, stage: str, how: str) -> None:
 def test_a_result_that_is_gone_is_lost_and_computed_again(
     spark: SparkSession, folder: Path, until: Callable[..., None], how: str
 ) -> None:
-    """The marker alone is not a result; those of the other stages are used again."""
+    """The marker alone is not a result; results of the other stages are reused."""
     stop_when_it_runs(live(folder).run(spark), until)
     damaged(folder, "last", how)
     run = live(folder).run(spark)

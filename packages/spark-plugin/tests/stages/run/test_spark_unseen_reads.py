@@ -106,7 +106,7 @@ def test_the_code_of_a_registered_aggregate_counts(spark: SparkSession, folder: 
 
 
 def test_a_run_that_goes_on_keeps_what_an_operator_has_read(spark: SparkSession, folder: Path) -> None:
-    """A snapshot like that of a source."""
+    """A snapshot, as for a source."""
     (folder / "full").touch()
     with pytest.raises(StageFailedError):
         run(spark, job(folder, reads_a_file(folder)), max_attempts=1)

@@ -1,4 +1,4 @@
-"""The lock on a store: who is told that another driver has it, and when it is free."""
+"""The lock on a store: when a driver is refused, and when the lock is free."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from penstock.spark_plugin.errors import StoreUnusableError
 
 
 def test_a_file_system_without_locks_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not as another driver, which nobody would find; and no stage is computed without the lock."""
+    """The error does not name another driver, and no stage is computed without the lock."""
 
     def refuse(file: Any) -> bool:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -24,7 +24,7 @@ def test_a_file_system_without_locks_is_told_as_such(tmp_path: Path, monkeypatch
     with pytest.raises(StoreUnusableError, match="No locks available"):
         store.__enter__()
     with pytest.raises(StoreUnusableError, match="No locks available"), store.computing("daily", "a" * 24):
-        pytest.fail("nobody keeps others away")
+        pytest.fail("the stage is computed without a lock")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")

@@ -174,7 +174,7 @@ def job(folder: Path, store: StorePlace) -> Pipeline:
 def test_results_are_written_by_spark_where_it_reaches_the_store(
     spark: SparkSession, tmp_path: Path, scheduler: ServiceProcess, wanted: str
 ) -> None:
-    """And read by it, though a file of a late task lies beside them; a run of another format uses them again."""
+    """And read by it, despite a file of a late task in the folder; a run with another format reuses them."""
     place = Place.parse(f"file://{tmp_path}/store")
 
     def run(stage_format: str) -> StageState:
@@ -210,7 +210,7 @@ def test_a_format_that_there_is_not_is_refused() -> None:
 
 
 class Refusing:
-    """A file system whose renames take no file's place, as those of HDFS."""
+    """A file system whose renames do not replace files, as on HDFS."""
 
     def __init__(self, system: fs.FileSystem, dies_at: str = "") -> None:
         self._system, self._dies_at = system, dies_at
@@ -297,9 +297,9 @@ def test_a_store_without_conditions_needs_a_scheduler(url: str, monkeypatch: pyt
     with pytest.raises(StoreUnusableError) as caught:
         Pipeline("p", store=url).clean_up()
     assert str(caught.value) == (
-        f"the store's folder {url} cannot be used (its file system writes nothing on the condition that nobody else "
-        "has, so that drivers need a stage scheduler that decides who may write: give run(spark, "
-        "scheduler_endpoint=…), or set PENSTOCK_STAGES_ENDPOINT): `store=` takes a folder that exists or can be made, "
+        f"the store's folder {url} cannot be used (its file system has no conditional writes, so that a stage "
+        "scheduler has to decide which driver may write: give run(spark, scheduler_endpoint=…), or set "
+        "PENSTOCK_STAGES_ENDPOINT): `store=` takes a folder that exists or can be made, "
         "or s3://BUCKET/FOLDER, which this driver and all executors may write"
     )
 

@@ -148,7 +148,7 @@ def test_a_driver_that_was_taken_for_dead_cannot_write_pins_or_remove_results(wo
 
 
 def test_a_claim_that_cannot_be_renewed_is_given_up(s3: str, bucket: str) -> None:
-    """Others may have it by then: the run is told, and writes nothing more, though the store is back."""
+    """Another driver may have it by then: the run gets an error, and writes nothing more after the store is back."""
     told: list[StoreLostError] = []
     lost = threading.Event()
 
@@ -329,7 +329,7 @@ def test_only_what_has_our_names_goes_with_a_result(any_world: World) -> None:
 
 
 def test_a_forgotten_store_begins_anew(any_world: World) -> None:
-    """Checkpoints, where they were adopted, pins and results go; what else lies under `live` stays."""
+    """Checkpoints, notes of adopted ones, pins and results are removed; other files under `live` stay."""
     world = any_world
     checkpoint = "store/live/out/checkpoint"
     kept = "store/live/out/notes.txt"
@@ -423,6 +423,6 @@ def test_a_seam_lies_in_the_store(world: World) -> None:
     with pytest.raises(PipelineDefinitionError) as caught:
         Pipeline("p", store="gs://bucket/x").seam("s")
     assert str(caught.value).endswith(
-        " cannot lie in gs://bucket/x, where nothing is written on the condition that nobody else has: give "
+        " cannot be in gs://bucket/x, which has no conditional writes: give "
         "endingPosition and initialPosition one path of a file that the driver has whenever it runs, or s3://BUCKET/KEY"
     )

@@ -1,4 +1,4 @@
-"""Stages whose results lie on S3, in a session that has no file system for it."""
+"""Stages with results on S3, in a session that has no file system for it."""
 
 import uuid
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ def rows(spark: SparkSession, folder: Path) -> list[tuple[int, int]]:
 
 
 def test_a_pipeline_keeps_its_results_on_s3(spark: SparkSession, s3: str, bucket: str, tmp_path: Path) -> None:
-    """Computed once, read by the live stage and used again by the next run, which goes on from its checkpoint."""
+    """Computed once, read by the live stage and reused by the next run, which continues from its checkpoint."""
     (tmp_path / "keys.csv").write_text("1\n1\n2\n")
     (tmp_path / "live").mkdir()
     (tmp_path / "live" / "0.csv").write_text("1\n2\n3\n")
@@ -226,7 +226,7 @@ def test_an_ordinary_query_is_staged_on_s3(spark: SparkSession, s3: str, bucket:
 
 
 def test_rows_come_back_as_they_were(spark: SparkSession, s3: str, bucket: str) -> None:
-    """Of all types, also where there are none; a type that Arrow does not have is refused."""
+    """For all types, also without rows; a type that Arrow does not have is refused."""
     place = Place.parse(f"s3://{bucket}/rows", options(s3))
     frame = spark.range(3).selectExpr(*(f"{text} as `{name}`" for name, text in TYPES.items()))
     for number, one in enumerate((frame, frame.limit(0))):

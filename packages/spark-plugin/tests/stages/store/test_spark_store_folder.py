@@ -14,7 +14,7 @@ from penstock.spark_plugin.errors import StoreUnusableError
 
 @pytest.fixture
 def elsewhere(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session whose bare paths are not those of a local file system, as on EMR."""
+    """A session whose bare paths are not on a local file system, as on EMR."""
     spark.conf.set("fs.defaultFS", "nowhere:///")
     yield spark
     spark.conf.unset("fs.defaultFS")

@@ -192,7 +192,7 @@ def test_two_names_never_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_dead_letter_is_written_through_nobodys_link(tmp_path: Path, outside: Path) -> None:
-    """Whoever may write into the folder cannot tell the name of a file that is being written."""
+    """A user who may write into the folder cannot guess the name of a file that is being written."""
     folder = tmp_path / "dead"
     folder.mkdir()
     attempt = WriteAttempt(job="query", batch=1, partition=2, attempt=3)

@@ -1,4 +1,4 @@
-"""What an operator declares to the planner (FLIP-331), by itself or with a window assigner."""
+"""What an operator declares to the planner (FLIP-331), directly or with a window assigner."""
 
 import logging
 from dataclasses import dataclass
@@ -18,8 +18,7 @@ class OperatorAttributes:
     output_only_after_end_of_stream: bool = False
     """True if and only if the operator emits records only after all of its inputs have ended (it is full-dam).
 
-    Its results, and those of the operators chained with it, then cross blocking edges, and they run in batch
-    mode.
+    The operator, and the operators chained with it, then run in batch mode, and their results cross blocking edges.
     """
     internal_sorter_supported: bool = False
     """True if the operator sorts its keyed input itself, so that batch mode need not sort it."""
@@ -77,7 +76,7 @@ class GlobalWindows:
 
     @classmethod
     def create(cls) -> Self:
-        """A window that never fires by itself: useful only with a trigger of the user's own."""
+        """A window that never fires on its own: useful only with the user's own trigger."""
         return cls(end_of_stream_trigger=False)
 
     @classmethod
@@ -129,12 +128,12 @@ class TumblingWindows(_TimeWindows):
 class SlidingWindows(_TimeWindows):
     """Windows of one size that begin at regular intervals (Flink's `SlidingEventTimeWindows`).
 
-    A record is in several of them when `slide` is less than `size`, and in one or none when it is more.
+    If `slide` is less than `size`, a record is in several windows. If it is more, some records are in no window.
     """
 
     size: timedelta
     slide: timedelta
-    """From the beginning of a window to that of the next."""
+    """Time between the starts of two windows."""
     offset: timedelta = _ZERO
     """By how much the windows begin after multiples of `slide` since 1970."""
 

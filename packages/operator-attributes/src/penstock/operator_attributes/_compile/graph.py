@@ -69,7 +69,7 @@ class Vertex:
     inputs: tuple[Input, ...] = ()
     """What it reads, in the order in which it takes them; none for a source."""
     boundedness: Boundedness | None = None
-    """Of a source; None for others, whose boundedness follows from their inputs."""
+    """Whether a source ends; None for other vertices, whose boundedness follows from their inputs."""
     attributes: OperatorAttributes = _NO_ATTRIBUTES
     chained: bool | None = None
     """Whether it wants to be chained with its input. It is, if that input is its only one, is not keyed, has the same
@@ -264,7 +264,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 def caller(*, also_skip: tuple[str, ...] = ()) -> str:
-    """`file:line` of the nearest frame outside of this package; empty if there is none.
+    """`file:line` of the nearest frame outside of this package; empty if no such frame exists.
 
     `also_skip`: paths that a caller's file must not begin with either, for libraries that wrap this one.
     """

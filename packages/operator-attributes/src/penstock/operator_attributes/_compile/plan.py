@@ -63,7 +63,7 @@ class BlockingReason:
         return self.words(at(self.call_site))
 
     def words(self, place: str = "") -> str:
-        """The reason with a place, or without one where that stands beside it."""
+        """The reason as text, followed by `place`."""
         if self.handed_over:
             return f"{self.vertex!r} is done once, and handed over to what needs it later{place}"
         if self.declared:
@@ -99,7 +99,7 @@ class Stage:
     outputs: tuple[str, ...]
     """Vertices whose results other stages read, to be kept until they have."""
     bounded: bool
-    """Whether the stage ends by itself: it runs as a batch job. Otherwise it is a live stage."""
+    """Whether the stage ends: it runs as a batch job. Otherwise it is a live stage."""
     slots: int
     """Slots that it takes: the highest parallelism of its vertices, which share them."""
     batch_vertices: tuple[str, ...]
@@ -130,7 +130,7 @@ class StagePlan:
     """The stages of a job. Equal graphs, in whatever order they were written, have equal plans."""
 
     name: str
-    """Of the job."""
+    """The name of the job."""
     vertices: tuple[Vertex, ...]
     """Producers first."""
     edges: tuple[PlannedEdge, ...]

@@ -30,7 +30,7 @@ class CyclicRegions(StrEnum):
     regions are merged all the same."""
     PER_RESULT = "per-result"
     """As READ_TWICE, and the same without a circle: a bounded region that hands several results over, or writes them,
-    becomes one for each. So each is made, tried again and committed by itself. Results that are computed from a chain
+    becomes one for each. So each is computed, retried and committed separately. Results that are computed from a chain
     with a full-dam operator stay together, so that it is done once."""
     HAND_OVER = "hand-over"
     """Do bounded vertices once, and hand their records over by a blocking edge to each region that needs them later.
@@ -55,7 +55,7 @@ class Regions:
     edges: tuple[RegionEdge, ...]
     """By edge, then by region."""
     handed_over: frozenset[int] = frozenset()
-    """Edges that block only so that what is before them is done once."""
+    """Edges that block only to compute their producers once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def _read_twice(graph: CanonicalGraph, decisions: Decisions, sets: UnionFind, ag
 def _per_result(decisions: Decisions, placement: _Placement, sets: UnionFind) -> _Placement | None:
     """Place the vertices of bounded regions once per result that they are needed for.
 
-    A result is what another region reads, or what nobody does. Nodes are numbered producers first.
+    A result is what another region reads, or what no vertex reads. Nodes are numbered producers first.
 
     Returns None when there would be too many of them.
     """
@@ -227,9 +227,9 @@ def _per_result(decisions: Decisions, placement: _Placement, sets: UnionFind) ->
 def _hand_over(graph: CanonicalGraph, decisions: Decisions, sets: UnionFind, again: list[bool]) -> frozenset[int]:
     """The edges that are to block so that each vertex of a circular region is done at one level only.
 
-    A bounded vertex is done at its depth, as soon as it can be; with the last level, that of what never ends, if all
-    of its records go there as they come. Levels never fall along an edge, and rise along each that blocks: where none
-    of the edges between levels is declared pipelined, no circle is left.
+    A bounded vertex is computed at its depth, as soon as possible. If all of its records flow into the last level,
+    which never ends, the vertex is computed there. Levels never fall along an edge, and rise along each edge that
+    blocks: if no edge between levels is declared pipelined, no circle is left.
     """
     last = len(graph.vertices)
     level, outgoing = _depths(graph, decisions, sets, again)

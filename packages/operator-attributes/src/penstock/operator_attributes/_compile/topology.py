@@ -13,7 +13,7 @@ from penstock.operator_attributes.errors import CompileError, at
 def topological_order(successors: Sequence[Sequence[int]]) -> list[int]:
     """Producers before consumers, the smallest number first where there is a choice.
 
-    Numbers that lie on a cycle, or behind one, are left out.
+    Numbers on a cycle, and numbers after a cycle, are left out.
     """
     waiting = [0] * len(successors)
     for targets in successors:
@@ -32,7 +32,7 @@ def topological_order(successors: Sequence[Sequence[int]]) -> list[int]:
 
 
 def find_cycle(successors: Sequence[Sequence[int]]) -> list[int]:
-    """The numbers of one cycle, along its edges, from the smallest of them on; empty if there is none."""
+    """The numbers of one cycle, along its edges, starting with the smallest; empty without a cycle."""
     predecessors: dict[int, list[int]] = {node: [] for node in range(len(successors))}
     for node, targets in enumerate(successors):
         for target in targets:

@@ -34,9 +34,9 @@ def layered(
 ) -> Layout:
     """Lay out boxes of these sizes; edges lead from a lower number to a higher one.
 
-    A box stands one column behind the last of those that it reads. Within a column boxes are ordered by the middle of
+    A box is placed one column after the last box that it reads. Within a column boxes are ordered by the middle of
     their neighbours, in a few sweeps (Sugiyama's method); an edge over several columns has a lane in each of them.
-    Boxes in `last`, which nothing reads, stand in a column behind all others.
+    Boxes in `last`, which nothing reads, are placed in a last column.
     """
     column = [0] * len(sizes)
     for source, target in sorted(edges, key=lambda edge: edge[1]):

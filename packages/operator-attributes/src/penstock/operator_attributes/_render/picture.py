@@ -202,7 +202,7 @@ def _side(box: _Box, corner: Point, node: int, *, right: bool) -> Point:
 
 
 def _leave(box: _Box, corner: Point, node: int) -> tuple[Point, Point]:
-    """From a node's right side to that of its column: an edge turns only where no other node of the column is."""
+    """From a node's right side to the right side of its column: an edge turns only beyond all nodes of the column."""
     side = _side(box, corner, node, right=True)
     return side, (_place(box, corner, (box.inside.rights[node], 0.0))[0], side[1])
 

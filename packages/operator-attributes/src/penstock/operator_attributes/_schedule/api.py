@@ -91,23 +91,23 @@ class StageSchedulerApi(Protocol):
             max_attempts: failures of a stage, since it last committed, after which it counts as failed; None leaves it
                 to the scheduler.
             cyclic_regions: how circles between stages are untangled.
-            restart: begin anew: what happened to a job of this id is forgotten, and another graph may take its place.
-                Those who watch it go on.
+            restart: start the job from the beginning: the history of a job of this id is forgotten, and the graph may
+                be another one. Watches of the job continue.
 
         Raises:
             CompileError: the graph cannot become a plan.
             InvalidOptionError: an argument is outside of its range.
             SchedulingError (INSUFFICIENT_SLOTS): the live stages together need more slots than there are.
-            SchedulingError (JOB_EXISTS): the job id stands for another graph, and `submit` was not asked to begin anew.
+            SchedulingError (JOB_EXISTS): the job id belongs to another graph, and `restart` is False.
             SchedulingError (TOO_MANY_JOBS): the scheduler is full of jobs that have not ended.
         """
         ...
 
     async def report(self, job_id: str, event: StageEvent) -> JobStatus:
-        """Tell what happened to a stage.
+        """Report what happened to a stage.
 
         Raises:
-            SchedulingError (UNKNOWN_JOB), SchedulingError (UNKNOWN_STAGE): there is no such job or stage.
+            SchedulingError (UNKNOWN_JOB), SchedulingError (UNKNOWN_STAGE): the job or stage does not exist.
             SchedulingError (ILLEGAL_EVENT): the event does not follow from the stage's state.
             SchedulingError (SLOT_BUDGET_EXCEEDED): the stage was started without room for it.
         """
@@ -121,7 +121,7 @@ class StageSchedulerApi(Protocol):
         """The stages of a job with all edges and call sites, to be explained or drawn.
 
         Raises:
-            SchedulingError (UNKNOWN_JOB): there is no such job.
+            SchedulingError (UNKNOWN_JOB): the job does not exist.
         """
         ...
 
@@ -131,7 +131,7 @@ class StageSchedulerApi(Protocol):
         A slow caller misses states in between, never the last one.
 
         Raises:
-            SchedulingError (UNKNOWN_JOB): there is no such job.
+            SchedulingError (UNKNOWN_JOB): the job does not exist.
             SchedulerAwayError (SCHEDULER_CLOSED): the scheduler is going away.
         """
         ...
@@ -149,7 +149,7 @@ class StageSchedulerApi(Protocol):
         lease_seconds: float | None = None,
         wait_seconds: float = 0.0,
     ) -> Claim:
-        """Ask who computes the result of a stage, so that drivers that share a store compute it once.
+        """Ask which driver computes the result of a stage, so that drivers that share a store compute it once.
 
         COMPUTE: the caller does, renews the claim meanwhile, and commits it. WAIT: another driver does; ask again.
         REUSE: it is there. When two ask at once, one of them computes. A claim that is not renewed runs out, and the
@@ -183,7 +183,7 @@ class StageSchedulerApi(Protocol):
         ...
 
     async def release_claim(self, claim: Claim) -> None:
-        """Give a claim up: somebody else may compute the stage. No error if it was lost already."""
+        """Release a claim: another driver may compute the stage. No error if the claim was lost already."""
         ...
 
     async def forget_claim(self, claim: Claim) -> None:
@@ -191,5 +191,5 @@ class StageSchedulerApi(Protocol):
         ...
 
     async def close(self) -> None:
-        """End all watches and let go of what the scheduler holds."""
+        """End all watches and release what the scheduler holds."""
         ...

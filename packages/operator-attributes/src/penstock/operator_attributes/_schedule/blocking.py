@@ -22,7 +22,7 @@ from penstock.operator_attributes.errors import (
 from penstock.rpc import ClientSecurity, Synchronous, synchronous
 
 _log = logging.getLogger(__name__)
-# Of the time that a claim has left: two renewals may fail before it runs out.
+# The share of a claim's remaining time after which it is renewed: two renewals may fail before it expires.
 _RENEW_AFTER: Final = 1 / 3
 _AWAY: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 _NOT_WHILE_AWAY: Final = ("claim", "commit_claim", "release_claim", "forget_claim")

@@ -1,4 +1,4 @@
-"""Who computes a result that several drivers need: claims on fingerprints, decided without I/O."""
+"""Claims on fingerprints: which driver computes a result that several drivers need. Decides without I/O."""
 
 import secrets
 from collections.abc import Callable, Iterable
@@ -13,12 +13,12 @@ _MARK = "#"
 
 
 def _leap() -> int:
-    # A token gives a claim up or commits it: that of another driver must not be the one before the own.
+    # A token releases or commits a claim: drivers must not be able to guess the token of another driver.
     return 1 + secrets.randbelow(2**32)
 
 
 class ClaimDecision(StrEnum):
-    """What the one who asked is to do."""
+    """What the driver that asked is to do."""
 
     COMPUTE = "compute"
     """Compute the result, renew the claim meanwhile, and commit it."""
@@ -30,7 +30,7 @@ class ClaimDecision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """An answer to the question who computes a result."""
+    """The answer to the question which driver computes a result."""
 
     store: str
     """Where the result is kept, as the drivers call it."""
@@ -46,7 +46,7 @@ class Claim:
     renewals: int = 0
     """How often its holder has renewed it: a number that grows shows that it lives."""
     location: str = ""
-    """Of a committed result: where it is, as the driver that computed it said."""
+    """Where a committed result is, as the driver that computed it said."""
     rows: int | None = None
     size_bytes: int | None = None
 
@@ -62,7 +62,7 @@ class ClaimRecord:
     token: int
     lease_seconds: float
     expires_at: float
-    """Seconds of the clock of the scheduler that runs; one that starts later begins to count anew."""
+    """Seconds by the clock of the running scheduler. A scheduler that starts later gives each claim its full lease."""
     renewals: int = 0
     committed: bool = False
     location: str = ""
@@ -126,7 +126,7 @@ class ClaimBook:
         return _answer(record, ClaimDecision.COMPUTE, now), record
 
     def renew(self, claim: Claim, now: float) -> tuple[Claim, ClaimRecord]:
-        """Keep a claim. One that ran out and that nobody else asked for is kept too. Raises: ClaimLostError."""
+        """Keep a claim, also one that expired if no other driver asked for it. Raises: ClaimLostError."""
         present = self._held(claim)
         if present.committed:
             raise _lost(claim)
@@ -186,7 +186,7 @@ def _answer(record: ClaimRecord, decision: ClaimDecision, now: float) -> Claim:
         decision=decision,
         owner=record.owner.partition(_MARK)[0],
         token=0 if decision is ClaimDecision.WAIT else record.token,
-        # A clock that was put back must not make a lease longer than it is.
+        # A clock that was set back must not make a lease longer.
         expires_seconds=0.0 if record.committed else min(record.lease_seconds, max(0.0, record.expires_at - now)),
         renewals=record.renewals,
         location=record.location,

@@ -39,9 +39,9 @@ class StageMeasure:
     blocking_seconds: float | None = None
     """Measured: from the start of the job until its blocking inputs were committed. None: to be computed."""
     arriving_bytes_per_second: float = 0.0
-    """Of a live stage: at what rate its unbounded inputs bring records."""
+    """The rate at which records arrive from the unbounded inputs of a live stage."""
     read_seconds: float = 0.0
-    """Of a live stage: what reading the committed inputs takes in each micro-batch."""
+    """The time that a live stage needs in each micro-batch to read its committed inputs."""
 
     def __post_init__(self) -> None:
         for option in self.__slots__:

@@ -52,7 +52,7 @@ class StoreWriter:
     async def change(self, work: Coroutine[Any, Any, T]) -> T:
         """Do `work`, which may call `write`, while no other change is under way: what it checked holds to its end.
 
-        It goes on when the caller is cancelled: otherwise a change could be on the disk and not in memory.
+        The change continues when the caller is cancelled: otherwise it could be on the disk and not in memory.
         """
 
         async def alone() -> T:
@@ -72,5 +72,5 @@ class StoreWriter:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._changes.discard(task)
         if not task.cancelled():
-            # Its caller may be gone; then nobody else looks at it.
+            # If the caller is gone, the error would be reported as never retrieved.
             task.exception()

@@ -65,7 +65,7 @@ class LocalStageScheduler(ClaimCalls):
     """The stage scheduler in this process, for the running event loop.
 
     It keeps jobs and claims in memory and, given a store, on a disk: what it answered is durable, and a scheduler that
-    is made on the same store later goes on from there.
+    is made on the same store later continues from there.
 
     An async context manager: leaving it ends all watches.
     """
@@ -186,7 +186,7 @@ class LocalStageScheduler(ClaimCalls):
                 return
             await changed.wait()
             self._check_open()
-            # One that began anew is another object; one that was forgotten goes on as it stands.
+            # A job that was restarted is another object; a job that was forgotten is shown in its last state.
             job = self._jobs.get(job_id, job)
 
     async def list_jobs(self) -> tuple[JobStatus, ...]:

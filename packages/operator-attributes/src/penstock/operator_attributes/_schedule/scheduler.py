@@ -52,9 +52,10 @@ class StageScheduler:
     """Schedules the stages of one job.
 
     A stage is READY when all of its blocking inputs are finished or reused, and `ready` names those that the slot
-    budget has room for. A failed stage alone is tried again; when its attempts are used up, what depends on it is
-    SKIPPED and all else goes on. A committed stage whose data is gone (StageLost) is run again, and what depends on it
-    and does not run yet waits for it. An attempt that ended with its driver (StageInterrupted) is not a failure.
+    budget has room for. Only the failed stage is retried; when its attempts are used up, stages that depend on it are
+    SKIPPED and all others continue. A committed stage whose data is gone (StageLost) is run again, and stages that
+    depend on it and do not run yet wait for it. An attempt that ended with its driver (StageInterrupted) is not a
+    failure.
     A live stage that its driver begins again (StageRestarted) runs on, with its slots, in another attempt.
 
     A live stage holds its slots for as long as the job runs. So it is held back while it would leave too few of

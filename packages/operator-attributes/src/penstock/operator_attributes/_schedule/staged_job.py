@@ -32,7 +32,7 @@ _ANSWER_SECONDS: Final = 2.0
 """For which the driver waits for an answer; a service that gives none is away."""
 _CLOSE_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 1.0
-"""Between two looks for a service that went away, and at what the driver does not report by itself."""
+"""Between two looks for a service that is away, and at the queries whose ends the driver does not report."""
 
 
 def catch_up(job: JobStatus, progress: Mapping[str, StageProgress]) -> tuple[StageEvent, ...] | None:
@@ -46,8 +46,8 @@ def catch_up(job: JobStatus, progress: Mapping[str, StageProgress]) -> tuple[Sta
         progress: as the driver does, by stage id.
 
     Returns:
-        The events; None when the scheduler gave a stage up that the driver did not: nothing can follow that, and the
-        job has to begin anew there.
+        The events; None if the scheduler counts a stage as failed or skipped that the driver does not: no event can
+        follow that, and the job has to be restarted there.
     """
     for stage in job.stages:
         if stage.progress.state in _GIVEN_UP and progress[stage.stage_id].state not in _GIVEN_UP:
@@ -58,7 +58,7 @@ def catch_up(job: JobStatus, progress: Mapping[str, StageProgress]) -> tuple[Sta
 
 
 def _ended(stages: tuple[StageStatus, ...], progress: Mapping[str, StageProgress]) -> Iterator[StageEvent]:
-    """Of those that run there, and no longer here. First of all: they give slots back."""
+    """Ends of stages that run there, and no longer here. They come first because they free slots."""
     for stage in stages:
         one = progress[stage.stage_id]
         if stage.progress.state is not StageState.RUNNING or one.state is StageState.RUNNING:
@@ -80,7 +80,7 @@ def _lost(stages: tuple[StageStatus, ...], progress: Mapping[str, StageProgress]
 
 
 def _committed(stages: tuple[StageStatus, ...], progress: Mapping[str, StageProgress]) -> Iterator[StageEvent]:
-    """Of those that were never seen to run there: their results are used, whoever made them."""
+    """Stages that never ran there: their results are used, whichever driver computed them."""
     for stage in stages:
         one = progress[stage.stage_id]
         reported = stage.progress.state.committed or stage.progress.state is StageState.RUNNING
@@ -115,9 +115,9 @@ def _inputs_are_there(stage: StageStatus, progress: Mapping[str, StageProgress])
 class StagedJob:
     """The calls of a `StageScheduler`, from any thread, on a job that a service may know, too.
 
-    Each event is applied here at once, and reported by a thread. `ready` asks the service. While that cannot be
-    reached the job goes on by what is known here, which is the same; when it is back, with or without its memory, it
-    gets to know where the job stands.
+    Each event is applied here at once, and reported by a thread. `ready` asks the service. While the service cannot be
+    reached, the job continues with the local state, which is the same. When the service is back, with or without its
+    memory, it is brought up to date.
     """
 
     def __init__(
@@ -175,12 +175,11 @@ class StagedJob:
     def begin(self, *, resume: bool = True) -> tuple[str, ...]:
         """Submit the job to the service, or find it there.
 
-        A job that has ended, that had to give a stage up, or that was another one, begins anew. Otherwise this is a
-        driver that came back: apply StageReused for those of the stages that this gives whose results are there, then
-        `go_on`.
+        A job that has ended, in which a stage failed finally, or that had another graph, is restarted. Otherwise this
+        driver has come back: apply StageReused for each returned stage whose result is there, then call `go_on`.
 
         Returns:
-            Ids of the stages that are committed, as far as the service knows.
+            Ids of the stages that the service knows to be committed.
 
         Raises:
             SchedulingError: the service cannot be asked, or has no room for the job.
@@ -194,7 +193,7 @@ class StagedJob:
             except SchedulingError as error:
                 if error.code != "JOB_EXISTS":
                     raise
-                _log.info("job %s has other stages now: it begins anew", self.job_id)
+                _log.info("job %s has other stages now: it is restarted", self.job_id)
         states = {stage.progress.state for stage in job.stages} if job is not None else set()
         if job is None or job.ended or StageState.FAILED in states or job.slots != self._scheduler.slots:
             job = self._submit(restart=True)
@@ -202,14 +201,14 @@ class StagedJob:
         return tuple(stage.stage_id for stage in job.stages if stage.progress.state.committed)
 
     def go_on(self) -> None:
-        """Tell the service where the job stands, and from now on all that happens."""
+        """Bring the service up to date, and report all events from now on."""
         if self._service is not None:
             self._come_back()
             self._service.expect_answers(within_seconds=_ANSWER_SECONDS)
             self._thread.start()
 
     def observe(self, look: Callable[[], object]) -> None:
-        """Call `look` about each second, from another thread: it applies what nobody else would report."""
+        """Call `look` about each second, from another thread: it applies events that are not reported otherwise."""
         self._observe = look
 
     def state(self, stage_id: str) -> StageState:
@@ -300,15 +299,17 @@ class StagedJob:
         away: Exception | None = None
         try:
             call(*arguments)
-        except Exception as error:  # also what nobody expects, such as of another release: the reports must not end
+        except (
+            Exception
+        ) as error:  # also an unexpected one, such as from a service of another release: the reports must not end
             away = error
         with self._changed:
             # The client of the service logs whether that answers.
             if away is not None and not self._service.is_away and not self._warned and not self._closing:
-                _log.warning("the stage scheduler does not know how job %s goes on: %s", self.job_id, away)
+                _log.warning("the stage scheduler does not know the progress of job %s: %s", self.job_id, away)
                 self._warned = True
             elif away is None and self._warned:
-                _log.info("the stage scheduler knows again how job %s stands", self.job_id)
+                _log.info("the stage scheduler knows the progress of job %s again", self.job_id)
                 self._warned = False
             self._away, self._reporting = away is not None, False
             self._changed.notify_all()
@@ -329,7 +330,7 @@ class StagedJob:
             raise
         except SchedulingError as error:
             # It was reported already, or the service has lost its memory.
-            _log.debug("job %s is reported anew: %s", self.job_id, error)
+            _log.debug("job %s is reported again: %s", self.job_id, error)
             self._come_back()
 
     def _come_back(self) -> None:

@@ -11,7 +11,7 @@ from penstock.registration._values import stream_name_of
 
 
 class RegistrationPhase(StrEnum):
-    """Where the consumer stands with Kinesis, as far as the registry has written down."""
+    """The consumer's state in Kinesis, as the registry has recorded it."""
 
     ABSENT = "absent"
     """Not known to be registered."""
@@ -37,7 +37,7 @@ class Holding:
     renewed_at: float
     time_to_live_seconds: float
     claim: str = ""
-    """Of the request that was given the lease: distinguishes the runs of a job, see `AcquireRequest.claim`."""
+    """The claim of the request that got the lease: distinguishes the runs of a job, see `AcquireRequest.claim`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class Renewal:
 class LeaseStore(Protocol):
     """A durable map from (stream ARN, consumer name) to its record, written by comparing versions.
 
-    Several registries may use one store at once: a write succeeds only when nobody else wrote the record since it was
+    Several registries may use one store at once. A write succeeds only if the record was not written since it was
     read, so that no update is lost. Records are never removed.
     """
 

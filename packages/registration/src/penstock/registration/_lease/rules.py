@@ -53,7 +53,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The lease that was to be taken back is not to be had."""
+    """The lease cannot be taken back."""
 
     reason: str
 
@@ -69,11 +69,11 @@ def acquire(
     claim: str = "",
     after_token: int | None = None,
 ) -> Granted | Refused | Wait | Lost:
-    """Decide on a request for the consumer. Whoever is granted gets a token that nobody had before.
+    """Decide on a request for the consumer. Each granted lease gets a new, larger token.
 
-    Nobody is refused for the sake of a holder of which this registry saw no sign of life: it is watched until it shows
-    one, or is over. With `after_token` the job takes back the lease that it had under that token, by
-    the same claim: an attempt of its own, whose answer was lost, is not in its way.
+    A request is not refused because of a holder of which this registry saw no sign of life: that lease is watched until
+    it is renewed or is over. With `after_token` the job takes back the lease that it had under that token, by the same
+    claim. An earlier attempt of this job, whose answer was lost, does not count as another holder.
     """
     holder = record.holding
     name, _, _ = claim.rpartition("/")
@@ -130,7 +130,7 @@ def release(
 ) -> ConsumerRecord | None:
     """Give the lease back; None when it is not the newest one, which releases nothing.
 
-    A consumer of the disowned ARN, which others read by, is no longer ours, unless another job holds it.
+    If the record's consumer has the disowned ARN, other readers use it: it stops being ours unless a job holds it.
     """
     is_holder = holds(record, job_id, fencing_token)
     if is_holder or record.holding is None:
@@ -145,7 +145,7 @@ def release(
 
 
 def end(record: ConsumerRecord, *, now: float) -> ConsumerRecord | None:
-    """End the lease on an operator's word: its holder does not take it back. None when nobody holds the consumer."""
+    """End the lease for an operator: its holder cannot take it back. None when no job holds the consumer."""
     if record.holding is None:
         return None
     return replace(record, holding=None, idle_since=now, ended_token=record.holding.fencing_token)
@@ -223,7 +223,7 @@ def is_ours(record: ConsumerRecord, consumer_arn: str) -> bool:
 
 
 def begin_deregistration(record: ConsumerRecord, *, now: float) -> ConsumerRecord | None:
-    """End what is left of a lease that is over, and the registration if it is ours; None when there is none.
+    """End what is left of a lease that is over, and the registration if it is ours; None without a registration.
 
     A registration that is not ours is forgotten on the spot: the result is ABSENT, and Kinesis is not asked.
     """

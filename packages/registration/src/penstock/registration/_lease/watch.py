@@ -34,7 +34,7 @@ class Sight:
 
     standing: Standing
     remaining_seconds: float
-    """Until the lease is over, if nobody renews it; 0 when it is."""
+    """Until the lease is over if it is not renewed; 0 when it is over."""
 
 
 _NOBODY: Final = Sight(Standing.OVER, 0.0)
@@ -77,7 +77,7 @@ class Watch:
         return min(_LONGEST_STEP_SECONDS, shortest / _GAPS_PER_LIFE / _STEPS_PER_GAP)
 
     def heard(self, asked_at: float, now: float) -> float:
-        """The store answered. Returns the length of the gap that made leases be watched anew; 0 when there was none."""
+        """The store answered. Returns the gap, in seconds, after which leases are watched from the start; else 0."""
         gap = now - min(asked_at, self._heard_at) if self._awake_since else 0.0
         self._heard_at = now
         was_too_long = 0.0
@@ -101,7 +101,7 @@ class Watch:
         elif record.version == seen.version:
             seen.until = max(seen.until, asked_at)
         elif asked_at > seen.since:
-            # The store was put back, or made again: what was seen of it before is of no use.
+            # The store was restored or recreated: earlier observations do not count.
             self._seen[record.key] = _Seen(record.version, now, asked_at, moved=False)
         # Any other older version is the answer to a question that was overtaken.
 

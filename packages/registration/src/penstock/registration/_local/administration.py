@@ -66,7 +66,7 @@ class Administration:
         return sorted(answered, key=lambda consumer: (consumer.stream_arn, consumer.consumer_name))
 
     async def _end_lease(self, key: Key) -> Lease | None:
-        """End the lease, whoever holds it. Returns it, as it was; None when nobody held the consumer."""
+        """End the lease, whichever job holds it. Returns the lease as it was; None when no job held the consumer."""
         lease = None
 
         def release(record: ConsumerRecord) -> ConsumerRecord | None:

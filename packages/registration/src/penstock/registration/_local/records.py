@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 _NOBODY: Key = ("-", "-")
-"""A record that nobody writes, to see whether the store answers."""
+"""A record that is never written, to see whether the store answers."""
 
 
 class Records:
-    """The records of a store, with changes that are decided again when somebody else was faster.
+    """The records of a store. A change is decided again when another registry wrote the record first.
 
-    What is read and written here is what the registry's watch sees.
+    The registry's watch sees all that is read and written here.
     """
 
     def __init__(self, store: LeaseStore, watch: Watch, clock: Clock, wall_clock: Clock) -> None:
@@ -109,5 +109,5 @@ class Records:
         answer = await call
         gap = self._watch.heard(asked_at, self._clock())
         if gap > 0:
-            _logger.info("no answer of the store of leases for %.1f s: leases are watched anew from now on", gap)
+            _logger.info("the lease store did not answer for %.1f s: leases are watched from the start again", gap)
         return answer

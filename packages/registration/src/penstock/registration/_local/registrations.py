@@ -45,7 +45,7 @@ class Registrations:
         """Bring an ACTIVE consumer under the lease with this token. `arrived`: the event at which the request came."""
         record = await self._records.read(key)
         if record.phase is RegistrationPhase.DEREGISTERING:
-            # Begun by somebody who may be gone, or about to ask Kinesis: finish it, and register anew.
+            # Another registry began it, and may be gone or about to ask Kinesis: finish it, then register.
             await self._finish_deregistration(record)
         looked_up, known_arn = self._looked_up.get(key, (-1, ""))
         registered = record.phase is RegistrationPhase.REGISTERED
@@ -112,7 +112,7 @@ class Registrations:
         return False
 
     async def _with_idle(self, error: RegistrationError, stream_arn: str) -> RegistrationError:
-        """The same error, with those consumers of ours that nobody uses."""
+        """The same error, with our consumers that no job uses."""
         existing = list(cast("Iterable[str]", error.facts["existing"]))
         idle = [
             record.consumer_name
@@ -127,7 +127,7 @@ class Registrations:
         )
 
     async def reconcile(self, record: ConsumerRecord) -> None:
-        """See through a registration whose end nobody wrote down, if Kinesis has it."""
+        """Finish a registration whose outcome was not recorded, if Kinesis has the consumer."""
         found = await self._registrar.find(record.stream_name, record.consumer_name, stream_arn=record.stream_arn)
         if found is None or found.status == "DELETING":
             return
@@ -141,10 +141,10 @@ class Registrations:
         await self._records.change(record.key, finish)
 
     async def end_orphan(self, key: Key, *, is_due: Callable[[ConsumerRecord], bool]) -> bool:
-        """End a registration whose time has come. Returns whether there was one of ours. Called with the lock held.
+        """End a registration that is due. Returns whether one of ours was ended. Called with the lock held.
 
-        Decided anew by each look at the record, and written only if nobody wrote it since: a holder that is heard, by
-        whatever registry, keeps its consumer.
+        Decided again on each look at the record, and written only if the record did not change since: a holder whose
+        heartbeat reaches any registry keeps its consumer.
         """
         record = await self._records.change(
             key,
@@ -177,7 +177,7 @@ class Registrations:
         )
 
     async def _find_arn(self, record: ConsumerRecord) -> str:
-        """Of a registration that was begun, and whose end nobody lived to write down."""
+        """The ARN of a registration that was begun and whose outcome was not recorded."""
         try:
             found = await self._registrar.find(record.stream_name, record.consumer_name, stream_arn=record.stream_arn)
         except StreamNotFoundError:

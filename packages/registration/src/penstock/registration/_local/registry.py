@@ -51,7 +51,7 @@ _GAUGES: Final = (
     (
         "orphanConsumers",
         "{consumer}",
-        "Stream consumers of ours that no job holds, and that cost, as of the last sweep",
+        "Stream consumers that the registry made, that no job holds, and that cost, as of the last sweep",
     ),
 )
 
@@ -66,7 +66,7 @@ class SweepMetrics:
 
     def swept(self, records: Iterable[ConsumerRecord], watch: Watch) -> None:
         """Take note of what there is."""
-        # Streams without consumers go on with 0 for once more: a series that ends keeps its last value on a graph.
+        # A stream without consumers reports 0 once more: a series that ends keeps its last value on a graph.
         counts: dict[str, Counter[str]] = {stream: Counter() for stream, found in self.counts.items() if found.total()}
         for record in records:
             found = counts.setdefault(record.stream_name, Counter())
@@ -367,7 +367,7 @@ class LocalConsumerRegistry(Administration):
     def _decide(
         self, record: ConsumerRecord, request: AcquireRequest
     ) -> lease_rules.Granted | lease_rules.Refused | lease_rules.Wait | lease_rules.Lost:
-        # Until it is registered the lease lives as long as that may take: nobody sends heartbeats for it yet.
+        # During the registration the lease lives as long as that may take: no heartbeats are sent for it yet.
         while_registering = self._registrar.configured(request.config).longest_seconds
         return lease_rules.acquire(
             record,

@@ -28,7 +28,7 @@ from penstock.registration.errors import AcquireTimeoutError, RegistryUnavailabl
 from penstock.rpc import ClientSecurity, RemoteApi, calls
 
 _IN_FLIGHT: Final = 1_000
-"""Heartbeats without an answer; whoever has one more waits."""
+"""Heartbeats without an answer; further ones wait."""
 
 
 class HeartbeatStream:
@@ -99,7 +99,7 @@ class HeartbeatStream:
                     answer.set_exception(error)
 
     def _requests_end(self) -> None:
-        """Let the sender end: nobody reads what it would send."""
+        """Let the sender end: what it would send is not read any more."""
         while not self._requests.empty():
             self._requests.get_nowait()
         self._requests.put_nowait(None)
@@ -148,7 +148,7 @@ class HeartbeatInbox:
         return taken
 
     async def _read(self) -> None:
-        # A call that breaks ends like one that is closed. Not after a cancellation: nobody would make room for it.
+        # A call that breaks ends like one that is closed. Not after a cancellation: the queue may stay full.
         with contextlib.suppress(Exception):
             async for request in self._requests:
                 await self._queue.put(request)
@@ -265,7 +265,7 @@ class RemoteConsumerRegistry(RemoteApi):
                     raise
                 answer = None
             except asyncio.CancelledError:
-                # Whoever waits no longer has waited too long: the next heartbeat tries another stream.
+                # A caller that stops waiting has waited too long: the next heartbeat uses another stream.
                 stream.end()
                 raise
             if answer is not None:

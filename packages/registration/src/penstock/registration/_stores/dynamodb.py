@@ -36,7 +36,7 @@ class DynamoDbLeaseStore:
     """A LeaseStore in a table: one item per consumer, conditional writes, consistent reads.
 
     Any number of registries, on any machines, may use one table. It is made on demand, billed per request. A throttled
-    or unanswered request is made again; a write that was carried out although nobody heard of it is recognised.
+    or unanswered request is sent again; a write that was carried out although its answer was lost is recognised.
 
     `namespace` keeps apart what shares a table: registries for different endpoints or regions do not see each other's
     records. With `read_only` a table that is not there is an error.

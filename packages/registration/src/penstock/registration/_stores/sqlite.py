@@ -181,7 +181,7 @@ class SqliteFile:
     def _open_to_read(self) -> sqlite3.Connection:
         """A connection that neither makes nor changes the file."""
         if not self._path.is_file():
-            raise FileNotFoundError("there is no such file: no job keeps its leases there")
+            raise FileNotFoundError("the file does not exist: no job keeps its leases there")
         url = f"{self._path.absolute().as_uri()}?mode=ro"
         connection = sqlite3.connect(url, uri=True, timeout=_BUSY_SECONDS, check_same_thread=False)
         try:
@@ -194,7 +194,7 @@ class SqliteFile:
         return connection
 
     def _try_to_open(self, *, last: bool) -> sqlite3.Connection | None:
-        """A connection; None when another process is setting up the file: SQLite does not wait for that by itself."""
+        """A connection; None while another process sets up the file: SQLite does not wait for that."""
         connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             connection.row_factory = sqlite3.Row
@@ -216,7 +216,7 @@ def _answer(group: Sequence[_Operation], outcomes: Sequence[Outcome]) -> None:
         try:
             loop.call_soon_threadsafe(_settle, answers)
         except RuntimeError:
-            # The loop is closed: nobody waits any more.
+            # The loop is closed, and with it the caller is gone.
             continue
 
 
@@ -297,7 +297,7 @@ class SqliteLeaseStore:
     """A LeaseStore in a file: write-ahead log, immediate transactions, synced to the disk.
 
     Survives the end of a process at any instruction, and serves several processes of one machine at once. The file must
-    not lie on a network file system: SQLite's locks do not hold there. Calls that arrive together share a transaction.
+    not be on a network file system: SQLite's locks do not work there. Calls that arrive together share a transaction.
 
     `namespace` keeps apart what shares a file: registries for different endpoints or regions do not see each other's
     records. With `read_only` the file is neither made nor changed.

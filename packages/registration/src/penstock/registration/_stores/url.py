@@ -54,7 +54,7 @@ def open_store(url: str, session: AwsSession, *, read_only: bool = False) -> Lea
     """The store at `sqlite:///absolute/path`, `sqlite:relative/path` or `dynamodb://table`.
 
     DynamoDB is reached with the session's credentials and region, at `AWS_ENDPOINT_URL_DYNAMODB` if that is set. With
-    `read_only` neither a file nor a table is made or changed, to look at those of others.
+    `read_only` no file or table is made or changed.
 
     Raises:
         RegistrationOptionError: see `store_location`.

@@ -1,1 +1,1 @@
-"""Files and small objects that lie wherever a URL says."""
+"""Files and small objects at any URL."""

@@ -20,8 +20,8 @@ _T = TypeVar("_T")
 class FileObjects(Objects):
     """See `Objects`, without its promise: between a look and a write another driver may write.
 
-    Whoever writes has to hold a claim by other means. A file appears whole: it is written by another name first, where
-    it would else be seen as it grows.
+    A driver that writes has to hold a claim by other means. A file appears whole: where growing files are visible, it
+    is written under another name first.
     """
 
     conditional = False
@@ -127,5 +127,5 @@ class FileObjects(Objects):
         try:
             return call()
         except (OSError, AwsError) as error:
-            # Of the same kind as an outage of S3, for all that is above.
+            # Callers treat it like an outage of S3.
             raise AwsConnectionError(operation=operation, endpoint=self.place.shown, reason=str(error)) from error

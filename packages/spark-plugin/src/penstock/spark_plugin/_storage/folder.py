@@ -138,7 +138,7 @@ class FolderObjects(Objects):
         gone = self.root / f"{_GONE}{uuid.uuid4().hex}"
         try:
             with self._folder(prefix.rstrip("/")) as (folder, name):
-                # Readers see all of it or nothing, and whatever takes the name from now on is not touched.
+                # Readers see either all of it or none of it, and a folder that takes the name later is not touched.
                 os.rename(name, gone, src_dir_fd=folder)
         except FileNotFoundError:
             return 0

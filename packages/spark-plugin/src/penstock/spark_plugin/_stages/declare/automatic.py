@@ -27,8 +27,8 @@ def plan(frame: DataFrame, *, output_mode: str = "append") -> StagePlan:
     """The stages of an ordinary DataFrame, as `run_staged` would run them; nothing is run.
 
     Args:
-        frame: Of a classic session or of Spark Connect.
-        output_mode: Of the query that it is meant for.
+        frame: A DataFrame of a classic session or of Spark Connect.
+        output_mode: The output mode of the query that it is meant for.
 
     Raises:
         penstock.operator_attributes.errors.FullDamOverUnboundedError: an operator would wait for the end of a stream.
@@ -60,15 +60,15 @@ def run_staged(
 ) -> "PipelineRun":
     """Start the query of a writer that is not started, its bounded parts that block finished and committed first.
 
-    The query gives the rows that `writer.start()` gives; but what its micro-batches would compute anew each time is
-    computed once, kept in the store, and used again after a restart.
+    The query gives the rows that `writer.start()` gives. What each micro-batch would compute again is computed once,
+    kept in the store, and reused after a restart.
 
     Args:
-        writer: `df.writeStream…`. A `checkpointLocation` in which its query has come some way is gone on from; without
-            one the checkpoint lies in the store. See `Pipeline.sink`.
+        writer: `df.writeStream…`. With a `checkpointLocation` in which its query has made progress, the query continues
+            from there; without one the checkpoint is in the store. See `Pipeline.sink`.
         store: As of a `Pipeline`.
         store_options: As of a `Pipeline`.
-        name: Of the job, and of the query where the writer has no `queryName`.
+        name: The name of the job, and of the query if the writer has no `queryName`.
         resume: See `Pipeline.run`, as for all that follow.
         refresh: See there.
         slots: See there.
@@ -133,7 +133,7 @@ def _pipeline(
     frame = plans.written(writer)
     root = plans.read(frame)
     if not root.streaming:
-        raise PipelineDefinitionError(f"{site}: only a stream is staged by itself; a batch job is one stage already")
+        raise PipelineDefinitionError(f"{site}: run_staged takes a stream; a batch job is one stage already")
     cuts = find_cuts(root, output_mode=plans.output_mode(writer), site=site)
     plans.check(frame, root, cuts)
     pipeline = Pipeline(name, store=store, store_options=options)

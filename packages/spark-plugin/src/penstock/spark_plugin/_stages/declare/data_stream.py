@@ -169,11 +169,11 @@ class DataStream:
         """Add a sink of any format that Spark knows: a batch write, or a query with the trigger.
 
         Args:
-            name: Of the sink, its query and checkpoint.
+            name: The name of the sink, its query and its checkpoint.
             format: `parquet`, `kinesis`, `noop`, …
             mode: Save mode of a batch write, output mode of a query.
             trigger: Arguments of `DataStreamWriter.trigger`.
-            options: Of the format.
+            options: Options of the format.
         """
         given = dict(options or {})
 
@@ -224,7 +224,7 @@ class KeyedStream:
 class WindowedStream:
     """Rows in windows, by key or all together. Aggregates and joins have the keys, and for windows of time the column
     `window`; `reduce` keeps the columns as they are. Over an unbounded input `reduce`, `apply` and `co_group` are
-    refused: Spark would call their functions with the rows of one micro-batch, not with those of a window.
+    refused: Spark would call their functions with the rows of one micro-batch, not of a window.
 
     With windows at the end of the input these are full-dam operators; and so are all over bounded inputs, since Spark
     computes those at once.
@@ -246,7 +246,7 @@ class WindowedStream:
     def reduce(self, function: ReduceFunction, *, name: str) -> DataStream:
         """Combine the rows of each window two by two, until one is left.
 
-        Rows are dictionaries by column, of Python's own values: None where there is none, times in UTC.
+        Rows are dictionaries by column, of Python's own values: None for null, times in UTC.
         """
         window = self._window
 
@@ -289,7 +289,7 @@ class WindowedStream:
             other: The second input, by the same names of keys.
             ours: Aggregates of this input, `"count(*) as left_rows"`.
             theirs: Aggregates of the other, under other names.
-            name: Of the operator.
+            name: The name of the operator.
         """
         left, right = self._window, other._window
         self._check_names(other, name)

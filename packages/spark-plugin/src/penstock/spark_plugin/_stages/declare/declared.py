@@ -44,13 +44,13 @@ class Declared:
     refresh: str | timedelta | None = None
     """How often the result of an operator is computed again for the live stages that read it."""
     fingerprint: str | None = None
-    """Of what a source reads, where the user knows it."""
+    """The fingerprint of what a source reads, where the user gives it."""
     code: str | None = None
     """Fingerprint of the function, where it is not the function's own."""
     pure: bool = False
     """Whether the function gives the same rows for the same inputs, whatever it reads outside of the pipeline."""
     order: Callable[[Any], Any] | None = None
-    """Of a sorting operator: puts its result, read back, into its order again."""
+    """For a sorting operator: sorts its result again after it was read back."""
     keys: tuple[str, ...] = ()
     """Columns that its result is looked up by, where that is known."""
     full_dam_when_bounded: bool = False
@@ -113,7 +113,7 @@ class Refresh:
     operator: str
     every_seconds: float
     stages: tuple[Stage, ...]
-    """Bounded stages that are looked at anew: the operator's, what they read, and what reads any of them; in order."""
+    """Bounded stages that are checked again, in order: the operator's, the stages that they read, and their readers."""
     readers: tuple[Stage, ...]
     """Live stages that read any of them."""
 

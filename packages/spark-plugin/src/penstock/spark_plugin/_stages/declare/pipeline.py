@@ -56,9 +56,9 @@ _R = TypeVar("_R")
 class Pipeline:
     """A job made of named functions: sources, operators and sinks.
 
-    A function's parameters name what it reads; a source takes the session. Functions are called when the pipeline runs:
-    operators with the DataFrames of their inputs, where the result of a blocking stage is the committed one, read back.
-    An operator gives a DataFrame; a sink gives a `DataStreamWriter` (live) or a `DataFrameWriter` (bounded), which the
+    The parameters of a function name its inputs; a source takes the session. The pipeline calls the functions when it
+    runs. Operators get the DataFrames of their inputs; the result of a blocking stage is read back from the store. An
+    operator returns a DataFrame. A sink returns a `DataStreamWriter` (live) or a `DataFrameWriter` (bounded), which the
     pipeline starts.
     """
 
@@ -71,36 +71,36 @@ class Pipeline:
         store_options: Mapping[str, str] | None = None,
         cyclic_regions: CyclicRegions | str = CyclicRegions.PER_RESULT,
     ) -> None:
-        """Begin an empty pipeline.
+        """Create an empty pipeline.
 
         Args:
-            name: For people, and for the names of queries.
+            name: The name of the pipeline, which is also part of the names of its queries.
             store: Folder for committed results and checkpoints, which the driver and all executors can reach; or
-                `s3://BUCKET/FOLDER`, where results are written and read by Arrow, whatever Spark reaches; or the same
-                on `gs://`, `abfs://`, `abfss://` and `hdfs://`, where a stage scheduler has to decide which driver may
+                `s3://BUCKET/FOLDER`, where Arrow writes and reads results even if Spark has no access; or a folder on
+                `gs://`, `abfs://`, `abfss://` or `hdfs://`, where a stage scheduler has to decide which driver may
                 write: see `run`.
-            stages: Folder, or place by a URL, for committed results that several pipelines share, each with a store of
-                its own: a stage of the same name and fingerprint is computed once. Default: in `store`.
-            store_options: How a store on S3 is reached, by the names that the data source has: `region`,
+            stages: Folder or URL for committed results that several pipelines share, each with its own store: a stage
+                with the same name and fingerprint is computed once. Default: in `store`.
+            store_options: How a store on S3 is reached, with the option names of the data source: `region`,
                 `endpointUrl` (of S3), `awsAccessKeyId`, `awsSecretAccessKey`, `awsSessionToken`, `awsProfile`,
-                `roleArn` and those that go with it, `webIdentityTokenFile`, `credentialsProvider`, `proxyUrl`; and
-                `claimSeconds`, after which the store of a driver that is not heard of is another's (30); and
-                `stageFormat`, by which results are written: `arrow` by Python tasks (default), `spark` by Spark, where
-                it reaches the place, or `auto`, which finds out. Default: what the environment says, on the driver and
-                on each executor. Elsewhere than on S3 the last two alone.
-            cyclic_regions: What becomes of bounded rows that several stages need. By default each result is a stage of
-                its own, which reads them by itself; `"hand-over"` computes them once, commits them, and hands them
-                over; `"read-twice"` and `"merge"` make one stage of results that have them in common.
+                `roleArn` and related options, `webIdentityTokenFile`, `credentialsProvider`, `proxyUrl`. The default is
+                the environment of the driver and of each executor. Two options apply to every store by URL:
+                `claimSeconds`, after which another driver may take over the store of a silent driver (default 30), and
+                `stageFormat`, which is `arrow` (Python tasks write the results; default), `spark` (Spark writes them)
+                or `auto` (Spark writes them if it reaches the store).
+            cyclic_regions: What to do with bounded rows that several stages need. By default each result is its own
+                stage, which reads them separately; `"hand-over"` computes them once, commits them, and hands them
+                over; `"read-twice"` and `"merge"` make one stage of the results that share them.
 
         Raises:
-            PipelineDefinitionError: the name is missing, or a rule or an option is unknown.
+            PipelineDefinitionError: the name is missing, or `cyclic_regions` or an option is unknown.
             StoreUnusableError: a folder is neither on a mounted file system nor on one that Arrow reaches.
         """
         if not name:
             raise PipelineDefinitionError("a pipeline needs a name")
         self.name = name
         self.site = caller(also_skip=(_PACKAGE,))
-        """`file:line` where it was begun."""
+        """`file:line` where it was created."""
         self.place = StorePlace.parse(store, stages, store_options, self.site)
         """Where its store is, and how it is reached."""
         try:
@@ -110,14 +110,14 @@ class Pipeline:
                 f"pipeline {name!r} ({self.site}) has cyclic_regions={cyclic_regions!r}: give one of "
                 f"{', '.join(repr(str(rule)) for rule in CyclicRegions)}"
             ) from None
-        """What becomes of bounded rows that several stages need."""
+        """What to do with bounded rows that several stages need."""
         self._declared: dict[str, Declared] = {}
         self._folders: dict[str, Declared] = {}
         self._seams: dict[str, str] = {}
 
     @property
     def declared(self) -> Mapping[str, Declared]:
-        """What was declared, by name, in the order of writing."""
+        """What was declared, by name, in the order of declaration."""
         return dict(self._declared)
 
     def source(
@@ -132,13 +132,12 @@ class Pipeline:
         """Declare a source; the function takes the session and gives a DataFrame.
 
         Args:
-            bounded: Whether it ends; always to be said. It must be what Spark says of the DataFrame: `isStreaming` is
-                its opposite.
-            name: Default: the function's.
-            parallelism: Tasks that it runs in at most, and slots that it takes. Default: as many tasks as Spark makes,
+            bounded: Whether the source ends; required. It must be the opposite of the DataFrame's `isStreaming`.
+            name: Default: the function's name.
+            parallelism: The maximum number of tasks, and the number of slots. Default: as many tasks as Spark makes,
                 and one slot.
-            fingerprint: Names the data where that cannot be seen (a database, an RDD): while it stays the same, stages
-                on it are used again. Files need none.
+            fingerprint: Identifies the data where Spark does not show it (a database, an RDD): while the fingerprint
+                stays the same, stages that read the data are reused. Files need none.
             pure: See `op`. This is about the code of the source and its UDFs, not about the data.
 
         Raises:
@@ -175,22 +174,22 @@ class Pipeline:
         """Declare an operator; the function takes the DataFrames of its inputs and gives one.
 
         Args:
-            attributes: What it tells the planner; full-dam operators end a stage.
-            inputs: Names of what it reads. Default: its parameters' names.
-            name: Default: the function's.
-            keyed: The columns that its inputs are partitioned by: `"k"`, `["a", "b"]`, or by input,
-                `{"rates": "k"}`, the others being passed through. A full-dam operator without an internal sorter gets
-                these inputs sorted by them, each key's rows one after the other. True: they are keyed by what the
-                function does itself, a `groupBy` say; then nothing is sorted for it.
-            chained: Whether it goes with its only input, if that is not keyed and takes as many slots: behind a
-                full-dam operator it is then computed and committed with it. Default: yes, but for full-dam operators,
-                and for those behind a sort, which read its rows back in their order. False leaves it where its rows
-                are read: in a live stage it is computed in each micro-batch.
+            attributes: Attributes for the planner; full-dam operators end a stage.
+            inputs: Names of the inputs. Default: the names of the function's parameters.
+            name: Default: the function's name.
+            keyed: The columns that its inputs are partitioned by: `"k"`, `["a", "b"]`, or by input, `{"rates": "k"}`;
+                other inputs are passed through. A full-dam operator without an internal sorter gets these inputs
+                sorted, with all rows of a key together. True: the function itself groups its inputs, for example with
+                `groupBy`; nothing is sorted then.
+            chained: Whether the operator runs with its only input, if that input is not keyed and takes as many slots:
+                after a full-dam operator it is then computed and committed with it. Default: True, except for full-dam
+                operators, and for operators after a sort, which read its rows back in their order. With False the
+                operator runs where its rows are read: in a live stage it is computed in each micro-batch.
             exchange: How rows are handed over: `"blocking"` commits them before this operator's stage is deployed,
-                `"pipelined"` computes them in it, also behind a full-dam operator; or by input, as
-                `{"rates": "blocking"}`. Default: blocking behind a full-dam operator.
-            parallelism: Tasks that it runs in at most, with what Spark computes in the same tasks; and slots that it
-                takes. Default: as many tasks as Spark makes, and one slot.
+                `"pipelined"` computes them in this stage, also after a full-dam operator; or by input, as
+                `{"rates": "blocking"}`. Default: blocking after a full-dam operator.
+            parallelism: The maximum number of tasks, also for what Spark computes in the same tasks; and the number of
+                slots. Default: as many tasks as Spark makes, and one slot.
             refresh: Interval at which its committed result is computed again while a live stage reads it: a timedelta,
                 or a text such as `"6h"`. The results that it reads, and those that read it, are computed again too,
                 unless the sources have not changed. Then the live queries are stopped between two micro-batches, and
@@ -228,19 +227,20 @@ class Pipeline:
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Declare a sink; the function takes the DataFrames of its inputs and gives a writer that is not started.
 
-        A live query goes on from its checkpoint in the store. A writer may have a `checkpointLocation` of its own, from
-        before the query was staged, say: it is used from then on, if it is new or that of a query of the same sources,
-        and the query has not come some way elsewhere; otherwise the run refuses it. So is one that holds a checkpoint
-        in a run with `resume=False`: only what is the store's is forgotten.
+        A live query continues from its checkpoint in the store. A writer may have its own `checkpointLocation`, for
+        example from before the query was staged. It is used from then on if it is new, or the checkpoint of a query
+        with the same sources, and the query has made no progress elsewhere; otherwise the run refuses it. A run with
+        `resume=False` refuses a location that contains a checkpoint: it removes only the checkpoints in the store.
 
         Args:
             trigger: Arguments of `DataStreamWriter.trigger`, for a live sink: `{"processingTime": "1 second"}`.
-            inputs: Names of what it reads. Default: its parameters' names.
-            name: Default: the function's. A live sink's checkpoint goes by it, and its query if the writer has no
+            inputs: Names of the inputs. Default: the names of the function's parameters.
+            name: Default: the function's name. It names a live sink's checkpoint, and its query if the writer has no
                 `queryName`.
-            exchange: As of `op`.
-            parallelism: Tasks that write at most, and slots that it takes. Default: as of `op`.
-            pure: See `op`. With True, a bounded sink is not written again because its function reads, say, the time.
+            exchange: See `op`.
+            parallelism: The maximum number of tasks that write, and the number of slots. Default: see `op`.
+            pure: See `op`. With True, a bounded sink is not written again because its function reads, for example, the
+                time.
         """
         _refuse(misplaced, "sink")
 
@@ -282,8 +282,8 @@ class Pipeline:
         if self.place.store.is_s3:
             return self.place.store.below(file).url
         raise PipelineDefinitionError(
-            f"seam {name!r} ({caller(also_skip=(_PACKAGE,))}) cannot lie in {self.place.store.shown}, where nothing is "
-            "written on the condition that nobody else has: give endingPosition and initialPosition one path of a file "
+            f"seam {name!r} ({caller(also_skip=(_PACKAGE,))}) cannot be in {self.place.store.shown}, which has no "
+            "conditional writes: give endingPosition and initialPosition one path of a file "
             "that the driver has whenever it runs, or s3://BUCKET/KEY"
         )
 
@@ -356,7 +356,7 @@ class Pipeline:
         return text + "".join(f"\nwarning: {warning}\n" for warning in warnings)
 
     def readers(self) -> dict[str, list[Declared]]:
-        """The live sinks that read an unbounded source, by its name: each is a query, which reads it by itself."""
+        """The live sinks that read an unbounded source, by its name: each is a query, which reads it separately."""
         found: dict[str, list[Declared]] = {}
         for sink in self._declared.values():
             if sink.kind is VertexKind.SINK:
@@ -411,34 +411,32 @@ class Pipeline:
 
         Args:
             spark: The session.
-            resume: Go on where the last run was left: with its committed results, as long as their functions are the
-                same, and from the live queries' checkpoints. False: forget both, and begin anew.
-            refresh: Look at what the sources hold now: stages whose inputs have changed run again. Without it the next
-                run after one that failed, was killed or was stopped keeps the snapshot that that one began with, and
-                without a live stage warns of sources that have changed since. A run in which all stages have ended is
-                always followed by one that looks.
+            resume: Continue where the last run stopped: with its committed results, as long as their functions are the
+                same, and from the live queries' checkpoints. False: forget both, and start from the beginning.
+            refresh: Look at what the sources hold now: stages whose inputs have changed run again. Without it, a run
+                after a failed, killed or stopped run keeps the snapshot of that run; if it has no live stage, it warns
+                of sources that have changed since. After a run in which all stages ended, the next run always looks.
             slots: Slots for stages that run at the same time, each of which takes its highest `parallelism`. Default:
                 no bound.
             max_attempts: Deployments of a stage before it counts as failed.
-            progress: Whether bars are drawn on the standard error. Default: if that is a terminal.
-            scheduler_endpoint: `host:port` of a stage scheduler service that is asked what may be deployed, told what
-                happens, and decides which of several drivers computes a stage that they share. Default:
-                PENSTOCK_STAGES_ENDPOINT of the environment; without that, or empty, all of it is decided here.
-            scheduler_security: TLS and token of that service. Default: by the variables of its commands, such as
+            progress: Whether to draw bars on the standard error. Default: only if it is a terminal.
+            scheduler_endpoint: `host:port` of a stage scheduler service, which decides what may be deployed and which
+                of several drivers computes a stage that they share, and shows the progress of the run. Default:
+                PENSTOCK_STAGES_ENDPOINT of the environment; without it, or if it is empty, the driver decides alone.
+            scheduler_security: TLS and token of that service. Default: the variables of its commands, such as
                 PENSTOCK_STAGES_TOKEN_FILE.
-            lease_seconds: After which a stage that another driver computes, and that is not heard of any more, is
-                computed here. Default: the service's, 30.
-            restart: `on-failure` starts a live query again that fails, from its checkpoint, for as long as the run is
-                not stopped: after a second, and after twice that each time that it fails before it has come further,
-                up to five minutes. An error that the same micro-batch gives twice in the same way is that of a record
-                or of the code: the stage is FAILED then, unless the error's name is of a connection, a time-out or the
-                like.
-            restarts_per_hour: Of each query, after which its stage is FAILED. Default: 20.
+            lease_seconds: Time after which this driver computes a stage that a silent driver has claimed. Default: the
+                service's, 30.
+            restart: `on-failure` restarts a live query that fails, from its checkpoint, until the run is stopped: after
+                one second, and after twice as long each time that it fails again without progress, up to five minutes.
+                An error that the same micro-batch gives twice in the same way is caused by a record or by the code: the
+                stage is FAILED then, unless the name of the error is of a connection, a time-out or the like.
+            restarts_per_hour: Restarts of each query, after which its stage is FAILED. Default: 20.
 
         Raises:
-            PipelineDefinitionError: the pipeline has no sink, is declared in a way that is found to be wrong before it
-                runs, is given an option that cannot act in it, or is run by Spark Declarative Pipelines.
-            StageFailedError: a stage failed for good, after all others that do not depend on it were run. Its `run` is
+            PipelineDefinitionError: the pipeline has no sink, has a mistake that is found before it runs, has an option
+                without effect, or is run by Spark Declarative Pipelines.
+            StageFailedError: a stage failed finally, after all others that do not depend on it were run. Its `run` is
                 what this would have returned.
             PipelineError: STORE_IN_USE: another driver runs on the store.
             PipelineError: SCHEDULER_UNAVAILABLE: the endpoint does not answer when the run begins.
@@ -472,9 +470,9 @@ class Pipeline:
         return run_pipeline(self, spark, settings)
 
     def clean_up(self) -> int:
-        """Remove results that no run uses; how many bytes that were. A run does it by itself when it has succeeded.
+        """Remove results that no run uses; returns the bytes. A run that succeeds does so automatically.
 
-        Where a stage scheduler decides who may write in the store, it is that of PENSTOCK_STAGES_ENDPOINT.
+        If a stage scheduler decides which driver may write in the store, PENSTOCK_STAGES_ENDPOINT names it.
 
         Raises:
             PipelineError: STORE_IN_USE: a driver runs on the store.
@@ -519,7 +517,7 @@ class Pipeline:
         return self.stream(name)
 
     def stream(self, name: str) -> "DataStream":
-        """The rows of a source or operator, to go on with: `stream("weather").key_by("origin")…`."""
+        """The rows of a source or operator, to add operators to: `stream("weather").key_by("origin")…`."""
         from penstock.spark_plugin._stages.declare.data_stream import DataStream
 
         return DataStream(self, name)
@@ -533,7 +531,7 @@ class Pipeline:
     def _chained(self, one: Declared) -> bool | None:
         sources = [self._declared[source] for source in one.inputs if source in self._declared]
         if one.chained is None and any(source.order is not None for source in sources):
-            return False  # committed by itself, a sort is read back in its order; what was made of it is not
+            return False  # a sort that is committed alone is read back in its order; what was made of it is not
         return one.chained
 
     def _endless(self) -> set[str]:
@@ -606,7 +604,7 @@ def refuse_in_definitions(subject: str) -> None:
 
 
 def _sorts_itself(one: Declared, attributes: OperatorAttributes | None) -> OperatorAttributes | None:
-    """What the planner is told: nothing is sorted for an operator that names no keys."""
+    """The attributes for the planner: nothing is sorted for an operator that names no keys."""
     if one.keyed is True and isinstance(attributes, OperatorAttributes):
         return replace(attributes, internal_sorter_supported=True)
     return attributes
@@ -624,7 +622,7 @@ def _edges(one: Declared) -> list[Input]:
 
 
 def _refuse(misplaced: Sequence[object], decorator: str, arguments: str = "") -> None:
-    """Of what was given by position: the function itself, or a name."""
+    """Refuse arguments by position: the function itself, or a name."""
     if misplaced:
         example = f"write `@pipeline.{decorator}({arguments})`"
         if callable(function := misplaced[0]) and len(misplaced) == 1:

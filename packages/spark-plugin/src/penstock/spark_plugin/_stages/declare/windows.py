@@ -121,7 +121,7 @@ def _text(value: timedelta) -> str:
 
 
 Row = dict[str, Any]
-"""A row by column: Python's own values, None where there is none; times are aware, in UTC."""
+"""A row by column: Python's own values, None for null; times are aware, in UTC."""
 ReduceFunction = Callable[[Row, Row], Row]
 
 
@@ -131,7 +131,7 @@ def over_table(function: ReduceFunction, names: list[str]) -> "Callable[[pa.Tabl
 
     def reduce(rows: "pa.Table") -> "pa.Table":
         rows = rows.select(names)
-        # There is no group without rows.
+        # Each group has rows.
         return type(rows).from_batches(over(rows.to_batches()))
 
     return reduce

@@ -45,7 +45,7 @@ _CALLED_BY_SPARK = frozenset({"eval", "terminate", "analyze", "open", "process",
 # Their classes call only methods that they have themselves.
 _WITHOUT_CALLS = frozenset({"builtins", "abc", "collections", "collections.abc", "enum", "typing"})
 _OF_SPARK = ("pyspark", "penstock")
-# Of what stands for rows that are not here.
+# Modules of objects that represent rows elsewhere.
 _OF_ROWS = ("py4j.", "pyspark.sql.connect.plan")
 _UDFS = ("UserDefinedFunction", "UserDefinedTableFunction")
 _OF_A_UDF = ("func", "_returnType", "evalType", "deterministic", "_name")
@@ -309,13 +309,13 @@ def _first_look(owner: object, scope: Mapping[str, object], name: str, world: Wo
 
 
 def _owner(function: types.FunctionType) -> object:
-    """Of a function's globals: its module; itself where there is none, as of a function that was pickled."""
+    """The owner of a function's globals: its module, or the function itself if it has none, as after unpickling."""
     module = sys.modules.get(function.__globals__.get("__name__", ""))
     return module if module is not None and vars(module) is function.__globals__ else function
 
 
 def _named(names: Names, roots: Mapping[str, object], world: World) -> dict[str, object]:
-    """What names stand for, and each attribute among them of a user's module or function.
+    """The values of names, and of each attribute of a user's module or function among them.
 
     As `from module import name` counts. Whose attribute a name is meant to be is not looked at: a module may be reached
     by other names than its own.
@@ -406,7 +406,7 @@ def _module(module: types.ModuleType, seen: _Seen) -> str:
 
 
 def _own_code(value: object) -> str:
-    """Of a function, or a class with its methods: their code alone, as what they name is in the same file."""
+    """The code of a function, or of a class with its methods, alone: what they name is in the same file."""
     if isinstance(value, types.FunctionType):
         return _code(value.__code__)
     members = sorted(vars(value).items()) if isinstance(value, type) else ()
@@ -568,7 +568,7 @@ def _distributions_of(package: str) -> tuple[tuple[str, Path | None], ...]:
 
 
 def module_imports(code: types.CodeType, package: str) -> list[str]:
-    """Of a module that is imported: what its functions import, and what it did; not what it would for types alone."""
+    """What the functions of a module import, and what the module itself imported; not imports for types alone."""
     inner: set[str] = set()
     for one in code.co_consts:
         if isinstance(one, types.CodeType):

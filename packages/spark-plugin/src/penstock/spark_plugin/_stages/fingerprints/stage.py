@@ -88,7 +88,7 @@ def look_at_source(frame: DataFrame, look: Look | None = None) -> Look:
     A bounded read of Kinesis counts by its stream and both of its ends.
 
     The fingerprint is unique for a source whose rows cannot be seen from here: a database, a topic, an RDD, a file of
-    another machine. `look` is that of the plan, where it is known.
+    another machine. `look`: the plan's, if it is known.
     """
     files = plans_of(frame).files(frame)
     stamps = [_file_stamp(url) for url in sorted(files or ())]

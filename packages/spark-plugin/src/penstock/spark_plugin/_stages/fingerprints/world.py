@@ -166,7 +166,7 @@ class World:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What is read, in words."""
+        """What is read, as text."""
         pending, active = [self._root], {id(self._root): self._root}
         waiting: list[tuple[str, Part]] = []
         names: set[str] = set()
@@ -287,7 +287,7 @@ class World:
         self.place = before
 
     def _topic(self, name: str) -> str | None:
-        """What a name reads, in words: `os.environ` reads the environment. None if it reads nothing outside."""
+        """What a name reads, as text: `os.environ` reads the environment. None if it reads nothing outside."""
         parts = name.split(".")
         is_foreign = parts[0] not in sys.stdlib_module_names
         if is_foreign and not self._is_foreign(parts[0]):

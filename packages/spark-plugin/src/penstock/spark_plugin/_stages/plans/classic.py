@@ -333,7 +333,7 @@ def items(sequence: Any) -> Iterator[Any]:
 
 
 def all_plans(frame: DataFrame) -> list[Any]:
-    """The plan of a frame, and those of the subqueries in its expressions."""
+    """The plan of a frame, and the plans of the subqueries in its expressions."""
     plan = _analyzed(frame)
     return [plan, *items(plan.subqueriesAll())]
 
@@ -372,7 +372,7 @@ def files_of(frame: DataFrame, leaves: Sequence[Any]) -> list[str]:
     """URLs of the files of some leaves, which are all that a frame has and that read files."""
     optimized = frame._jdf.queryExecution().optimizedPlan().collectLeaves()
     if sum(_is_relation(leaf) for leaf in items(optimized)) == len(leaves):
-        # Without those of partitions that are not read.
+        # Without files of partitions that are not read.
         return frame.inputFiles()
     # What is cached, or in a subquery, is left out there.
     return [str(file) for leaf in leaves for file in leaf.relation().location().inputFiles()]

@@ -124,7 +124,7 @@ def relations(relation: Relation) -> Iterator[Relation]:
 
 
 def messages(message: Message, *, below: bool = False) -> Iterator[Message]:
-    """All messages in a message; those of relations that it reads only with `below`."""
+    """All messages in a message; messages of the relations that it reads only with `below`."""
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
@@ -159,7 +159,7 @@ def functions_called(message: Message) -> Iterator[str]:
 
 
 def relation_fingerprint(relation: Relation) -> tuple[str, Sequence[str]]:
-    """Of a plan: all but its places in the user's code, with ids counted from the plan's beginning.
+    """The fingerprint of a plan: all but its places in the user's code, with ids counted from the plan's beginning.
 
     Returns:
         The fingerprint, and what its Python functions read of the world.
@@ -192,7 +192,7 @@ def without(relation: Relation, inputs: Sequence[Relation]) -> Relation:
     changed = Relation()
     changed.CopyFrom(relation)
     for one in (changed, *messages(changed, below=True)):
-        # What was below an input is no part of the plan any more, and is changed for nothing.
+        # What was below an input is not in the plan any more; changing it has no effect.
         if isinstance(one, Relation) and one.common.plan_id in numbers:
             end = numbers[one.common.plan_id]
             one.Clear()
@@ -205,11 +205,11 @@ def looks_of(relation: Relation, server: "Server", root: Relation) -> tuple[str,
 
     Args:
         relation: The plan, without its inputs.
-        server: Of the session.
+        server: The server of the session.
         root: The plan with its inputs.
 
     Returns:
-        A text that is the same as long as variables and SQL functions are, and what is read of the world, in words.
+        A text that is the same as long as variables and SQL functions are, and what is read of the world, as text.
     """
     all_of_it = [relation, *messages(relation, below=True)]
     kinds = (one.WhichOneof("rel_type") or "" for one in all_of_it if isinstance(one, Relation))
@@ -234,7 +234,7 @@ def reads_files(relation: Relation) -> bool | None:
     for one in relations(relation):
         kind = one.WhichOneof("rel_type")
         if kind == "with_relations" and one.with_relations.references:
-            return None  # a subquery, of whose files nothing is told
+            return None  # a subquery, whose files are not shown
         if kind == "read" and one.read.data_source.format.lower() in _FILE_FORMATS:
             found = True
         elif kind not in _KNOWN_LEAVES and not _has_input(one):

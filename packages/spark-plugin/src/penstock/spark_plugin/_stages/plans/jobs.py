@@ -149,7 +149,7 @@ class ConnectJobs(SessionJobs):
             uuid.UUID(session)
         except ValueError:
             return  # a classic session
-        # Tags are those of one session. Any client of its user may name that session, too.
+        # Tags belong to one session. Any client of its user may name that session, too.
         builder = copy.deepcopy(self._client._builder)
         builder.set(ChannelBuilder.PARAM_SESSION_ID, session)
         other: Any = SparkConnectClient(builder, user_id=self._client._user_id)

@@ -69,7 +69,7 @@ class PlanNode:
     find_call_site: Callable[[], str]
     children: tuple["PlanNode", ...]
     reads: str = ""
-    """Of a leaf: what it reads, for people: `csv weather.csv`, `kinesis flights`; empty where that cannot be seen."""
+    """What a leaf reads, for people: `csv weather.csv`, `kinesis flights`; empty where that cannot be seen."""
 
     @property
     def name(self) -> str:
@@ -150,9 +150,9 @@ class Look:
     """What the rows of a DataFrame depend on."""
 
     fingerprint: str
-    """Of its plan, and of the Python functions in it."""
+    """The fingerprint of its plan, and of the Python functions in it."""
     world: tuple[str, ...] = ()
-    """What the plan does not show, in words: `csv rates.csv`, `the environment (os.environ), in 'clean'`."""
+    """What the plan does not show, as text: `csv rates.csv`, `the environment (os.environ), in 'clean'`."""
 
 
 class Plans(Protocol):
@@ -181,10 +181,10 @@ class Plans(Protocol):
         """What a stream's writer writes."""
 
     def output_mode(self, writer: Any) -> str:
-        """Of a stream's writer."""
+        """The output mode of a stream's writer."""
 
     def options(self, writer: Any) -> Mapping[str, str]:
-        """Of a stream's writer, by their names in lower case; the name of its query is `queryname`."""
+        """The options of a stream's writer, by names in lower case; the name of its query is `queryname`."""
 
     def live_sources(self, frame: DataFrame) -> Sequence[LiveSource]:
         """The streams that a frame reads, in the order in which Spark logs their offsets."""
@@ -242,7 +242,7 @@ def find_cuts(root: PlanNode, *, output_mode: str = "append", site: str = "") ->
 
     Args:
         root: The plan.
-        output_mode: Of the query: in `update` and `complete` mode an aggregate of a stream gives rows early.
+        output_mode: The query's: in `update` and `complete` mode an aggregate of a stream gives rows early.
         site: Where the user asked, for operators of which Spark does not know the place.
 
     Raises:

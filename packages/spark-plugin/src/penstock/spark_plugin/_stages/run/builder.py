@@ -60,7 +60,7 @@ class Kept:
 
 
 class StageBuilder:
-    """Builds DataFrames, and says which results they stand for. One per run: a source is built once in it.
+    """Builds DataFrames, and names the results that they represent. One per run: it builds each source once.
 
     Stages that run side by side share it: the pipeline's functions are called one at a time.
     """
@@ -79,7 +79,7 @@ class StageBuilder:
         # Nothing is stored where a plan is only explained.
         self._jobs = jobs_of(spark, store.scope() if store is not None else "")
         self.store = store
-        """Of the results."""
+        """The store of the results."""
         self._pins = pins or {}
         self._lock = threading.RLock()
         self._sources: dict[str, DataFrame] = {}
@@ -100,7 +100,7 @@ class StageBuilder:
         and what a bounded stage that runs needs twice."""
 
     def again(self, pins: Mapping[str, Pin]) -> "StageBuilder":
-        """A builder of the same run that looks at the sources anew, but for those of the pinned results."""
+        """A builder of the same run that looks at the sources again, except for the sources of the pinned results."""
         one = StageBuilder(self._declared, self._plan, self._spark, self.store, pins)
         one.warnings, one._dams = self.warnings, self._dams
         # What has not changed is kept in memory once: Spark knows some results by their DataFrame alone.
@@ -143,9 +143,9 @@ class StageBuilder:
         return self.store.stage(self.name(stage), self.fingerprint(stage))
 
     def fingerprint(self, stage: Stage) -> str:
-        """Of a bounded stage: its functions, what its sources read, the stages that it reads, and its operators' plans.
+        """The fingerprint of a bounded stage: functions, what its sources read, its inputs, and its operators' plans.
 
-        In a run that goes on, a committed result is kept as long as the functions and the plans are the same. The
+        In a run that continues, a committed result is kept as long as the functions and the plans are the same. The
         results that the stage reads have to be committed: its operators are called with them.
 
         Raises: what the functions of its sources and operators raise.
@@ -156,7 +156,7 @@ class StageBuilder:
             return self._used[stage.id].fingerprint
 
     def forget(self, stage: Stage) -> None:
-        """Find a stage's fingerprint anew: its committed result is gone, and what its sources hold may have changed."""
+        """Find a stage's fingerprint again: its committed result is gone, and its sources may have changed."""
         with self._lock:
             for found in (self._used, self._built, self._plans, self._world):
                 found.pop(stage.id, None)
@@ -190,7 +190,7 @@ class StageBuilder:
             function = self._look_at_function(one)
             reasons = list(looked[one.name].world) if one.name in looked else []
             if one.kind is VertexKind.SINK or is_unique(function.fingerprint):
-                # What those of sources and operators read is in the plans.
+                # What the functions of sources and operators read is in the plans.
                 reasons += function.world
             self._is_of_the_world(stage, one, reasons)
         found = {name: look.fingerprint for name, look in looked.items()}
@@ -225,7 +225,7 @@ class StageBuilder:
     def _committed_by(self, stage: Stage, fingerprint: str) -> CommittedStage | None:
         result = self.store.stage(self.name(stage), fingerprint).committed()
         if result is not None and result.world:
-            # Of a sink: its function is called only where it is to write.
+            # This comes from a sink, whose function is called only when it writes.
             self._world.setdefault(stage.id, {})
         return result
 
@@ -260,12 +260,12 @@ class StageBuilder:
                     )
                 elif self._has_changed(source, *states):
                     self._warn(
-                        f"{named([self._declared[source]])} has changed since the run that this one goes on with: the "
-                        f"rows of {groups} are of what it held then; run(spark, refresh=True) computes them anew"
+                        f"{named([self._declared[source]])} has changed since the run that this one continues: the "
+                        f"rows of {groups} are of what it held then; run(spark, refresh=True) computes them again"
                     )
 
     def _has_changed(self, source: str, before: str) -> bool:
-        """Whether a source that the run has not looked at holds something else than the results that it goes on with.
+        """Whether a source that the run has not looked at has changed since the results that the run continues with.
 
         Not asked of a run with a live stage, which is to keep them until it is refreshed.
         """
@@ -368,7 +368,7 @@ class StageBuilder:
             )
 
     def world(self, stage: Stage) -> str:
-        """What the results of a bounded stage depend on and no fingerprint covers, in words; empty for nothing."""
+        """What the results of a bounded stage depend on and no fingerprint covers, as text; empty for nothing."""
         with self._lock:
             return ", ".join(self._world.get(stage.id, ()))
 
@@ -398,7 +398,7 @@ class StageBuilder:
         return readers + (name in stage.outputs) > 1
 
     def _look_for_dams(self, one: Declared, frame: DataFrame) -> None:
-        """Warn of what a live stage computes anew in each micro-batch, since nobody has declared that it waits."""
+        """Warn of what a live stage computes again in each micro-batch because it is not declared as full-dam."""
         if one.code:
             return  # the automatic mode has cut the plan at all of them
         root = plans_of(frame).read(frame)
@@ -419,7 +419,7 @@ class StageBuilder:
             part = "" if is_alone else ", in an operator of its own"
             self._warn(
                 f"{named([one])} holds an undeclared {dam.kind}{at}, which waits for the end "
-                "of a bounded input: each micro-batch computes it anew; declare it"
+                "of a bounded input: each micro-batch computes it again; declare it"
                 f"{part} with attributes=OperatorAttributes(output_only_after_end_of_stream=True) to compute it once"
             )
 

@@ -53,7 +53,7 @@ def words(error: BaseException) -> str:
     if message not in cause:
         cause += f"; caused by: {below}"
     cause = "; ".join([cause, *getattr(error, "__notes__", ())])
-    # Names of files that are not UTF-8 are in errors as halves of pairs, which nobody takes that this is told to.
+    # File names that are not UTF-8 appear in errors as lone surrogates, which services and pages do not accept.
     return cause.encode(errors="replace").decode()
 
 
@@ -63,7 +63,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while one is not None and id(one) not in seen:
         seen.add(id(one))
         yield one
-        # Spark's errors have those of the JVM below them under a name of their own.
+        # Spark's errors keep the errors of the JVM under another attribute.
         below = getattr(one, "_cause", None) or one.__cause__
         one = below if isinstance(below, BaseException) else None
 
@@ -99,7 +99,7 @@ class RestartPolicy:
     restart: str = NEVER
     """`never` or `on-failure`."""
     per_hour: int = 20
-    """Restarts of a query within any hour, after which it is given up; at least 1."""
+    """Restarts of a query within any hour, after which its stage fails; at least 1."""
     first_seconds: float = 1.0
     """Before the first restart; doubled each time that the query fails again before it has come further."""
     longest_seconds: float = 300.0
@@ -151,8 +151,8 @@ class QueryRestarts:
 
         Args:
             now: Seconds of a monotonic clock.
-            error: Why, in words that begin with the name of the exception.
-            batch_id: Of the micro-batch that failed; None if that is not known.
+            error: Why: a text that begins with the name of the exception.
+            batch_id: The number of the micro-batch that failed; None if that is not known.
         """
         if self._policy.restart == NEVER:
             return Restart(None, "")

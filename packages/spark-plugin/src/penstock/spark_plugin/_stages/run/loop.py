@@ -103,7 +103,7 @@ class RunLoop:
         self._running: dict[Future[Outcome], tuple[Stage, Span]] = {}
 
     def go_on(self, stage_ids: tuple[str, ...]) -> None:
-        """Take over what the job has committed before, as far as it is there; the rest is lost."""
+        """Take over what the job has committed before, if it is still there; the rest is lost."""
         for stage_id in stage_ids:
             stage = self._run.plan.stage(stage_id)
             try:
@@ -198,7 +198,7 @@ class RunLoop:
         return lost
 
     def _forget_readers(self, stage: Stage) -> None:
-        """The fingerprint of a stage that is still to run holds those of its inputs."""
+        """Forget the fingerprints of stages that are still to run: they depend on the fingerprints of their inputs."""
         gone = {stage.id}
         for one in self._run.plan.stages:
             if gone & set(one.blocking_inputs) and not self._job.state(one.id).committed:

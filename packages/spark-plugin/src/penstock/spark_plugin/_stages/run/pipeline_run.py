@@ -188,7 +188,7 @@ class PipelineRun:
                 self._stopping.wait(_SECONDS_BETWEEN_LOOKS)
 
     def stop(self) -> None:
-        """Stop the live queries, and let go of the store and of the stage scheduler. Can be repeated.
+        """Stop the live queries, and release the store and the stage scheduler. Can be repeated.
 
         What cannot be done, such as in a session that has ended, keeps nothing else from being done, and is raised.
         """

@@ -32,7 +32,7 @@ def check_consumers(readers: Mapping[str, Sequence[Declared]], builder: "StageBu
 
     Args:
         readers: The live sinks that read a source, by the source's name.
-        builder: Of the run.
+        builder: The builder of the run.
 
     Raises:
         PipelineDefinitionError: two queries have the same one.
@@ -78,10 +78,10 @@ def _consumers(source: LiveSource) -> Iterator[StreamConsumer]:
 
 
 class Checkpoints:
-    """The checkpoints of a run's live queries. A query that has come some way goes on from there, or is refused."""
+    """The checkpoints of a run's live queries. A query that has made progress continues from there, or is refused."""
 
     def __init__(self, spark: SparkSession, store: StageStore, *, resume: bool) -> None:
-        """`resume`: whether queries go on from where an earlier run was left."""
+        """`resume`: whether queries continue from where an earlier run stopped."""
         self._spark = spark
         self._store = store
         self._resume = resume
@@ -109,13 +109,13 @@ class Checkpoints:
             )
         if before is not None and wanted != before:
             raise self._wrong(
-                sink, wanted, f", but its query has come as far as the one in {before}: give it that location or none, "
-                "or begin anew with another store"
+                sink, wanted, f", but its query has its progress in {before}: give it that location, leave the option "
+                "out, or use another store"
             )  # fmt: skip
         other = self._taken.get(wanted)
         if other is not None and other != sink.name:
             raise self._wrong(
-                sink, wanted, f", which sink {other!r} has too: give each a location of its own, or none"
+                sink, wanted, f", which sink {other!r} has too: give each its own location, or leave the option out"
             )  # fmt: skip
         # A query of this run that is started again has been looked at.
         if wanted != own and other is None:
@@ -175,8 +175,8 @@ class Checkpoints:
             return
         if not self._resume:
             raise self._wrong(
-                sink, location, ", in which a query has come some way, and is to begin anew by resume=False: remove "
-                "that folder, give another location or none"
+                sink, location, ", in which a query has made progress, and resume=False starts from the beginning: "
+                "remove that folder, give another location, or leave the option out"
             )  # fmt: skip
         version, _, *offsets = lines
         if version != _VERSION:
@@ -191,7 +191,7 @@ class Checkpoints:
                     another = other_streams(offset, source.options)
         if another:
             raise self._wrong(
-                sink, location, f", which is that of another query: {another}; give the location of this query, or none"
+                sink, location, f", which belongs to another query: {another}; give this query's own, or leave it out"
             )  # fmt: skip
 
     def _offsets(self, location: str) -> list[str] | None:

@@ -31,7 +31,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 """Some sinks make a table of the query's name."""
 _log = logging.getLogger(__name__)
 _WAIT_SECONDS = 2.0
-"""For which an answer is held back; then it is looked whether the run goes on at all."""
+"""For which an answer is held back; then it is checked whether the run has ended."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class StageRunner:
     ) -> None:
         self._pipeline = pipeline
         self.builder = builder
-        """Of what it runs."""
+        """Builds what it runs."""
         self._jobs = jobs_of(spark, store.scope())
         self._store = store
         store.session = self._jobs.session
@@ -203,7 +203,7 @@ class StageRunner:
     def _checked(self, sink: str, writer: Any) -> Any:
         if not is_writer(writer, "DataStreamWriter"):
             if callable(stop := getattr(writer, "stop", None)):
-                stop()  # a query that nobody would stop
+                stop()  # a query that would not be stopped otherwise
             raise self._wrong_writer(sink, writer, "a DataStreamWriter (`df.writeStream…`)")
         return writer
 
@@ -288,7 +288,7 @@ class StageClaims:
             self._report("forgotten", partial(BlockingStageScheduler.forget_claim, claim=claim))
 
     def _claim(self, stage: Stage) -> Claim | None:
-        """An answer that is not WAIT; None when nobody can be asked."""
+        """An answer that is not WAIT; None when no service can be asked."""
         if self._service is None:
             return None
         while not self._stopped.is_set():
@@ -324,8 +324,8 @@ class StageClaims:
             ),
         )
         if not is_known:
-            # It is renewed until then: others would wait for as long as this driver lives. Who has it next finds the
-            # marker, too.
+            # Otherwise it is renewed, and others wait, for as long as this driver lives. The next driver that claims it
+            # finds the marker, too.
             self._report("released", lambda service: service.release_claim(claim))
         return result
 

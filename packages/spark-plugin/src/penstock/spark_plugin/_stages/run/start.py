@@ -184,7 +184,9 @@ def _raise_failure(run: PipelineRun, job: StagedJob) -> None:
         if job.state(stage.id) is StageState.FAILED:
             cause = run.causes.get(stage.id)
             if isinstance(cause, PipelineError):
-                cause = cause.with_traceback(None)  # its words name the user's place; where it was found is none of it
+                cause = cause.with_traceback(
+                    None
+                )  # its text names the user's place; where it was found does not matter
             raise StageFailedError(stage.name, run.progress[stage.id].error, run) from cause
 
 
@@ -206,7 +208,7 @@ def _check_without_service(settings: RunSettings) -> None:
 
 
 def open_service(endpoint: str | None, security: ClientSecurity | None) -> BlockingStageScheduler | None:
-    """The service at an endpoint, by default at PENSTOCK_STAGES_ENDPOINT; None if there is no endpoint, or it is empty.
+    """The service at an endpoint, by default at PENSTOCK_STAGES_ENDPOINT; None without one, or if it is empty.
 
     Raises:
         penstock.rpc.RpcOptionError: a file cannot be read, or the token would cross the network in plain text.

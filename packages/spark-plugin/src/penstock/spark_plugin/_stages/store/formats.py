@@ -1,4 +1,4 @@
-"""Who writes and reads the rows of results in a store by URL: Python tasks by Arrow, or Spark where it reaches that."""
+"""How the rows of results in a store by URL are written and read: by Arrow in Python tasks, or by Spark."""
 
 import hashlib
 import logging
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class StageFormat(StrEnum):
-    """Of the rows of results in a store by URL. They are Parquet files in any case."""
+    """How the rows of results in a store by URL are written. They are Parquet files in any case."""
 
     ARROW = "arrow"
     SPARK = "spark"

@@ -24,7 +24,7 @@ _GRACE_SECONDS = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
     token: int
-    """One more than that of the claim before: who has the lower one has lost it."""
+    """One more than the token of the claim before. A driver with a lower token has lost the claim."""
     owner: str
     """For people."""
     nonce: str
@@ -44,8 +44,8 @@ class _Held:
                 return one
         except (ValueError, TypeError):
             pass
-        # Emptied or broken by hand: nobody can hold it, as nobody could renew it.
-        return cls(token=0, owner="nobody", nonce="", seconds=0, released=True)
+        # Emptied or broken by hand: no driver can hold it, as no driver could renew it.
+        return cls(token=0, owner="no driver", nonce="", seconds=0, released=True)
 
 
 class StoreClaim(Protocol):
@@ -81,8 +81,8 @@ class StoreClaim(Protocol):
 class ObjectClaim:
     """An object with a heartbeat, which a thread renews from `acquire` to `release`; see `StoreClaim`.
 
-    Who holds it is judged by the store's clock, and by what was seen unchanged for that time: never by another host's
-    clock.
+    Whether a claim expired is decided by the store's clock, and by how long the object was seen unchanged: never by
+    another host's clock.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class ObjectClaim:
         self._released = threading.Event()
         self._thread: threading.Thread | None = None
         self.holder = "another driver"
-        """Who had it when it was last looked at."""
+        """The driver that held it when it was last read."""
         self.holder_lives = False
         """Whether the holder has renewed it since this claim looked for the first time."""
 

@@ -36,7 +36,7 @@ _CLAIM_SECONDS = "claimSeconds"
 _STAGE_FORMAT = "stageFormat"
 _OF_ALL = (_CLAIM_SECONDS, _STAGE_FORMAT)
 OPTIONS = (*_AWS, *_OF_ALL)
-"""Of a store on S3; the last two of any that is by URL."""
+"""Options of a store on S3. The last two apply to every store by URL."""
 _DEFAULT_CLAIM_SECONDS = 30.0
 _LEAST_CLAIM_SECONDS = 1.0
 

@@ -72,7 +72,7 @@ class RunPins:
     """The results that the last run on a store uses.
 
     A run is open until all of its stages have ended; one with a live stage stays open, also while no driver runs it.
-    The next driver goes on in an open run: with the results that it began with, whatever its sources hold by now.
+    The next driver continues an open run with the results that it began with, whatever its sources hold by now.
     """
 
     pipeline: str

@@ -62,7 +62,7 @@ def _write_files(batches: Iterable[pa.RecordBatch], schema: pa.Schema, place: Pl
         name = f"part-{uuid.uuid4().hex}.parquet"
         system, folder = place.open()
         path = f"{folder}/{name}"
-        if place.shows_growing_files:  # which no folder is made for by itself
+        if place.shows_growing_files:  # such file systems do not make folders automatically
             system.create_dir(folder, recursive=True)
         rows = 0
         with system.open_output_stream(path) as out:

@@ -58,7 +58,7 @@ class ServiceClaim:
         if claim.decision is ClaimDecision.COMPUTE:
             self._claim, self._seen = claim, None
             return True
-        # Not by its end: that moves also when the scheduler begins anew.
+        # Not by its end: that moves also when the scheduler is restarted.
         seen, self._seen = self._seen, (claim.owner, claim.renewals)
         self.holder_lives = seen is not None and seen != self._seen
         self.holder = f"{claim.owner}, by the stage scheduler"

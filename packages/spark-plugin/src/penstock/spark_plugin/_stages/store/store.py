@@ -77,9 +77,8 @@ class StageStore:
         if service is None and not (objects.conditional and stages.conditional):
             raise StoreUnusableError(
                 objects.name,
-                "its file system writes nothing on the condition that nobody else has, so that drivers need a stage "
-                "scheduler that decides who may write: give run(spark, scheduler_endpoint=…), or set "
-                "PENSTOCK_STAGES_ENDPOINT",
+                "its file system has no conditional writes, so that a stage scheduler has to decide which driver may "
+                "write: give run(spark, scheduler_endpoint=…), or set PENSTOCK_STAGES_ENDPOINT",
             )
         self._service = service
         self._objects, self._stages = objects, stages
@@ -92,7 +91,7 @@ class StageStore:
         self.session = ""
         """The session whose jobs write into the store, for the next driver."""
         self.last_session = ""
-        """The session of the driver before this one, once the store is entered; empty if there is none."""
+        """The session of the driver before this one, once the store is entered; empty without one."""
 
     def _claim_of(self, objects: Objects, key: str, lost: Callable[[StoreLostError], None] | None = None) -> StoreClaim:
         if isinstance(objects, FolderObjects):
@@ -141,7 +140,7 @@ class StageStore:
                     raise PipelineError.of("STORE_IN_USE", store=self.name, holder=self._claim.holder)
         # Once for each store: where conditions are ignored, two drivers would both be let in.
         elif self._claim.token == 1 and self._objects.write(_CLAIM, b"{}", if_version=None) is not None:
-            reason = "this service ignores If-None-Match, by which S3 makes an object only where there is none"
+            reason = "this service ignores If-None-Match, by which S3 creates an object only if it does not exist"
             raise StoreUnusableError(self.name, reason)
 
     def _part_from_original(self, folder: FolderObjects) -> None:
@@ -255,7 +254,7 @@ class StageStore:
             self._objects.delete(left)
 
     def adopted(self, sink: str) -> str | None:
-        """The location outside of the store where a query has its checkpoint; None if there is none."""
+        """The location outside of the store where a query has its checkpoint; None without one."""
         found = self._objects.read(_adopted(sink))
         if found is None:
             return None
