@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import random as random_module
 from collections.abc import Awaitable, Callable, Mapping
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from opentelemetry import trace
@@ -58,14 +57,10 @@ _DENIED: Final = frozenset(
 _INVALID: Final = frozenset({"InvalidArgumentException", "ValidationException", "ValidationError"})
 
 
-def _message(error: BaseException) -> str:
-    return error.message if isinstance(error, AwsServiceError) else str(error)
-
-
 def typed_error(error: BaseException, operation: str, subject: str) -> RegistrationError:
     """What the error means to a caller. `subject` is the name or ARN that the call was about."""
     code = error_code(error)
-    message = _message(error)
+    message = error.message if isinstance(error, AwsServiceError) else str(error)
     if code is None:
         if isinstance(error, AwsOptionError):
             return RegistrationOptionError(option=error.option, reason=error.reason)
@@ -226,18 +221,9 @@ class StreamConsumerRegistrar:
         self._tracer = trace.get_tracer("penstock.registration")
         self._creating = asyncio.Semaphore(_CREATING_AT_ONCE)
 
-    @property
-    def longest_seconds(self) -> float:
-        """How long a registration may take at most, the end of an older one included."""
-        return (self._config.register_timeout + self._config.deregister_timeout).total_seconds()
-
-    def configured(self, config: RegistrarConfig | None) -> Self:
-        """The same registrar, with the `register_timeout` of a request."""
-        if config is None:
-            return self
-        same = copy(self)
-        same._config = replace(self._config, register_timeout=config.register_timeout)
-        return same
+    def longest_seconds(self, config: RegistrarConfig | None) -> float:
+        """How long a registration may take at most, the end of an older one included. `config`: the request's own."""
+        return ((config or self._config).register_timeout + self._config.deregister_timeout).total_seconds()
 
     async def find_stream_arn(self, stream_name: str) -> str:
         """The stream's ARN, asked once per name, however many ask at once. An ARN is its own.
@@ -298,6 +284,7 @@ class StreamConsumerRegistrar:
         consumer_name: str,
         *,
         stream_arn: str | None = None,
+        config: RegistrarConfig | None = None,
         stagger: bool = True,
         before_register: Callable[[], Awaitable[bool]] = _go_on,
         on_refused: Callable[[], Awaitable[None]] = _nothing,
@@ -313,7 +300,7 @@ class StreamConsumerRegistrar:
             StreamNotFoundError, RegistrationOptionError,
             RegistryUnavailableError: of the calls, after their retries.
             RegistrationError: REGISTRATION_DENIED, CONSUMER_LIMIT, REGISTRATION_FAILED of the calls;
-                REGISTRATION_TIMEOUT: not ACTIVE within `register_timeout`.
+                REGISTRATION_TIMEOUT: not ACTIVE within the `register_timeout` of `config`, or else the registrar's own.
         """
         attributes = {"aws.kinesis.stream_name": stream_name, "penstock.consumer_name": consumer_name}
         with self._tracer.start_as_current_span("registration.register", attributes=attributes) as span:
@@ -326,8 +313,10 @@ class StreamConsumerRegistrar:
             else:
                 # Kinesis takes no more than a few at a time in CREATING.
                 async with self._creating:
+                    timeout = (config or self._config).register_timeout
+                    give_up = self._deadline(timeout, f"{consumer_name!r} of {stream_name!r}", "ACTIVE")
                     consumer = await self._bring_active(
-                        stream_name, consumer_name, stream_arn, found, before_register, on_refused
+                        stream_name, consumer_name, stream_arn, found, give_up, before_register, on_refused
                     )
             span.set_attribute("penstock.registration_made", consumer.made)
             return consumer
@@ -366,10 +355,10 @@ class StreamConsumerRegistrar:
         consumer_name: str,
         stream_arn: str,
         found: FoundConsumer | None,
+        give_up: Callable[[], None],
         before_register: Callable[[], Awaitable[bool]],
         on_refused: Callable[[], Awaitable[None]],
     ) -> RegisteredConsumer:
-        give_up = self._deadline(self._config.register_timeout, f"{consumer_name!r} of {stream_name!r}", "ACTIVE")
         made = False
         attempt = 0
         while found is None or found.status != "ACTIVE":

@@ -76,10 +76,11 @@ class Registrations:
 
         looked_up = self.next_event()
         try:
-            consumer = await self._registrar.configured(request.config).register(
+            consumer = await self._registrar.register(
                 request.stream_name,
                 request.consumer_name,
                 stream_arn=key[0],
+                config=request.config,
                 stagger=request.strategy is RegistrationStrategy.LAZY and not registered,
                 before_register=begin,
                 on_refused=abandon,

@@ -310,8 +310,7 @@ class LocalConsumerRegistry(Administration):
             return await self._registrations.end_orphan(key, is_due=self._watch.is_due)
 
     async def _acquire(self, request: AcquireRequest) -> Lease:
-        registrar = self._registrar.configured(request.config)
-        key = (request.stream_arn or await registrar.find_stream_arn(request.stream_name), request.consumer_name)
+        key = (request.stream_arn or await self._registrar.find_stream_arn(request.stream_name), request.consumer_name)
         arrived = self._registrations.next_event()
         while True:
             # Asked without the lock first: who is refused need not wait for the holder's registration.
@@ -368,7 +367,7 @@ class LocalConsumerRegistry(Administration):
         self, record: ConsumerRecord, request: AcquireRequest
     ) -> lease_rules.Granted | lease_rules.Refused | lease_rules.Wait | lease_rules.Lost:
         # During the registration the lease lives as long as that may take: no heartbeats are sent for it yet.
-        while_registering = self._registrar.configured(request.config).longest_seconds
+        while_registering = self._registrar.longest_seconds(request.config)
         return lease_rules.acquire(
             record,
             job_id=request.job_id,
