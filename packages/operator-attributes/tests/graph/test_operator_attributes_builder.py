@@ -3,10 +3,8 @@ import logging
 import pytest
 
 from penstock.operator_attributes import (
-    GlobalWindows,
     OperatorAttributes,
     OperatorAttributesBuilder,
-    window_attributes,
 )
 
 
@@ -45,17 +43,3 @@ def test_attributes_that_are_all_set_are_not_logged(caplog: pytest.LogCaptureFix
             True
         ).build()
     assert not caplog.records
-
-
-def test_a_global_window_with_the_end_of_stream_trigger_makes_its_operator_full_dam() -> None:
-    """Such a window gives nothing before the end of its input."""
-    window = GlobalWindows.create_with_end_of_stream_trigger()
-    assert window.fires_only_at_end_of_stream
-    assert window_attributes(window).output_only_after_end_of_stream
-
-
-def test_a_plain_global_window_does_not_make_its_operator_full_dam() -> None:
-    """It never fires by itself, so the end of the input has no meaning for it."""
-    window = GlobalWindows.create()
-    assert not window.fires_only_at_end_of_stream
-    assert not window_attributes(window).output_only_after_end_of_stream
