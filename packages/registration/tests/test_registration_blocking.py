@@ -90,7 +90,7 @@ def test_a_kept_lease_outlives_its_time_to_live(open_one: OpenOne) -> None:
         registry.release(lease)
 
 
-def test_whoever_is_taken_over_is_told(open_one: OpenOne) -> None:
+def test_a_job_that_is_taken_over_gets_on_lost(open_one: OpenOne) -> None:
     """By `on_lost`, at its next heartbeat, on a thread that may use the registry."""
     told = threading.Event()
     errors: list[LeaseLostError] = []

@@ -10,7 +10,7 @@ from penstock.registration import ConsumerRecord
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
 
 
-async def test_a_lease_whose_write_arrives_after_its_caller_gave_up_is_nobodys(
+async def test_a_lease_whose_write_arrives_after_a_cancellation_is_given_back(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request to DynamoDB continues after its caller was cancelled."""

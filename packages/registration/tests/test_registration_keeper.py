@@ -119,7 +119,7 @@ async def test_a_registry_that_stays_away_ends_the_lease_after_the_patience() ->
         assert "no heartbeat was answered for" in error.reason
 
 
-async def test_a_heartbeat_without_an_answer_is_given_up_while_there_is_time_for_another() -> None:
+async def test_an_unanswered_heartbeat_ends_in_time_for_another() -> None:
     """A third of the lease's life: whatever hangs, the next try goes another way."""
     kept = KeptLease.given(30.0, sent_at=100.0)
     assert kept.patience_seconds(110.0) == 10.0

@@ -70,7 +70,7 @@ def test_a_second_job_is_refused_with_the_holder_and_its_age() -> None:
     assert (outcome.holder.job_id, outcome.held_seconds, outcome.remaining_seconds) == ("a", 25.0, 18.0)
 
 
-def test_nobody_is_refused_for_a_holder_of_which_no_sign_of_life_was_seen() -> None:
+def test_a_request_waits_for_a_holder_without_a_sign_of_life() -> None:
     """It is watched until it shows one, or is over."""
     assert decide("b", held_by("a"), sight=UNPROVED) == rules.Wait(18.0)
 
@@ -146,7 +146,7 @@ def test_the_same_job_gets_its_lease_again_with_a_greater_token() -> None:
     assert rules.renew(record, job_id="a", fencing_token=1, now=1006.0) is None
 
 
-def test_a_late_heartbeat_renews_a_lease_that_nobody_else_got() -> None:
+def test_a_late_heartbeat_renews_a_lease_that_no_other_job_got() -> None:
     """Time alone takes nothing away: only somebody else's token, or a sweep, does."""
     assert (
         known(known(rules.renew(held_by("a"), job_id="a", fencing_token=1, now=10.0**9)).holding).renewed_at == 10.0**9
@@ -312,7 +312,7 @@ TestLeaseLife = LeaseLife.TestCase
 TestLeaseLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_a_refused_registration_is_taken_back_by_who_began_it() -> None:
+def test_a_refused_registration_is_undone_only_by_its_own_lease() -> None:
     """Not by somebody whose intention was replaced."""
     record = rules.begin_registration(held_by("a"), fencing_token=1)
     assert rules.abandon_registration(record, fencing_token=2) is None

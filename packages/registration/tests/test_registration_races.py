@@ -101,7 +101,7 @@ async def test_killed_between_kinesis_and_the_note_leaves_no_orphan(
     assert await successor.registry.list_consumers() == []
 
 
-async def test_acquiring_what_is_about_to_be_deregistered_registers_anew(
+async def test_acquiring_a_consumer_in_deregistration_registers_it_again(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A de-registration that was begun is finished first: its consumer may go at any moment."""
@@ -234,9 +234,7 @@ async def test_all_leases_of_a_job_share_one_stream_of_heartbeats(
     assert opened == 1
 
 
-async def test_a_call_that_finds_nobody_is_made_again_until_the_registry_is_back(
-    parts: Parts, serving: Serving
-) -> None:
+async def test_a_call_is_retried_until_the_registry_is_back(parts: Parts, serving: Serving) -> None:
     """With back-off: a job that starts while the registry restarts starts a little later."""
     home = parts()
     async with serving(None) as server:
@@ -275,7 +273,9 @@ async def test_a_consumer_that_is_leased_while_garbage_is_collected_stays(
     assert home.kinesis.names() == {"delays"}
 
 
-async def test_killed_while_registering_the_same_job_goes_on(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_same_job_continues_after_it_was_killed_while_registering(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The consumer that its predecessor registered is ours, and it is not registered twice."""
     home = parts()
 

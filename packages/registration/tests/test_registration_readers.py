@@ -186,14 +186,14 @@ async def test_readers_that_are_withdrawn_while_others_are_listed_are_no_trouble
     assert [one.reader_id for one in await listing.readers()] == [READER.reader_id]
 
 
-async def test_no_folder_is_no_readers_and_one_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+async def test_a_missing_folder_has_no_readers_and_an_unwritable_one_is_an_error(tmp_path: Path) -> None:
     assert await ReaderFiles(tmp_path / "none").readers() == []
     (tmp_path / "file").write_text("")
     with pytest.raises(RegistryUnavailableError, match="file"):
         await ReaderFiles(tmp_path / "file" / "readers").announce(READER)
 
 
-async def test_a_service_with_tokens_tells_nobody_else(clock: ManualClock) -> None:
+async def test_a_service_with_tokens_refuses_strangers(clock: ManualClock) -> None:
     security = ServerSecurity(token="a-token-of-these-tests-with-32-characters")
     async with _service(clock, security) as server:
         right = RemoteReaderDirectory(server.address, ClientSecurity(token="a-token-of-these-tests-with-32-characters"))

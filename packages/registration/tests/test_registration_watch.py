@@ -59,7 +59,7 @@ def test_a_registry_that_was_away_begins_again() -> None:
     assert looks(watch, 185, 185).standing is Standing.OVER
 
 
-def test_an_answer_that_comes_late_tells_what_was_when_it_was_asked_for() -> None:
+def test_a_late_answer_shows_the_state_at_the_time_of_the_question() -> None:
     """Neither does the first one prove anything about the time of its way, nor the last."""
     watch = Watch(0.0)
     look(watch, 100.0, answered_at=105.0)

@@ -92,7 +92,7 @@ def test_the_svg_shows_stages_vertices_and_blocking_edges() -> None:
     assert "stream, 2 slots, checkpointed, saves 96 slot-seconds" in words
 
 
-def test_long_names_are_shortened_and_told_in_full() -> None:
+def test_long_names_are_shortened_with_the_full_name_in_the_title() -> None:
     """The picture stays readable; the whole name is in the title that a pointer or a screen reader finds."""
     text = svg(flights())
     assert "enriched_with…hat_is_known" in text.replace("enriched_with_everything_that_is_known", "")
@@ -161,7 +161,7 @@ def test_the_page_can_be_read_aloud_and_used_with_a_keyboard() -> None:
 
 
 @pytest.mark.parametrize("state", StageState)
-def test_every_state_is_shown_in_words_by_every_form(state: StageState) -> None:
+def test_every_form_shows_each_state_as_text(state: StageState) -> None:
     """Readers who cannot distinguish colours get the same information."""
     progress = {"stage-1": StageProgress(state=state, attempts=1)}
     plan = flights()

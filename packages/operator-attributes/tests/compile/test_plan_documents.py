@@ -134,7 +134,7 @@ def test_a_plan_gives_back_its_graph() -> None:
         ),
     ],
 )
-def test_a_document_that_is_no_graph_is_refused_with_the_place(text: str, path: str) -> None:
+def test_an_invalid_document_is_refused_with_the_place(text: str, path: str) -> None:
     """The error says where the document differs from what was expected."""
     with pytest.raises(InvalidDocumentError) as caught:
         JobGraph.from_json(text)

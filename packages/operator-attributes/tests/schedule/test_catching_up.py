@@ -162,7 +162,7 @@ def run_all_ready(job: StagedJob) -> None:
             job.apply(StageFinished(stage_id=stage.id, rows=7))
 
 
-def test_a_job_goes_on_without_its_scheduler_and_tells_it_later() -> None:
+def test_a_job_runs_without_its_scheduler_and_reports_later() -> None:
     """While it is away nothing waits for it; when it is back it knows all."""
     api = Unsteady()
     service = BlockingStageScheduler(lambda: api)
@@ -184,7 +184,7 @@ def test_a_job_goes_on_without_its_scheduler_and_tells_it_later() -> None:
     job.close()
 
 
-def test_a_driver_that_came_back_goes_on_in_its_job() -> None:
+def test_a_driver_that_came_back_continues_its_job() -> None:
     """What ran is interrupted; what is committed, and still there, stays; the rest is lost."""
     api = LocalStageScheduler()
     service = BlockingStageScheduler(lambda: api)
@@ -211,7 +211,7 @@ def test_a_driver_that_came_back_goes_on_in_its_job() -> None:
     job.close()
 
 
-def test_an_ended_job_and_another_budget_begin_anew() -> None:
+def test_an_ended_job_and_another_budget_restart_the_job() -> None:
     """So does a driver with `resume=False`."""
     service = BlockingStageScheduler(LocalStageScheduler)
     for slots, resume in ((None, True), (4, True), (4, False)):
@@ -232,7 +232,7 @@ def test_interruptions_cost_no_attempt() -> None:
     assert catch_up(status(service), driver.progress(0.0)) == (StageInterrupted(stage_id=IDS[0]),)
 
 
-def test_a_live_stage_is_no_reason_to_wait_for_a_stage_that_the_service_gave_up() -> None:
+def test_a_live_stage_does_not_wait_for_a_stage_that_failed_at_the_service() -> None:
     """It counts the failures of all drivers of the job, and has none left; this one tries the stage again, now."""
     service = BlockingStageScheduler(LocalStageScheduler)
     live = next(stage.id for stage in PLAN.stages if not stage.bounded)
@@ -277,7 +277,7 @@ class OfAnotherRelease(LocalStageScheduler):
         return await super().report(job_id, event)
 
 
-def test_an_answer_that_nobody_expects_is_one_of_a_scheduler_that_is_away() -> None:
+def test_an_unexpected_answer_counts_as_a_scheduler_that_is_away() -> None:
     """The job continues, and reports later; its reports do not end."""
     api = OfAnotherRelease()
     service = BlockingStageScheduler(lambda: api)
@@ -293,7 +293,7 @@ def test_an_answer_that_nobody_expects_is_one_of_a_scheduler_that_is_away() -> N
     job.close()
 
 
-async def test_a_wait_that_is_no_number_is_refused() -> None:
+async def test_a_wait_that_is_not_a_number_is_refused() -> None:
     """It would never be over."""
     with pytest.raises(InvalidOptionError, match="wait_seconds"):
         await LocalStageScheduler().claim("store", "abc", owner="one", wait_seconds=math.nan)

@@ -57,7 +57,7 @@ def test_a_claim_that_is_renewed_does_not_run_out() -> None:
     assert ask(book, "two", now=19).decision is COMPUTE
 
 
-def test_a_claim_that_ran_out_is_still_good_while_nobody_else_wants_it() -> None:
+def test_an_expired_claim_is_valid_until_another_driver_asks() -> None:
     """A driver that was slow, not dead, loses nothing."""
     book = ClaimBook()
     mine = ask(book, "one")

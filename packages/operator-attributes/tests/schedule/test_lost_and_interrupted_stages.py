@@ -92,7 +92,7 @@ def test_a_reused_stage_that_is_lost_needs_the_inputs_that_were_never_run() -> N
     assert states(scheduler) == [READY, WAITING, WAITING]
 
 
-def test_a_reader_that_runs_goes_on_and_waits_only_if_it_fails() -> None:
+def test_a_running_reader_continues_and_waits_only_if_it_fails() -> None:
     """It may have read what it needs; if not, its retry finds the data again."""
     scheduler = chain()
     run(scheduler, 1)
@@ -159,7 +159,7 @@ def test_a_running_reader_of_what_cannot_be_made_again_is_skipped_when_it_stops(
     assert states(scheduler) == [FAILED, SKIPPED, SKIPPED]
 
 
-def test_an_attempt_that_ended_with_its_driver_is_no_failure() -> None:
+def test_an_attempt_that_ended_with_its_driver_is_not_a_failure() -> None:
     """A driver that came back may deploy the stage again, as often as it dies."""
     scheduler = chain(max_attempts=1)
     for _ in range(3):

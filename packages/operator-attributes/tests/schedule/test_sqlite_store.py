@@ -79,7 +79,7 @@ def test_a_job_that_is_removed_is_gone_with_its_events(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"this is not a database, not at all", None], ids=["other content", "a folder"])
-def test_a_file_that_is_no_store_is_refused_and_left_alone(content: bytes | None, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_refused_and_unchanged(content: bytes | None, tmp_path: Path) -> None:
     """The error names the file."""
     path = tmp_path / "stages.db"
     if content is None:
@@ -111,7 +111,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
         store.load()
 
 
-async def test_a_scheduler_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+async def test_a_scheduler_continues_where_the_last_one_stopped(tmp_path: Path) -> None:
     """With its slot budget, and with the room that ended jobs leave."""
     path = tmp_path / "stages.db"
     async with LocalStageScheduler(store=SqliteJobStore(path), max_jobs=2) as scheduler:
@@ -164,7 +164,7 @@ async def test_what_cannot_be_written_did_not_happen(tmp_path: Path) -> None:
         assert await scheduler.get_job("a") == before
 
 
-def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     """SQLite then ends the transaction itself; with room again the store works."""
     store = SqliteJobStore(tmp_path / "stages.db")
     (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
@@ -188,7 +188,7 @@ class FullStore(SqliteJobStore):
         super().add_job(job)
 
 
-async def test_a_job_that_cannot_begin_anew_goes_on_as_it_stands(tmp_path: Path) -> None:
+async def test_a_job_that_cannot_restart_is_unchanged(tmp_path: Path) -> None:
     """Here, for those who watch it, and for a scheduler on the same file."""
     store = FullStore(tmp_path / "stages.db")
     async with LocalStageScheduler(store=store) as scheduler:

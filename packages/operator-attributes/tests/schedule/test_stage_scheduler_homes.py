@@ -291,7 +291,7 @@ async def test_closing_the_scheduler_ends_watches_with_an_error() -> None:
             await client.list_jobs()
 
 
-async def test_a_service_that_cannot_be_reached_is_told_by_its_status() -> None:
+async def test_an_unreachable_service_is_reported_with_its_status() -> None:
     """Callers need not know gRPC's own errors."""
     async with running_stage_scheduler() as (server, _):
         address = server.address
@@ -338,7 +338,7 @@ async def test_messages_that_are_no_graph_are_invalid_arguments() -> None:
         await channel.close(None)
 
 
-async def test_lost_and_interrupted_stages_are_told_alike_in_both_homes(api: StageSchedulerApi) -> None:
+async def test_lost_and_interrupted_stages_are_shown_alike_in_both_homes(api: StageSchedulerApi) -> None:
     """What the state machine says of them crosses the wire."""
     await api.submit("job", flights_job())
     await api.report("job", StageStarted(stage_id="stage-1"))
@@ -351,7 +351,7 @@ async def test_lost_and_interrupted_stages_are_told_alike_in_both_homes(api: Sta
     assert lost.stage("stage-1").progress.error == "no such folder"
 
 
-async def test_a_live_stage_that_begins_again_is_told_alike_in_both_homes(api: StageSchedulerApi) -> None:
+async def test_a_restarted_live_stage_is_shown_alike_in_both_homes(api: StageSchedulerApi) -> None:
     """It runs on, in another attempt, with the reason; a batch stage cannot."""
     await api.submit("job", flights_job())
     await api.report("job", StageStarted(stage_id="stage-1"))

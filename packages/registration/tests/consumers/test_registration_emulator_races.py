@@ -155,7 +155,7 @@ async def test_200_tasks_at_once_ask_for_one_registration_per_stream(
     assert most_creating <= 5
 
 
-async def test_a_full_stream_is_told_with_what_is_ours_and_idle(
+async def test_a_full_stream_is_reported_with_our_idle_consumers(
     open_remote: OpenRemote, outside: Outside, stream: str
 ) -> None:
     """And garbage collection makes room, touching nothing that is held or not ours."""
@@ -248,7 +248,7 @@ async def test_a_release_by_force_ends_the_lease_and_the_registration(
         await registry.force_release(stream, "unheard-of")
 
 
-async def test_garbage_collection_tells_and_ends_orphans(
+async def test_garbage_collection_lists_and_ends_orphans(
     open_remote: OpenRemote, outside: Outside, stream: str
 ) -> None:
     """A dry run changes nothing; what is not ours stays until it is adopted."""

@@ -31,7 +31,7 @@ def test_a_stream_is_described_at_most_twenty_times_a_second() -> None:
     assert moments("describe_stream_consumer", ["a", "b", "c"], 4) == pytest.approx([0.0] * 12)
 
 
-def test_whoever_is_alone_does_not_wait() -> None:
+def test_a_single_caller_does_not_wait() -> None:
     """A quarter of a second later there is room for the next de-registration."""
     pace = CallPace()
     assert [pace.reserve("deregister_stream_consumer", "a", now) for now in (1.0, 1.25, 1.5)] == [0.0] * 3

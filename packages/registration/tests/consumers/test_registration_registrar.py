@@ -79,7 +79,7 @@ async def test_a_registration_whose_answer_got_lost_is_ours() -> None:
     assert (await world.register()).made
 
 
-async def test_a_consumer_that_is_being_deleted_is_waited_for_and_made_anew() -> None:
+async def test_a_consumer_that_is_being_deleted_is_awaited_and_registered_again() -> None:
     """A consumer that is being deleted was not made here."""
     world = World(looks=2)
     old = world.kinesis.register_outside("flights", "delays")
@@ -118,7 +118,7 @@ async def test_throttling_backs_off_and_tries_again() -> None:
     assert [seconds for seconds in world.clock.slept if seconds >= 0.1][:2] == [0.2, pytest.approx(0.3)]
 
 
-async def test_a_full_stream_is_told_with_its_consumers() -> None:
+async def test_a_full_stream_is_reported_with_its_consumers() -> None:
     """The limit's error names those who use up the places."""
     world = World(limit=2)
     world.kinesis.register_outside("flights", "one")

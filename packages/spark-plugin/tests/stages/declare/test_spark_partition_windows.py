@@ -142,7 +142,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_all_rows_share_windows_of_time_where_there_is_no_key(spark: SparkSession, tmp_path: Path) -> None:
+def test_all_rows_share_windows_of_time_without_a_key(spark: SparkSession, tmp_path: Path) -> None:
     """One row for each window that has any, with the window; a reduction keeps the columns as they are."""
     pipeline = Pipeline("all", store=tmp_path / "store")
 

@@ -68,7 +68,7 @@ def write(a: DataFrame) -> Any:
         ),
     ],
 )
-def test_attributes_that_are_none(tmp_path: Path, attributes: Any, reason: str) -> None:
+def test_invalid_attributes_are_refused(tmp_path: Path, attributes: Any, reason: str) -> None:
     """A builder that was not built, and a dict; in decorators and in streams."""
     pipeline = Pipeline("job", store=tmp_path)
     pipeline.source(bounded=True, name="a")(rows)

@@ -82,7 +82,7 @@ def test_two_reads_of_one_query_with_one_consumer_are_refused(spark: SparkSessio
     )
 
 
-def test_a_stream_that_is_read_twice_is_told(
+def test_a_stream_that_is_read_twice_gives_a_warning(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In explain, and in the log as it is compiled; by polling, or consumers of their own, it works."""

@@ -37,7 +37,9 @@ def job(
     return pipeline
 
 
-def test_an_undeclared_dam_is_told(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_undeclared_dam_gives_a_warning(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Once, with the operator that holds it and its line; not where it is declared."""
 
     def totals(rates: DataFrame) -> DataFrame:
@@ -155,7 +157,7 @@ def test_undeclared_dams_of_sources_and_sinks_are_named(spark: SparkSession, tmp
     assert (warning in pipeline.explain(spark)) == (where == "source")
 
 
-def test_a_dams_line_is_told_whatever_pyspark_did_before(
+def test_a_dams_line_is_shown_whatever_pyspark_did_before(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """PySpark stops remembering lines when the first column is made in a thread without a session."""
@@ -239,7 +241,7 @@ def test_what_arrives_is_counted_from_when_the_source_had_caught_up() -> None:
     assert arriving_bytes_per_second([behind, first, progress(20, 90_800, caught_up=True), last]) == 50
 
 
-def test_a_dam_beside_a_stream_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_dam_beside_a_stream_gives_a_warning(spark: SparkSession, tmp_path: Path) -> None:
     """It has to be an operator of its own; an operation that Spark runs on streams step by step does not count."""
 
     def totals(rates: DataFrame) -> DataFrame:

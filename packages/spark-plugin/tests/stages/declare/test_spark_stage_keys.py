@@ -68,7 +68,7 @@ def test_keys_that_are_not_named_are_not_said_to_be_sorted(spark: SparkSession, 
     assert "operator counts <- a [keyed]  (full-dam" in window.explain()
 
 
-def test_keys_that_are_not_there_are_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_keys_are_reported(spark: SparkSession, tmp_path: Path) -> None:
     """A column with the operator and the input; an input when it is declared."""
     pipeline = job(tmp_path, {"rates": "key"})
     place = pipeline.declared["in_runs"].call_site

@@ -72,7 +72,7 @@ def test_results_of_one_source_are_committed_apart(spark: SparkSession, tmp_path
     assert siblings(tmp_path).run(spark).states == {"left": FINISHED, "right": REUSED, "out": REUSED}
 
 
-def test_results_of_different_states_of_a_source_are_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_results_of_different_states_of_a_source_give_a_warning(spark: SparkSession, tmp_path: Path) -> None:
     """A run continues after its source has changed: committed results stay, the rest reads the current rows."""
     rates = tmp_path / "rates.csv"
 

@@ -221,7 +221,7 @@ def test_what_a_module_holds_beside_what_is_named_need_not_be_comparable(
         caplog.clear()
 
 
-def test_what_a_function_sets_itself_is_no_input_of_it(helpers: Callable[..., types.ModuleType]) -> None:
+def test_what_a_function_sets_itself_is_not_an_input(helpers: Callable[..., types.ModuleType]) -> None:
     """Otherwise its stage would be computed again by the next run of the same process."""
     module = helpers("calls = 0\ndef clean(x):\n    global calls\n    calls += 1\n    return x\n")
     text = "def build(x): return helpers.clean(x)\n"
@@ -257,7 +257,7 @@ def test_what_a_function_begins_with_counts(helpers: Callable[..., types.ModuleT
     assert fingerprint(2) != fingerprint(3)
 
 
-def test_what_a_function_makes_once_is_no_input_of_it(helpers: Callable[..., types.ModuleType]) -> None:
+def test_what_a_function_makes_once_is_not_an_input(helpers: Callable[..., types.ModuleType]) -> None:
     """A table that is read by the first call, or a client that is there already and cannot be compared."""
     text = "def clean(x):\n    global table\n    table = table or {1: 2}\n    return table\n"
     lazy = helpers(f"table = None\n{text}")
@@ -277,7 +277,7 @@ def test_what_a_function_makes_once_is_no_input_of_it(helpers: Callable[..., typ
     ],
 )
 @pytest.mark.parametrize("reads", ["", "    print(rates.calls if hasattr(rates, 'calls') else rates.cache)\n"])
-def test_what_a_function_keeps_in_itself_from_its_first_call_on_is_no_input(
+def test_what_a_function_keeps_from_its_first_call_is_not_an_input(
     helpers: Callable[..., types.ModuleType], text: str, reads: str
 ) -> None:
     """Neither of it, nor of a function that calls it and reads what it has kept."""

@@ -83,7 +83,7 @@ def test_which_files_are_read_by_which_relation_counts(spark: SparkSession, tmp_
 
 
 @pytest.mark.parametrize("named", ["", "/*.csv"])
-def test_a_file_that_comes_into_a_folder_is_no_other_plan(spark: SparkSession, tmp_path: Path, named: str) -> None:
+def test_a_new_file_in_a_folder_does_not_change_the_plan(spark: SparkSession, tmp_path: Path, named: str) -> None:
     """It is another state of the same source: a run that continues keeps what it began with."""
     (tmp_path / "a.csv").write_text("1,2\n")
     read = rows(spark, Path(f"{tmp_path}{named}"))

@@ -929,7 +929,7 @@ def test_first_look_at_what_a_function_sets_is_the_same_later(write: Write) -> N
     assert look_at(module.clean) == before
 
 
-def test_object_that_cannot_be_pickled_has_a_reason_in_words(write: Write) -> None:
+def test_object_that_cannot_be_pickled_has_a_reason(write: Write) -> None:
     """And does not hide the others."""
     module = write("import os\nrows = (row for row in 'ab')\ndef clean(x): return next(rows), os.environ\n")
     looked: Any = look_at(module.clean)

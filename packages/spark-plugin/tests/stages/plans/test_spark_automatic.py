@@ -109,7 +109,7 @@ def test_a_staged_query_is_resumed(spark: SparkSession, tmp_path: Path) -> None:
     assert start(2, third) is StageState.FINISHED
 
 
-def test_a_query_of_other_columns_or_files_is_staged_anew(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_of_other_columns_or_files_is_staged_again(spark: SparkSession, tmp_path: Path) -> None:
     """Though all that is above them is the same: not joined with what the query of before has computed."""
     (tmp_path / "prices.json").write_text('{"price": 1, "cost": 100}\n')
     for name in ("new", "old"):

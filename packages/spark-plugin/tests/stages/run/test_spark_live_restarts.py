@@ -46,7 +46,7 @@ def job(folder: Path, table: Callable[..., None]) -> Pipeline:
     return pipeline
 
 
-def test_a_query_that_fails_goes_on(spark: SparkSession, tmp_path: Path, until: Callable[..., None]) -> None:
+def test_a_failed_query_continues(spark: SparkSession, tmp_path: Path, until: Callable[..., None]) -> None:
     """From its checkpoint, with no row lost; explain says how often, and why the last time."""
     table = Table(ConnectionError("no table"), ConnectionError("no table"), ValueError("half a row"))
     run = job(tmp_path, table).run(spark, restart="on-failure")
@@ -62,7 +62,7 @@ def test_a_query_that_fails_goes_on(spark: SparkSession, tmp_path: Path, until: 
     assert run.states == {"out": StageState.FINISHED}
 
 
-def test_a_query_that_began_anew_goes_on_in_its_own_checkpoint(
+def test_a_query_that_started_over_continues_in_its_own_checkpoint(
     spark: SparkSession, tmp_path: Path, until: Callable[..., None]
 ) -> None:
     """With `resume=False` a checkpoint that its writer names has to be empty as the run begins, not at a restart."""

@@ -282,7 +282,7 @@ def test_a_resumed_run_refreshes_what_has_grown_old(
 
 
 @pytest.mark.parametrize("refresh", ["often", "0s", timedelta(0), 6])
-def test_an_interval_that_is_none(world: World, refresh: Any) -> None:
+def test_an_invalid_interval_is_refused(world: World, refresh: Any) -> None:
     """Is refused with its place."""
     pipeline = world.job(refresh=refresh)
     with pytest.raises(PipelineDefinitionError) as caught:
@@ -293,7 +293,7 @@ def test_an_interval_that_is_none(world: World, refresh: Any) -> None:
     )
 
 
-def test_a_refresh_that_nobody_would_see(tmp_path: Path) -> None:
+def test_a_refresh_without_readers_is_refused(tmp_path: Path) -> None:
     """Is refused, as is one of what a batch sink writes once."""
     pipeline = Pipeline("job", store=tmp_path)
     pipeline.source(bounded=True, name="a")(lambda spark: spark.range(3))

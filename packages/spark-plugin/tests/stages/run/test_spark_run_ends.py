@@ -86,7 +86,7 @@ def run_of(folder: Path, **queries: Query) -> tuple[PipelineRun, list[Frame]]:
     return run, frames
 
 
-def test_a_run_that_cannot_be_stopped_in_order_lets_go_of_all_that_it_can(tmp_path: Path) -> None:
+def test_a_run_that_fails_to_stop_releases_all_that_it_can(tmp_path: Path) -> None:
     """Its other queries stop, so that the next run gets the store at once."""
     first, second = Query(broken=True), Query()
     run, frames = run_of(tmp_path, first=first, second=second)
@@ -99,7 +99,7 @@ def test_a_run_that_cannot_be_stopped_in_order_lets_go_of_all_that_it_can(tmp_pa
 
 
 @pytest.mark.parametrize("timeout", [None, 5.0])
-def test_a_query_that_fails_is_told_though_another_one_runs_on(tmp_path: Path, timeout: float | None) -> None:
+def test_a_failed_query_is_reported_while_another_one_runs(tmp_path: Path, timeout: float | None) -> None:
     """A caller that waits for the run gets the error."""
     run, _ = run_of(tmp_path, healthy=Query(), failed=Query(failure=ValueError("no such column")))
     with pytest.raises(ValueError, match="no such column"):
@@ -137,7 +137,7 @@ def test_a_checkpoint_is_forgotten_whole_or_not_at_all(tmp_path: Path, monkeypat
     assert {path.name for path in tmp_path.iterdir()} <= {".id", "stages"}
 
 
-def test_a_checkpoint_that_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_cannot_be_removed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the query would continue in it, instead of starting from the beginning."""
     store = folder_store(tmp_path)
     (tmp_path / "live/out/checkpoint/offsets").mkdir(parents=True)
@@ -177,7 +177,7 @@ class Builder:
         self.forgotten.append(stage)
 
 
-def test_a_damaged_result_that_another_driver_computes_anew_is_left_to_it(tmp_path: Path) -> None:
+def test_a_damaged_result_that_another_driver_computes_is_left_to_it(tmp_path: Path) -> None:
     """Removed under its hands, it would be committed with half of its rows."""
     mine, other = (folder_store(tmp_path / name, tmp_path / "shared") for name in ("mine", "other"))
     builder: Any = Builder(mine)
@@ -245,7 +245,7 @@ def test_the_callers_own_job_group_is_there_again_after_a_stage(before: dict[str
     }
 
 
-def test_words_of_an_error_can_be_told(tmp_path: Path) -> None:
+def test_the_text_of_an_error_can_be_encoded(tmp_path: Path) -> None:
     """A path that is not UTF-8 is in them as half of a pair, which neither a service nor a file takes."""
     name = os.fsdecode(b"rates-\xff.csv")
     assert words(OSError(f"no such file: {name}\nand more")) == "no such file: rates-?.csv"

@@ -195,7 +195,7 @@ class Unsteady(LocalStageScheduler):
         raise SchedulerAwayError.of("SCHEDULER_CALL_FAILED", status="UNAVAILABLE", details="it restarts")
 
 
-def test_a_claim_whose_commit_the_service_missed_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_claim_whose_commit_the_service_missed_expires(tmp_path: Path) -> None:
     """The driver lives on for days with its live query; others have the stage's result within the lease."""
     parts = Parts(folder_store(tmp_path), pipeline(tmp_path))
     with BlockingStageScheduler(Unsteady) as service:

@@ -233,7 +233,7 @@ def test_a_resumed_stream_keeps_its_snapshot_until_refreshed(
     assert states(live(tmp_path, more=1)) is StageState.FINISHED
 
 
-def test_a_run_that_goes_on_after_a_failure_says_which_sources_have_changed(
+def test_a_run_after_a_failure_names_the_sources_that_have_changed(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its results are of what they held when the failed run began; the next run has what they hold now."""

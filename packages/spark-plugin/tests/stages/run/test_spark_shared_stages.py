@@ -90,7 +90,7 @@ def test_one_driver_computes_and_the_other_waits_for_it(
     assert {job.stages[0].progress.rows for job in finished.values() if job is not None} == {5}
 
 
-def test_a_killed_driver_hands_over_and_goes_on_in_its_job_when_it_is_back(
+def test_a_killed_driver_hands_over_and_continues_its_job_when_it_is_back(
     scheduler: tuple[str, BlockingStageScheduler], until: Callable[..., None], tmp_path: Path
 ) -> None:
     """kill -9 while it computes: the other has the stage within the lease. The one that was killed finds its own job:

@@ -60,7 +60,7 @@ def place(writer: Callable[..., Any]) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
-def test_a_query_that_ran_before_goes_on_from_its_own_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_that_ran_before_continues_from_its_own_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     """By Pipeline and by run_staged: what it has read is not read again, and its name stays."""
     put(tmp_path / "in", 1, 2)
     table = Table()
@@ -82,7 +82,7 @@ def test_a_query_that_ran_before_goes_on_from_its_own_checkpoint(spark: SparkSes
     assert table.seen[2:] == [3, 4]
 
 
-def test_a_query_goes_on_where_it_was_adopted(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_continues_where_it_was_adopted(spark: SparkSession, tmp_path: Path) -> None:
     """Also when the option is left out later; and a second location is refused by name."""
     put(tmp_path / "in", 1)
     table = Table()
@@ -104,7 +104,7 @@ def test_a_query_goes_on_where_it_was_adopted(spark: SparkSession, tmp_path: Pat
     )
 
 
-def test_a_second_checkpoint_beside_that_of_the_store_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_second_checkpoint_beside_the_store_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """An empty one would begin again at the beginning."""
     put(tmp_path / "in", 1)
     table = Table()

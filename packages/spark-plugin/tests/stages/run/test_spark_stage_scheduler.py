@@ -147,7 +147,7 @@ def test_a_running_pipeline_is_watched_and_listed(
         assert client.get_job(run.job_id).succeeded
 
 
-def test_a_run_goes_on_when_its_scheduler_is_killed(
+def test_a_run_continues_when_its_scheduler_is_killed(
     spark: SparkSession, folder: Path, until: Callable[..., None]
 ) -> None:
     """With its own state; a scheduler that is started again without memory gets a report of everything."""
@@ -231,7 +231,7 @@ def messages(caplog: pytest.LogCaptureFixture, level: int, *words: str) -> int:
     return sum(any(part in text for part in words) for text in texts)
 
 
-def test_a_scheduler_that_is_not_there_is_told_before_anything_runs(spark: SparkSession, folder: Path) -> None:
+def test_a_missing_scheduler_is_reported_before_anything_runs(spark: SparkSession, folder: Path) -> None:
     """With what to do; the store is free afterwards."""
     with pytest.raises(PipelineError, match="SCHEDULER_UNAVAILABLE") as caught:
         live(folder).run(spark, scheduler_endpoint="127.0.0.1:1")

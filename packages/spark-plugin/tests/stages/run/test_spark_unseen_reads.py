@@ -105,7 +105,7 @@ def test_the_code_of_a_registered_aggregate_counts(spark: SparkSession, folder: 
         assert run(spark, job(folder, daily)) == (StageState.REUSED, [])
 
 
-def test_a_run_that_goes_on_keeps_what_an_operator_has_read(spark: SparkSession, folder: Path) -> None:
+def test_a_run_that_continues_keeps_what_an_operator_has_read(spark: SparkSession, folder: Path) -> None:
     """A snapshot, as for a source."""
     (folder / "full").touch()
     with pytest.raises(StageFailedError):

@@ -13,7 +13,7 @@ from penstock.spark_plugin._stages.store.file_lock import FileLock
 from penstock.spark_plugin.errors import StoreUnusableError
 
 
-def test_a_file_system_without_locks_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error does not name another driver, and no stage is computed without the lock."""
 
     def refuse(file: Any) -> bool:

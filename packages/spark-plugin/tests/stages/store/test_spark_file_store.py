@@ -84,7 +84,7 @@ def test_two_drivers_at_once(world: Any, seconds: float, caplog: pytest.LogCaptu
         assert second._claim.token > token
 
 
-def test_a_scheduler_that_begins_anew_is_no_sign_of_life(tmp_path: Path) -> None:
+def test_a_restarted_scheduler_is_not_a_sign_of_life(tmp_path: Path) -> None:
     """It gives each claim its whole time again: who waits for a dead driver waits longer, and is not refused."""
     serve = ["serve", "--store", str(tmp_path / "stages.db")]
     with ExitStack() as stack:

@@ -132,7 +132,7 @@ def test_a_copy_of_a_store_has_its_snapshot_and_keeps_the_results_of_the_origina
 
 
 @pytest.mark.parametrize("sees_each_other", [True, False])
-def test_a_store_at_two_paths_is_no_copy_of_itself(
+def test_a_store_at_two_paths_is_not_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sees_each_other: bool
 ) -> None:
     """By a link, or by two mounts whose files the operating system does not take for the same."""

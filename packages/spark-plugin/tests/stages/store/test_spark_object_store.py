@@ -147,7 +147,7 @@ def test_a_driver_that_was_taken_for_dead_cannot_write_pins_or_remove_results(wo
         assert awake.pins() == pins(awake, FINGERPRINTS[1])
 
 
-def test_a_claim_that_cannot_be_renewed_is_given_up(s3: str, bucket: str) -> None:
+def test_a_claim_that_cannot_be_renewed_is_lost(s3: str, bucket: str) -> None:
     """Another driver may have it by then: the run gets an error, and writes nothing more after the store is back."""
     told: list[StoreLostError] = []
     lost = threading.Event()
@@ -199,7 +199,7 @@ def test_a_write_whose_answer_is_lost_is_known_to_be_ours(s3: str, bucket: str, 
         objects.close()
 
 
-def test_what_comes_late_is_read_by_nobody(any_world: World) -> None:
+def test_late_files_are_never_read(any_world: World) -> None:
     """The marker of a driver that was taken for dead, and a file of a task of its: the first commit stands."""
     world = any_world
     with world.store() as store:
@@ -328,7 +328,7 @@ def test_only_what_has_our_names_goes_with_a_result(any_world: World) -> None:
         assert world.all_keys() == own(world) | {note}
 
 
-def test_a_forgotten_store_begins_anew(any_world: World) -> None:
+def test_a_forgotten_store_starts_empty(any_world: World) -> None:
     """Checkpoints, notes of adopted ones, pins and results are removed; other files under `live` stay."""
     world = any_world
     checkpoint = "store/live/out/checkpoint"
@@ -398,7 +398,7 @@ def test_a_service_without_conditions_is_refused(world: World, monkeypatch: pyte
         world.store().__enter__()
 
 
-def test_a_bucket_that_is_not_there_is_told(s3: str) -> None:
+def test_a_missing_bucket_is_reported(s3: str) -> None:
     pipeline = Pipeline("p", store="s3a://no-such-bucket-here/x/", store_options=options(s3))
     with pytest.raises(StoreUnusableError, match=r"s3://no-such-bucket-here/x cannot be used \(HeadBucket: 404"):
         pipeline.clean_up()

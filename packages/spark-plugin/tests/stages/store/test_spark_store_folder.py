@@ -62,7 +62,7 @@ def test_a_store_that_is_neither_mounted_nor_reached_by_arrow_is_refused(
         Pipeline("job", **given)
 
 
-def test_a_store_may_be_told_as_a_url_of_a_file(tmp_path: Path) -> None:
+def test_a_store_may_be_a_file_url(tmp_path: Path) -> None:
     """As Spark takes it, too."""
     assert Pipeline("job", store=f"file://{tmp_path}/a%20store").place.store == tmp_path / "a store"
     assert Pipeline("job", store=f"{tmp_path}/a:b").place.store == tmp_path / "a:b"

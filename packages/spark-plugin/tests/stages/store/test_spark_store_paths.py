@@ -191,7 +191,7 @@ def test_two_names_never_share_a_folder(tmp_path: Path) -> None:
         pipeline.source(bounded=True, name="größe")(lambda spark: spark)
 
 
-def test_a_dead_letter_is_written_through_nobodys_link(tmp_path: Path, outside: Path) -> None:
+def test_a_dead_letter_is_not_written_through_a_link(tmp_path: Path, outside: Path) -> None:
     """A user who may write into the folder cannot guess the name of a file that is being written."""
     folder = tmp_path / "dead"
     folder.mkdir()

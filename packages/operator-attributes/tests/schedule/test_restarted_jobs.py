@@ -40,7 +40,7 @@ def sorted_job(*sinks: str) -> JobGraph:
     return graph
 
 
-async def test_a_job_begins_anew_with_another_graph_before_the_same_watchers(api: StageSchedulerApi) -> None:
+async def test_a_job_restarts_with_another_graph_for_the_same_watchers(api: StageSchedulerApi) -> None:
     """What happened to it is forgotten, its version grows on, and a watch shows the new job to its end."""
     await api.submit("job", sorted_job("out"))
     before = await api.report("job", StageStarted(stage_id="stage-1"))
@@ -67,7 +67,7 @@ async def test_the_plan_of_a_job_can_be_drawn_by_anybody(api: StageSchedulerApi)
         await api.get_plan("other")
 
 
-async def test_a_job_that_began_anew_is_the_one_that_is_kept(tmp_path: Path) -> None:
+async def test_a_restarted_job_replaces_the_stored_one(tmp_path: Path) -> None:
     """A scheduler on the same file finds the new graph, and no event of the old one."""
     file = tmp_path / "stages.db"
     async with LocalStageScheduler(store=SqliteJobStore(file)) as scheduler:
