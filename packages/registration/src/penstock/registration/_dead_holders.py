@@ -1,4 +1,4 @@
-"""Leases whose holder was a process of this machine that is dead: known at once, and taken over."""
+"""Takes over leases whose holder was a process of this machine that is dead."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _KEPT_SECONDS = 86_400.0
 
 
 class LeaseMarks:
-    """Locked files that say which leases a living process of this machine holds.
+    """Locked files that show which leases a living process of this machine holds.
 
-    A lock ends with its process, however that ends. So if the file of a lease is there and is not locked, the process
-    that held this very lease is dead: the file's name contains the lease's fencing token and the running kernel.
-    Nothing is known of a lease without a file, such as the lease of a process on another machine.
+    A lock ends with its process, even if the process is killed. So if the file of a lease exists and is not locked, the
+    process that held this lease is dead: the file's name contains the lease's fencing token and the running kernel. A
+    lease without a file, such as the lease of a process on another machine, may be alive or not.
 
     Args:
         endpoint: `host:port` of the registry service; None for a registry in this process.
@@ -58,14 +58,14 @@ class LeaseMarks:
         self._held: dict[Path, int] = {}
 
     def hold(self, lease: Lease) -> None:
-        """Say that this process holds a lease, until `let_go` or `close`."""
+        """Mark a lease as held by this process, until `let_go` or `close`."""
         if not self._place[-1]:
             return
         path = self._path(lease)
         try:
             make_folder(self._folder)
             self._remove_old()
-            # Under its name it is seen locked only.
+            # The file gets its name when it is locked.
             number, made = tempfile.mkstemp(dir=self._folder)
             lock_file(number, wait=True)
             os.replace(made, path)
@@ -79,11 +79,11 @@ class LeaseMarks:
         return _is_free(self._path(lease))
 
     def let_go(self, lease: Lease) -> None:
-        """Say nothing about a lease any more."""
+        """Remove the mark of a lease."""
         self._remove(self._path(lease))
 
     def close(self) -> None:
-        """Let go of all leases."""
+        """Remove the marks of all leases."""
         for path in [*self._held]:
             self._remove(path)
 
@@ -128,9 +128,9 @@ def _boot() -> str:
 
 
 class HolderWatch:
-    """Looks who holds the consumer that a request asks for, and takes the lease of a dead process over.
+    """Finds the holder of the consumer that a request asks for, and takes over the lease of a dead process.
 
-    The request then gets the consumer at once, because it is of the same claim's name.
+    The request then gets the consumer at once, because its claim has the same name.
 
     Args:
         registry: where the request is made.
@@ -143,7 +143,7 @@ class HolderWatch:
         self._dead_job_id = ""
 
     def look(self) -> Lease | None:
-        """Give the lease of another job, unless it is taken over here; None without one.
+        """Return the lease of another job; None without one, or if it was taken over here.
 
         Raises:
             RegistrationError: the registry does not say who holds the consumer.
@@ -161,10 +161,10 @@ class HolderWatch:
 
     @contextmanager
     def looking(self, told: Callable[[Lease | None], None] = lambda _: None) -> Iterator[None]:
-        """Look twice a second on a thread, as long as the context lasts: while the request waits for the consumer.
+        """Call `look` twice a second on a thread until the context ends, while the request waits for the consumer.
 
         Args:
-            told: is called on that thread with what each look gave.
+            told: called on that thread with each result.
         """
         is_over = threading.Event()
         threading.Thread(target=self._look_until, args=(is_over, told), name="penstock holder", daemon=True).start()
@@ -178,7 +178,7 @@ class HolderWatch:
             try:
                 lease = self.look()
             except Exception as error:
-                # What fails is reported by the call that waits.
+                # The call that waits reports the failure.
                 _log.debug("cannot tell who holds consumer %s: %s", self._request.consumer_name, error)
                 continue
             if is_over.is_set():
@@ -198,7 +198,7 @@ class HolderWatch:
             request,
             job_id=lease.job_id,
             claim=f"{name}/{uuid.uuid4().hex}",
-            # Only that very lease, and none that another job was given since.
+            # Only this lease, not one that another job got since.
             after_fencing_token=lease.fencing_token,
             conflict_policy=ConflictPolicy.REFUSE,
             timeout=_TAKE_OVER_TIMEOUT,

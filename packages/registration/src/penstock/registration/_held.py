@@ -27,9 +27,9 @@ _LOG_AGAIN_SECONDS: Final = 30.0
 
 
 class HeldLeases:
-    """The leases of one job, one for each stream: kept by heartbeats, and given back together.
+    """The leases of one job, one for each stream: kept by heartbeats, and released together.
 
-    A lease that ran out, for example while this process was paused, is taken back unless another job has the consumer.
+    A lease that expired, for example while this process was paused, is taken back unless another job has the consumer.
     Its consumer is registered again if it was deregistered, and then has another ARN. Usable from any thread; calls
     block.
 
@@ -88,7 +88,7 @@ class HeldLeases:
             return tuple(self._leases)
 
     def leases(self, streams: Sequence[str]) -> tuple[Lease, ...]:
-        """Give the newest lease of each of these streams."""
+        """Return the newest lease of each of these streams."""
         with self._news:
             return tuple(self._leases[stream] for stream in streams)
 
@@ -107,10 +107,10 @@ class HeldLeases:
             raise self._lost
 
     def settled(self, streams: Sequence[str]) -> tuple[Lease, ...]:
-        """Give the leases of these streams once the registry says that all are held.
+        """Return the leases of these streams once the registry confirms that all are held.
 
         Raises:
-            LeaseLostError: a lease that ran out was not taken back.
+            LeaseLostError: a lease that expired was not taken back.
         """
         log_at = time.monotonic() + _LATE_SECONDS
         while True:
@@ -131,12 +131,12 @@ class HeldLeases:
                     self._news.wait(_ASK_AGAIN_SECONDS)
 
     def registered_again(self, streams: Sequence[str]) -> tuple[Lease, ...]:
-        """Give the leases of these streams; consumers that somebody deregistered are registered again first.
+        """Return the leases of these streams; consumers that were deregistered are registered again first.
 
-        A consumer that cannot be registered again is logged: the reader's own error says what is missing.
+        A consumer that cannot be registered again is logged: the reader's own error names the cause.
 
         Raises:
-            ConsumerDeregisteredError: somebody deregisters a consumer again and again.
+            ConsumerDeregisteredError: a consumer is deregistered again and again.
         """
         for stream, lease in zip(streams, self.leases(streams), strict=True):
             try:
@@ -150,15 +150,15 @@ class HeldLeases:
         return self.leases(streams)
 
     def release(self, streams: Sequence[str], is_robbed: Callable[[Lease], bool] = lambda _: False) -> None:
-        """Give leases back; the registry deregisters the consumers that it registered.
+        """Release leases; the registry deregisters the consumers that it registered.
 
         Args:
-            streams: whose leases. Each is given back, whatever becomes of the others: consumers cost by the hour.
+            streams: the streams of the leases. Each is released even if another one fails: consumers cost by the hour.
             is_robbed: whether another reader, which knows another registry, took subscriptions of the lease's consumer.
                 Then the consumer stays registered.
 
         Raises:
-            RegistrationError: a lease cannot be given back. It runs out, and a registry then cleans up.
+            RegistrationError: a lease cannot be released. It expires, and a registry then deregisters the consumer.
         """
         with ExitStack() as exits:
             for stream in streams:

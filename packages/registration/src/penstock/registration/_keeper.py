@@ -43,8 +43,7 @@ _FINAL_CODES: Final = frozenset({"REGISTRATION_DENIED", "REGISTRY_ACCESS", "REGI
 class KeptLease:
     """When to send the next heartbeat, and until when the lease is known to be held.
 
-    Counted from before the request was sent: the registry counts from later, so that it does not give the consumer
-    away before.
+    Time counts from before the request was sent. The registry counts from later, so it does not end the lease earlier.
     """
 
     time_to_live_seconds: float
@@ -53,7 +52,7 @@ class KeptLease:
 
     @classmethod
     def given(cls, time_to_live_seconds: float, sent_at: float) -> KeptLease:
-        """After an acquire or a heartbeat that was sent then."""
+        """After an acquire or a heartbeat that was sent at `sent_at`."""
         return cls(
             time_to_live_seconds,
             sent_at + time_to_live_seconds / _HEARTBEATS_PER_LIFE,
@@ -61,19 +60,19 @@ class KeptLease:
         )
 
     def missed(self, now: float) -> KeptLease:
-        """After a heartbeat without an answer: again soon."""
+        """After a heartbeat without an answer: retry soon."""
         pause = self.time_to_live_seconds / _HEARTBEATS_PER_LIFE / _TRIES_PER_HEARTBEAT
         return KeptLease(self.time_to_live_seconds, now + pause, self.ends_at)
 
     def patience_seconds(self, sent_at: float) -> float:
-        """How long to wait for an answer: so long that there is time for another try over another connection."""
+        """How long to wait for an answer, leaving time for another attempt over another connection."""
         third = self.time_to_live_seconds / _HEARTBEATS_PER_LIFE
         return third if sent_at >= self.ends_at else min(third, self.ends_at - sent_at)
 
 
 @dataclass(slots=True)
 class _Kept:
-    """A lease that is kept, and what is known of those in whose place it came."""
+    """A lease that is kept, and the leases that it replaced."""
 
     lease: Lease
     on_lost: OnLost
@@ -82,7 +81,7 @@ class _Kept:
     tokens: set[int]
     task: asyncio.Task[None] | None = None
     deregistered_at: list[float] = field(default_factory=list)
-    """When somebody else had deregistered the consumer, lately."""
+    """When other programs deregistered the consumer, lately."""
 
 
 class LeaseKeeper:
@@ -136,15 +135,15 @@ class LeaseKeeper:
         request: AcquireRequest | None = None,
         on_regained: OnRegained | None = None,
     ) -> None:
-        """Send heartbeats for the lease from now on, in place of those for an older one of the same job and consumer.
+        """Send heartbeats for the lease from now on, instead of an older lease of the same job and consumer.
 
         Args:
             lease: of the registry.
             on_lost: called on the loop when the lease is lost; must not block.
             acquired_at: when the acquire was sent, by the keeper's clock; now when it is None.
             request: by which the lease was acquired. With it and `on_regained` a lease that ran out is taken back.
-            on_regained: called on the loop with the lease that was got in place of one that ran out, and that is kept
-                from then on: it has a larger fencing token, and may be of another consumer ARN. Must not block.
+            on_regained: called on the loop with the lease that replaces one that expired, and that is kept from then
+                on: it has a larger fencing token, and may have another consumer ARN. Must not block.
         """
         before = self._kept.pop(_key(lease), None)
         if before is not None:
@@ -164,9 +163,9 @@ class LeaseKeeper:
         )
 
     def drop(self, lease: Lease) -> Lease:
-        """Send no more heartbeats for the lease, or for the one that was taken back in its place.
+        """Send no more heartbeats for the lease, or for the lease that replaced it.
 
-        `on_lost` will not be called. Returns the lease that was kept, to be given back.
+        `on_lost` will not be called. Returns the lease that was kept, to be released.
         """
         kept = self._find(lease)
         if kept is None:
@@ -178,8 +177,8 @@ class LeaseKeeper:
     async def register_again(self, lease: Lease) -> Lease:
         """Register the consumer of a kept lease again if it is gone, for a job that Kinesis refused for that reason.
 
-        Another job deregisters it that has a registry of its own, as does an operator. A consumer that the job gave by
-        its ARN is its own to register.
+        A job with another registry may deregister it, or an operator. A consumer that the job gave by its ARN is not
+        registered here.
 
         Returns the lease that is kept from then on, which has a larger fencing token; its consumer's ARN is another one
         if the consumer was registered again.
@@ -306,7 +305,7 @@ class LeaseKeeper:
             _logger.exception("on_regained failed for %s of %s", lease.consumer_name, lease.stream_name)
 
     async def _take_back(self, lease: Lease, request: AcquireRequest) -> Lease | Exception:
-        """Acquire again what the job had, unless somebody else has it now."""
+        """Acquire the consumer again, unless another job has it now."""
         again = replace(
             request,
             conflict_policy=ConflictPolicy.REFUSE,

@@ -58,7 +58,7 @@ _INVALID: Final = frozenset({"InvalidArgumentException", "ValidationException", 
 
 
 def typed_error(error: BaseException, operation: str, subject: str) -> RegistrationError:
-    """What the error means to a caller. `subject` is the name or ARN that the call was about."""
+    """The error of this package for an error of a call. `subject`: the name or ARN that the call was about."""
     code = error_code(error)
     message = error.message if isinstance(error, AwsServiceError) else str(error)
     if code is None:
@@ -74,7 +74,7 @@ def typed_error(error: BaseException, operation: str, subject: str) -> Registrat
     if code in _DENIED:
         return RegistrationError.of("REGISTRATION_DENIED", operation=operation, reason=f"{code}: {message}")
     if code in _INVALID:
-        # Perhaps looked at before it was sent: an empty name, say.
+        # The client may refuse it before it is sent, for example an empty name.
         return RegistrationOptionError(option=subject or "name", reason=message)
     if classify(error) is not ErrorKind.FATAL:
         return RegistryUnavailableError(where="Kinesis", reason=f"{operation}: {code}: {message}")
@@ -90,26 +90,26 @@ _CALLS_PER_SECOND: Final = MappingProxyType(
         "describe_stream_summary": (20, False),
     }
 )
-"""Calls a second, and whether the limit is a stream's (else the account's), by the API reference."""
+"""Calls per second, and whether the limit applies per stream (else per account), by the API reference."""
 _MARGIN: Final = 1.1
-"""Calls that were sent at the right distance may arrive closer together."""
+"""Calls may arrive closer together than they were sent."""
 _BURST_SHARE: Final = 0.2
 """The share of a second's calls that may be sent at once: one of five, four of twenty."""
 
 
 class CallPace:
-    """Keeps the calls of a process below Kinesis's limits, at even distances.
+    """Keeps the calls of a process below Kinesis's limits, evenly spaced.
 
-    Others may call, too: being throttled nevertheless is a matter of back-off.
+    Other processes call, too: calls that are throttled nevertheless are retried with back-off.
     """
 
     def __init__(self) -> None:
-        # Per operation and stream: when the next call would be due, were all of them evenly spaced.
+        # Per operation and stream: when the next evenly spaced call would be due.
         self._due: dict[tuple[str, str], float] = {}
         self._asked_at = float("-inf")
 
     def reserve(self, operation: str, stream: str, now: float) -> float:
-        """Take the next free place. Returns the seconds to wait before the call; 0 when there is room now."""
+        """Reserve the next call. Returns the seconds to wait before it; 0 if it can be sent now."""
         if operation not in _CALLS_PER_SECOND:
             return 0.0
         limit, of_stream = _CALLS_PER_SECOND[operation]
@@ -122,7 +122,7 @@ class CallPace:
         return max(0.0, due - (at_once - 1) * distance - now)
 
     def _forget(self, now: float) -> None:
-        """What is due already limits nothing; nor does what was due by a clock that was set back since."""
+        """Forget calls that are due by now, and all calls if the clock was set back."""
         if now < self._asked_at:
             self._due.clear()
         self._asked_at = now
@@ -135,7 +135,7 @@ _CREATING_AT_ONCE: Final = 5
 
 
 class AwsClients(Protocol):
-    """What gives clients: `penstock.aws.AwsSession`, or a fake."""
+    """Makes clients: `penstock.aws.AwsSession`, or a fake."""
 
     def aio_client(self, service_name: str) -> AwsCalls:
         """A client of the service."""
@@ -143,7 +143,7 @@ class AwsClients(Protocol):
 
 
 class KinesisCalls:
-    """Calls by the client that reads records: aiobotocore takes half a second of the start of a query to import."""
+    """Sends calls with the client that reads records: importing aiobotocore takes half a second at query start."""
 
     def __init__(self, session: AwsSession) -> None:
         self._client = JsonClient(session)
@@ -291,10 +291,10 @@ class StreamConsumerRegistrar:
     ) -> RegisteredConsumer:
         """Return the consumer of that name, ACTIVE; registered now if there was none.
 
-        First waits a random part of the register back-off's base (`stagger`), so that tasks that start together do
-        not all ask at once. `before_register` is awaited right before Kinesis is asked to register; when it says no,
-        because somebody else is about to, Kinesis is looked at again instead. `on_refused` is awaited when Kinesis has
-        certainly not registered anything.
+        With `stagger` it first waits a random part of the back-off's base, so that tasks that start together do not all
+        call at once. `before_register` is awaited right before RegisterStreamConsumer. If it returns False, because
+        another registry is about to register, the consumer is looked up again instead. `on_refused` is awaited when
+        Kinesis has certainly not registered the consumer.
 
         Raises:
             StreamNotFoundError, RegistrationOptionError,
@@ -311,7 +311,7 @@ class StreamConsumerRegistrar:
             if found is not None and found.status == "ACTIVE":
                 consumer = RegisteredConsumer(arn=found.arn, made=False)
             else:
-                # Kinesis takes no more than a few at a time in CREATING.
+                # Kinesis limits how many consumers are in CREATING.
                 async with self._creating:
                     timeout = (config or self._config).register_timeout
                     give_up = self._deadline(timeout, f"{consumer_name!r} of {stream_name!r}", "ACTIVE")
@@ -322,9 +322,9 @@ class StreamConsumerRegistrar:
             return consumer
 
     async def deregister(self, consumer_arn: str) -> None:
-        """End the registration and wait until it is gone. One that is gone already is not an error.
+        """End the registration and wait until it is gone. A missing consumer is not an error.
 
-        By ARN: it holds the creation time, so that a newer consumer of the same name is never hit.
+        The ARN contains the creation time, so that a newer consumer of the same name is never deregistered.
 
         Raises:
             RegistryUnavailableError: after the retries.
@@ -364,7 +364,7 @@ class StreamConsumerRegistrar:
         while found is None or found.status != "ACTIVE":
             if found is None:
                 if await before_register():
-                    # What was just made may not be shown yet, and is in the way of a second registration: still ours.
+                    # A new consumer may not be visible yet, and then blocks a second registration: it is still ours.
                     made = await self._register_once(stream_name, consumer_name, stream_arn, on_refused) or made
             elif found.status == "DELETING":
                 # A consumer that is being deleted was not made here: the next one has another ARN.
@@ -378,7 +378,7 @@ class StreamConsumerRegistrar:
     async def _register_once(
         self, stream_name: str, consumer_name: str, stream_arn: str, on_refused: Callable[[], Awaitable[None]]
     ) -> bool:
-        """Ask Kinesis to register. Returns False when somebody else was faster."""
+        """Call RegisterStreamConsumer. Returns False when another caller was faster."""
         unanswered = False
 
         async def call() -> bool:
@@ -387,7 +387,7 @@ class StreamConsumerRegistrar:
                 await self._attempt("register_stream_consumer", StreamARN=stream_arn, ConsumerName=consumer_name)
             except Exception as error:
                 if error_code(error) == "ResourceInUseException":
-                    # An attempt that got no answer may well have been the one that registered it.
+                    # An earlier attempt whose answer was lost may have registered it.
                     return unanswered
                 unanswered = unanswered or classify(error) is ErrorKind.RETRYABLE
                 raise
@@ -412,7 +412,7 @@ class StreamConsumerRegistrar:
             raise typed_error(error, "RegisterStreamConsumer", consumer_name) from error
 
     async def _deregister_once(self, consumer_arn: str) -> bool:
-        """Ask Kinesis to deregister. Returns False when the consumer is in a state that does not allow it yet."""
+        """Call DeregisterStreamConsumer. Returns False when the consumer's state does not allow it yet."""
         try:
             await self._call("deregister_stream_consumer", ConsumerARN=consumer_arn)
         except Exception as error:

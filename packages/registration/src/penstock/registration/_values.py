@@ -1,4 +1,4 @@
-"""What callers and registries say to each other."""
+"""Requests to a registry and its answers."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class RegistrationStrategy(StrEnum):
     """When a consumer is registered and deregistered (FLIP-128, `efo.registration`)."""
 
     LAZY = "lazy"
-    """When the query starts; deregistered when the last lease is gone."""
+    """Registered when the query starts; deregistered when the last lease ends."""
     EAGER = "eager"
-    """When the DataFrame is made; deregistered when the last lease is gone."""
+    """Registered when the DataFrame is made; deregistered when the last lease ends."""
     NONE = "none"
-    """Never: the caller names the consumer's ARN, and ends it himself."""
+    """Never registered: the caller gives the consumer's ARN, and deregisters it."""
 
 
 class ConflictPolicy(StrEnum):
@@ -112,13 +112,13 @@ class AcquireRequest:
     """
 
     stream_name: str
-    """In the registry's account and region; or its ARN. Both are one stream, and one lease."""
+    """The stream's name in the registry's account and region, or its ARN. Both mean the same lease."""
     job_id: str
     """Identity of the holder: the same after a restart of the same job, different for any other."""
     consumer_name: str = ""
     """Required, except with the strategy `none`, whose consumer ARN contains the name."""
     stream_arn: str | None = None
-    """By which the lease goes. Looked up by name when None."""
+    """The stream that the lease belongs to. Looked up by name when None."""
     strategy: RegistrationStrategy = RegistrationStrategy.LAZY
     consumer_arn: str | None = None
     """With the strategy none, and only with it."""
@@ -126,19 +126,19 @@ class AcquireRequest:
     time_to_live: timedelta | None = None
     """How long the lease should live without a heartbeat. The registry has a default and a cap."""
     timeout: timedelta | None = None
-    """How long to wait, for another job's lease and for Kinesis together. Default: as long as it takes."""
+    """How long to wait, for another job's lease and for Kinesis together. Default: without limit."""
     config: RegistrarConfig | None = None
     """How long registering may take for this request (`register_timeout`). Default: the registry's own setting."""
     caller: AwsLocation | None = None
-    """Where the caller's stream is: a registry behind an endpoint refuses a stream of another place than its own."""
+    """Where the caller's stream is: a registry behind an endpoint refuses streams of other places."""
     claim: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False)
     """New for each request, kept by `replace`: distinguishes a run that asks again from a later run.
 
     `NAME/RUN` is a claim by a name that outlives the runs, such as one in a query's checkpoint: a later run of that
     name takes the lease over as the same job does, although its job id is another."""
     after_fencing_token: int | None = None
-    """The job takes back the lease that it had under this token, and that ran out. It is not given back when a later
-    run of the job has the consumer, or when an operator ended the lease."""
+    """The job takes back the lease that it had under this token, and that expired. This fails when a later run of the
+    job has the consumer, or when an operator ended the lease."""
 
     def __post_init__(self) -> None:
         for name in ("stream_name", "job_id"):
@@ -199,7 +199,7 @@ class Lease:
     consumer_name: str
     job_id: str
     consumer_arn: str
-    """Holds the consumer's creation time, so that a new registration has another ARN."""
+    """Contains the consumer's creation time, so that a new registration has another ARN."""
     fencing_token: int
     """Only grows, per stream ARN and consumer name, over all holders."""
     time_to_live_seconds: float
@@ -221,13 +221,13 @@ class Heartbeat:
 
 
 class ConsumerState(StrEnum):
-    """Where a consumer stands with Kinesis."""
+    """The state of a consumer in Kinesis."""
 
     CREATING = "CREATING"
     ACTIVE = "ACTIVE"
     DELETING = "DELETING"
     ABSENT = "ABSENT"
-    """Kinesis does not have it: deleted from outside, or not registered yet."""
+    """It does not exist: deleted by another program, or not registered yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,11 +242,11 @@ class Consumer:
     """The holder's lease, with the seconds until it is over; None when no job holds the consumer. A registry that did
     not watch the lease for long enough shows the times in the store, by the clock of the registry that wrote them."""
     age_seconds: float
-    """Since the consumer came to the registry."""
+    """Since the registry first recorded the consumer."""
     state: ConsumerState | None = None
     """None when Kinesis was not asked, or did not answer."""
     stream_arn: str = ""
-    """Tells streams of one name in several accounts and regions apart; empty when it is not known."""
+    """Distinguishes streams of one name in several accounts and regions; empty when it is not known."""
     held_seconds: float = 0.0
     """Since the holder acquired its lease, by any token; 0 when no job holds the consumer."""
     cost_per_hour_usd: float | None = None

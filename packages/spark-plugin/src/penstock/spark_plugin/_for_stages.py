@@ -1,7 +1,7 @@
 """The one module by which stages and their stores use the rest of the plugin, apart from its errors.
 
-What stages know of Kinesis are four questions about the options, offsets and progress of its data source. The rest are
-names of modules that read and write as well.
+Stages ask four questions about the options, offsets and progress of the Kinesis data source. The other names belong to
+modules that reading and writing use as well.
 """
 
 import asyncio
@@ -66,13 +66,13 @@ def stream_consumers(options: Mapping[str, str]) -> Iterator[StreamConsumer]:
         return
     place = f"{parsed.endpoint_url} {parsed.region} {parsed.role_arn}"
     for stream in parsed.stream_name or (parsed.stream_name_pattern or "",):
-        # Without a name each query, and each read of one, has a consumer that its checkpoint names.
+        # Without a name each read of a query has its own consumer, named by the checkpoint.
         if name := parsed.efo_consumer_arn.get(stream) or parsed.efo_consumer_name:
             yield StreamConsumer(place, parsed.arn_of(stream) or stream, name)
 
 
 def other_streams(offset: str, options: Mapping[str, str]) -> str:
-    """Why a logged offset cannot be of a query with these options, as text; empty if it can be."""
+    """Why a logged offset cannot belong to a query with these options, as text; empty if it can."""
     from penstock.spark_plugin._reading.stream.offsets import parse_offset
 
     try:
@@ -89,9 +89,9 @@ def other_streams(offset: str, options: Mapping[str, str]) -> str:
 
 
 def arriving_bytes_per_second(recent: "Iterable[StreamingQueryProgress | Mapping[str, Any]]") -> float:
-    """The rate at which records arrive at the Kinesis sources of a query, by its progress since they caught up.
+    """The rate at which records arrive at the Kinesis sources of a query, from its progress since they caught up.
 
-    Before that, they are read faster than they arrive. 0 while the rate is not known; other sources do not show it.
+    Before that, records are read faster than they arrive. 0 while the rate is not known, and for other sources.
     """
     from penstock.spark_plugin._reading.progress_listener import kinesis_progress
 
@@ -110,12 +110,12 @@ def arriving_bytes_per_second(recent: "Iterable[StreamingQueryProgress | Mapping
 def bounded_read(options: Mapping[str, str]) -> tuple[str, ...] | None:
     """The facts that decide which records a bounded read gives; None if they depend on when it is planned.
 
-    A time, sequence numbers and a seam are facts, and so is TRIM_HORIZON as a beginning: of the stream, which is
-    identified by its ARN and its time of creation. Records that expire later stay in a committed result. "Now", LATEST,
-    a time in the future, and the end of a shard as the end of a read are no facts.
+    A time, sequence numbers and a seam are facts. So is TRIM_HORIZON as a start: the stream is identified by its ARN
+    and its creation time, and records that expire later stay in a committed result. "Now", LATEST, a time in the
+    future, and the end of a shard as the end of a read are not facts.
 
     Args:
-        options: Of `format("kinesis")`. A seam that is not there yet is made.
+        options: Options of `format("kinesis")`. A missing seam is created.
 
     Raises:
         OptionError: an option is not valid for the data source.
@@ -131,7 +131,7 @@ def bounded_read(options: Mapping[str, str]) -> tuple[str, ...] | None:
     session = AwsSession(aws_options(parsed))
     if not _is_end(session, parsed):
         return None
-    # Nothing of what is now is left in the bounds.
+    # The bounds do not depend on the present time.
     bounds = Bounds.resolve(session, parsed, 0)
     parts = [
         f"endpoint={parsed.endpoint_url}",
@@ -146,7 +146,7 @@ def bounded_read(options: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def asked_of_kinesis(options: Mapping[str, str]) -> tuple[str, ...]:
-    """What the options of a bounded read ask for, without a question to Kinesis."""
+    """What the options of a bounded read ask for, without a call to Kinesis."""
     parsed = KinesisOptions.parse(dict(options))
     asked = (parsed.stream_name, parsed.stream_name_pattern, parsed.initial_position, parsed.ending_position)
     return tuple(repr(one) for one in (*asked, sorted(parsed.shard_ids), parsed.endpoint_url, parsed.deaggregate))

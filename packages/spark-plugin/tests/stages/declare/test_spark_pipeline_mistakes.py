@@ -163,10 +163,10 @@ def test_pipelines_that_would_do_nothing(spark: SparkSession, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"lease_seconds": 5}, "lease_seconds is of a stage scheduler, and none is given: "),
-        ({"scheduler_security": ClientSecurity()}, "scheduler_security is of a stage scheduler, and none is given: "),
+        ({"lease_seconds": 5}, "lease_seconds has no effect without a stage scheduler: "),
+        ({"scheduler_security": ClientSecurity()}, "scheduler_security has no effect without a stage scheduler: "),
         ({"restarts_per_hour": 5}, "restarts_per_hour=5 does nothing beside restart='never': "),
-        ({"restart": "on-failure"}, "has restart='on-failure', which is of live queries, and all that it reads is "),
+        ({"restart": "on-failure"}, "has restart='on-failure', which applies to live queries, and all of its sources "),
     ],
 )
 def test_what_would_do_nothing_in_a_run(

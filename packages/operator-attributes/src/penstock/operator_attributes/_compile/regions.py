@@ -19,15 +19,15 @@ _MAX_SMALL = 1_000
 
 
 class CyclicRegions(StrEnum):
-    """What to do with regions that would wait for each other, for themselves, or for one that never ends; and with
-    bounded vertices that several results need."""
+    """What to do with regions that would wait for each other, for themselves, or for a region that never ends; and
+    with bounded vertices that several results need."""
 
     MERGE = "merge"
-    """Deploy them as one. A blocking edge inside of a region holds nothing back."""
+    """Deploy them as one region. A blocking edge inside of a region has no effect."""
     READ_TWICE = "read-twice"
-    """Read a bounded source, and do again what is computed from it without blocking, in each region that needs
-    it: then no region waits for another in a circle. Where that would do most of a large job many times over, the
-    regions are merged all the same."""
+    """Read a bounded source, and repeat what is computed from it without blocking, in each region that needs it:
+    then regions do not wait for each other in a circle. If that would repeat most of a large job many times, the
+    regions are merged instead."""
     PER_RESULT = "per-result"
     """As READ_TWICE, and the same without a circle: a bounded region that hands several results over, or writes them,
     becomes one for each. So each is computed, retried and committed separately. Results that are computed from a chain
@@ -69,7 +69,7 @@ class _Placement:
 
 
 def find_regions(graph: CanonicalGraph, decisions: Decisions, cyclic: CyclicRegions) -> Regions:
-    """Join what pipelined edges connect, and deal with what would wait for itself."""
+    """Join vertices that pipelined edges connect, and resolve regions that would wait for themselves."""
     placement = _Placement(
         list(range(len(graph.vertices))),
         [(number, edge.source, edge.target) for number, edge in enumerate(graph.edges)],

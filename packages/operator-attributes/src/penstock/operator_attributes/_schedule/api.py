@@ -14,7 +14,7 @@ from penstock.operator_attributes.errors import SchedulingError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStatus:
-    """A stage of a job, and how far it has come."""
+    """A stage of a job, and its progress."""
 
     stage_id: str
     name: str
@@ -27,7 +27,7 @@ class StageStatus:
     """Why its output blocks, with the call site; empty when it does not."""
     progress: StageProgress
     slots: int = 0
-    """Slots that it takes; 0 if the scheduler does not report it."""
+    """The number of its slots; 0 if the scheduler does not report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class JobStatus:
 
 
 class StageSchedulerApi(Protocol):
-    """Plans jobs and says which of their stages may be deployed.
+    """Plans jobs and decides which of their stages may be deployed.
 
     `LocalStageScheduler` is in this process, `RemoteStageScheduler` behind gRPC.
     """
@@ -81,8 +81,8 @@ class StageSchedulerApi(Protocol):
     ) -> JobStatus:
         """Compile a graph and begin to schedule it.
 
-        Again with the same job id and the same graph (call sites aside): the job as it stands; the other arguments
-        then have no effect.
+        Submitting the same graph (call sites aside) with the same job id again returns the job in its current state;
+        the other arguments then have no effect.
 
         Args:
             job_id: chosen by the caller: the same for a restart of the same job.
@@ -90,7 +90,7 @@ class StageSchedulerApi(Protocol):
             slots: slots for stages that run at the same time; None for no bound.
             max_attempts: failures of a stage, since it last committed, after which it counts as failed; None leaves it
                 to the scheduler.
-            cyclic_regions: how circles between stages are untangled.
+            cyclic_regions: what to do with stages that would wait for each other.
             restart: start the job from the beginning: the history of a job of this id is forgotten, and the graph may
                 be another one. Watches of the job continue.
 
@@ -99,7 +99,7 @@ class StageSchedulerApi(Protocol):
             InvalidOptionError: an argument is outside of its range.
             SchedulingError (INSUFFICIENT_SLOTS): the live stages together need more slots than there are.
             SchedulingError (JOB_EXISTS): the job id belongs to another graph, and `restart` is False.
-            SchedulingError (TOO_MANY_JOBS): the scheduler is full of jobs that have not ended.
+            SchedulingError (TOO_MANY_JOBS): the scheduler has reached its limit, and no job has ended.
         """
         ...
 
@@ -114,7 +114,7 @@ class StageSchedulerApi(Protocol):
         ...
 
     async def get_job(self, job_id: str) -> JobStatus:
-        """The job as it stands. Raises: SchedulingError (UNKNOWN_JOB)."""
+        """The current state of the job. Raises: SchedulingError (UNKNOWN_JOB)."""
         ...
 
     async def get_plan(self, job_id: str) -> StagePlan:
@@ -126,7 +126,7 @@ class StageSchedulerApi(Protocol):
         ...
 
     def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
-        """The job as it stands, then again after changes, until it has ended.
+        """The current state of the job, and its state after each change, until it has ended.
 
         A slow caller misses states in between, never the last one.
 
@@ -151,16 +151,16 @@ class StageSchedulerApi(Protocol):
     ) -> Claim:
         """Ask which driver computes the result of a stage, so that drivers that share a store compute it once.
 
-        COMPUTE: the caller does, renews the claim meanwhile, and commits it. WAIT: another driver does; ask again.
-        REUSE: it is there. When two ask at once, one of them computes. A claim that is not renewed runs out, and the
-        next who asks computes. An owner with a secret that asks for what it holds already takes it over with a new
-        token: its first answer was lost, or it came back.
+        COMPUTE: the caller computes the result, renews the claim meanwhile, and commits it. WAIT: another driver
+        computes it; ask again. REUSE: the result exists. When two drivers ask at once, one of them computes. A claim
+        that is not renewed expires, and the next driver that asks computes. An owner with a secret that asks for what
+        it holds already takes over its own claim with a new token: its first answer was lost, or it was restarted.
 
         Args:
             store: where the drivers keep their results: the same text in each of them.
             fingerprint: names the result: stage, code and data.
-            owner: names the driver, with a secret behind the first `#` that others do not see: `night-job#…`.
-            lease_seconds: time until the claim runs out; None leaves it to the scheduler.
+            owner: names the driver, with a secret after the first `#` that other drivers do not see: `night-job#…`.
+            lease_seconds: time until the claim expires; None leaves it to the scheduler.
             wait_seconds: time for which the answer WAIT may be held back; bounded by the scheduler.
 
         Raises:
@@ -169,16 +169,16 @@ class StageSchedulerApi(Protocol):
         ...
 
     async def renew_claim(self, claim: Claim) -> Claim:
-        """Keep a claim from running out. Raises: ClaimLostError."""
+        """Prolong a claim. Raises: ClaimLostError."""
         ...
 
     async def commit_claim(
         self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
     ) -> None:
-        """Say that the result is at `location`, for all drivers. May be repeated with the same claim.
+        """Report that the result is at `location`, for all drivers. May be repeated with the same claim.
 
         Raises:
-            ClaimLostError: the claim ran out and another driver got it: use that driver's result.
+            ClaimLostError: the claim expired and another driver got it: use that driver's result.
         """
         ...
 
@@ -187,7 +187,7 @@ class StageSchedulerApi(Protocol):
         ...
 
     async def forget_claim(self, claim: Claim) -> None:
-        """Say that the data of the committed result, as `claim` gave it, is gone. A newer result is kept."""
+        """Report that the data of the committed result of `claim` is gone. A newer result is kept."""
         ...
 
     async def close(self) -> None:

@@ -40,11 +40,11 @@ class Claim:
     owner: str
     """The driver that computes it, or did, without its secret."""
     token: int
-    """Grows with each claim that is granted: an older one cannot commit any more. 0 with WAIT: it is another's."""
+    """Grows with each granted claim: an older one cannot commit any more. 0 with WAIT."""
     expires_seconds: float = 0.0
     """Seconds until the claim runs out; 0 of a committed result."""
     renewals: int = 0
-    """How often its holder has renewed it: a number that grows shows that it lives."""
+    """How often its holder has renewed it: a growing number shows that the holder is alive."""
     location: str = ""
     """Where a committed result is, as the driver that computed it said."""
     rows: int | None = None
@@ -78,8 +78,8 @@ class ClaimRecord:
 class ClaimBook:
     """All claims by (store, fingerprint).
 
-    Its questions change nothing: they give an answer and the record that is to be remembered, for `put` or `remove`
-    once that record is safe on a disk.
+    Its decisions change nothing: they return an answer and the new record, for `put` or `remove` once the record is
+    durable.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ClaimBook:
     def claim(
         self, store: str, fingerprint: str, owner: str, *, lease_seconds: float, now: float
     ) -> tuple[Claim, ClaimRecord | None]:
-        """Decide who computes. The record is there when it is the caller. Raises: InvalidOptionError."""
+        """Decide which driver computes. Returns a record if it is the caller. Raises: InvalidOptionError."""
         for option, text in (("store", store), ("fingerprint", fingerprint), ("owner", owner)):
             if not text:
                 raise InvalidOptionError(option, text, "a text that is not empty")
@@ -137,7 +137,7 @@ class ClaimBook:
         """The result is there; by the same claim again, the same result. Raises: ClaimLostError."""
         present = self._held(claim)
         if present.committed:
-            # All drivers know its token by now: none of them may say that it is somewhere else.
+            # All drivers know its token by now: none of them may change its location.
             return present
         return replace(present, committed=True, location=location, rows=rows, size_bytes=size_bytes)
 

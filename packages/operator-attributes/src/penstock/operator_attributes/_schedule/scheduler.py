@@ -58,9 +58,9 @@ class StageScheduler:
     failure.
     A live stage that its driver begins again (StageRestarted) runs on, with its slots, in another attempt.
 
-    A live stage holds its slots for as long as the job runs. So it is held back while it would leave too few of
-    them for a batch stage that is still to run; otherwise that stage would wait for ever. A batch stage that is
-    wider than the budget takes all of it.
+    A live stage keeps its slots while the job runs. So it waits while it would leave too few slots for a batch stage
+    that is still to run; otherwise that stage would wait forever. A batch stage that is wider than the budget takes all
+    of it.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class StageScheduler:
         return tuple(chosen)
 
     def apply(self, event: StageEvent) -> None:
-        """Take note of an event.
+        """Apply an event.
 
         Raises:
             SchedulingError (UNKNOWN_STAGE): the plan has no such stage.
@@ -169,7 +169,7 @@ class StageScheduler:
                 self._skip_if_hopeless(run)
 
     def check(self, event: StageEvent) -> None:
-        """Whether `apply` would take the event; changes nothing. Raises: as `apply`."""
+        """Check that `apply` would accept the event; changes nothing. Raises: as `apply`."""
         run = self._run(event.stage_id)
         if run.state not in _ALLOWED[type(event)]:
             raise _illegal(event, run.state.value)
@@ -219,7 +219,7 @@ class StageScheduler:
         run.error, run.ended_at = event.error, event.at
         run.failures += 1
         if event.retryable and run.failures < self.max_attempts:
-            # An input that was lost while the stage ran may well be why it failed.
+            # An input that was lost while the stage ran may be the cause of the failure.
             run.state = StageState.WAITING if run.missing else StageState.READY
             self._skip_if_hopeless(run)
         else:
@@ -229,7 +229,7 @@ class StageScheduler:
     def _lose(self, run: _Run, event: StageLost) -> None:
         run.rows = run.size_bytes = None
         run.error = event.error
-        # Inputs of a reused stage may never have been there.
+        # Inputs of a reused stage may never have existed.
         run.missing = {one for one in run.stage.blocking_inputs if not self._runs[one].state.committed}
         run.state = StageState.WAITING if run.missing else StageState.READY
         for reader in map(self._runs.__getitem__, run.readers):
@@ -240,7 +240,7 @@ class StageScheduler:
         self._skip_if_hopeless(run)
 
     def _skip_if_hopeless(self, run: _Run) -> None:
-        """A stage that waits for an input which will never be there is skipped, and what waits for it."""
+        """Skip a stage that waits for an input that failed or is skipped, and the stages that wait for it."""
         if run.state is StageState.WAITING:
             inputs = map(self._runs.__getitem__, run.stage.blocking_inputs)
             hopeless = next((one for one in inputs if one.state in (StageState.FAILED, StageState.SKIPPED)), None)

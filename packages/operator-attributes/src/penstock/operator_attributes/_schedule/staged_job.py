@@ -1,4 +1,4 @@
-"""A job as its driver sees it: scheduled here, and reported to a stage scheduler that others can watch."""
+"""A job of a driver: scheduled here, and reported to a stage scheduler service that others can watch."""
 
 import logging
 import threading
@@ -29,17 +29,17 @@ from penstock.operator_attributes.errors import SchedulerAwayError, SchedulingEr
 _GIVEN_UP = (StageState.FAILED, StageState.SKIPPED)
 _log = logging.getLogger(__name__)
 _ANSWER_SECONDS: Final = 2.0
-"""For which the driver waits for an answer; a service that gives none is away."""
+"""How long the driver waits for an answer; a service that does not answer is away."""
 _CLOSE_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 1.0
 """Between two looks for a service that is away, and at the queries whose ends the driver does not report."""
 
 
 def catch_up(job: JobStatus, progress: Mapping[str, StageProgress]) -> tuple[StageEvent, ...] | None:
-    """The events that bring a job from where its scheduler sees it to where its driver does.
+    """The events that bring a scheduler's view of a job up to the state of its driver.
 
-    They are in an order in which they can follow. What cannot be reported yet is left out: that a stage runs whose
-    input was lost, or for which the other stages' slots must be given back first.
+    Each event is allowed after the ones before it. Events that cannot be reported yet are left out: the start of a
+    stage whose input was lost, or that needs slots that other stages must free first.
 
     Args:
         job: as the scheduler sees it.
@@ -68,7 +68,7 @@ def _ended(stages: tuple[StageStatus, ...], progress: Mapping[str, StageProgress
         elif one.state is StageState.REUSED:
             yield StageReused(stage_id=stage.stage_id, rows=one.rows, size_bytes=one.size_bytes)
         elif one.state is not StageState.FAILED:
-            # It will be tried again. How often it may is counted here, over a life that is shorter than the job's.
+            # It will be retried. The driver counts the attempts, over a shorter time than the life of the job.
             yield StageInterrupted(stage_id=stage.stage_id)
 
 
@@ -89,7 +89,7 @@ def _committed(stages: tuple[StageStatus, ...], progress: Mapping[str, StageProg
 
 
 def _failed(stages: tuple[StageStatus, ...], progress: Mapping[str, StageProgress]) -> Iterator[StageEvent]:
-    """After what is committed: stages that are skipped for it stay so."""
+    """Failures, after commits: stages that are skipped because of them stay skipped."""
     for stage in stages:
         one = progress[stage.stage_id]
         if one.state is not StageState.FAILED or stage.progress.state is StageState.FAILED:
@@ -240,16 +240,16 @@ class StagedJob:
             if self._is_away or not answered or self._told is None:
                 return here
             there = tuple(stage for stage in here if stage.id in self._told.deployable)
-            # A service that waits for what will not happen must not keep the job waiting; a live stage never ends.
+            # A service that waits for an event that will not come must not block the job; a live stage never ends.
             batch_runs = any(
                 stage.bounded and self._scheduler.state(stage.id) is StageState.RUNNING for stage in self.plan.stages
             )
             return there if there or batch_runs else here
 
     def close(self, *, seconds: float = _CLOSE_SECONDS) -> None:
-        """Report what is left, for so long at most, and release the service; one that is away is tried once more.
+        """Report pending events, for at most `seconds`, and release the service; one that is away is tried once more.
 
-        May be repeated. What a service does not hear it learns from the next driver of the job.
+        May be repeated. The next driver of the job reports what the service missed.
         """
         with self._changed:
             self._closing = True
@@ -334,7 +334,7 @@ class StagedJob:
             self._come_back()
 
     def _come_back(self) -> None:
-        """Bring the service to where the job stands here."""
+        """Bring the service up to date."""
         assert self._service is not None
         try:
             job = self._service.get_job(self.job_id)
@@ -357,7 +357,7 @@ class StagedJob:
         self._told = job
 
     def _take_progress(self) -> Mapping[str, StageProgress]:
-        """The stages as they stand, which holds all events so far: they need not be reported one by one."""
+        """The state of the stages, which includes all events so far: they need not be reported one by one."""
         with self._changed:
             self._events.clear()
             return self._scheduler.progress(self._clock())

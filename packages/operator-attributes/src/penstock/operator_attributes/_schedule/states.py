@@ -1,4 +1,4 @@
-"""What happens to a stage, what it is then, and how often that happened."""
+"""Events and states of stages, and a counter of events."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +18,7 @@ class StageState(StrEnum):
     FINISHED = "finished"
     """Its result is committed; a live stage was stopped."""
     FAILED = "failed"
-    """It failed for the last time that it may."""
+    """It failed and is not retried."""
     SKIPPED = "skipped"
     """It will not run, because a stage that it depends on failed."""
     REUSED = "reused"
@@ -44,13 +44,13 @@ class StageState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageProgress:
-    """How far a stage has come."""
+    """The progress of a stage."""
 
     state: StageState = StageState.WAITING
     attempts: int = 0
     """Deployments so far."""
     error: str = ""
-    """Words of the last failure, or why it is skipped; empty if there was none."""
+    """The text of the last failure, or why it is skipped; empty without a failure."""
     seconds: float = 0.0
     """From the last deployment to its end, or to now; 0 before the first."""
     rows: int | None = None
@@ -86,7 +86,7 @@ class StageFailed:
     stage_id: str
     at: float = 0.0
     error: str
-    """Words of the failure, without secrets."""
+    """The text of the failure, without secrets."""
     retryable: bool = True
     """False if another attempt would fail in the same way."""
 
@@ -113,7 +113,7 @@ class StageLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageInterrupted:
-    """The driver ended while the stage ran, and is back: that attempt does not count as a failure of the stage."""
+    """The driver ended while the stage ran, and came back: the attempt does not count as a failure of the stage."""
 
     stage_id: str
     at: float = 0.0
@@ -121,12 +121,12 @@ class StageInterrupted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRestarted:
-    """A live stage that runs had to begin again from its checkpoint, by a policy of its driver: it keeps its slots."""
+    """A running live stage was restarted from its checkpoint by its driver: it keeps its slots."""
 
     stage_id: str
     at: float = 0.0
     error: str = ""
-    """Why: words of the failure, without secrets."""
+    """Why: the text of the failure, without secrets."""
 
 
 StageEvent = StageStarted | StageFinished | StageFailed | StageReused | StageLost | StageInterrupted | StageRestarted

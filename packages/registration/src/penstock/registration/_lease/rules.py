@@ -1,8 +1,8 @@
 """The life of a lease and of the registration under it, decided without I/O.
 
-Every function takes a record, and returns the record that should replace it; the caller writes it with the version
-that it read, and decides again when somebody else was faster. Whether a lease is over is not read off the record: the
-registry's watch says so, by what it saw (`watch`). Times in records are for people to read.
+Every function takes a record, and returns the record that should replace it. The caller writes it with the version
+that it read, and decides again when another registry wrote first. The record does not show whether a lease is over: the
+registry's watch decides that from what it saw (`watch`). Times in records are for people to read.
 
 | lease | by | becomes |
 | --- | --- | --- |
@@ -128,7 +128,7 @@ def renew(
 def release(
     record: ConsumerRecord, *, job_id: str, fencing_token: int, now: float, disowned_arn: str = ""
 ) -> ConsumerRecord | None:
-    """Give the lease back; None when it is not the newest one, which releases nothing.
+    """Release the lease; None when it is not the newest one.
 
     If the record's consumer has the disowned ARN, other readers use it: it stops being ours unless a job holds it.
     """
@@ -152,7 +152,7 @@ def end(record: ConsumerRecord, *, now: float) -> ConsumerRecord | None:
 
 
 def begin_registration(record: ConsumerRecord, *, fencing_token: int) -> ConsumerRecord:
-    """Write down that Kinesis is about to be asked to register: whoever comes after a crash knows whose it is."""
+    """Record the intention to register: after a crash the next registry knows that the consumer is ours."""
     return replace(
         record,
         phase=RegistrationPhase.REGISTERING,
@@ -163,17 +163,17 @@ def begin_registration(record: ConsumerRecord, *, fencing_token: int) -> Consume
 
 
 def abandon_registration(record: ConsumerRecord, *, fencing_token: int) -> ConsumerRecord | None:
-    """Take back what `begin_registration` wrote down: Kinesis refused. None when somebody else began since."""
+    """Undo `begin_registration`: Kinesis refused. None when another lease has begun a registration since."""
     if record.phase is not RegistrationPhase.REGISTERING or record.registering_token != fencing_token:
         return None
     return finish_deregistration(record)
 
 
 def finish_registration(record: ConsumerRecord, *, consumer_arn: str, made: bool, fencing_token: int) -> ConsumerRecord:
-    """Write down the consumer's ARN and whose registration it is.
+    """Record the consumer's ARN and whether the registration is ours.
 
-    Ours is what this lease made, what was ours already under the same ARN, and what another lease of this store had
-    begun to register when this one found it there. Anything else was there before us.
+    It is ours if this lease made it, if it was ours already under the same ARN, or if another lease of this store had
+    begun to register it. Any other consumer was registered outside of this store.
     """
     begun_by_another = record.registering_token not in (0, fencing_token)
     known_as_ours = record.registration_is_ours and record.consumer_arn == consumer_arn
@@ -200,9 +200,9 @@ def adopt(record: ConsumerRecord, *, consumer_arn: str, is_over: bool, now: floa
 
 
 def note_given(record: ConsumerRecord, *, consumer_arn: str) -> ConsumerRecord:
-    """Write down a consumer that a job gave by its ARN (the strategy none).
+    """Record a consumer that a job gave by its ARN (the strategy none).
 
-    Its user registered it, and will end it himself, unless it is known as ours under that very ARN.
+    Its user registered it, and deregisters it, unless the record says that this ARN is ours.
     """
     known = record.phase is RegistrationPhase.REGISTERED and record.consumer_arn == consumer_arn
     return replace(
@@ -215,7 +215,7 @@ def note_given(record: ConsumerRecord, *, consumer_arn: str) -> ConsumerRecord:
 
 
 def is_ours(record: ConsumerRecord, consumer_arn: str) -> bool:
-    """Whether the registration with this ARN is ours to end: made, adopted, or begun and not seen through."""
+    """Whether the registration with this ARN is ours to end: made, adopted, or begun without a recorded outcome."""
     if record.phase in (RegistrationPhase.REGISTERING, RegistrationPhase.DEREGISTERING):
         return record.consumer_arn in ("", consumer_arn)
     known = record.phase is RegistrationPhase.REGISTERED and record.consumer_arn == consumer_arn
@@ -225,7 +225,7 @@ def is_ours(record: ConsumerRecord, consumer_arn: str) -> bool:
 def begin_deregistration(record: ConsumerRecord, *, now: float) -> ConsumerRecord | None:
     """End what is left of a lease that is over, and the registration if it is ours; None without a registration.
 
-    A registration that is not ours is forgotten on the spot: the result is ABSENT, and Kinesis is not asked.
+    A registration that is not ours is forgotten at once: the result is ABSENT, and Kinesis is not called.
     """
     if record.phase is RegistrationPhase.ABSENT:
         return None
@@ -237,7 +237,7 @@ def begin_deregistration(record: ConsumerRecord, *, now: float) -> ConsumerRecor
 
 
 def finish_deregistration(record: ConsumerRecord) -> ConsumerRecord:
-    """Write down that the consumer is gone. The token stays."""
+    """Record that the consumer is gone. The token stays."""
     return replace(
         record,
         phase=RegistrationPhase.ABSENT,

@@ -1,4 +1,4 @@
-"""Which leases are over, by what this registry itself saw of them: no clock but its own takes part."""
+"""Decides which leases are over, from what this registry saw, by its own clock alone."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Standing(Enum):
     """What this registry knows of a lease."""
 
     LIVE = auto()
-    """It saw the lease being given or renewed, and not yet that it is over."""
+    """It saw the lease being given or renewed, and the lease is not over yet."""
     UNPROVED = auto()
-    """It saw the lease stand still, but not for long enough: the holder may be alive or not."""
+    """It saw the lease unchanged, but not for long enough: the holder may be alive or dead."""
     OVER = auto()
-    """It saw the lease stand still for the time to live and the grace period."""
+    """It saw the lease unchanged for the time to live and the grace period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,9 @@ class _Seen:
 class Watch:
     """What one registry saw of the leases in its store. Decides without I/O; times are seconds of its own clock.
 
-    A lease is over when its record was seen unchanged for the time to live plus the grace period. That counts only
-    while its holder could be heard: a registry that was paused, or whose store did not answer or answered late, begins
-    again, as after a restart. Between looks there must therefore be signs that the store answers, at distances of at
-    most `step_seconds`.
+    A lease is over when its record was seen unchanged for the time to live plus the grace period. Time counts only
+    while heartbeats could arrive: after a pause of the registry, or if the store did not answer in time, the count
+    starts again, as after a restart. The store must therefore answer at least every `step_seconds`.
     """
 
     def __init__(self, grace_seconds: float) -> None:
@@ -72,7 +71,7 @@ class Watch:
 
     @property
     def step_seconds(self) -> float:
-        """How long at most to wait between two questions to the store, so that waiting does not pass for a gap."""
+        """The longest wait between two calls to the store that does not count as a gap."""
         shortest = min(self._awake_since, default=_LONGEST_STEP_SECONDS * _GAPS_PER_LIFE * _STEPS_PER_GAP)
         return min(_LONGEST_STEP_SECONDS, shortest / _GAPS_PER_LIFE / _STEPS_PER_GAP)
 
@@ -103,7 +102,7 @@ class Watch:
         elif asked_at > seen.since:
             # The store was restored or recreated: earlier observations do not count.
             self._seen[record.key] = _Seen(record.version, now, asked_at, moved=False)
-        # Any other older version is the answer to a question that was overtaken.
+        # Any other older version is a late answer to an earlier call.
 
     def wrote(self, record: ConsumerRecord, asked_at: float, now: float) -> None:
         """This registry wrote the record, by a call that began at `asked_at`. It has the version that it was given."""
@@ -127,7 +126,7 @@ class Watch:
         watched = max(0.0, seen.until - max(seen.since, awake_since))
         if watched >= life:
             return _NOBODY
-        # A sign of life from before a gap is old: who is refused for it would be refused for ever.
+        # A sign of life from before a gap does not count: otherwise requests could be refused forever.
         is_proved = seen.moved and seen.since >= awake_since
         return Sight(Standing.LIVE if is_proved else Standing.UNPROVED, life - watched)
 

@@ -16,14 +16,14 @@ from penstock.registration._values import AcquireRequest, RegistrationStrategy, 
 from penstock.registration.errors import RegistrationError, StreamNotFoundError
 
 _PATIENCE_SECONDS: Final = 10.0
-"""For another registry that said it would register a consumer: longer than its call takes, retries included."""
+"""How long to wait for another registry that intends to register: longer than its call takes, with retries."""
 
 
 class Registrations:
-    """Registers and deregisters, writing down each intention before Kinesis is asked, and each outcome after.
+    """Registers and deregisters consumers. Records each intention before the call to Kinesis, and each outcome after.
 
-    A process may die in between: whoever comes next finds the intention, and sees it through. Within a process the
-    caller lets one call at a time in per consumer.
+    A process may die in between: the next registry finds the intention, and completes it. Within a process the caller
+    makes one call at a time per consumer.
     """
 
     def __init__(self, registrar: StreamConsumerRegistrar, records: Records, watch: Watch, clock: Clock) -> None:
@@ -42,7 +42,7 @@ class Registrations:
         return self._events
 
     async def register(self, key: Key, token: int, request: AcquireRequest, arrived: int) -> None:
-        """Bring an ACTIVE consumer under the lease with this token. `arrived`: the event at which the request came."""
+        """Make the consumer ACTIVE for the lease with this token. `arrived`: the event at which the request came."""
         record = await self._records.read(key)
         if record.phase is RegistrationPhase.DEREGISTERING:
             # Another registry began it, and may be gone or about to ask Kinesis: finish it, then register.
@@ -50,7 +50,7 @@ class Registrations:
         looked_up, known_arn = self._looked_up.get(key, (-1, ""))
         registered = record.phase is RegistrationPhase.REGISTERED
         if registered and record.consumer_arn == known_arn and looked_up > arrived:
-            # Looked up since this request came in, while it waited its turn: 200 tasks at once ask twice.
+            # Looked up since this request came in, while it waited its turn: 200 concurrent tasks look twice.
             return
 
         async def begin() -> bool:
@@ -98,7 +98,7 @@ class Registrations:
         self._looked_up[key] = (looked_up, consumer.arn)
 
     async def _another_registers(self, key: Key, token: int) -> bool:
-        """Whether another registry is about to register the consumer; not for ever, because it may have died."""
+        """Whether another registry is about to register the consumer; for a limited time, because it may have died."""
         record = await self._records.read(key)
         theirs = record.registering_token
         if record.phase is not RegistrationPhase.REGISTERING or theirs in (0, token, self._begun.get(key)):
@@ -162,7 +162,7 @@ class Registrations:
         begun = record.phase, record.consumer_arn
         arn = record.consumer_arn or await self._find_arn(record)
         if arn != record.consumer_arn:
-            # Written down first: what goes by the name may be a new registration by now, and then the record says so.
+            # Record the ARN first: if the name belongs to a new registration by now, the record has changed.
             noted = await self._records.change(
                 record.key,
                 lambda now: replace(now, consumer_arn=arn) if (now.phase, now.consumer_arn) == begun else None,
@@ -186,7 +186,7 @@ class Registrations:
         return "" if found is None else found.arn
 
     async def overtaken(self, key: Key, token: int) -> RegistrationError:
-        """The error for a lease that is not the newest one any more."""
+        """The error for a lease that is not the newest any more."""
         newest = (await self._records.read(key)).fencing_token
         return RegistrationError.of(
             "STALE_FENCING_TOKEN",

@@ -106,15 +106,15 @@ _ASK_AGAIN_SECONDS: Final = 0.5
 class LocalConsumerRegistry(Administration):
     """A ConsumerRegistry over a store and Kinesis. It owns both, and closes them.
 
-    Several of them, in several processes on several machines, may share a store: whatever their clocks say, none ends
-    what another's caller keeps alive.
+    Several registries, in processes on several machines, may share a store: whatever their clocks say, no registry ends
+    a lease that is renewed through another one.
 
     Args:
         registrar: asks Kinesis.
         store: keeps the leases.
         settings: how long leases live, and what they leave behind.
         clock: monotonic seconds, also of times in which the machine slept; all decisions are made by it.
-        wall_clock: seconds since the epoch, written down for people to read.
+        wall_clock: seconds since the epoch, recorded for people to read.
         sleep: waits for seconds of `clock`.
         consumer_shard_hour_usd: for costs.
     """
@@ -201,9 +201,9 @@ class LocalConsumerRegistry(Administration):
         return lease
 
     async def reconcile(self) -> None:
-        """Write down what a registry that was killed had asked of Kinesis and not noted. Called at the start.
+        """Record the outcomes of registrations that a killed registry had begun. Called at the start.
 
-        What Kinesis does not answer is left to whoever needs the consumer, and to the sweep.
+        Consumers that Kinesis does not describe are left to the next acquire, and to the sweep.
         """
         for record in await self._records.list():
             if record.phase is not RegistrationPhase.REGISTERING:
@@ -215,16 +215,16 @@ class LocalConsumerRegistry(Administration):
                 _logger.warning("%s of %s is not reconciled: %s", record.consumer_name, record.stream_arn, error)
 
     async def sweep(self) -> list[Key]:
-        """Deregister what is ours and whose grace period is over. Returns (stream ARN, consumer name) of each.
+        """Deregister our consumers whose grace period is over. Returns (stream ARN, consumer name) of each.
 
         A lease ends after this registry saw it unchanged, sweep by sweep, for its time to live and the grace period.
-        What Kinesis would not do is logged, and tried again by the next sweep.
+        Errors of Kinesis are logged, and the next sweep retries.
         """
         ended, _ = await self._sweep()
         return ended
 
     async def _sweep(self) -> tuple[list[Key], list[ConsumerRecord]]:
-        """What was ended, and what there is else that may come to its end."""
+        """The consumers that were ended, and the records of those that may end later."""
         ended: list[Key] = []
         records = await self._records.list()
         for record in records:
@@ -241,9 +241,9 @@ class LocalConsumerRegistry(Administration):
         return ended, [one for one in records if not self._watch.is_due(one)]
 
     async def sweep_for_ever(self, interval: timedelta) -> None:
-        """Sweep now and at every interval, until cancelled. A store that fails is logged, and asked again.
+        """Sweep now and at every interval, until cancelled. Errors of the store are logged, and the next sweep retries.
 
-        In between the store is asked for a sign of life, as leases are watched only while it answers.
+        Between sweeps it polls the store, because leases are watched only while the store answers.
         """
         while True:
             try:
@@ -253,7 +253,7 @@ class LocalConsumerRegistry(Administration):
             await self._pass(interval.total_seconds())
 
     async def sweep_once(self) -> None:
-        """Sweep until each lease that is there now was renewed, given back, or is over.
+        """Sweep until each current lease was renewed, released, or is over.
 
         Raises:
             RegistrationError: the store cannot be used.
@@ -266,7 +266,7 @@ class LocalConsumerRegistry(Administration):
             waiting = {one.key: one.version for one in records if waiting.get(one.key) == one.version}
 
     async def _pass(self, seconds: float) -> None:
-        """Wait, and listen meanwhile."""
+        """Wait, and poll the store meanwhile."""
         while seconds > 0:
             step = min(seconds, self._watch.step_seconds)
             await self._sleep(step)
@@ -286,7 +286,7 @@ class LocalConsumerRegistry(Administration):
         return lease.stream_arn or await self._registrar.find_stream_arn(lease.stream_name)
 
     async def _known_key(self, stream_name: str, consumer_name: str) -> Key:
-        """The key of a consumer that the registry knows, without asking Kinesis.
+        """The key of a consumer that the registry knows, without a call to Kinesis.
 
         Raises:
             ConsumerNotFoundError: the registry does not know the consumer.
@@ -313,7 +313,7 @@ class LocalConsumerRegistry(Administration):
         key = (request.stream_arn or await self._registrar.find_stream_arn(request.stream_name), request.consumer_name)
         arrived = self._registrations.next_event()
         while True:
-            # Asked without the lock first: who is refused need not wait for the holder's registration.
+            # Decide without the lock first: a refused request need not wait for the holder's registration.
             decision = self._decide(await self._records.read(key), request)
             if isinstance(decision, lease_rules.Refused):
                 raise ConsumerHeldError(
@@ -331,7 +331,7 @@ class LocalConsumerRegistry(Administration):
                     reason=decision.reason,
                 )
             if isinstance(decision, lease_rules.Wait):
-                # Another process may release it at any moment, and nothing announces it. So it is watched.
+                # Another process may release it at any moment, without an event: poll.
                 await self._sleep(min(decision.seconds, self._watch.step_seconds, _ASK_AGAIN_SECONDS))
                 continue
             lock = self._lock(key)
@@ -345,13 +345,13 @@ class LocalConsumerRegistry(Administration):
                         return lease
 
     async def _take(self, record: ConsumerRecord, request: AcquireRequest, arrived: int) -> Lease | None:
-        """Write a granted lease, and bring the registration under it. None: another process was faster."""
+        """Write a granted lease, and register the consumer for it. None: another process was faster."""
         token = record.fencing_token
 
         def give_back(stored: ConsumerRecord) -> ConsumerRecord | None:
             now = self._records.time_of_day()
             released = lease_rules.release(stored, job_id=request.job_id, fencing_token=token, now=now)
-            # Not there yet, although it may be on its way to the store: after another write it comes too late.
+            # The write may still be on its way to the store: writing the record again makes it too late.
             return stored if released is None and stored.version == record.version else released
 
         try:
@@ -380,7 +380,7 @@ class LocalConsumerRegistry(Administration):
         )
 
     async def _complete(self, granted: ConsumerRecord, request: AcquireRequest, arrived: int) -> Lease:
-        """Bring the registration under a granted lease, whose life counts from then."""
+        """Register the consumer for a granted lease, whose time to live starts then."""
         key, token, known = granted.key, granted.fencing_token, None
         given_arn = request.consumer_arn if request.strategy is RegistrationStrategy.NONE else None
         if given_arn is None:

@@ -49,7 +49,7 @@ _OLDEST_SQLITE: Final = (3, 35, 0)
 _BUSY_SECONDS: Final = 30.0
 _LOCKED_PAUSE_SECONDS: Final = 0.02
 _LONGEST_GROUP: Final = 2_000
-"""Operations of one transaction: other processes wait for its end."""
+"""The most operations of one transaction: other processes wait for its end."""
 
 Outcome = tuple[Any, BaseException | None]
 
@@ -66,10 +66,10 @@ class _Operation:
 
 
 class SqliteFile:
-    """Runs operations in the order of their arrival; those that arrive while others run share a transaction.
+    """Runs operations in the order of their arrival. Operations that arrive while others run share a transaction.
 
-    A transaction costs a write to the disk, however much is in it: a thousand heartbeats that arrive together cost
-    hardly more than one. An operation that fails is on its own: the others are run again without it.
+    A transaction costs one write to the disk: a thousand heartbeats that arrive together cost hardly more than one. If
+    an operation fails, the others are run again without it.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -155,7 +155,7 @@ class SqliteFile:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         except sqlite3.Error:
-            # Of no use any more, such as after an error of the disk: the next operation opens another one.
+            # The connection is broken, for example by an error of the disk: the next operation opens another one.
             connection.close()
             self._connection = None
 
@@ -208,7 +208,7 @@ class SqliteFile:
 
 
 def _answer(group: Sequence[_Operation], outcomes: Sequence[Outcome]) -> None:
-    """Wake each loop once, whatever the number of its operations."""
+    """Wake each loop once for all of its operations."""
     by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Outcome]]] = defaultdict(list)
     for operation, outcome in zip(group, outcomes, strict=True):
         by_loop[operation.future.get_loop()].append((operation.future, outcome))

@@ -62,7 +62,7 @@ class Kept:
 class StageBuilder:
     """Builds DataFrames, and names the results that they represent. One per run: it builds each source once.
 
-    Stages that run side by side share it: the pipeline's functions are called one at a time.
+    Concurrent stages share it: the pipeline's functions are called one at a time.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class StageBuilder:
         """A builder of the same run that looks at the sources again, except for the sources of the pinned results."""
         one = StageBuilder(self._declared, self._plan, self._spark, self.store, pins)
         one.warnings, one._dams = self.warnings, self._dams
-        # What has not changed is kept in memory once: Spark knows some results by their DataFrame alone.
+        # Unchanged results stay in memory once: Spark recognises some results only by their DataFrame.
         one._read = self._read
         return one
 
@@ -112,7 +112,7 @@ class StageBuilder:
         """The results that the run uses, by name of their stage; of a stage that is still to come, the one before."""
         with self._lock:
             used = {self.name(self._plan.stage(stage_id)): pin for stage_id, pin in self._used.items()}
-            # Let go of now, they would not be found by the next driver if this one is killed before it comes to them.
+            # Released now, they would be missing for the next driver if this one is killed before it reaches them.
             coming = {self.name(stage) for stage in self._plan.stages} & self._pins.keys()
             return {name: self._pins[name] for name in coming} | used
 
@@ -129,7 +129,7 @@ class StageBuilder:
         )
 
     def name(self, stage: Stage) -> str:
-        """A stage's name, or more of it where the plan has another of the same name."""
+        """A stage's name, with a suffix if the plan has another stage of the same name."""
         if sum(one.name == stage.name for one in self._plan.stages) == 1:
             return stage.name
         return f"{stage.name}~{digest(*stage.vertices)[:8]}"
@@ -139,7 +139,7 @@ class StageBuilder:
         return self._declared[name]
 
     def folder(self, stage: Stage) -> StageResult:
-        """Where a bounded stage's result is, or goes to."""
+        """The place of a bounded stage's result."""
         return self.store.stage(self.name(stage), self.fingerprint(stage))
 
     def fingerprint(self, stage: Stage) -> str:
@@ -357,7 +357,7 @@ class StageBuilder:
         return built[name]
 
     def _check_columns(self, one: Declared, frame: DataFrame) -> None:
-        """Refuse columns that the Parquet files of a committed result would not distinguish."""
+        """Refuse columns that the Parquet files of a committed result cannot distinguish."""
         is_exact = self._spark.conf.get("spark.sql.caseSensitive", "false") == "true"
         counted = Counter(name if is_exact else name.lower() for name in frame.columns)
         if found := [name for name in frame.columns if counted[name if is_exact else name.lower()] > 1]:
@@ -373,7 +373,7 @@ class StageBuilder:
             return ", ".join(self._world.get(stage.id, ()))
 
     def _is_of_the_world(self, stage: Stage, one: Declared, reasons: Sequence[str]) -> None:
-        """Let a bounded stage be computed by each new run, and say why."""
+        """Have each new run compute a bounded stage, and warn of the reasons."""
         if not reasons or one.pure:
             return
         known = self._world.setdefault(stage.id, {})
@@ -386,7 +386,7 @@ class StageBuilder:
         known |= dict.fromkeys(reasons)
 
     def _is_needed_twice(self, stage: Stage, name: str) -> bool:
-        """Whether a bounded stage writes, from its full-dam operators on, several things of what an operator gives."""
+        """Whether a bounded stage uses the result of an operator more than once, after its full-dam operators."""
         if name not in stage.batch_vertices and name not in stage.outputs:
             return False
         committed = {(one.source, one.target) for one in stage.inputs}
@@ -400,20 +400,20 @@ class StageBuilder:
     def _look_for_dams(self, one: Declared, frame: DataFrame) -> None:
         """Warn of what a live stage computes again in each micro-batch because it is not declared as full-dam."""
         if one.code:
-            return  # the automatic mode has cut the plan at all of them
+            return  # the automatic mode has cut the plan at every full-dam operator
         root = plans_of(frame).read(frame)
         try:
-            # What Spark does on streams, in whatever mode the query has, is not to be refused here.
+            # Operations that Spark runs on streams, in any output mode, are not refused here.
             cuts = find_cuts(root, output_mode="complete") if root.streaming else [root]
         except FullDamOverUnboundedError:
-            return  # Spark says so itself
+            return  # Spark reports it
         for dam in filter(None, (cut.dam() for cut in cuts)):
             place = (dam.kind, dam.call_site)
             if place in self._dams:
-                continue  # of an operator above it
+                continue  # reported for an operator above it
             self._dams.add(place)
             if one.dams:
-                continue  # it is here since an edge says so
+                continue  # an edge declares that it is computed here
             at = f" at {dam.call_site}" if dam.call_site else ""
             is_alone = one.kind is VertexKind.OPERATOR and not root.streaming
             part = "" if is_alone else ", in an operator of its own"
@@ -439,12 +439,12 @@ class StageBuilder:
         frame = folder.read(self._spark, vertex)
         order = self._declared[vertex].order
         if reader.bounded and order is not None:
-            # Files are read side by side, in no order.
+            # Files are read in parallel, in no order.
             frame = order(frame)
         if not reader.bounded:
-            # Every micro-batch reads it: from memory that takes less than half of the time.
+            # Every micro-batch reads it: reading from memory takes less than half of the time.
             result = folder.committed()
-            # One that was lost and computed again has other files.
+            # A result that was lost and computed again has other files.
             name = f"{folder.location} {vertex} {result.seconds if result is not None else 0}"
             kept, rows = self._read.setdefault(name, Kept()), frame
             # A query that reads it twice needs two DataFrames: Spark distinguishes their columns by them.
@@ -458,7 +458,7 @@ class StageBuilder:
         return frame
 
     def _keyed(self, frame: DataFrame, keys: tuple[str, ...], folder: StageResult) -> DataFrame:
-        """The rows as a join by these keys wants them: what is not sent to all tasks is else shuffled in each batch."""
+        """The rows partitioned for a join by these keys: otherwise a large result is shuffled in each micro-batch."""
         committed = folder.committed()
         if not keys or committed is None or committed.size_bytes <= self._jobs.broadcast_bytes():
             return frame
@@ -496,7 +496,7 @@ def _stream_in_bounded(one: Declared) -> PipelineDefinitionError:
 
 
 def _sorted(one: Declared, source: str, frame: DataFrame) -> DataFrame:
-    """An input as a full-dam operator wants it: by key, if it names one."""
+    """An input for a full-dam operator: sorted by key, if the operator names one."""
     keys = one.keys_of(source)
     if not keys or not one.wants_sorted:
         return frame
@@ -511,7 +511,7 @@ def _sorted(one: Declared, source: str, frame: DataFrame) -> DataFrame:
 
 
 def _limited(one: Declared, frame: DataFrame) -> DataFrame:
-    """In as many tasks at most as its parallelism says."""
+    """The frame in at most as many tasks as the declared parallelism."""
     return frame if one.parallelism is None else frame.coalesce(one.parallelism)
 
 

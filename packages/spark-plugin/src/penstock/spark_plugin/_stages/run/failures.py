@@ -1,4 +1,4 @@
-"""Why a stage failed, and when a live query that failed is restarted."""
+"""Why a stage failed, and when a failed live query is restarted."""
 
 import re
 from collections import deque
@@ -17,14 +17,14 @@ _OF_SPARK = re.compile(
     r"\n(?:=== Streaming Query ===|JVM stacktrace:|Driver stacktrace:|\s+at [\w.$/<>]+\().*", re.DOTALL
 )
 _OF_BRIDGE = re.compile(r"(?:py4j\.protocol\.Py4JJavaError: )?An error occurred while calling \S+\n: ")
-# Its second id is of one start of the query: two failures of the same kind would look different.
+# Its second id changes with each start of the query: equal failures would look different.
 _OF_QUERY = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 _OF_JAVA = re.compile(r"^Caused by: (\S+: (\S.*))", re.MULTILINE)
 _STATE = re.compile(r"(\s*SQLSTATE: \w+)+\s*$")
 _LONGEST = 500
 NEVER, ON_FAILURE = "never", "on-failure"
 _HOUR_SECONDS = 3600.0
-# Names of errors that pass by themselves: what the query speaks to is away. All others are its own.
+# Names of temporary errors: a service that the query uses is away. All other errors are its own.
 _OF_OTHERS = re.compile(
     r"^[\w.]*(Connect|Timeout|TimedOut|Unavailable|Unreachable|Throttl|BrokenPipe|Broken|Reset|EndOfFile|Interrupted)\w*"
     r"(:|$)",
@@ -83,7 +83,7 @@ def _of_python(text: str) -> str:
 
 
 def _text(error: BaseException) -> str:
-    """What an error says, with the causes below it in the JVM, which Spark's errors do not always show."""
+    """The text of an error, with its causes in the JVM, which Spark's errors do not always show."""
     stack = getattr(error, "_stackTrace", None) or getattr(error, "_stacktrace", None) or ""
     return _OF_QUERY.sub("", _OF_BRIDGE.sub("", str(error).strip() or type(error).__name__)) + f"\n{stack}"
 
@@ -112,7 +112,7 @@ class RestartPolicy:
 
     @classmethod
     def of(cls, restart: str, per_hour: int | None) -> Self:
-        """By what a user gives.
+        """The policy for the arguments of a user.
 
         Raises:
             PipelineDefinitionError: a value is invalid, or one has no effect beside another.
@@ -129,10 +129,10 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What becomes of a query that failed."""
+    """What to do with a query that failed."""
 
     seconds: float | None
-    """Until it is started again; None if it is not."""
+    """Until it is restarted; None if it is not."""
     reason: str
     """Why it is not; empty if it is."""
 
@@ -147,7 +147,7 @@ class QueryRestarts:
         self._in_a_row = 0
 
     def failed(self, now: float, error: str, batch_id: int | None) -> Restart:
-        """Decide, and take note.
+        """Record a failure and decide.
 
         Args:
             now: Seconds of a monotonic clock.

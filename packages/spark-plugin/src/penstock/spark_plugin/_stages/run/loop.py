@@ -38,7 +38,7 @@ _SECONDS_BETWEEN_CANCELS = 0.5
 
 
 def bar_line(name: str, progress: StageProgress, done: int, total: int) -> str:
-    """One stage as a line; `done` and `total` count the tasks of its jobs that run."""
+    """One stage as a line; `done` and `total` count the tasks of its running jobs."""
     share = 1.0 if progress.state.committed else done / total if total else 0.0
     filled = round(share * _BAR)
     text = f"{name:<24.24} [{'#' * filled}{'.' * (_BAR - filled)}] {progress.state.value:<8} {progress.seconds:7.1f} s"
@@ -50,7 +50,7 @@ def bar_line(name: str, progress: StageProgress, done: int, total: int) -> str:
 
 
 class RunBars:
-    """Draws a line per stage, over the lines that it drew before."""
+    """Draws a line per stage, replacing the lines that it drew before."""
 
     def __init__(self, stream: TextIO, tracker: StatusTracker) -> None:
         self._stream = stream
@@ -82,7 +82,7 @@ class RunBars:
 
 
 class RunLoop:
-    """One run, until only live stages are running. Everything but a bounded stage's jobs is on one thread."""
+    """One run, until only live stages are running. Only the jobs of bounded stages run on other threads."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class RunLoop:
                 self._reuse(stage, committed)
 
     def run(self) -> None:
-        """Deploy what is ready, until nothing is and nothing runs."""
+        """Deploy stages that are ready, until none is ready and none runs."""
         with ThreadPoolExecutor(len(self._run.plan.stages) or 1, thread_name_prefix="penstock-stage") as pool:
             try:
                 while True:
@@ -142,7 +142,7 @@ class RunLoop:
             self._builder.store.clean_up()
 
     def _cancel_running(self) -> None:
-        """Again until all have ended: what comes before a stage's first job, or between two of them, finds nothing."""
+        """Cancel until all have ended: before a stage's first job, or between two jobs, nothing can be cancelled."""
         running = {future: stage for future, (stage, _) in self._running.items()}
         while running:
             for stage in running.values():
@@ -151,7 +151,7 @@ class RunLoop:
                 del running[future]
 
     def _deploy(self, stage: Stage, pool: ThreadPoolExecutor) -> bool:
-        """Run a stage, or use it again. False if its inputs are lost: others that were ready may not be any more."""
+        """Run a stage, or reuse its result. False if its inputs are lost: other ready stages may have to wait, too."""
         if self._find_lost_inputs(stage):
             return False
         span = tracer().start_span(
@@ -186,7 +186,7 @@ class RunLoop:
             return True
 
     def _find_lost_inputs(self, stage: Stage) -> bool:
-        """Whether results that a stage is to read were committed and are not there: they are computed again first."""
+        """Whether committed results that a stage reads are gone: they are computed again first."""
         lost = False
         for stage_id in stage.blocking_inputs:
             if self._job.state(stage_id).committed:
@@ -232,13 +232,12 @@ class RunLoop:
     def _failed(self, stage: Stage, span: Span, error: Exception) -> None:
         reason = words(error)
         is_mistake = isinstance(error, AnalysisException | PipelineError)
-        # The words of a mistake in the declaration name the place that has to be changed.
+        # The text of a mistake in a declaration names the place to change.
         _log.warning("stage %s failed: %s", stage.name, reason, exc_info=None if is_mistake else error)
         self._run.causes[stage.id] = error
         span.record_exception(error)
         span.set_status(Status(StatusCode.ERROR, reason))
-        # Without its input any stage fails; with it, the same plan is refused again; anything else may have been the
-        # machine.
+        # Without its input any stage fails. With it, a mistake is refused again; any other error may be temporary.
         lost = self._find_lost_inputs(stage)
         retryable = lost or not is_mistake
         self._job.apply(StageFailed(stage_id=stage.id, at=self._clock(), error=reason, retryable=retryable))

@@ -59,7 +59,7 @@ class _Live:
 
 
 class PipelineRun:
-    """A pipeline that was run: its stages as they stand, and its live queries."""
+    """A pipeline that was run: the current state of its stages, and its live queries."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class PipelineRun:
     ) -> None:
         self.plan = plan
         self.warnings: Sequence[str] = ()
-        """What was found in the functions of live stages that should be declared, and in what sources hold."""
+        """Operations of live stages that should be declared, and changes of sources."""
         self._scheduler = scheduler
         self._store = store
         self._clock = clock
         self.causes: dict[str, BaseException] = {}
         """Why stages failed the last time, by id."""
         self.reused_seconds: dict[str, float] = {}
-        """What the stages that were used again took when they were computed, by id."""
+        """Seconds that reused stages took when they were computed, by id."""
         self.runner: StageRunner | None = None
         """Restarts live queries."""
         self._policy = restarts or RestartPolicy()
@@ -114,7 +114,7 @@ class PipelineRun:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds that each stage has taken in this run, by name; 0 for one that was used again."""
+        """Seconds that each stage has taken in this run, by name; 0 for a reused stage."""
         progress = self.progress
         return {stage.name: progress[stage.id].seconds for stage in self.plan.stages}
 
@@ -124,7 +124,7 @@ class PipelineRun:
         return self._refreshes.progress if self._refreshes is not None else {}
 
     def explain(self) -> str:
-        """The plan with how far each stage has come, what is computed again, and what should be declared."""
+        """The plan with the progress of each stage, refreshes, and warnings."""
         text = explain(self.plan, self.progress)
         text += "".join(f"\n{one.line(operator)}\n" for operator, one in self.refreshes.items())
         return text + "".join(f"\nwarning: {warning}\n" for warning in self.warnings)
@@ -138,13 +138,13 @@ class PipelineRun:
         return graphviz(self.plan, self.progress)
 
     def html(self) -> str:
-        """The plan as one HTML page, with how far each stage has come and what staging saves."""
+        """The plan as one HTML page, with the progress of each stage and what staging saves."""
         return html(self.plan, self.progress, estimate=self.estimate())
 
     def estimate(self) -> Estimate:
-        """What staging saves, by what this run has measured, or the run that computed what is used again.
+        """What staging saves, measured in this run, or in the run that computed a reused result.
 
-        What arrives meanwhile is known of Kinesis, from when a live stage has caught up with it.
+        The arrival rate is known for Kinesis sources, once a live stage has caught up.
         """
         measures = measures_of(self.progress)
         measures |= {stage: replace(measures[stage], seconds=seconds) for stage, seconds in self.reused_seconds.items()}
@@ -190,11 +190,11 @@ class PipelineRun:
     def stop(self) -> None:
         """Stop the live queries, and release the store and the stage scheduler. Can be repeated.
 
-        What cannot be done, such as in a session that has ended, keeps nothing else from being done, and is raised.
+        A failing step, for example in a session that has ended, does not prevent the other steps, and is raised.
         """
         with contextlib.ExitStack() as ending:  # from the last to the first
             ending.callback(self._scheduler.close)
-            ending.callback(self._store.release)  # by the scheduler, where that decides about the store
+            ending.callback(self._store.release)  # may need the scheduler
             ending.callback(self._let_go)
             ending.callback(self._look_at_queries)
             ending.callback(self._stop_queries)
@@ -205,7 +205,7 @@ class PipelineRun:
                 ending.callback(self._measure_arrivals)
 
     def lose(self, error: StoreLostError) -> None:
-        """End the live stages: another driver has the store, and may run them."""
+        """End the live stages: another driver has taken over the store, and may run them."""
         with self._looking:
             for stage_id in self._by_stage():
                 if self._scheduler.state(stage_id) is StageState.RUNNING:
@@ -237,7 +237,7 @@ class PipelineRun:
     def restart(self, stages: Sequence[Stage], runner: StageRunner) -> None:
         """Restart the running queries of live stages from their checkpoints, on the results of another runner.
 
-        A query is stopped between two micro-batches. One that does not start has failed like any live query.
+        A query is stopped between two micro-batches. A query that does not start counts as a failed live query.
 
         Raises:
             Exception: a query cannot be built on these results, or they cannot be pinned; all queries run on.
@@ -256,7 +256,7 @@ class PipelineRun:
 
     def _restart(self, one: _Live, prepared: PreparedQuery, runner: StageRunner) -> None:
         before = _last_batch(one.query)
-        # Where more data is there, the next micro-batch begins as one ends: it is stopped before it has planned a job.
+        # With more data, the next micro-batch starts as one ends: the query stops before it has planned a job.
         while one.query.isActive and one.query.status["isTriggerActive"] and _last_batch(one.query) == before:
             if self._stopping.wait(_SECONDS_BETWEEN_BOUNDARIES):
                 break
@@ -297,7 +297,7 @@ class PipelineRun:
                 _log.debug("the queries of %s could not be looked at", self.plan.name, exc_info=True)
 
     def _look_at_queries(self) -> None:
-        """A live stage ends when one of its queries fails, or when all were stopped."""
+        """End live stages of which one query failed, or all were stopped."""
         with self._looking:
             self._look_at_each()
 
@@ -309,7 +309,7 @@ class PipelineRun:
             for one in sinks:
                 if one.due is not None and not self._stopping.is_set() and self._clock() >= one.due:
                     self._start_again(one)
-                # In this order: a query that fails between the two was active, and is looked at again.
+                # In this order: a query that fails between the two calls was active, and is checked again later.
                 runs |= one.query.isActive or one.due is not None
                 if one.due is None and (failed := one.query.exception()) is not None:
                     self._take_failure(one, failed)
@@ -321,7 +321,7 @@ class PipelineRun:
                     self._scheduler.apply(StageFinished(stage_id=stage_id, at=self._clock()))
 
     def _take_failure(self, one: _Live, error: BaseException) -> None:
-        """Restart a query that failed later, or fail its stage."""
+        """Schedule the restart of a failed query, or fail its stage."""
         stage_id, reason = one.stage.id, words(error)
         if self._scheduler.state(stage_id) is not StageState.RUNNING:
             return  # another query of the stage failed before

@@ -1,4 +1,4 @@
-"""What is checked before a live query starts: its stream consumers, and the checkpoint that it continues from."""
+"""Checks before a live query starts: its stream consumers, and the checkpoint that it continues from."""
 
 import contextlib
 import json
@@ -89,12 +89,12 @@ class Checkpoints:
         self._taken: dict[str, str] = {}
 
     def location(self, sink: Declared, writer: Any, sources: Sequence[LiveSource]) -> str:
-        """Where the query of a sink's writer has its checkpoint; remembered in the store if the user has said it.
+        """The checkpoint location of the query of a sink's writer; recorded in the store if the user gave it.
 
         `sources`: what the query reads.
 
         Raises:
-            PipelineDefinitionError: the user's writer has another checkpoint than the one that the query has used.
+            PipelineDefinitionError: the user's writer has another location than the query has used.
         """
         options = plans_of(writer).options(writer)
         own = self._own(sink.name)
@@ -117,7 +117,7 @@ class Checkpoints:
             raise self._wrong(
                 sink, wanted, f", which sink {other!r} has too: give each its own location, or leave the option out"
             )  # fmt: skip
-        # A query of this run that is started again has been looked at.
+        # A restarted query of this run was checked before.
         if wanted != own and other is None:
             self._check(sink, wanted, sources)
             if self._store.adopted(sink.name) != wanted:
@@ -127,14 +127,14 @@ class Checkpoints:
         return wanted
 
     def end_left(self, location: str) -> None:
-        """Stop the query with that checkpoint if a killed driver left it in this session.
+        """Stop the query with this checkpoint if a killed driver left it in this session.
 
         Spark would refuse the next one because of its name.
         """
         active = {str(one.id): one for one in self._spark.streams.active}
         if not active:
             return
-        with contextlib.suppress(AnalysisException):  # no query has begun there
+        with contextlib.suppress(AnalysisException):  # no query has started there
             for row in self._spark.read.text(f"{location}/metadata").collect():
                 left = active.get(json.loads(row["value"])["id"])
                 if left is not None:
@@ -142,7 +142,7 @@ class Checkpoints:
                     left.stop()
 
     def next_batch(self, location: str) -> int | None:
-        """The micro-batch that a query whose checkpoint lies there comes to next; None if that cannot be seen."""
+        """The next micro-batch of a query with this checkpoint; None if it is unknown."""
         try:
             rows = self._spark.read.text(f"{location}/commits").select("_metadata.file_name").distinct().collect()
         except AnalysisException as error:
@@ -150,19 +150,19 @@ class Checkpoints:
         return max((int(row["file_name"]) + 1 for row in rows if row["file_name"].isdigit()), default=0)
 
     def _own(self, sink: str) -> str | None:
-        """Where the store has the checkpoint of a sink, as the session names it; None where Spark cannot reach that."""
+        """The checkpoint of a sink in the store, as the session names it; None if Spark cannot reach the store."""
         names = spark_urls(self._store.checkpoint_url(sink))
         return next((self._jobs.qualified(one) for one in names if self._jobs.reaches(one)), None)
 
     def _before(self, sink: str, own: str | None) -> str | None:
-        """Where the query has come some way; None if it has not begun."""
+        """The location in which the query has made progress; None if it has not started."""
         adopted = self._store.adopted(sink)
         if adopted is not None and self._offsets(adopted) is not None:
             return adopted
         return own if own is not None and self._offsets(own) is not None else None
 
     def _of_session(self, options: Any) -> str | None:
-        """Where Spark would look for the checkpoint of a query with a name, if it has one there."""
+        """The checkpoint in the session's folder, where Spark looks for a named query; None if it has none."""
         folder, name = self._spark.conf.get(_OF_SESSION, None), options.get("queryname")
         if not folder or not name or not self._resume:
             return None
@@ -180,7 +180,7 @@ class Checkpoints:
             )  # fmt: skip
         version, _, *offsets = lines
         if version != _VERSION:
-            return  # Spark says itself what it does not take
+            return  # Spark itself reports an unknown version
         another = ""
         if len(offsets) != len(sources):
             counted = f"{len(offsets)} streaming source{'' if len(offsets) == 1 else 's'}"
@@ -195,7 +195,7 @@ class Checkpoints:
             )  # fmt: skip
 
     def _offsets(self, location: str) -> list[str] | None:
-        """Lines of the last entry of a checkpoint's log of offsets; None where no query has begun."""
+        """Lines of the last entry of a checkpoint's offset log; None if no query has started."""
         try:
             # Read by Spark: it may be on a file system that only Spark can reach.
             rows = self._spark.read.text(f"{location}/offsets", wholetext=True).select("value", "_metadata.file_name")

@@ -1,4 +1,4 @@
-"""Runs one stage: a batch job that commits, or live queries; of several drivers, the stage scheduler picks one."""
+"""Runs one stage: a batch job that commits, or live queries. The stage scheduler picks one of several drivers."""
 
 import logging
 import re
@@ -28,7 +28,7 @@ from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
-"""Some sinks make a table of the query's name."""
+"""Some sinks use the query's name as the name of a table."""
 _log = logging.getLogger(__name__)
 _WAIT_SECONDS = 2.0
 """For which an answer is held back; then it is checked whether the run has ended."""
@@ -48,7 +48,7 @@ class LiveQuery:
 
 @dataclass(slots=True, kw_only=True)
 class PreparedQuery:
-    """The query of a live sink that was checked, and is not started."""
+    """The query of a live sink, checked and not started."""
 
     sink: Declared
     writer: Any
@@ -56,7 +56,7 @@ class PreparedQuery:
     kept: list[Kept]
 
     def release(self) -> None:
-        """Release the results, for a query that is not to be started. Can be repeated."""
+        """Release the results if the query is not started. Can be repeated."""
         _release(self.kept)
 
 
@@ -80,13 +80,13 @@ class StageRunner:
         store.session = self._jobs.session
         self._checkpoints = Checkpoints(spark, store, resume=resume)
         self._locations: dict[str, str] = {}
-        # A stage that is tried again, or was lost, must not append the same rows once more.
+        # A stage that is retried, or was lost, must not append the same rows again.
         self._saved: set[tuple[str, str]] = set()
 
     def run_bounded(self, stage: Stage, stopped: threading.Event) -> CommittedStage:
         """Run a bounded stage's outputs and sinks as batch jobs, then commit.
 
-        Where another driver, on a store that shares its results, computes the same one, this waits for it and uses it;
+        If another driver, on a store with the same results, computes this result, the call waits for it and uses it,
         until `stopped`.
         """
         folder = self.builder.folder(stage)
@@ -94,9 +94,9 @@ class StageRunner:
             return folder.committed() or self._run_bounded(stage, folder)
 
     def end_predecessor(self) -> None:
-        """End the jobs that the last driver of the store has left, if it was killed and its session is still there.
+        """End the jobs that a killed driver of the store has left, if its session still exists.
 
-        They add nothing to results, as they write attempts that nothing reads. A batch sink has one place for all.
+        They add nothing to results, because their attempts are not read. A batch sink, however, writes to one place.
         """
         self._jobs.end_left(self._store.last_session)
 
@@ -110,7 +110,7 @@ class StageRunner:
         try:
             with self._job_group(stage):
                 self.builder.begin(stage)
-                # All of them before the first job: what is wrong with any of them is found before rows are computed.
+                # All of them before the first job: mistakes are found before rows are computed.
                 frames = {vertex: self.builder.output(stage, vertex) for vertex in stage.outputs}
                 sinks = [sink for sink in self._sinks(stage) if (sink, fingerprint) not in self._saved]
                 writers = {sink: self._writer(stage, sink) for sink in sinks}
@@ -217,7 +217,7 @@ class StageRunner:
         )
 
     def _job_group(self, stage: Stage) -> AbstractContextManager[None]:
-        """Name the jobs after the stage, and let their tasks know the trace."""
+        """Name the jobs after the stage, and pass the trace to their tasks."""
         return self._jobs.group(
             self.builder.name(stage), f"{self._pipeline}: stage {stage.name}", current_traceparent()
         )
@@ -238,9 +238,9 @@ class Outcome:
 
 
 class StageClaims:
-    """Runs bounded stages so that drivers on shared results compute each once.
+    """Runs bounded stages so that drivers with shared results compute each result once.
 
-    The lock on the file system is held in any case: it is what is left when the scheduler is away.
+    The store's own claim is held as well: it still works when the scheduler is away.
     """
 
     def __init__(
@@ -258,9 +258,8 @@ class StageClaims:
             runner: Runs what is claimed.
             service: Decides; None leaves it to the file system.
             results: Names the folder of results, the same in all drivers.
-            owner: Names the driver, with a secret behind `#`; one that comes back with it takes over what it had
-                claimed.
-            lease_seconds: After which the claim of a driver that is gone is another's. None: the service's default.
+            owner: Names the driver, with a secret after `#`; a driver that comes back with it takes over its claims.
+            lease_seconds: After which the claim of a silent driver expires. None: the service's default.
         """
         self.runner = runner
         self.builder = runner.builder
@@ -271,7 +270,7 @@ class StageClaims:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Wait for no other driver any more."""
+        """Stop waiting for other drivers."""
         self._stopped.set()
 
     def run_bounded(self, stage: Stage) -> Outcome:
@@ -284,7 +283,7 @@ class StageClaims:
             result = folder.committed()
             if result is not None and not folder.damage():
                 return Outcome(result=result, reused=True)
-            # What was committed was cleaned up since then, or lost.
+            # The committed result was removed since then, or lost.
             self._report("forgotten", partial(BlockingStageScheduler.forget_claim, claim=claim))
 
     def _claim(self, stage: Stage) -> Claim | None:
@@ -335,7 +334,7 @@ class StageClaims:
         try:
             call(self._service)
         except ClaimLostError:
-            # The result has its marker: who has the claim now finds it under the lock, and computes nothing.
+            # The result has its marker: the driver that has the claim now finds it, and computes nothing.
             _log.info("a claim ran out before it was %s", what)
         except SchedulingError as error:
             _log.log(self._level(), "a claim could not be %s; it expires: %s", what, error)
@@ -343,7 +342,7 @@ class StageClaims:
         return True
 
     def _level(self) -> int:
-        """A service that does not answer was warned of, once."""
+        """INFO while the service does not answer: that was logged as a warning once."""
         return logging.INFO if self._service is not None and self._service.is_away else logging.WARNING
 
 
@@ -356,9 +355,9 @@ class StageLookup:
         self._pin = pin
 
     def committed(self, stage: Stage) -> tuple[CommittedStage | None, str]:
-        """The result that the stage has by its fingerprint, if all of it is there; and what was found wrong with it.
+        """The result with the stage's fingerprint, if it is complete; and what is wrong with it.
 
-        A result that is damaged is removed: the stage is computed from what its sources hold by then.
+        A damaged result is removed: the stage is then computed from the current state of its sources.
         """
         if not stage.bounded:
             return None, ""
@@ -377,13 +376,13 @@ class StageLookup:
         wrong = _wrong(folder)
         if wrong:
             _log.warning("the committed result of stage %s is lost: %s", stage.name, wrong)
-            # Another driver that shares it may have found that out before, and compute it by now.
+            # Another driver with the same results may have noticed it before, and compute it by now.
             self._builder.store.remove(folder, _wrong)
             self._builder.forget(stage)
         return wrong
 
     def lost_input(self, stage: Stage) -> str:
-        """As `lost`, for a result that a stage was committed for in this run: it must be there."""
+        """As `lost`, for a result that was committed in this run: it must exist."""
         if self._builder.folder(stage).committed() is None:
             self._builder.forget(stage)
             return "its committed result is gone"

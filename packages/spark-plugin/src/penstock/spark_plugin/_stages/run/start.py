@@ -1,4 +1,4 @@
-"""Begins a run: finds where the last one was left, here and at the stage scheduler."""
+"""Starts a run: finds where the last run stopped, here and at the stage scheduler."""
 
 import contextlib
 import logging
@@ -88,7 +88,7 @@ def run_pipeline(
     owner = f"{job.job_id}#{secrets.token_urlsafe(16)}"
 
     def claims_of(builder: StageBuilder, *, resume: bool = True) -> StageClaims:
-        """What runs the stages of a builder."""
+        """Make the runner of a builder's stages."""
         return StageClaims(
             StageRunner(pipeline.name, builder, spark, store, resume=resume),
             service=service,
@@ -125,7 +125,7 @@ def run_pipeline(
 
 
 class _Unrun(StageBuilder):
-    """Builds stages of which none has run: a committed result is an empty DataFrame with its columns."""
+    """Builds stages before any has run: a committed result is an empty DataFrame with its columns."""
 
     def __init__(self, declared: Mapping[str, Declared], plan: StagePlan, spark: SparkSession) -> None:
         nowhere: Any = None
@@ -154,7 +154,7 @@ class _Unrun(StageBuilder):
 
 
 def find_warnings(pipeline: "Pipeline", plan: StagePlan, spark: SparkSession) -> list[str]:
-    """What a run would warn of when it builds its sources and operators; starts no job itself."""
+    """The warnings of a run when it builds its sources and operators; starts no job itself."""
     check_session(spark)
     builder = _Unrun(pipeline.declared, plan, spark)
     for stage in plan.stages:
@@ -169,7 +169,7 @@ def _bars(spark: SparkSession, settings: RunSettings) -> RunBars | None:
 
 
 def _begin(job: StagedJob, loop: RunLoop, address: str, *, resumes: bool) -> None:
-    """Continue where the stage scheduler knows the job to be, and report to it from now on."""
+    """Continue from the state that the stage scheduler knows, and report to it from now on."""
     try:
         loop.go_on(job.begin(resume=resumes))
         job.go_on()
@@ -184,17 +184,16 @@ def _raise_failure(run: PipelineRun, job: StagedJob) -> None:
         if job.state(stage.id) is StageState.FAILED:
             cause = run.causes.get(stage.id)
             if isinstance(cause, PipelineError):
-                cause = cause.with_traceback(
-                    None
-                )  # its text names the user's place; where it was found does not matter
+                # Its text names the user's place; where it was found does not matter.
+                cause = cause.with_traceback(None)
             raise StageFailedError(stage.name, run.progress[stage.id].error, run) from cause
 
 
 def _check(pipeline: "Pipeline", plan: StagePlan, settings: RunSettings) -> None:
     if settings.restarts.restart == ON_FAILURE and all(stage.bounded for stage in plan.stages):
         raise PipelineDefinitionError(
-            f"pipeline {pipeline.name!r} ({pipeline.site}) has restart={ON_FAILURE!r}, which is of live queries, and "
-            "all that it reads is bounded: leave it out; a bounded stage is tried max_attempts times"
+            f"pipeline {pipeline.name!r} ({pipeline.site}) has restart={ON_FAILURE!r}, which applies to live queries, "
+            "and all of its sources are bounded: leave it out; a bounded stage is tried max_attempts times"
         )
 
 
@@ -202,7 +201,7 @@ def _check_without_service(settings: RunSettings) -> None:
     for name in ("scheduler_security", "lease_seconds"):
         if getattr(settings, name) is not None:
             raise PipelineDefinitionError(
-                f"{name} is of a stage scheduler, and none is given: give scheduler_endpoint or "
+                f"{name} has no effect without a stage scheduler: give scheduler_endpoint or "
                 "PENSTOCK_STAGES_ENDPOINT, or leave it out"
             )
 

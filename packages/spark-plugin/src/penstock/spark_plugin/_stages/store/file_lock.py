@@ -1,4 +1,4 @@
-"""Locks between drivers on one machine or file system. The lock of a process ends with it, however that ends."""
+"""Locks between drivers on one machine or file system. A lock ends with its process, even if that is killed."""
 
 import contextlib
 import os
@@ -43,7 +43,7 @@ class FileLock:
                 return False
             if self._is(file):
                 break
-            file.close()  # its holder removed it: whoever comes next makes another
+            file.close()  # its holder removed it: the next call makes another file
         file.seek(0)
         file.truncate()
         file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}")

@@ -1,4 +1,4 @@
-"""Claims on what one driver may do at a time: what file locks are on a file system."""
+"""Claims on work for one driver at a time, in stores without file locks."""
 
 import json
 import logging
@@ -49,7 +49,7 @@ class _Held:
 
 
 class StoreClaim(Protocol):
-    """A claim, held from `acquire` to `release`. One that is not renewed runs out."""
+    """A claim, held from `acquire` to `release`. A claim that is not renewed expires."""
 
     @property
     def holder(self) -> str:
@@ -64,7 +64,7 @@ class StoreClaim(Protocol):
         """The fencing number, which grows with each holder; 0 while nothing is held."""
 
     def acquire(self) -> bool:
-        """Take it if it is free, or has run out; to be asked again.
+        """Take it if it is free or has expired; otherwise call again.
 
         Raises:
             penstock.aws.AwsError: the store cannot be reached.
@@ -94,7 +94,7 @@ class ObjectClaim:
         lost: Callable[[StoreLostError], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Hold nothing yet; `lost` is called, on a thread of its own, when a claim is another's before its release."""
+        """Hold nothing yet. `lost`: called, on its own thread, if another driver gets the claim before its release."""
         self._objects = objects
         self._key = key
         self._seconds = seconds
@@ -169,7 +169,7 @@ class ObjectClaim:
             try:
                 self._objects.write(self._key, replace(held, released=True).dump(), if_version=self._version)
                 if remove:
-                    # Another driver may hold it by now: then a result is computed twice at worst, and committed once.
+                    # Another driver may hold it by now: at worst, a result is computed twice, and committed once.
                     self._objects.delete([self._key])
             except AwsError as error:
                 _log.warning(
@@ -177,7 +177,7 @@ class ObjectClaim:
                 )
 
     def abandon(self) -> None:
-        """Stop renewing it, as a driver does that is killed."""
+        """Stop renewing it, like a driver that is killed."""
         self._released.set()
 
     @property

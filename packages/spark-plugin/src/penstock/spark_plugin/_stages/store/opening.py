@@ -1,4 +1,4 @@
-"""Which store a `store=` means: a folder that is mounted, or objects by a URL."""
+"""Parses `store=`: a mounted folder, or objects by a URL."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ _LEAST_CLAIM_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class StorePlace:
-    """Where a pipeline's store lies, and its results."""
+    """The places of a pipeline's store and results."""
 
     store: "Path | Place"
     stages: "Path | Place | None"
@@ -54,7 +54,7 @@ class StorePlace:
     def parse(
         cls, store: str | Path, stages: str | Path | None, options: Mapping[str, str] | None, site: str
     ) -> "StorePlace":
-        """What a user has given.
+        """Parse the arguments of a user.
 
         Raises:
             StoreUnusableError: the value cannot be a store.
@@ -86,7 +86,7 @@ class StorePlace:
         )
 
     def open(self, service: "BlockingStageScheduler | None" = None) -> "StageStore":
-        """The store; nothing is held yet. `service` decides who may write where the file system cannot.
+        """Open the store without holding it. `service` decides which driver may write, without conditional writes.
 
         Raises:
             StoreUnusableError: the store cannot be reached, or no service decides.

@@ -1,4 +1,4 @@
-"""What a run keeps: the results that its stages were given, by name of the stage."""
+"""The results that a run uses, by name of the stage."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ def safe_name(name: str) -> str:
     """The name as one component of a path: never hidden, never `..`, and short enough with what is added to it."""
     text = _UNSAFE.sub("_", name) or "_"
     if text.startswith("."):
-        # The store's own folders begin with a dot, as do the parents of a folder.
+        # The store's own folders start with a dot, and so do the parents of a folder.
         text = "_" + text[1:]
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
@@ -62,7 +62,7 @@ class Pin:
     inputs: Mapping[str, str]
     """Fingerprints of the results that it read, by stage."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """What its sources held, as fingerprints by name, the same for all stages that were computed in one run."""
+    """Fingerprints of its sources by name, the same for all stages that one run computed."""
     plans: str = ""
     """Fingerprint of the plans of its operators, without what their inputs hold."""
 

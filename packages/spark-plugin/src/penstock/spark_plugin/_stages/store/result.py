@@ -23,7 +23,7 @@ _LEFT = re.compile(
     r"[0-9a-f]{32}/[^/]+/(_temporary/.*|_SUCCESS|part-[^/]+\.parquet|\.[^/]+\.crc)"
     r"|\.(_STARTED|_COMMITTED)\.json\.[0-9a-f]{32}"
 )
-"""Keys of files that jobs and drivers leave, below the folder of a result."""
+"""Keys of files that jobs and drivers leave behind, below the folder of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,12 @@ class _Marker:
 
 
 class StageResult:
-    """Where one stage with one fingerprint leaves its result."""
+    """The result of one stage with one fingerprint."""
 
     def __init__(
         self, objects: Objects, stage: str, fingerprint: str, check: Callable[[], None], spark_files: SparkFiles
     ) -> None:
-        """`check` raises when the driver may not write any more."""
+        """`check`: raises if the driver may not write any more."""
         self._objects = objects
         self._spark_files = spark_files
         self._check = check
@@ -118,7 +118,7 @@ class StageResult:
     def is_ours(self) -> bool:
         """Whether a run made the folder.
 
-        A job that outlives its driver may write after the folder was removed. Then there are attempts without notes.
+        A job that outlives its driver may write after the folder was removed. Then there are attempts without a note.
         """
         if any(self._names_us(name) for name in (_MARKER, _STARTED)):
             return True
@@ -180,7 +180,7 @@ class StageResult:
             result=stage, attempt=self._attempt, files=self._files, schemas=self._schemas, by_spark=self._by_spark
         )
         if self._objects.write(self._key + _MARKER, mine.dump(), if_version=None) is None:
-            # A driver that was taken for dead was first: what it has computed is as good.
+            # A driver that seemed dead was first: its result is equivalent.
             other = self._marker()
             if other is None:
                 raise StoreUnusableError(self.location, f"{_MARKER} is there, and is not a marker of this stage")
@@ -190,7 +190,7 @@ class StageResult:
         return mine.result
 
     def unnamed(self) -> list[str]:
-        """The attempts that the marker does not name. Nothing reads them; jobs may still write there."""
+        """The attempts that the marker does not name. They are not read; jobs may still write there."""
         marker = self._marker()
         named = marker.attempt if marker is not None else ""
         return [one for one in self._objects.folders(self._key) if _ATTEMPT.fullmatch(one) and one != named]
@@ -228,7 +228,7 @@ class StageResult:
                     what = "is gone" if name not in there else f"has {there[name]} bytes of {size}"
                     return f"{name} of {vertex!r} {what}"
             if self._objects.spark_reaches:
-                # After a crash of the machine a file may have its size, and not its content.
+                # After a crash of the machine a file may have its size without its content.
                 for name in there:
                     try:
                         rows_of(self._objects, folder + name)
@@ -237,10 +237,10 @@ class StageResult:
         return ""
 
     def wipe(self) -> int:
-        """Remove the result, or what an interrupted run left of it; returns the bytes.
+        """Remove the result, or the rest of an interrupted run; returns the bytes.
 
-        Only if a run made the folder. The marker goes first, so that no half of a result is read, and the note of whose
-        folder it is goes last, so that an interrupted removal is continued.
+        Does nothing unless a run made the folder. The marker is removed first, so that no partial result is read, and
+        _STARTED.json last, so that an interrupted removal is continued.
         """
         if not self.is_ours:
             return 0

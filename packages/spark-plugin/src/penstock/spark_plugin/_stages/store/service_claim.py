@@ -1,4 +1,4 @@
-"""Claims that the stage scheduler decides, for stores whose file system writes nothing on a condition."""
+"""Claims that the stage scheduler decides, for stores without conditional writes."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ class ServiceClaim:
         seconds: float,
         lost: Callable[[StoreLostError], None] | None = None,
     ) -> None:
-        """Hold nothing yet; `lost` is called, on a thread of its own, when a claim is another's before its release."""
+        """Hold nothing yet. `lost`: called, on its own thread, if another driver gets the claim before its release."""
         self._service = service
         self._store = store
         self._key = key
@@ -82,7 +82,7 @@ class ServiceClaim:
             )
 
     def _lose(self, claim: Claim, reason: str) -> None:
-        # On the thread of the client, which is not to wait for queries that are stopped.
+        # This is the thread of the client, which must not wait for queries to stop.
         if self._claim is not claim:
             return
         self._lost = StoreLostError(self._store, reason)

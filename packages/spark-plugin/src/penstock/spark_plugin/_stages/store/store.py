@@ -2,21 +2,20 @@
 
 ```
 <store>/lock, or claim.json                     held by the driver that runs; elsewhere by the stage scheduler
-<stages>/<stage>/<fingerprint>/_STARTED.json    whose result it is to be
+<stages>/<stage>/<fingerprint>/_STARTED.json    names the stage
 <stages>/<stage>/<fingerprint>/_COMMITTED.json  created once: its content is the result
 <stages>/<stage>/<fingerprint>/<attempt>/<vertex>/part-….parquet
 <stages>/.pins/<store>.json                     what the last run on a store uses
 <stages>/.locks/<stage>.<fingerprint>           held while that is computed
 <store>/live/<sink>/checkpoint/                 of a live stage's query, where Spark reaches the store
-<store>/live/<sink>/adopted.json                where it is instead
+<store>/live/<sink>/adopted.json                the location of a checkpoint outside of the store
 <store>/seams/<name>.json                       where a back-fill ends and its stream continues
 ```
 
-No result is renamed. Each attempt writes files of its own, and the marker names those that count: whatever else is
-there, or comes late, is not read, and the next run removes it. Where objects are not created on a condition, the marker
-of a driver that was taken for dead could replace another one: the files of both stay until the next run. `stages` may
-be elsewhere, and be shared by the stores of several pipelines, and with other files: nothing is removed but what has
-these names.
+No result is renamed. Each attempt writes its own files, and the marker names the files that count: other files, and
+files that come late, are not read, and the next run removes them. Without conditional writes, the marker of a driver
+that seemed dead could replace another marker: the files of both stay until the next run. `stages` may be elsewhere, be
+shared by the stores of several pipelines, and contain other files: only files with these names are removed.
 """
 
 import contextlib
@@ -49,7 +48,7 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class StageStore:
-    """The store of one pipeline, on one of several backends. One driver holds it while it is entered."""
+    """The store of one pipeline, on one of several backends. One driver at a time holds it, from enter to exit."""
 
     def __init__(
         self,
@@ -66,10 +65,10 @@ class StageStore:
         Args:
             objects: The objects of the store.
             stages: The objects of its results, which may be shared.
-            claim_seconds: Time without a heartbeat after which the claim of a driver expires; folders have locks.
-            stage_format: How results are written; in a folder by Spark.
-            service: Decides about claims where objects are not created on a condition.
-            sleep: Waits for claims that expire.
+            claim_seconds: Time without a heartbeat after which the claim of a driver expires; folders use locks.
+            stage_format: How results are written; in a folder Spark writes them.
+            service: Decides about claims for stores without conditional writes.
+            sleep: Waits while a claim expires.
 
         Raises:
             StoreUnusableError: a service is needed.
@@ -132,21 +131,21 @@ class StageStore:
         if isinstance(self._objects, FolderObjects):
             self._part_from_original(self._objects)
         elif not self._objects.conditional:
-            # A greater number than the driver before, also of a scheduler that has lost its memory since then.
+            # A larger number than the driver before, also if the scheduler has lost its memory since then.
             found = self._stages.read(self._pins())
             while found is not None and self._claim.token <= _token(found.data):
                 self._claim.release()
                 if not self._claim.acquire():
                     raise PipelineError.of("STORE_IN_USE", store=self.name, holder=self._claim.holder)
-        # Once for each store: where conditions are ignored, two drivers would both be let in.
+        # Once for each store: if the service ignored conditions, two drivers could enter at once.
         elif self._claim.token == 1 and self._objects.write(_CLAIM, b"{}", if_version=None) is not None:
             reason = "this service ignores If-None-Match, by which S3 creates an object only if it does not exist"
             raise StoreUnusableError(self.name, reason)
 
     def _part_from_original(self, folder: FolderObjects) -> None:
-        """Give a copy of a store another identity: with equal ones, each would remove the results of the other.
+        """Give a copy of a store another identity: with the same one, each store would remove the other's results.
 
-        It keeps the pins that were copied, as it keeps its checkpoints.
+        It keeps the copied pins and checkpoints.
         """
         stages, found = self._stages, self.pins()
         assert isinstance(stages, FolderObjects)
@@ -154,7 +153,7 @@ class StageStore:
         if found is None or not is_shared or found.store == self.name or not folder.is_copy_of(found.store):
             return
         identity = secrets.token_hex(16)
-        # In this order: a driver that is killed between the two does the same again.
+        # In this order: after a kill between the two writes, the next driver repeats both.
         pins = json.dumps(asdict(replace(found, store=self.name))).encode()
         stages.write(f".pins/{identity}.json", pins, if_version=None)
         folder.change_identity(identity)
@@ -171,7 +170,7 @@ class StageStore:
             objects.close()
 
     def when_lost(self, call: Callable[[StoreLostError], None]) -> None:
-        """Set what is called, on a thread of its own, if another driver takes the store over."""
+        """Set the function that is called, on its own thread, if another driver takes over the store."""
         self._when_lost = call
 
     def _lost(self, error: StoreLostError) -> None:
@@ -183,7 +182,7 @@ class StageStore:
         return self._objects.identity()
 
     def scope(self) -> str:
-        """What distinguishes the jobs of its driver; a copy of the store in another place has another one."""
+        """Distinguishes the jobs of its driver; a copy of the store in another place has another scope."""
         return f"penstock-{hashlib.sha256(f'{self.identity()} {self.name}'.encode()).hexdigest()[:16]}"
 
     def results_identity(self) -> str:
@@ -201,7 +200,7 @@ class StageStore:
 
     @contextlib.contextmanager
     def computing(self, name: str, fingerprint: str, *, stopped: threading.Event | None = None) -> Iterator[None]:
-        """Hold the right to compute a stage's result; waits for another driver that computes the same one.
+        """Hold the right to compute a stage's result; waits for another driver that computes the same result.
 
         Raises:
             RuntimeError: `stopped` was set meanwhile.
@@ -230,7 +229,7 @@ class StageStore:
         key = self._pins()
         while True:
             found = self._stages.read(key)
-            # Most runs continue with what is pinned; a file takes some 10 ms to reach the disk.
+            # Most runs keep the pins; a write takes some 10 ms to reach the disk.
             said = (RunPins.parse(found.data), _token(found.data), _session(found.data)) if found is not None else None
             if said == (pins, self._claim.token, self.session):
                 return
@@ -244,10 +243,10 @@ class StageStore:
         return self._objects.url(f"live/{safe_name(sink)}/checkpoint")
 
     def mend_checkpoint(self, sink: str) -> None:
-        """Remove what a driver left that ended while it wrote the offsets of a query's first micro-batch.
+        """Remove files of a driver that ended while it wrote the offsets of a query's first micro-batch.
 
-        Spark begins a query without logged offsets only if their folder is empty, and so would always refuse this one.
-        Nothing was read for offsets that are not logged, so nothing is lost with them.
+        Spark starts a query without logged offsets only if their folder is empty, and would always refuse this one. No
+        rows were read for offsets that are not logged, so no rows are lost.
         """
         left = [one.key for one in self._objects.list(f"live/{safe_name(sink)}/checkpoint/offsets/")]
         if all(key.rpartition("/")[2].startswith(".") for key in left):
@@ -261,14 +260,14 @@ class StageStore:
         try:
             return str(json.loads(found.data)["checkpointLocation"])
         except (ValueError, KeyError, TypeError) as error:
-            # Without it the query would begin from the start.
+            # Without the location the query would start from the beginning.
             raise StoreUnusableError(f"{self.name}/{_adopted(sink)}", str(error)) from error
 
     def adopt(self, sink: str, location: str) -> None:
-        """Remember where a query has its checkpoint, from before it starts."""
+        """Record where a query has its checkpoint, before it starts."""
         self._claim.check()
         while not self._put(self._objects, _adopted(sink), {"checkpointLocation": location}):
-            pass  # another driver wrote meanwhile
+            pass  # another driver wrote at the same time
 
     def _put(self, objects: Objects, key: str, document: dict[str, object]) -> bool:
         """Create or replace a document, unless another driver does so at the same time."""
@@ -276,7 +275,7 @@ class StageStore:
         return objects.write(key, data, if_version=found and found.version) is not None
 
     def forget(self) -> None:
-        """Remove the checkpoints, seams, and all results but those that another store pins.
+        """Remove the checkpoints, seams, and all results except results that another store pins.
 
         Raises:
             StoreUnusableError: they cannot be removed.
@@ -296,10 +295,9 @@ class StageStore:
             self.clean_up()
 
     def clean_up(self) -> int:
-        """Remove what no run needs and no driver computes; returns the bytes.
+        """Remove results that no run pins, and attempts that were not committed; returns the bytes.
 
-        Those are results that no run pins, and of all others the attempts that were not committed. What the present
-        run uses must be pinned before.
+        Results that a driver computes are kept. The current run must pin its results before.
         """
         with self._typed():
             freed, pinned = 0, self._pinned()
@@ -318,10 +316,10 @@ class StageStore:
     def remove(self, result: StageResult, condition: Callable[[StageResult], object]) -> int:
         """Remove a result, or else its uncommitted attempts, unless a driver computes it; returns the bytes.
 
-        The condition is checked when no driver can compute it any more: what was found before may have changed.
+        The condition is checked while no driver can compute the result: an earlier look may be outdated.
         """
         if not result.is_ours:
-            return 0  # nor is a claim made for it
+            return 0  # without making a claim
         claim = self._claim_of(self._stages, _lock(*result.name))
         if not claim.acquire():
             return 0
@@ -329,7 +327,7 @@ class StageStore:
             self._claim.check()
             if condition(result):
                 return result.wipe()
-            # Without conditional writes, a marker of this run may have replaced another whose files are still read.
+            # Without conditional writes, a marker of this run may have replaced another one whose files are still read.
             is_old = result.age_seconds() > time.monotonic() - self._opened_at
             return result.sweep() if self._stages.conditional or is_old else 0
         finally:
